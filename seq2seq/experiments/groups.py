@@ -21,6 +21,8 @@ _COSTLY = {f"trainer.{key}" for key in _SLOW}
 _IGNORED = {*HARMLESS, "seed"} - _COSTLY
 # Where the text is; what it is, the fingerprint of the corpus says.
 _PLACES = {f"data.{split}" for split in SPLITS}
+# Settings outside the mixer whose default is another one's value.
+_REFERENCES = {"tokenizer.vocab_size": "data.vocab_size", "optim.lr": "optim.peak_lr"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +72,8 @@ def group_runs(runs: Sequence[RunResult], ignore: Collection[str] = ()) -> list[
     2. Varying settings: a group shows every setting that is not the same in all groups. Different mixers naturally
        have different settings, so a setting of the mixer is shown only if groups of the same mixer differ in it, or if
        a run's own command set it.
-    3. Copies: most settings of a mixer refer to one of the model (`${model.num_heads}`). Those that vary exactly as a
-       setting that is shown already are left out.
+    3. Copies: most settings of a mixer refer to one of the model (`${model.num_heads}`), and a few others to one of
+       another section. Those that vary exactly as a setting that is shown already are left out.
     """
     # Rule 1
     members = _members(runs, ignore)
@@ -79,6 +81,11 @@ def group_runs(runs: Sequence[RunResult], ignore: Collection[str] = ()) -> list[
     # Rule 2 for settings outside the mixer, and their copies for rule 3
     varying = _varying(identities)
     general = {key for key in varying if not key.startswith("mixer.")}
+    general -= {
+        key
+        for key, source in _REFERENCES.items()
+        if source in general and _column(key, identities) == _column(source, identities)
+    }
     copied = {_column(key, identities) for key in general}
     groups = []
     for identity, group in members:

@@ -182,6 +182,14 @@ def test_groups_are_named_by_the_settings_that_differ(tmp_path):
         (run / "config.yaml").write_text(yaml.safe_dump(config))
     labels = {g.label for g in group_runs(collect([str(tmp_path / "refer")], "test").runs)}
     assert labels == {"lightconv model.num_heads=2", "lightconv model.num_heads=4"}
+    # Nor is one that refers to another section's, unless it varies otherwise
+    for name, size, rate, lr in (("a", 100, 0.1, 0.1), ("b", 200, 0.2, 0.3)):
+        optim = {"peak_lr": rate, "lr": lr}
+        data = {"name": "toy", "vocab_size": size}
+        write_run(tmp_path / "default" / name, refs, data=data, tokenizer={"vocab_size": size}, optim=optim)
+    labels = {g.label for g in group_runs(collect([str(tmp_path / "default")], "test").runs)}
+    shown = "lightconv data.vocab_size={} optim.lr={} optim.peak_lr={}"
+    assert labels == {shown.format(100, 0.1, 0.1), shown.format(200, 0.3, 0.2)}
     # A setting of the mixer is shown only among groups of that mixer
     other = tmp_path / "other"
     write_run(other / "a", refs)
