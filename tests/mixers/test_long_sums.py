@@ -11,6 +11,8 @@ from torch import Tensor
 from seq2seq.mixer import SelfMixer
 from seq2seq.mixers.aan import AAN
 from seq2seq.mixers.average import Average
+from seq2seq.mixers.dynamic_depthwise import DynamicDepthwise
+from seq2seq.mixers.lowrank import LowRank
 from seq2seq.mixers.lowrank_mlp import LowRankMLP
 from seq2seq.mixers.talk import TaLK
 
@@ -42,8 +44,10 @@ def test_prefix_sums_of_a_whole_sequence():
         lambda: Average(dim=DIM, causal=True),
         lambda: AAN(dim=DIM, causal=True, ffn_dim=DIM),
         lambda: LowRankMLP(dim=DIM, causal=True, num_heads=4, max_len=LENGTH),
+        lambda: LowRank(dim=DIM, causal=True, num_heads=4, max_len=LENGTH),
+        lambda: DynamicDepthwise(dim=DIM, causal=True, kernel_size=3),
     ],
-    ids=["average", "aan", "lowrank_mlp"],
+    ids=["average", "aan", "lowrank_mlp", "lowrank", "dynamic_depthwise"],
 )
 @torch.no_grad()
 def test_states_of_steps(make):
