@@ -200,8 +200,8 @@ def epochs_done(trainer: L.Trainer) -> float:
     """Return the number of epochs, the finished part of the current one included."""
     # Infinite for a stream, of which no epoch ever ends: x / inf is 0.
     batches = trainer.num_training_batches
-    fit, epoch = trainer.fit_loop, trainer.fit_loop.epoch_loop
-    # Resumed at the end of an epoch: Lightning has counted it, and still has the number of its last batch.
-    if batches == epoch.batch_idx + 1 and fit.restarted_mid_epoch and epoch.restarted_on_train_batch_end:
+    epoch, counts = trainer.fit_loop.epoch_loop, trainer.fit_loop.epoch_progress.current
+    # Between two epochs Lightning has counted the one, and still has the number of its last batch.
+    if batches == epoch.batch_idx + 1 and counts.processed == counts.ready:
         return float(trainer.current_epoch)
     return trainer.current_epoch + ((epoch.batch_idx + 1) / batches if batches else 0.0)

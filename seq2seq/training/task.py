@@ -83,6 +83,16 @@ class TranslationTask(L.LightningModule):
 
     # Training
 
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Count an epoch as begun that Lightning has not: the one after a run was resumed at an epoch's end.
+
+        The next checkpoint would lie between two epochs otherwise, and the run that resumes it begin anew.
+        """
+        progress = self.trainer.fit_loop.epoch_progress
+        if progress.current.processed == progress.current.ready:
+            progress.increment_ready()
+            progress.increment_started()
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Return the summed loss of a micro-batch, times the window's length because Lightning will divide by it."""
         window = self.trainer.accumulate_grad_batches

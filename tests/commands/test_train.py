@@ -694,6 +694,32 @@ def test_a_run_stopped_at_the_end_of_an_epoch_has_the_others(corpus, tmp_path):
     assert (found["steps"], found["epochs"], found["ended_by"]) == (2 * batches, 2.0, "max_epochs")
 
 
+@pytest.mark.parametrize("stops", [(-1,), (0, 1), (0, 2, 1), (0, 0)], ids=str)
+def test_stops_around_the_end_of_an_epoch_change_nothing(corpus, tmp_path, stops):
+    """Each process is stopped at a batch: the last one of the epoch (0), the one before it (-1), or its first ones."""
+    given = ("trainer.max_steps=null", "trainer.max_epochs=2", "trainer.test=false", "trainer.log_steps=1",
+             "data.limit=80", "data.vocab_size=300", "trainer.val_sentences=4")  # fmt: skip
+    whole, parts = Recorder(), Recorder()
+    run = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *given), whole)
+    size = run.data.batches_per_epoch
+    assert 3 < size == len(whole.batches) / 2
+    on = ("run=parts", "resume=auto", *given)
+    for batch in stops:
+        stop = Signal(signal.SIGTERM, batch if batch > 0 else size + batch)
+        with pytest.raises(SystemExit):
+            execute(toycorpus.settings(corpus, tmp_path, *on), parts, stop)
+    resumed = execute(toycorpus.settings(corpus, tmp_path, *on), parts)
+    assert parts.batches == whole.batches
+    assert_same(weights(run), weights(resumed))
+    first, second = (json.loads(each.folder.results.read_text()) for each in (run, resumed))
+    assert (first["steps"], first["epochs"]) == (second["steps"], second["epochs"]) == (2 * size, 2.0)
+    columns = []
+    for each in (run, resumed):
+        rows = list(csv.DictReader((each.folder.path / "metrics.csv").open()))
+        columns.append([(row["step"], row["epoch"], row["lr"]) for row in rows if row["lr"]])
+    assert columns[0] == columns[1]
+
+
 def test_a_kill_while_last_is_written_loses_no_step_checkpoint(corpus, tmp_path, monkeypatch):
     given = ("run=it", "trainer.max_steps=3", "trainer.val_steps=1", "trainer.keep_last=3", "trainer.test=false")
     save = LastCheckpoint.save
