@@ -10,6 +10,9 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
+# What ends a run: Ctrl-C and kill, and the two by which clusters announce the end of a job's time, or its preemption.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
 
 def rank() -> int:
     """Return the number of this process in the run, from 0; known before the process group exists."""

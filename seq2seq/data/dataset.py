@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import signal
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from seq2seq.data.batching import Batch, TokenBatchSampler, collate
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.token_cache import Encoder
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.distributed import SIGNALS
 
 # Pairs whose drawn segmentations show how much longer than the best ones they are, and the share that is to have room.
 _TRIED_ROWS = 1000
@@ -281,9 +283,19 @@ class BatchLoader(PackedLoader):
             dataset,
             batch_sampler=batch_sampler,
             num_workers=num_workers,
+            worker_init_fn=ignore_signals,
             # Called in the worker; without workers the batch stays as it is
             collate_fn=Packed.of if num_workers else unchanged,  # type: ignore[arg-type]
         )
+
+
+def ignore_signals(worker: int) -> None:
+    """Ignore, in a worker, a signal to the whole process group: the run saves, and the worker ends with it.
+
+    A worker that the signal ended would take the run with it, before there is a checkpoint.
+    """
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def unchanged(batch: Any) -> Any:

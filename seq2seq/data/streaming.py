@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from seq2seq.config.data import CleanSettings, CorpusSettings, DataSettings
 from seq2seq.data.batching import Batch, collate, longest_width, padding_share, token_batches
 from seq2seq.data.cleaning import Cleaner, Pairs, length_rules
-from seq2seq.data.dataset import Packed, PackedLoader, no_wider, unchanged
+from seq2seq.data.dataset import Packed, PackedLoader, ignore_signals, no_wider, unchanged
 from seq2seq.data.fingerprints import corpus_fingerprint
 from seq2seq.data.loading import open_split
 from seq2seq.data.multi_corpus import Part, only_splits
@@ -270,7 +270,9 @@ class StreamLoader(PackedLoader):
 
     def __init__(self, stream: PairStream, *, num_workers: int) -> None:
         # batch_size None: the data set yields whole batches
-        super().__init__(stream, batch_size=None, num_workers=num_workers, collate_fn=unchanged)
+        super().__init__(
+            stream, batch_size=None, num_workers=num_workers, worker_init_fn=ignore_signals, collate_fn=unchanged
+        )
         self.stream = stream
 
     def _start(self) -> Iterator[Batch | Packed]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+import multiprocessing
+import os
 import random
 from collections.abc import Iterator
 from itertools import pairwise
@@ -27,6 +29,7 @@ from seq2seq.data.dataset import DrawnLengths, PairDataset
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import PreparedData, prepare_corpora, validate_corpora
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.distributed import SIGNALS
 from seq2seq.resources import conf_dir
 from seq2seq.training.datamodule import TranslationDataModule
 
@@ -282,6 +285,19 @@ def test_workers_deliver_the_same_batches(folder):
     for made in (alone, helped):
         made.set_epoch(3)
     for left, right in zip(alone.train_dataloader(), helped.train_dataloader(), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_a_signal_to_all_processes_leaves_the_workers(folder, number):
+    """The run itself saves and ends; a worker that died before would end it with an error."""
+    alone, helped = module(folder), module(folder, num_workers=1)
+    batches = iter(helped.train_dataloader())
+    found = [next(batches)]
+    (worker,) = multiprocessing.active_children()
+    os.kill(worker.pid, number)
+    found += batches
+    for left, right in zip(alone.train_dataloader(), found, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 

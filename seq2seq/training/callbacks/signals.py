@@ -10,12 +10,9 @@ from typing import Any, NoReturn
 
 import lightning as L
 
-from seq2seq.distributed import Agreement
+from seq2seq.distributed import SIGNALS, Agreement
 from seq2seq.training.callbacks.checkpointing import LastCheckpoint
 from seq2seq.training.run_state import RunState
-
-# Ctrl-C and kill; and the two by which clusters announce the end of a job's time, or its preemption.
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class TrainingInterrupt(BaseException):
