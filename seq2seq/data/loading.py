@@ -19,7 +19,7 @@ from seq2seq.data.delimited import csv_pairs, tsv_pairs
 from seq2seq.data.hub import Repository, no_network
 from seq2seq.data.json_text import json_pairs
 from seq2seq.data.readers import ROWS, Columns, parquet_pairs, table_pairs, text_pairs
-from seq2seq.data.sources import TABULAR, Source, find_source, resolve_path
+from seq2seq.data.sources import Source, find_source, resolve_path
 from seq2seq.data.tmx import tmx_pairs
 from seq2seq.faults import disk_error, first_line
 from seq2seq.files import scratch_folder
@@ -179,25 +179,54 @@ def _local_hub_tables(
     streaming = "[" not in str(options["split"])
     with scratch_folder(cache_dir) as scratch:
         place = resolve_path(path)
-        options = {**options, **_as_text(place, settings), "cache_dir": str(scratch), "streaming": streaming}
-        yield from _tables(str(place), options, remote=False, name=path)
+        options = {**options, "cache_dir": str(scratch), "streaming": streaming}
+        yield from _tables(str(place), options, remote=False, name=path, text_of=settings)
 
 
-def _as_text(folder: Path, settings: CorpusSettings) -> dict[str, Any]:
-    """Return the options by which `datasets` reads CSV and TSV as text: no numbers, no missing values."""
-    kinds = {suffix for path in folder.rglob("*") for suffix in path.suffixes if suffix in (".txt", *TABULAR)}
+def _as_text(path: str, options: dict[str, Any], settings: CorpusSettings) -> dict[str, Any]:
+    """Return the options by which `datasets` reads CSV and TSV of a folder as text: no numbers, no missing values.
+
+    What a folder is read as, `datasets` decides: files of other formats may lie beside its tables.
+    """
+    import datasets
+    from datasets.packaged_modules.csv.csv import Csv
+
+    builder = datasets.load_dataset_builder(path, **{key: options[key] for key in ("name", "data_dir", "cache_dir")})
     # Files of another format know their types
-    if not kinds or kinds - {".csv", ".tsv"}:
+    if not isinstance(builder, Csv):
         return {}
     both = Columns(settings.src, settings.tgt, settings.columns).both
-    # Quotes are text in TSV
-    return {"converters": dict.fromkeys(both, str), "na_filter": False} | (
-        {"quoting": csv.QUOTE_NONE} if kinds == {".tsv"} else {}
-    )
+    found: dict[str, Any] = {"converters": dict.fromkeys(both, str), "na_filter": False}
+    if builder.config.sep == "\t":
+        found["quoting"] = csv.QUOTE_NONE  # quotes are text in TSV
+    files = itertools.chain.from_iterable((builder.config.data_files or {}).values())
+    if not any(map(_may_end_lines_otherwise, files)):
+        found["lineterminator"] = "\n"
+    return found
 
 
-def _tables(path: str, options: dict[str, Any], *, remote: bool, name: str | None = None) -> Iterator[pa.Table]:
-    """Load Arrow tables with `datasets`; its many errors become one ValueError with the remedy."""
+def _may_end_lines_otherwise(file: str) -> bool:
+    """Tell whether lines of a table may not end at \\n alone: the first one does not, or the file is compressed."""
+    if Path(file).suffix not in (".csv", ".tsv"):
+        return True
+    with open(file, "rb") as lines:
+        first = lines.readline()
+    return first.endswith(b"\r\n") or not first.endswith(b"\n")
+
+
+def _tables(
+    path: str,
+    options: dict[str, Any],
+    *,
+    remote: bool,
+    name: str | None = None,
+    text_of: CorpusSettings | None = None,
+) -> Iterator[pa.Table]:
+    """Load Arrow tables with `datasets`; its many errors become one ValueError with the remedy.
+
+    Args:
+        text_of: Corpus of whose columns CSV and TSV are read as text.
+    """
     import datasets
     from datasets.exceptions import DatasetsError
     from huggingface_hub.utils import httpx  # the client that the hub's library uses, under one name
@@ -211,6 +240,8 @@ def _tables(path: str, options: dict[str, Any], *, remote: bool, name: str | Non
     else:
         datasets.disable_progress_bars()
     try:
+        if text_of:
+            options = {**options, **_as_text(path, options, text_of)}
         # Inside the try: a streamed data set raises while it is read
         yield from arrow_tables(datasets.load_dataset(path, **options))
     except (OSError, RuntimeError, ValueError, LookupError, pa.ArrowException, DatasetsError, httpx.HTTPError) as error:
