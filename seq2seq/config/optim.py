@@ -40,7 +40,9 @@ class OptimSettings(Section):
         needs={"name": ("muon",)},
     )
     eps: float = setting(1e-9, "added to the denominator", above=0)
-    weight_decay: float = setting(0.0, "decoupled weight decay, times the learning rate", least=0)
+    weight_decay: float = setting(
+        0.0, "decoupled weight decay, times the learning rate; of adadelta, added to the gradient", least=0
+    )
     # The schedule, counted in updates, or for anneal in shares of the budget.
     schedule: str = setting("inverse_sqrt", "schedule of the learning rate", choices=SCHEDULES)
     warmup_steps: int = setting(

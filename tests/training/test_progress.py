@@ -32,6 +32,16 @@ def test_a_resumed_log_goes_on_from_its_last_row():
     assert log.watch.seconds == 70
 
 
+def test_cpu_seconds_of_several_processes_stay_unknown():
+    """A run that two processes have begun and one ends: the other's seconds are not in the file."""
+    two, one = TrainerSettings(max_steps=9, devices=2, accelerator="cpu"), TrainerSettings(max_steps=9)
+    logs = [ProgressLog(state=RunState(each), settings=each, console=Console(quiet=True)) for each in (two, one)]
+    logs[0].watch.load(70.0, 60.0)
+    logs[1].load_state_dict(logs[0].state_dict())
+    assert logs[1].watch.seconds == 70
+    assert logs[1].state.cpu_seconds is None
+
+
 def test_of_validations_with_equal_bleu_the_likelier_is_the_best():
     best, found = BestScore(), []
     for step, (bleu, nll) in enumerate([(0.0, 5.0), (0.0, 4.0), (0.0, 4.5), (1.0, 9.0), (1.0, 9.0)], 1):

@@ -172,7 +172,8 @@ class ProgressLog(L.Callback):
         """Return the state that a resumed run continues from."""
         return {
             "seconds": self.watch.seconds,
-            "cpu_seconds": self.watch.cpu_seconds,
+            # Of this process alone: unknown to a run that goes on in another number of them
+            "cpu_seconds": math.nan if self.settings.processes > 1 else self.watch.cpu_seconds,
             "epochs": self.state.epochs,
             "logged_step": self._logged_step,
             "logged": self._for_log.state(),
