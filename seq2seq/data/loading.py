@@ -191,15 +191,17 @@ def _as_text(path: str, options: dict[str, Any], settings: CorpusSettings) -> di
     import datasets
     from datasets.packaged_modules.csv.csv import Csv
 
-    builder = datasets.load_dataset_builder(path, **{key: options[key] for key in ("name", "data_dir", "cache_dir")})
+    place = {key: options[key] for key in ("name", "data_dir", "cache_dir")}
+    builder = datasets.load_dataset_builder(path, **place)
     # Files of another format know their types
     if not isinstance(builder, Csv):
         return {}
+    config: Any = builder.config
     both = Columns(settings.src, settings.tgt, settings.columns).both
     found: dict[str, Any] = {"converters": dict.fromkeys(both, str), "na_filter": False}
-    if builder.config.sep == "\t":
+    if config.sep == "\t":
         found["quoting"] = csv.QUOTE_NONE  # quotes are text in TSV
-    files = itertools.chain.from_iterable((builder.config.data_files or {}).values())
+    files = itertools.chain.from_iterable((config.data_files or {}).values())
     if not any(map(_may_end_lines_otherwise, files)):
         found["lineterminator"] = "\n"
     return found

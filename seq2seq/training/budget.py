@@ -200,8 +200,14 @@ def epochs_done(trainer: L.Trainer) -> float:
     """Return the number of epochs, the finished part of the current one included."""
     # Infinite for a stream, of which no epoch ever ends: x / inf is 0.
     batches = trainer.num_training_batches
-    epoch, counts = trainer.fit_loop.epoch_loop, trainer.fit_loop.epoch_progress.current
-    # Between two epochs Lightning has counted the one, and still has the number of its last batch.
-    if batches == epoch.batch_idx + 1 and counts.processed == counts.ready:
+    epoch = trainer.fit_loop.epoch_loop
+    # Lightning still has the number of the last batch.
+    if batches == epoch.batch_idx + 1 and between_epochs(trainer):
         return float(trainer.current_epoch)
     return trainer.current_epoch + ((epoch.batch_idx + 1) / batches if batches else 0.0)
+
+
+def between_epochs(trainer: L.Trainer) -> bool:
+    """Return True if Lightning has counted an epoch, and has not begun the next one."""
+    counts: Any = trainer.fit_loop.epoch_progress.current
+    return counts.processed == counts.ready

@@ -20,7 +20,7 @@ from seq2seq.data.batching import Batch
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.evaluation.evaluator import Evaluation
 from seq2seq.model import Seq2Seq
-from seq2seq.training.budget import Budget
+from seq2seq.training.budget import Budget, between_epochs
 from seq2seq.training.checkpoint_io import require_restorable
 from seq2seq.training.compilation import eager
 from seq2seq.training.divergence import SkippedUpdates, remedies, require_finite_loss, require_finite_weights
@@ -88,8 +88,8 @@ class TranslationTask(L.LightningModule):
 
         The next checkpoint would lie between two epochs otherwise, and the run that resumes it begin anew.
         """
-        progress = self.trainer.fit_loop.epoch_progress
-        if progress.current.processed == progress.current.ready:
+        if between_epochs(self.trainer):
+            progress = self.trainer.fit_loop.epoch_progress
             progress.increment_ready()
             progress.increment_started()
 
