@@ -20,7 +20,7 @@ from seq2seq.data.batching import Batch
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.evaluation.evaluator import Evaluation
 from seq2seq.model import Seq2Seq
-from seq2seq.training.budget import Budget, between_epochs
+from seq2seq.training.budget import Budget
 from seq2seq.training.checkpoint_io import require_restorable
 from seq2seq.training.compilation import eager
 from seq2seq.training.divergence import SkippedUpdates, remedies, require_finite_loss, require_finite_weights
@@ -82,16 +82,6 @@ class TranslationTask(L.LightningModule):
             shard(self.model, self.device_mesh["data_parallel"])
 
     # Training
-
-    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Count an epoch as begun that Lightning has not: the one after a run was resumed at an epoch's end.
-
-        The next checkpoint would lie between two epochs otherwise, and the run that resumes it begin anew.
-        """
-        if between_epochs(self.trainer):
-            progress = self.trainer.fit_loop.epoch_progress
-            progress.increment_ready()
-            progress.increment_started()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Return the summed loss of a micro-batch, times the window's length because Lightning will divide by it."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import lightning as L
 
 from seq2seq.distributed import Agreement
+from seq2seq.training.budget import between_epochs
 
 # As a number of batches between validations: Lightning starts none unless `Validation` changes it.
 NO_VALIDATION = 2**62
@@ -35,6 +36,18 @@ class WindowEnd(L.Callback):
         self.deciders = deciders
         self.agreement = agreement
         self._stop = False  # a callback of the user's has asked for it within a window
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Count an epoch as begun that Lightning has not: the one after a run was resumed at an epoch's end.
+
+        The next checkpoint would lie between two epochs otherwise, and the run that resumes it begin one anew.
+        """
+        if between_epochs(trainer):
+            progress = trainer.fit_loop.epoch_progress
+            progress.increment_ready()
+            progress.increment_started()
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
