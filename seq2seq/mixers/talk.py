@@ -67,12 +67,11 @@ class TaLK(SelfMixer):
         # A size for each side that the window can reach
         sides = [num_heads] * ((self.left > 0) + (self.right > 0))
         self.size = in_blocks(nn.Linear(dim, sum(sides)), *sides)
+        for weight in (self.inner.weight, *self.size.weight.split(sides), self.out.weight):
+            nn.init.xavier_uniform_(weight)
         for layer in (self.inner, self.size, self.out):
-            nn.init.xavier_uniform_(layer.weight)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
-        for side in self.size.weight.split(sides):
-            nn.init.xavier_uniform_(side)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Sum windows of x (B, T, D); padding counts as zero where positions mix, after the biases."""

@@ -263,21 +263,24 @@ async def _one_client_has_many(running):
     return refused, await other, [(await first).texts, (await second).texts]
 
 
+async def _one_more(running, accepted, before=lambda: None):
+    """While `accepted` are translated, ask for one more and for the health; then let all have their answers."""
+    open_ones = [asyncio.create_task(running.send({"text": text})) for text in accepted]
+    await asyncio.to_thread(running.stub.begun.wait, PATIENCE)
+    before()
+    new = await running.send({"text": "z"})
+    health = await running.send(path="/health", method="GET")
+    running.stub.gate.set()
+    return new, health, [(await each).texts for each in open_ones]
+
+
 def test_more_requests_than_may_be_open():
     """Those that are open are answered, the one beyond is refused at once, and what watches the service still works."""
     stub = Stub()
     stub.gate.clear()
 
-    async def scenario(running):
-        accepted = [asyncio.create_task(running.send({"text": text})) for text in "ab"]
-        await asyncio.to_thread(stub.begun.wait, PATIENCE)
-        refused = await running.send({"text": "c"})
-        health = await running.send(path="/health", method="GET")
-        stub.gate.set()
-        return refused, health, [(await each).texts for each in accepted]
-
     with served(stub, max_requests=2) as running:
-        refused, health, answered = asyncio.run(scenario(running))
+        refused, health, answered = asyncio.run(_one_more(running, "ab"))
         assert refused.status == 503
         assert refused.error == "2 requests are open, which is the most at once; try again later"
         assert (refused.headers["retry-after"], refused.headers["connection"]) == ("1", "close")
@@ -335,17 +338,8 @@ def test_a_stop_answers_what_was_accepted_and_refuses_what_is_new():
     stub = Stub()
     stub.gate.clear()
 
-    async def scenario(running):
-        accepted = [asyncio.create_task(running.send({"text": text})) for text in "abc"]
-        await asyncio.to_thread(stub.begun.wait, PATIENCE)
-        running.service.batcher.close()
-        new = await running.send({"text": "d"})
-        health = await running.send(path="/health", method="GET")
-        stub.gate.set()
-        return new, health, [(await each).texts for each in accepted]
-
     with served(stub) as running:
-        new, health, answered = asyncio.run(scenario(running))
+        new, health, answered = asyncio.run(_one_more(running, "abc", before=running.service.batcher.close))
         assert (new.status, new.error, new.headers["connection"]) == (503, "the service is stopping", "close")
         assert (health.status, health.json["status"]) == (503, "stopping")
         assert answered == [["a/0/3/"], ["b/0/3/"], ["c/0/3/"]]
