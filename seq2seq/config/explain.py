@@ -40,6 +40,8 @@ _USER_NAMED_OF_HYDRA = (
 INTERRUPTED = 128 + signal.SIGINT
 # Flags that start a sweep.
 _SWEEP = ("-m", "--multirun")
+# Flags of which Hydra takes one.
+_MODES = ("run", "multirun", "cfg", "info", "shell_completion")
 # What Hydra raises for settings that it does not take; the last ones are slips of its own.
 _ERRORS = (HydraException, OmegaConfBaseException, ValueError, AssertionError, AttributeError, TypeError)
 
@@ -113,7 +115,11 @@ def _explain_flags(words: Sequence[str]) -> tuple[str, list[str]]:
     try:
         # argparse exits after its own usage of twenty lines.
         parser.error = _raise  # type: ignore[method-assign]
-        return "", list(parser.parse_args(list(words)).overrides)
+        given = parser.parse_args(list(words))
+        # Hydra ends with a traceback
+        modes = [f"--{mode.replace('_', '-')}" for mode in _MODES if getattr(given, mode)]
+        refused = f"{' and '.join(modes)} exclude each other: leave one out" if len(modes) > 1 else ""
+        return refused, list(given.overrides)
     except ValueError as error:
         flags = [option for action in parser._actions for option in action.option_strings]
         flag = next((word for word in words if word.startswith("-") and word.split("=")[0] not in flags), "")
@@ -140,7 +146,7 @@ def _compose_first(overrides: Sequence[str]) -> tuple[str, DictConfig | None]:
             override = _parse(word)
         except _ERRORS as error:
             return _syntax(word, error), None
-        if wrong := _refused_change(override, word):
+        if wrong := _refused_change(override, word) or _empty_glob(override, word):
             return wrong, None
         chosen.append(_one_choice(override, word))
     try:
@@ -173,7 +179,9 @@ def _unknown_file(overrides: Sequence[str]) -> str:
     for word in overrides:
         override = _parse(word)
         group = _group(override)
-        if not override.is_choice_sweep() or not (conf_dir() / group).is_dir():
+        # A glob stands for files that there are
+        globs = isinstance(override.value(), Glob)
+        if globs or not override.is_choice_sweep() or not (conf_dir() / group).is_dir():
             continue
         for value in override.sweep_string_iterator():
             if not (conf_dir() / group / f"{value}.yaml").is_file():
@@ -253,6 +261,20 @@ def _refused_change(override: Override, word: str) -> str:
     return ""
 
 
+def _matches(override: Override, glob: Glob) -> list[str]:
+    """Return the files of an override's group that a glob stands for."""
+    return glob.filter(sorted(path.stem for path in (conf_dir() / _group(override)).glob("*.yaml")))
+
+
+def _empty_glob(override: Override, word: str) -> str:
+    """Explain a sweep over the files that a glob matches, if it matches none; "" otherwise."""
+    value = override.value()
+    if not isinstance(value, Glob) or _matches(override, value):
+        return ""
+    known = _matches(override, Glob(["*"]))
+    return f"{shown(word)} matches no choice (known: {', '.join(known)})"
+
+
 def _one_choice(override: Override, word: str, index: int = 0) -> str:
     """Return an override with one of the values that it sweeps over, the first or that of another index."""
     if not override.is_sweep_override():
@@ -262,7 +284,7 @@ def _one_choice(override: Override, word: str, index: int = 0) -> str:
     if isinstance(value, IntervalSweep):
         values = [value.start, value.end]
     elif isinstance(value, Glob):
-        values = value.filter(sorted(path.stem for path in (conf_dir() / _group(override)).glob("*.yaml")))
+        values = _matches(override, value)
     else:
         values = list(override.sweep_string_iterator())
     if not values:

@@ -67,8 +67,9 @@ class GatedUnit(nn.Module):
         Args:
             start: The state before the first position, (B, H); zero by default.
         """
-        # An exported graph has no fused loop of free length
-        if self.reset == "after" and not torch.compiler.is_exporting():
+        # An exported graph has no fused loop of free length, and a layer in integers is computed as such
+        fused = isinstance(self.input, nn.Linear) and not torch.compiler.is_exporting()
+        if self.reset == "after" and fused:
             weights = [self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias]
             with without_autocast(x):  # the fused loop takes one type only
                 dtype = weights[0].dtype

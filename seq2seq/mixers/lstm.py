@@ -46,8 +46,8 @@ class MemoryUnit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute all hidden states (B, T, H) of x (B, T, D) from zero, in torch's fused loop."""
-        # An exported graph has no fused loop of free length
-        if torch.compiler.is_exporting():
+        # An exported graph has no fused loop of free length, and a layer in integers is computed as such
+        if torch.compiler.is_exporting() or not isinstance(self.input, nn.Linear):
             return self.loop(x)
         # Torch's loop has a second bias, here zero
         weights = [self.input.weight, self.recurrent.weight, self.input.bias, torch.zeros_like(self.input.bias)]

@@ -33,6 +33,8 @@ from seq2seq.inference.export.layouts import LAYOUTS, foreign_part
 from seq2seq.inference.export.onnx_graphs import write_onnx
 from seq2seq.inference.onnx_model import OnnxModel, load_onnx
 from seq2seq.inference.translator import Candidate, Translator
+from seq2seq.mixers.gru import GatedUnit
+from seq2seq.mixers.lstm import MemoryUnit
 from seq2seq.resources import data_dir
 
 need("onnx", "onnxscript", "onnxruntime")
@@ -203,6 +205,19 @@ def test_int8_is_arithmetic_of_whole_numbers():
     # Where a number lies between two integers, either may be taken
     assert np.isclose(y.numpy(), expected, rtol=1e-4, atol=2e-2 * size * np.abs(weight).max()).all()
     assert np.isclose(y.numpy(), expected, rtol=1e-4, atol=1e-5 * size).mean() > 0.9
+
+
+@pytest.mark.parametrize("name", ["bahdanau", "lstm"])
+def test_a_recurrence_in_int8_is_computed_as_in_its_graph(name, tokenizer):
+    """Torch's fused loop would take the weights in floating point; the graph has the loop over positions."""
+    model = in_int8(preset(name, tokenizer).model)
+    x = torch.randn(2, 7, 16)
+    units = [module for module in model.encoder.modules() if isinstance(module, GatedUnit | MemoryUnit)]
+    assert units
+    with torch.no_grad():
+        for unit in units:
+            assert isinstance(unit.input, Int8Linear)
+            torch.testing.assert_close(unit(x), unit.loop(x))
 
 
 @pytest.mark.parametrize(("name", "most"), [("transformer", 8), ("bahdanau", 20)])

@@ -27,7 +27,7 @@ REPRESENTATIVE = {
         "words4-optim.lrr-optim.lr",
         "words7-hydra.launchr.x-hydra.launcher",
     ],
-    "test_what_is_right_passes": ["words0", "words3"],
+    "test_what_is_right_passes": ["words0", "words3", "words5"],
     "test_a_name_of_another_framework_leads_to_the_setting": [
         "words0-the setting is optim.lr",
         "words7-did you mean model.dropout",
@@ -116,13 +116,15 @@ def test_several_values_need_a_sweep(capsys):
         (["seed=1,2", "mixer=choice(gru,transfomer)"], "mixer=transfomer"),
         (["mixer=gru", "mixer/self@mixer.decoder=gru,dynamicon"], "mixer/self@mixer.decoder=dynamicon"),
         (["mixer=gru,lstm", "optim=muon,null"], "optim=null"),
+        (["mixer=glob(zz*)"], "mixer=glob(zz*)"),
     ],
 )
 def test_every_choice_of_a_sweep_has_a_file(capsys, words, wrong):
     with pytest.raises(SystemExit) as end:
         refuse_mistakes("train", ["-m", *words])
     assert end.value.code == 2
-    assert capsys.readouterr().err.startswith(f"train: {wrong} is not a choice")
+    said = capsys.readouterr().err
+    assert said.startswith((f"train: {wrong} is not a choice", f"train: {wrong} matches no choice"))
     refuse_mistakes("train", ["-m", "mixer=gru,lstm", "mixer/self@mixer.decoder=gru,none"])
 
 
@@ -241,6 +243,13 @@ def test_a_sweep_is_refused_if_all_of_its_jobs_are_wrong(capsys):
         with pytest.raises(SystemExit):
             refuse_mistakes("train", ["-m", *words])
         assert words[1].lstrip("+").partition("=")[0] in capsys.readouterr().err
+
+
+def test_flags_that_exclude_each_other_are_named(capsys):
+    with pytest.raises(SystemExit) as end:
+        refuse_mistakes("train", ["-m", "mixer=gru,lstm", "--cfg", "job"])
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith("train: --multirun and --cfg exclude each other: leave one out\n")
 
 
 def test_an_experiment_that_names_its_own_sweep_is_read(capsys):
