@@ -464,6 +464,15 @@ def test_every_changed_setting_is_told_and_force_continues(corpus, tmp_path, cap
     assert checkpoint.read(forced.folder.last)["global_step"] == 2
 
 
+def test_no_epoch_is_continued_beyond_its_end(corpus, tmp_path):
+    """Where larger batches are forced, an epoch may have fewer of them than were trained on."""
+    given = ("run=it", "trainer.test=false", "force=true")
+    execute(toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=4"))
+    other = ("resume=auto", "trainer.max_steps=8", "data.max_tokens=8192")
+    with pytest.raises(ValueError, match=r"after batch 4 of an epoch, .* has [123]: resume with the settings"):
+        execute(toycorpus.settings(corpus, tmp_path, *given, *other))
+
+
 def test_a_run_is_not_continued_on_another_text(corpus, tmp_path):
     own = toycorpus.write(tmp_path / "own")
     given = ("run=it", "trainer.max_steps=1", "trainer.test=false")
