@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,11 @@ def _read_side(folder: Path, side: str, dtype: str) -> Ragged:
 
 
 def _encode_in_parallel(blocks: Iterable[Pairs], encoder: Encoder, num_proc: int) -> Iterator[Encoded]:
-    """Encode the blocks in their order in `num_proc` processes, each with at most two blocks in its queue."""
+    """Encode the blocks in their order in `num_proc` processes, each with at most two blocks in its queue.
+
+    Raises:
+        ValueError: A process was killed.
+    """
     # Spawned, not forked: a fork of a process with threads may hang, and would inherit the lock of the preparation.
     pool = ProcessPoolExecutor(
         num_proc,
@@ -153,6 +158,11 @@ def _encode_in_parallel(blocks: Iterable[Pairs], encoder: Encoder, num_proc: int
                 yield waiting.popleft().result()  # the oldest first: results stay in order
         while waiting:
             yield waiting.popleft().result()
+    except BrokenProcessPool:
+        raise ValueError(
+            f"data.num_proc={num_proc}: one of the processes that encode was killed, most often because memory ran out; "
+            "nothing is lost but this preparation: set a smaller data.num_proc, and run the command again"
+        ) from None
     finally:
         # Also after an error or an abandoned generator
         pool.shutdown(wait=True, cancel_futures=True)

@@ -26,8 +26,10 @@ from seq2seq.data import preparation
 from seq2seq.data.batching import TokenBatchSampler
 from seq2seq.data.cleaning import HashSet
 from seq2seq.data.dataset import DrawnLengths, PairDataset
+from seq2seq.data.pace import Pace
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import PreparedData, prepare_corpora, validate_corpora
+from seq2seq.data.token_cache import Encoder, write_ids
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.distributed import SIGNALS
 from seq2seq.resources import conf_dir
@@ -379,7 +381,7 @@ def test_values_may_be_written_as_on_the_command_line(folder):
     assert (plan.max_tokens, plan.temperature) == (1000, math.inf)
 
 
-EXHAUSTIVE = {"test_several_processes_write_the_same_cache"}
+EXHAUSTIVE = {"test_several_processes_write_the_same_cache", "test_a_killed_process_of_several_is_told"}
 
 
 @pytest.mark.parametrize("num_proc", [2, 3])
@@ -396,6 +398,21 @@ def test_several_processes_write_the_same_cache(folder, tmp_path, num_proc, monk
     assert sum("ids-" in name for name in files[1]) == 24
     with pytest.raises(ValueError, match=r"data\.num_proc=0"):
         read_settings(folder, num_proc=0)
+
+
+def test_a_killed_process_of_several_is_told(folder, tmp_path):
+    """As the system does where memory runs out."""
+    encoder = Encoder(tokenizer=prepared(folder).tokenizer)
+
+    def blocks() -> Iterator[tuple[list[str], list[str]]]:
+        for number in range(20):
+            if number == 2:
+                for worker in multiprocessing.active_children():
+                    worker.kill()
+            yield ["die Katze"], ["the cat"]
+
+    with pytest.raises(ValueError, match=r"data\.num_proc=2: one of the processes that encode was killed"):
+        write_ids(tmp_path, blocks(), encoder=encoder, num_proc=2, pace=Pace("encoding"))
 
 
 def test_arrays_of_the_cache_are_mapped_and_a_part_of_the_rows_is_an_index(folder):
