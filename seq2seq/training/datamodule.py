@@ -41,8 +41,19 @@ class TranslationDataModule(LightningDataModule):
         self._stream: PairStream | None = None
 
     def setup(self, stage: str) -> None:
-        """Agree with the other ranks on the smallest batch size that `data.max_tokens=auto` gave to any of them."""
+        """Agree with the other ranks on the smallest batch size that `data.max_tokens=auto` gave to any of them.
+
+        Raises:
+            ValueError: A split to score has fewer sentences than there are ranks.
+        """
         _, world_size = self._world()
+        # Here, not when the split's turn has come: that of the test set is after the last update
+        for split in ("valid", "test"):
+            if (size := self.prepared.size(split)) < world_size:
+                raise ValueError(
+                    f"data.{split} has {size} sentences, and each of {world_size} processes needs one: use fewer devices, "
+                    f"or a larger {split} set"
+                )
         if self.prepared.plan.auto and world_size > 1:
             # Ranks agree on a maximum, so the minimum is that of the negated sizes.
             (least,) = Agreement().maxima([-self.max_tokens])

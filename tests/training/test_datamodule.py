@@ -319,6 +319,15 @@ def test_ranks_see_every_sentence_once(folder):
     }  # fmt: skip
 
 
+def test_a_test_set_that_ranks_cannot_share_is_refused_before_training(folder):
+    made = module(folder)
+    made.trainer = toycorpus.trainer(0, 17)
+    made.setup("fit")
+    made.trainer = toycorpus.trainer(0, 18)
+    with pytest.raises(ValueError, match=r"data\.test has 17 sentences, and each of 18 processes needs one: use fewer"):
+        made.setup("fit")
+
+
 class Recorder(LightningModule):
     """Notes the order in which Lightning's own loop hands out sentences."""
 
