@@ -10,6 +10,7 @@ kept (trainer.keep_last), a point each.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from seq2seq.model import Seq2Seq
 
 # Number of images above the centers.
 SHOWN = 8
-HEADER = ("run", "whole texts", "characters", "chrF", "BLEU", "updates", "parameters", "seconds")
+HEADER = ("run", "whole texts", "characters", "chrF", "BLEU", "updates", "parameters", "CPU seconds")
 
 
 def distance(one: str, other: str) -> int:
@@ -70,7 +71,7 @@ def reading(path: Path) -> dict[str, Any]:
         "bleu": run.score("test", "bleu"),
         "updates": run.results["steps"],
         "parameters": run.results["parameters"],
-        "seconds": run.number("training_seconds"),
+        "cpu_seconds": run.number("training_cpu_seconds"),
     }
 
 
@@ -158,7 +159,8 @@ def _cells(score: dict[str, Any]) -> list[str]:
         f"{score['bleu']:.2f}",
         f"{score['updates']:,}",
         f"{score['parameters']:,}",
-        f"{score['seconds']:.0f}",
+        # A run of an earlier version lacks it
+        "" if math.isnan(score["cpu_seconds"]) else f"{score['cpu_seconds']:.0f}",
     ]
 
 

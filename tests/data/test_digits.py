@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +12,12 @@ pytest.importorskip("sklearn", reason="scikit-learn is not installed (the extra 
 
 from benchmarks import digits as benchmark
 from seq2seq import draw
+from seq2seq.config.compose import resolved_settings
+from seq2seq.config.settings import read_section
+from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.data.digit_images import NAMES, splits
 from seq2seq.data.images import read_picture
+from seq2seq.data.tokenizer import train_tokenizer
 
 EXHAUSTIVE = ("test_models_cost_the_same_and_learn",)
 
@@ -33,6 +39,18 @@ def test_the_corpus_is_every_digit_once(tmp_path, capsys):
     assert sorted(found) == sorted(
         (tuple(image.astype(int)), label) for image, label in zip(images, labels, strict=True)
     )
+
+
+def test_the_experiment_has_as_many_pieces_as_ten_names_allow(tmp_path):
+    """SentencePiece finds them; one more is refused."""
+    assert draw.main(["--digits", str(tmp_path)]) == 0
+    names = (tmp_path / "train.en").read_text().split("\n")[:-1]
+    config = resolved_settings(["experiment=digits"])["tokenizer"]
+    settings = read_section(TokenizerSettings, config, "tokenizer")
+    assert train_tokenizer(src_lines=[], tgt_lines=names, settings=settings).tgt_vocab_size == settings.vocab_size
+    more = dataclasses.replace(settings, vocab_size=settings.vocab_size + 1)
+    with pytest.raises(ValueError, match=f"the largest size that works is {settings.vocab_size}"):
+        train_tokenizer(src_lines=[], tgt_lines=names, settings=more)
 
 
 def test_splits_are_a_function_of_the_seed():
