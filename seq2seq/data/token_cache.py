@@ -160,8 +160,8 @@ def _encode_in_parallel(blocks: Iterable[Pairs], encoder: Encoder, num_proc: int
             yield waiting.popleft().result()
     except BrokenProcessPool:
         raise ValueError(
-            f"data.num_proc={num_proc}: one of the processes that encode was killed, most often because memory ran out; "
-            "nothing is lost but this preparation: set a smaller data.num_proc, and run the command again"
+            f"data.num_proc={num_proc}: one of the processes that encode was killed, most often because memory ran out: "
+            "set a smaller data.num_proc, and run the command again"
         ) from None
     finally:
         # Also after an error or an abandoned generator

@@ -81,7 +81,9 @@ class Quadratic(SelfMixer):
         if dilation < 1:
             raise ValueError(f"dilation is {dilation}; choose 1 or more")
         if dilation > 1 and center_std is not None:
-            raise ValueError(f"dilation is {dilation}, and center_std {center_std:g} puts no center at a tap; make it null")
+            raise ValueError(
+                f"dilation is {dilation}, and center_std {center_std:g} puts no center at a tap; make it null"
+            )
         axes = require_axes(grid_width, causal=causal)
         self.dim = self.out_dim = dim
         self.causal = causal

@@ -51,8 +51,8 @@ class TranslationDataModule(LightningDataModule):
         for split in ("valid", "test"):
             if (size := self.prepared.size(split)) < world_size:
                 raise ValueError(
-                    f"data.{split} has {size} sentences, and each of {world_size} processes needs one: use fewer devices, "
-                    f"or a larger {split} set"
+                    f"data.{split} has {size} sentences, and each of {world_size} processes needs one: use fewer "
+                    f"devices, or a larger {split} set"
                 )
         if self.prepared.plan.auto and world_size > 1:
             # Ranks agree on a maximum, so the minimum is that of the negated sizes.
@@ -116,9 +116,9 @@ class TranslationDataModule(LightningDataModule):
         sampler = self._training_sampler()
         if step > len(sampler):
             raise ValueError(
-                f"the checkpoint was made after batch {step:,} of an epoch, and with the data settings of this command an "
-                f"epoch has {len(sampler):,}: resume with the settings it was trained with, or begin a new run from its "
-                "weights with init_from=<checkpoint>"
+                f"the checkpoint was made after batch {step:,} of an epoch, and with the data settings of this "
+                f"command an epoch has {len(sampler):,}: resume with the settings it was trained with, or begin a new "
+                "run from its weights with init_from=<checkpoint>"
             )
         sampler.seek(epoch=epoch, step=step)
 
