@@ -160,7 +160,7 @@ def _encode_in_parallel(blocks: Iterable[Pairs], encoder: Encoder, num_proc: int
             yield waiting.popleft().result()
     except BrokenProcessPool:
         raise ValueError(
-            f"data.num_proc={num_proc}: one of the processes that encode was killed, most often because memory ran out: "
+            f"data.num_proc={num_proc}: one of the processes that encode was killed, most often for want of memory: "
             "set a smaller data.num_proc, and run the command again"
         ) from None
     finally:
