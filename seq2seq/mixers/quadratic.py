@@ -34,8 +34,8 @@ class Quadratic(SelfMixer):
     Centers start from N(0, center_std^2), where causal on the past's side; sharpness from 1/2 for
     the first head, geometrically, to 1/512 for the last; on a grid, which is smaller each way, from
     1 to 1/4. Without center_std centers start at the taps of a convolution, sqrt(H) x sqrt(H) of
-    them on a grid, `dilation` positions apart, and sharpness at 4, where a neighbor of the tap has
-    2% of its weight. Every s-th output is a convolution of stride s.
+    them on a grid, and sharpness at 4, where a neighbor of the tap has 2% of its weight. Centers r
+    times as far are a convolution of dilation r, every s-th output one of stride s.
 
     Args:
         dim: Width D of input and output.
@@ -45,7 +45,6 @@ class Quadratic(SelfMixer):
         content: Add (x_q'W_q' + u')W_k x_k / sqrt(head_dim) to the scores. The product of x_q with
             r_d, which has no bound, is left out.
         center_std: Standard deviation of the centers at the start; None puts them at the taps.
-        dilation: Positions between one tap and the next; without center_std only.
         grid_width: Columns w of a grid, encoder only: position p lies at row p // w, column p % w.
         dropout: Probability to drop an entry of M, which without content a causal batch shares.
 
@@ -67,7 +66,6 @@ class Quadratic(SelfMixer):
         head_dim: int | None = None,
         content: bool = False,
         center_std: float | None = 2.0,
-        dilation: int = 1,
         grid_width: int | None = None,
         dropout: float = 0.0,
     ) -> None:
@@ -78,12 +76,6 @@ class Quadratic(SelfMixer):
             raise ValueError(f"num_heads is {num_heads}, head_dim {head_dim}; choose 1 or more")
         if center_std is not None and center_std < 0:
             raise ValueError(f"center_std is {center_std}; choose a standard deviation, 0 or more")
-        if dilation < 1:
-            raise ValueError(f"dilation is {dilation}; choose 1 or more")
-        if dilation > 1 and center_std is not None:
-            raise ValueError(
-                f"dilation is {dilation}, and center_std {center_std:g} puts no center at a tap; make it null"
-            )
         axes = require_axes(grid_width, causal=causal)
         self.dim = self.out_dim = dim
         self.causal = causal
@@ -100,7 +92,7 @@ class Quadratic(SelfMixer):
         self.out = projection(self.width, dim)
         self.u = nn.Parameter(torch.zeros(num_heads, head_dim)) if content else None
         if center_std is None:
-            centers = dilation * _taps(num_heads, axes, causal=causal)
+            centers = _taps(num_heads, axes, causal=causal)
             halvings = torch.full((num_heads,), -2.0)  # 2^2
         else:
             centers = center_std * torch.randn(num_heads, axes)
