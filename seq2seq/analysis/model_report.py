@@ -150,7 +150,7 @@ def of_checkpoint(
     _require_file(path)
     # A file that lies in no run goes by its own name
     run = RunFolder.of_checkpoint(path.resolve())
-    name = run.path.name if run.config.is_file() else path.stem
+    name = run.path.name if run else path.stem
     folder = html_report.require_earlier(require_folder(out or Path("inspect") / name))
     torch.manual_seed(seed)
     translator = Translator.load(path, device="cpu", trust=trust, tgt_lang=tgt_lang)

@@ -97,9 +97,9 @@ def read_words(words: Sequence[str]) -> tuple[str | None, DictConfig]:
 
 def _section(name: str | None, ckpt: str, meta: dict[str, Any], cache: Path) -> dict[str, Any]:
     """Read a section `data`: of the run's configuration, of a YAML file, or of a group in conf/data, in this order."""
-    run = RunFolder.of_checkpoint(ckpt).config
-    if name is None and run.is_file():
-        return _mapping(read_yaml(run).get("data"), run)
+    run = RunFolder.of_checkpoint(ckpt)
+    if name is None and run is not None:
+        return _mapping(read_yaml(run.config).get("data"), run.config)
     chosen = name or meta["data"]
     # A run's config.yaml has the section under `data`; a file of the section alone has no such key
     if chosen.endswith((".yaml", ".yml")):

@@ -89,10 +89,12 @@ class RunFolder:
         self.last = path / "checkpoints" / "last.ckpt"
 
     @classmethod
-    def of_checkpoint(cls, path: str | os.PathLike[str]) -> RunFolder:
-        """Return the folder of the run that a checkpoint lies in; it has no config.yaml if the file lies elsewhere."""
-        # <run>/checkpoints/last.ckpt, also where the path is relative to either folder
-        return cls(Path(path).absolute().parent.parent)
+    def of_checkpoint(cls, path: str | os.PathLike[str]) -> RunFolder | None:
+        """Return the folder of the run that a checkpoint lies in, as <run>/checkpoints/last.ckpt; None elsewhere."""
+        # Also where the path is relative to either folder. A copy in another place is of no run, whatever is above it
+        folder = Path(os.path.abspath(path)).parent
+        run = cls(folder.parent)
+        return run if folder == run.last.parent and run.config.is_file() else None
 
     @contextlib.contextmanager
     def reserved(self) -> Iterator[None]:

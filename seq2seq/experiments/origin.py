@@ -16,6 +16,8 @@ def read_origin(ckpt: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     Scores are left out where they are those of another checkpoint of the run.
     """
     folder = RunFolder.of_checkpoint(ckpt)
+    if folder is None:
+        return {}, {}
     results = folder.read_results()
     if not (folder.best.is_file() and ckpt.is_file() and folder.best.samefile(ckpt)):
         results = {name: value for name, value in results.items() if name not in ("valid", "test")}

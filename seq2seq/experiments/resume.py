@@ -39,8 +39,7 @@ def resolve_resume(resume: str | None, folder: RunFolder) -> tuple[RunFolder, Pa
     # Absolute, as the paths of the folder that it lies in
     path = Path(resume).absolute() if resume not in (None, "auto") else None
     if path and path.is_file():
-        owner = RunFolder.of_checkpoint(path)
-        folder = owner if owner.config.exists() else folder
+        folder = RunFolder.of_checkpoint(path) or folder
     # A link that leads nowhere, too: reading it says so, and a new run in its place would not
     if os.path.lexists(folder.last) and (resume == "auto" or (requeued() and _is_later(folder.last, path))):
         return folder, folder.last
@@ -50,6 +49,11 @@ def resolve_resume(resume: str | None, folder: RunFolder) -> tuple[RunFolder, Pa
         return folder, None
     # auto serves both starts of a job that is put back into a queue
     if path is None:
+        if folder.results.exists():
+            raise ValueError(
+                f"resume=auto: {folder.path} holds a run that has ended and lost its last.ckpt: begin another from its "
+                "weights with init_from=<its best.ckpt> run=<name>, or move the folder away"
+            )
         log.info(
             "resume=auto: %s holds no run yet, so a new one starts (every setting, budgets too, counts for this name: "
             "continue a run under others with run=<name> or resume=<folder>/checkpoints/last.ckpt)",
@@ -158,7 +162,7 @@ class Resumed(NamedTuple):
             raise _another_run(self.path, "the text of the corpus, or how it is cleaned, has changed since")
         # Not even force: the embeddings of the checkpoint have no meaning under other pieces
         if self.tokenizer != tokenizer:
-            raise _another_run(self.path, "the tokenizer has changed since")
+            raise _another_run(self.path, "the tokenizer has changed since", forcible=False)
 
 
 def _require_latest(path: Path, step: int, folder: RunFolder) -> None:
@@ -215,8 +219,9 @@ def _decided(config: dict[str, Any], max_tokens: int | None) -> dict[str, Any]:
     return {**config, "data": {**data, "max_tokens": max_tokens}} if auto else config
 
 
-def _another_run(path: Path, reason: str) -> ValueError:
+def _another_run(path: Path, reason: str, *, forcible: bool = True) -> ValueError:
+    rest = " (force=true continues all the same)" if forcible else ""
     return ValueError(
         f"{path} cannot be continued: {reason}; resume it with the settings and text it was trained on, "
-        "or start another run with resume=null run=<name> (force=true continues all the same)"
+        f"or start another run with resume=null run=<name>{rest}"
     )

@@ -31,7 +31,7 @@ from seq2seq.config.compose import resolved_settings
 from seq2seq.config.settings import read_section
 from seq2seq.config.trainer import DEFAULT_EPOCHS, TrainerSettings
 from seq2seq.data.preparation import prepare_corpora
-from seq2seq.experiments.folder import folder_of
+from seq2seq.experiments.folder import RunFolder, folder_of
 from seq2seq.experiments.results import RunResult, read_run
 from seq2seq.experiments.resume import Resumed
 from seq2seq.inference.translator import Translator
@@ -487,8 +487,8 @@ def test_a_run_is_not_continued_on_another_text(corpus, tmp_path):
     assert {path: path.read_bytes() for path in first.folder.path.rglob("*") if path.is_file()} == before
     settings, corpus_id = first.plan.config, first.prepared.fingerprint
     resumed = Resumed.open(first.folder.last, settings, first.folder)
-    with pytest.raises(ValueError, match="tokenizer has changed"):
-        resumed.require_same_text(corpus_id, {})
+    with pytest.raises(ValueError, match=r"tokenizer has changed .* resume=null run=<name>$"):
+        resumed.require_same_text(corpus_id, {}, force=True)
     with pytest.raises(ValueError, match=r"name a last\.ckpt"):
         checked(own, tmp_path, f"resume={first.folder.best}")
 
@@ -505,6 +505,32 @@ def test_resume_auto_without_a_run_says_so(corpus, tmp_path, caplog):
     caplog.set_level("INFO")
     assert checked(corpus, tmp_path, "resume=auto").resumed is None
     assert "holds no run yet" in caplog.text
+
+
+def test_resume_auto_does_not_begin_again_where_a_run_has_ended(corpus, tmp_path):
+    """Somebody has deleted last.ckpt, which is twice as large as best.ckpt: the scored weights stay."""
+    given = ("run=it", "trainer.max_steps=1")
+    first = execute(toycorpus.settings(corpus, tmp_path, *given))
+    first.folder.last.unlink()
+    with pytest.raises(ValueError, match=r"has ended and lost its last\.ckpt: begin another .* init_from="):
+        checked(corpus, tmp_path, *given, "seed=2", "resume=auto")
+
+
+def test_a_copied_checkpoint_goes_on_in_the_folder_that_the_settings_name(corpus, tmp_path):
+    """A config.yaml two levels above it, of whatever program, makes no run of that folder."""
+    given = ("trainer.test=false", "trainer.max_steps=1")
+    first = execute(toycorpus.settings(corpus, tmp_path, "run=it", *given))
+    other = tmp_path / "other"
+    (other / "backup").mkdir(parents=True)
+    (other / "config.yaml").write_text("mine: 1\n")
+    copy = other / "backup" / "last.ckpt"
+    copy.write_bytes(first.folder.last.read_bytes())
+    resumed = checked(corpus, tmp_path, "run=branch", *given, "trainer.max_steps=2", f"resume={copy}")
+    assert resumed.folder.path.name == "branch"
+    assert RunFolder.of_checkpoint(copy) is None
+    run = RunFolder.of_checkpoint(first.folder.last)
+    assert run is not None
+    assert run.path == first.folder.path
 
 
 def test_an_existing_run_is_refused(corpus, tmp_path):
