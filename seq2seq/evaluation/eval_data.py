@@ -165,7 +165,7 @@ def _part_pairs(part: Part, split: str, name: str, cache: Path) -> Iterator[tupl
             return
         # Without its own files the split is cut from the training text, which preparation alone decides
         if corpus.train is None:
-            raise ValueError(f"--data {name}: say where the text is, as in --data {name} {split}=<path>")
+            raise ValueError(f"{name} does not say where the text is: write {split}=<path> behind --data")
         rows = load_corpus(corpus, cache_dir=cache).splits[split][:]
         yield from zip(rows["src"], rows["tgt"], strict=True)
 

@@ -153,8 +153,11 @@ def _members(words: Sequence[Sequence[int]], size: int) -> Tensor:
 
 
 def links(weights: Tensor) -> list[tuple[int, int]]:
-    """Return the source word that counts most for each target word, as pairs source, target."""
-    return [(int(best), i) for i, best in enumerate(weights.argmax(1))] if weights.numel() else []
+    """Return the source word that counts most for each target word, as pairs source, target; none where none counts."""
+    if not weights.numel():
+        return []
+    # With ReLU in place of softmax a word may read nothing
+    return [(int(row.argmax()), i) for i, row in enumerate(weights) if row.any()]
 
 
 def pharaoh(pairs: Sequence[tuple[int, int]]) -> str:

@@ -283,6 +283,7 @@ def test_words_are_aligned_by_hand():
     words = word_weights(weights, ["", "▁ein", "▁Ha", "us"], ["▁ho", "use", "▁the", ""])
     torch.testing.assert_close(words, torch.tensor([[0.2, 0.55], [0.2, 0.7]]))
     assert links(words) == [(1, 0), (1, 1)]
+    assert links(torch.tensor([[0.2, 0.8], [0.0, 0.0], [0.3, 0.1]])) == [(1, 0), (0, 2)]
     swapped = torch.tensor([[0.1, 0.8, 0.1], [0.7, 0.2, 0.1], [0.0, 0.0, 1.0]])
     assert pharaoh(links(word_weights(swapped, ["▁a", "▁b", ""], ["▁c", "▁d", ""]))) == "1-0 0-1"
     assert pharaoh(links(word_weights(swapped[:, :1], [""], ["▁c", "▁d", ""]))) == ""
