@@ -107,8 +107,8 @@ def _members(runs: Sequence[RunResult], ignore: Collection[str]) -> list[tuple[d
     """Collect the runs of each mixer and identity, sorted by seed, and return them with that identity."""
     ignored = {*_IGNORED, *ignore}
     fingerprints = {run.fingerprint for run in runs}
-    if None in fingerprints:
-        # An older run has not recorded the fingerprint of its corpus
+    if None in fingerprints and len(fingerprints) <= 2:
+        # An older run has not recorded the fingerprint of its corpus; of several it may have any, and is by itself
         ignored.add("data.corpus")
     elif len(fingerprints) == 1:
         # One corpus, if under several paths

@@ -222,6 +222,16 @@ def test_the_same_corpus_under_two_paths_is_one_setting(tmp_path):
     assert [group.settings["data.train"] for group in groups] == ["/data/toy/train", "toy/train"]
 
 
+def test_an_older_run_makes_no_two_corpora_one(tmp_path):
+    """It does not say which it had: by the side of one it counts as of that, by the side of two as a group of its own."""
+    refs = references(5)
+    for seed, corpus in enumerate(("abc", "def", None)):
+        rewrite(write_run(tmp_path / str(seed), refs, seed=seed), whole_corpus=corpus)
+    runs = collect([str(tmp_path)], "test").runs
+    assert [len(group.runs) for group in group_runs(runs)] == [1, 1, 1]
+    assert [len(group.runs) for group in group_runs(runs[1:])] == [2]
+
+
 def rewrite(run: Path, **results: Any) -> None:
     (run / "results.json").write_text(json.dumps(results_of(run) | results))
 
