@@ -223,7 +223,7 @@ def test_the_same_corpus_under_two_paths_is_one_setting(tmp_path):
 
 
 def test_an_older_run_makes_no_two_corpora_one(tmp_path):
-    """It does not say which it had: by the side of one it counts as of that, by the side of two as a group of its own."""
+    """It does not say which it had: beside one it counts as of that, beside two it is a group of its own."""
     refs = references(5)
     for seed, corpus in enumerate(("abc", "def", None)):
         rewrite(write_run(tmp_path / str(seed), refs, seed=seed), whole_corpus=corpus)
