@@ -24,6 +24,11 @@ def conf_dir() -> Path:
     return _find("_conf", "conf")
 
 
+def choices(group: str) -> list[str]:
+    """List the names of the files in a group of `conf_dir`, sorted; none where there is no such group."""
+    return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
+
+
 def data_dir() -> Path:
     """Return the folder of the embedded corpus (`data/` in a checkout, `seq2seq/_data` in a wheel), absolute."""
     return _find("_data", "data")

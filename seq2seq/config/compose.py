@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from seq2seq.config.values import shown
-from seq2seq.resources import conf_dir
+from seq2seq.resources import choices, conf_dir
 
 # Hydra's advice in its messages, which would lead away from the mistake.
 _ADVICE = (
@@ -23,12 +23,12 @@ _ADVICE = (
 
 def presets() -> list[str]:
     """List the presets: the files of conf/mixer."""
-    return sorted(path.stem for path in (conf_dir() / "mixer").glob("*.yaml"))
+    return choices("mixer")
 
 
 def self_mixers() -> list[str]:
     """List the self mixers: the files of conf/mixer/self but for the empty slot's."""
-    return sorted(path.stem for path in (conf_dir() / "mixer" / "self").glob("*.yaml") if path.stem != "none")
+    return [name for name in choices("mixer/self") if name != "none"]
 
 
 def compose_settings(overrides: Sequence[str] = ()) -> DictConfig:

@@ -26,7 +26,7 @@ from seq2seq.config.moved import new_key
 from seq2seq.config.names import suggestion
 from seq2seq.config.sections import read_sections
 from seq2seq.config.values import shown
-from seq2seq.resources import conf_dir
+from seq2seq.resources import choices, conf_dir
 from seq2seq.streams import whole_output
 
 # Entries below these have names of the user's own, which can be added and deleted.
@@ -261,17 +261,11 @@ def _refused_change(override: Override, word: str) -> str:
     return ""
 
 
-def _matches(override: Override, glob: Glob) -> list[str]:
-    """Return the files of an override's group that a glob stands for."""
-    return glob.filter(sorted(path.stem for path in (conf_dir() / _group(override)).glob("*.yaml")))
-
-
 def _empty_glob(override: Override, word: str) -> str:
     """Explain a sweep over the files that a glob matches, if it matches none; "" otherwise."""
-    value = override.value()
-    if not isinstance(value, Glob) or _matches(override, value):
+    value, known = override.value(), choices(_group(override))
+    if not isinstance(value, Glob) or value.filter(known):
         return ""
-    known = _matches(override, Glob(["*"]))
     return f"{shown(word)} matches no choice (known: {', '.join(known)})"
 
 
@@ -284,7 +278,7 @@ def _one_choice(override: Override, word: str, index: int = 0) -> str:
     if isinstance(value, IntervalSweep):
         values = [value.start, value.end]
     elif isinstance(value, Glob):
-        values = _matches(override, value)
+        values = value.filter(choices(_group(override)))
     else:
         values = list(override.sweep_string_iterator())
     if not values:
@@ -332,8 +326,7 @@ def _no_file(words: Sequence[str]) -> str:
         override = _parse(word)
         group = override.get_key_element()
         if group in _groups() and not isinstance(override.value(), str):
-            files = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
-            return f"{shown(word)} is not a choice (known: {', '.join(files)})"
+            return f"{shown(word)} is not a choice (known: {', '.join(choices(group))})"
     return ""
 
 

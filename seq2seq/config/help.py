@@ -9,7 +9,7 @@ from typing import Any
 from seq2seq.config.sections import SECTIONS
 from seq2seq.config.settings import defaults, describe, keys, nested_class
 from seq2seq.config.values import shown
-from seq2seq.resources import conf_dir
+from seq2seq.resources import choices
 
 _TRAIN = """\
 Train a translator: prepare the corpus, train, validate with BLEU, and score the test set. Everything is in one folder
@@ -50,8 +50,8 @@ def help_text(program: str) -> str:
     """Return the help of `train` or `prepare`: usage, groups and their choices, all settings."""
     parts = [_TRAIN if program == "train" else _PREPARE, "groups, and the files of conf/ to choose from:"]
     for group, meaning in _GROUPS.items():
-        choices = ", ".join(sorted(path.stem for path in (conf_dir() / group).glob("*.yaml")))
-        parts.append(_item(f"{group}=", f"{meaning}: {choices}"))
+        names = ", ".join(choices(group))
+        parts.append(_item(f"{group}=", f"{meaning}: {names}"))
     parts.append("\nsettings = default: meaning (what is allowed); what conf/ chooses instead is shown by --cfg job:")
     for section, cls in SECTIONS.items():
         parts += [

@@ -22,7 +22,7 @@ from seq2seq.data.multi_corpus import Part, naming, parts_of
 from seq2seq.data.sources import find_source
 from seq2seq.experiments.folder import RunFolder
 from seq2seq.faults import first_line
-from seq2seq.resources import conf_dir
+from seq2seq.resources import choices
 
 
 def data_settings(
@@ -106,7 +106,7 @@ def _section(name: str | None, ckpt: str, meta: dict[str, Any], cache: Path) -> 
         loaded = read_yaml(Path(chosen))
         return _mapping(loaded.get("data", loaded), chosen)
     # A name: compose its group with the defaults of training
-    known = sorted(path.stem for path in (conf_dir() / "data").glob("*.yaml"))
+    known = choices("data")
     if chosen not in known:
         hint = "" if name else " (what the checkpoint was trained on); name one with --data"
         raise ValueError(f"there is no data set '{chosen}'{hint}; known are {', '.join(known)}")

@@ -157,7 +157,8 @@ def links(weights: Tensor) -> list[tuple[int, int]]:
     if not weights.numel():
         return []
     # With ReLU in place of softmax a word may read nothing
-    return [(int(row.argmax()), i) for i, row in enumerate(weights) if row.any()]
+    reads = weights.any(1).tolist()
+    return [(best, i) for i, best in enumerate(weights.argmax(1).tolist()) if reads[i]]
 
 
 def pharaoh(pairs: Sequence[tuple[int, int]]) -> str:

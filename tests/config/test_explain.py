@@ -116,15 +116,13 @@ def test_several_values_need_a_sweep(capsys):
         (["seed=1,2", "mixer=choice(gru,transfomer)"], "mixer=transfomer"),
         (["mixer=gru", "mixer/self@mixer.decoder=gru,dynamicon"], "mixer/self@mixer.decoder=dynamicon"),
         (["mixer=gru,lstm", "optim=muon,null"], "optim=null"),
-        (["mixer=glob(zz*)"], "mixer=glob(zz*)"),
     ],
 )
 def test_every_choice_of_a_sweep_has_a_file(capsys, words, wrong):
     with pytest.raises(SystemExit) as end:
         refuse_mistakes("train", ["-m", *words])
     assert end.value.code == 2
-    said = capsys.readouterr().err
-    assert said.startswith((f"train: {wrong} is not a choice", f"train: {wrong} matches no choice"))
+    assert capsys.readouterr().err.startswith(f"train: {wrong} is not a choice")
     refuse_mistakes("train", ["-m", "mixer=gru,lstm", "mixer/self@mixer.decoder=gru,none"])
 
 
@@ -243,6 +241,10 @@ def test_a_sweep_is_refused_if_all_of_its_jobs_are_wrong(capsys):
         with pytest.raises(SystemExit):
             refuse_mistakes("train", ["-m", *words])
         assert words[1].lstrip("+").partition("=")[0] in capsys.readouterr().err
+
+
+def test_a_glob_that_matches_nothing_is_told():
+    assert explain(["mixer=glob(zz*)"]).startswith("mixer=glob(zz*) matches no choice (known: aan, average, ")
 
 
 def test_flags_that_exclude_each_other_are_named(capsys):
