@@ -5,7 +5,7 @@
 The figure is of the first run whose encoder is `quadratic` on a grid: some images with the text that was read, and by
 layer the center of every head (a dot, in patches to the right and below of the position that it looks from) with a
 circle of one standard deviation and its way from where it was before training, through the checkpoints that the run
-kept (trainer.keep_last), a point each.
+kept (trainer.keep_last), a point each; below, how far it was by then from where it began.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks import harness
 from seq2seq import checkpoint
 from seq2seq.build import build_model
 from seq2seq.data.images import unpack
-from seq2seq.experiments.averaging import step_checkpoints
+from seq2seq.experiments.averaging import step_checkpoints, update_of
 from seq2seq.experiments.figures import look, new_figure
 from seq2seq.experiments.folder import ORIGIN
 from seq2seq.experiments.results import RunResult, Unusable, read_run
@@ -107,9 +107,12 @@ def draw(run: Path, path: Path) -> None:
     loaded = checkpoint.load(run / "checkpoints" / "best.ckpt")
     trained = centers(loaded.model)
     ways = progress(run)
-    figure = new_figure(1.9 * max(len(trained), 4), 3.6)
-    parts: Any = figure.subfigures(2, 1, height_ratios=[1, 2.2])
-    above, below = parts
+    updates = [0, *map(update_of, step_checkpoints(run / "checkpoints"))]
+    # Where the run kept no checkpoint there is no course of time to draw
+    heights = [1.0, 2.2, 1.6] if len(updates) > 1 else [1.0, 2.2]
+    figure = new_figure(1.9 * max(len(trained), 4), 1.125 * sum(heights))
+    parts: Any = figure.subfigures(len(heights), 1, height_ratios=heights)
+    above, below = parts[:2]
     assert loaded.tokenizer.patches is not None
     lines = tested.test_lines("src") or []
     hypotheses = tested.test_lines("hyp") or []
@@ -128,6 +131,8 @@ def draw(run: Path, path: Path) -> None:
     # All panels share the axes: rows are counted downwards
     panels[0].set(xlim=(-reach, reach), ylim=(reach, -reach))
     panels[0].set_ylabel("rows", fontsize=7)
+    if len(updates) > 1:
+        _draw_distances(parts[2], updates, ways)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 
@@ -148,6 +153,19 @@ def _draw_layer(axes: Any, way: torch.Tensor, sharpness: torch.Tensor) -> None:
     axes.set(aspect="equal")
     axes.tick_params(labelsize=6)
     axes.set_xlabel("columns", fontsize=7)
+
+
+def _draw_distances(part: Any, updates: list[int], ways: list[torch.Tensor]) -> None:
+    """Draw the distance of each center from its beginning at each of the updates, of which a way has one more."""
+    panels = part.subplots(1, len(ways), sharex=True, sharey=True, squeeze=False)[0]
+    for axes, way in zip(panels, ways, strict=True):
+        distances = (way[:-1] - way[0]).norm(dim=-1)  # (C, H)
+        for head, course in enumerate(distances.unbind(1)):
+            style = look(head)
+            axes.plot(updates, course.tolist(), color=style["color"], linestyle=style["linestyle"], linewidth=0.8)
+        axes.tick_params(labelsize=6)
+        axes.set_xlabel("updates", fontsize=7)
+    panels[0].set_ylabel("patches from the start", fontsize=7)
 
 
 def _cells(score: dict[str, Any]) -> list[str]:
