@@ -261,8 +261,8 @@ class TokenBatchSampler(Sampler[np.ndarray]):
             each of `window` ranks: the number of batches is a multiple of window * world_size where there are enough
             sentences, of world_size in any case.
         mixture: Draws the rows of every epoch (None: each has every row once). Their lengths differ by epoch, but the
-            number of batches is that of epoch 0: the fullest are halved, or the last ones left out, which concerns a
-            few sentences.
+            number of batches is that of epoch 0: the fullest are halved, or the last ones, in random order, left out;
+            in a mixture of two corpora with 196 batches that was two at most.
     """
 
     def __init__(
