@@ -225,10 +225,19 @@ def with_window(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def mixer_label(choice: str, overrides: Sequence[str]) -> str:
-    """Return the chosen preset, with `+<value>` for every slot that was replaced from the command line."""
+    """Return the chosen preset, with `+<slot>.<value>` for every slot that was replaced from the command line.
+
+    The cross mixer's slot is left out: `mixer/cross=additive` is `+additive`.
+    """
     # `mixer/self@mixer.decoder=dynamicconv`: a slot; `mixer=transformer` alone is the preset
-    slots = [o.split("=", 1) for o in overrides if re.match(r"\+*mixer/[^=]+=", o)]
-    return "+".join([choice, *(value.split("/")[-1] for _, value in slots)])
+    replaced = [match.groups() for o in overrides if (match := re.match(r"\+*mixer/[^@=]+@?([^=]*)=(.*)", o))]
+    labels = [choice]
+    for package, value in replaced:
+        slot = package.removeprefix("mixer.")
+        # One file may serve several slots: those of self mixers are named, and this is the default's package
+        prefix = "" if slot in ("", "cross") else f"{slot}."
+        labels.append(prefix + value.split("/")[-1])
+    return "+".join(labels)
 
 
 def git_revision() -> str | None:

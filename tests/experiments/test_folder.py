@@ -107,8 +107,10 @@ def test_the_name_is_readable_and_safe():
     [
         ([], "transformer"),
         (["model=small", "mixer=transformer", "mixer.cross.num_heads=2"], "transformer"),
-        (["mixer/self@mixer.decoder=dynamicconv"], "transformer+dynamicconv"),
-        (["mixer/cross=additive", "+mixer/self@mixer.kinds.conv=lightconv"], "transformer+additive+lightconv"),
+        (["mixer/cross=dynamicconv"], "transformer+dynamicconv"),
+        (["mixer/self@mixer.encoder=dynamicconv"], "transformer+encoder.dynamicconv"),
+        (["mixer/self@mixer.decoder=dynamicconv"], "transformer+decoder.dynamicconv"),
+        (["mixer/cross=additive", "+mixer/self@mixer.kinds.conv=gru"], "transformer+additive+kinds.conv.gru"),
     ],
 )
 def test_replaced_slots_show_in_the_label(overrides, label):
