@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from seq2seq.config.data import SPLITS, CorpusSettings, DataSettings, corpus_settings
+from seq2seq.config.values import shown
 from seq2seq.data.languages import language_tag
 
 # The settings of an entry that locate its text: one that has `train` inherits none of them.
@@ -62,7 +63,7 @@ def parts_of(data: Mapping[str, Any]) -> list[Part]:
         ValueError: An entry is wrong, or the corpora cannot be mixed.
     """
     # A copy: the entry "train" is moved below
-    entries = dict(data.get("corpora") or {})
+    entries = _mapping(data.get("corpora"), "data.corpora", "{name: {train: ...}}")
     if data.get("train") is not None or not entries:
         # "train" first, wherever its entry is, so that the order of parts does not depend on it
         entries = {"train": entries.pop("train", {})} | entries
@@ -95,7 +96,9 @@ def _part(name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> Part:
             f"data.corpora.{name} has no train; give a file, a prefix or a list (see conf/data/files.yaml)"
         )
     # The rules merge one by one, so that an entry may change a single one
-    own["clean"] = {**(data.get("clean") or {}), **(own.get("clean") or {})}
+    rules = "{rule: value}, as in {length_ratio: 2}"
+    own_rules = _mapping(own.get("clean"), f"data.corpora.{name}.clean", rules)
+    own["clean"] = _mapping(data.get("clean"), "data.clean", rules) | own_rules
     with naming(name):
         corpus = corpus_settings({**data, **own})
     if name != "train":
@@ -108,6 +111,13 @@ def _part(name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> Part:
             "and what is translated later would not; leave it out, and tag the corpora that are for training alone"
         )
     return Part(name, corpus, weight=entry.get("weight"), tags=_tags(corpus, entry.get("tag"), data))
+
+
+def _mapping(value: Any, key: str, form: str) -> dict[str, Any]:
+    """Return a copy of the mapping that a setting is, which may be null; ValueError, with its form, if it is none."""
+    if value is not None and not isinstance(value, Mapping):
+        raise ValueError(f"{key}={shown(value)} is not a mapping {form}; leave it out, or write it so")
+    return dict(value or {})
 
 
 def _evaluation(name: str, data: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from seq2seq.config.dicts import flat
 from seq2seq.config.mixer import class_names
 from seq2seq.config.sections import SECTIONS, present_settings
+from seq2seq.config.values import shown
 from seq2seq.config.yaml_file import read_yaml
 from seq2seq.experiments.folder import SIDES, RunFolder, data_label, with_window
 from seq2seq.experiments.job_records import Job, common_overrides, is_sweep, read_jobs
@@ -308,6 +309,11 @@ def read_config(path: Path) -> dict[str, Any]:
     words = [key for key in (*SECTIONS, "mixer") if key in config and not isinstance(config[key], dict)]
     if words:
         raise ValueError(f"config.yaml is damaged: {words[0]} is not a section")
+    corpora = config["data"].get("corpora")
+    entries = {f"corpora.{name}": each for name, each in corpora.items()} if isinstance(corpora, dict) else {}
+    for key, value in ({"corpora": corpora, "clean": config["data"].get("clean")} | entries).items():
+        if not isinstance(value, dict | None):
+            raise ValueError(f"config.yaml is damaged: data.{key}={shown(value)} is not a mapping; correct it there")
     try:
         config = present_settings(config)
         # All that a comparison computes from it, so that it fails here, with a reason

@@ -337,6 +337,9 @@ def test_joined_rows_come_back_whole(parts):
         ({"corpora": {"bt": {"tag": "<bt>"}}}, r"data\.corpora\.bt has no train"),
         ({"corpora": {"bt": {"train": "x", "tgas": "<bt>"}}}, r"unknown setting data\.corpora\.bt\.tgas"),
         ({"corpora": {"bt": "x"}}, r"data\.corpora\.bt='x'; a corpus is a mapping"),
+        ({"corpora": 5}, r"data\.corpora=5 is not a mapping \{name: "),
+        ({"clean": 5}, r"^data\.clean=5 is not a mapping \{rule: value\}, as in"),
+        ({"corpora": {"bt": {"train": "x", "clean": [3]}}}, r"data\.corpora\.bt\.clean=\[3\] is not a mapping"),
         ({"corpora": {"bt": {"train": "x", "tag": "bt"}}}, r"tag='bt': write it in angle brackets"),
         (
             {"corpora": {"bt": {"train": "x", "tag": "<b>", "test": "y"}}},

@@ -119,6 +119,9 @@ def merge_bomb(levels: int) -> str:
         {"data": 5},
         {"data": {}},
         {"data": None},
+        {"data": {"name": "toy", "corpora": 5}},
+        {"data": {"name": "toy", "corpora": {"bt": 5}}},
+        {"data": {"name": "toy", "clean": 5}},
         {"mixer": None},
         {"mixer": [1]},
         {"trainer": {"accumulate": [1], "devices": [2]}},
@@ -128,6 +131,11 @@ def merge_bomb(levels: int) -> str:
 def test_a_damaged_config_is_one_line(tmp_path, config):
     write(tmp_path / "bad", config=config)
     assert reason(tmp_path / "bad").startswith("config.yaml ")
+
+
+def test_a_setting_that_is_no_mapping_is_named_with_its_value(tmp_path):
+    run = write(tmp_path / "bad", config={"data": {"name": "toy", "clean": 5}})
+    assert reason(run) == "config.yaml is damaged: data.clean=5 is not a mapping; correct it there"
 
 
 def test_aliases_are_read_where_they_are_few(tmp_path):
