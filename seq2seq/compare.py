@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -91,7 +92,7 @@ def _run(options: argparse.Namespace) -> int:
         require_matplotlib()
     # Made only when something is written to it
     require_standard_output("the table is printed there: open it")
-    out = require_folder(Path(options.out), files=("comparison.md", "comparison.csv")) if options.out else None
+    out = _require_out(Path(options.out), options) if options.out else None
     # Blocks until the sweep has ended; returns the number of jobs that failed
     failed = watch([Path(path) for path in options.runs], interval=options.interval) if options.watch else 0
     collected = compare(
@@ -111,6 +112,15 @@ def _run(options: argparse.Namespace) -> int:
         return fail("there is no finished run to compare", 1)
     # A comparison without the failed jobs is still printed
     return 1 if failed else 0
+
+
+def _require_out(folder: Path, options: argparse.Namespace) -> Path:
+    """Return the folder of the output, in which no file of something else would be replaced."""
+    kinds = "|".join(re.escape(kind) for kind in ("", "-length", f"-{options.by}"))
+    # A number, since that of the tables is not known yet
+    named = re.compile(rf"comparison(-\d+)?({kinds})\.(png|svg)")
+    figures = sorted(path.name for path in folder.glob("comparison*") if options.figure and named.fullmatch(path.name))
+    return require_folder(folder, files=("comparison.md", "comparison.csv"), further=figures)
 
 
 if __name__ == "__main__":

@@ -48,10 +48,11 @@ class _Report(NamedTuple):
         """Draw the figures, and return their paths without suffix."""
         groups, stems = self.table.groups, [stem]
         draw(groups, split, stem, against, title=title)
-        missing = [group.label for group in groups if not all(run.curve(against) for run in group.runs)]
-        if missing and against == "cpu":
-            text = f"{stem.name}: no curve of {', '.join(missing)}, which counted no CPU time"
-            print(text, file=sys.stderr)
+        if missing := [run.name for run in self.runs if not run.curve(against)]:
+            lacking = f"no scores by {against} in metrics.csv"
+            if against == "cpu":
+                lacking = "no scores by CPU time in metrics.csv, or trained on a GPU"
+            print(f"{stem.name}: no curve of {', '.join(missing)} ({lacking})", file=sys.stderr)
         if self.lengths:
             stems.append(stem.with_name(f"{stem.name}-length"))
             draw_by_length(self.lengths, stems[-1], title=title)

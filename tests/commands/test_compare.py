@@ -388,7 +388,8 @@ def test_a_folder_with_runs_of_several_corpora(tmp_path, capsys, monkeypatch):
     first, second = references(30), references(20)
     for name, refs in (("multi30k", first), ("iwslt", second)):
         for mixer in ("lightconv", "bahdanau") if name == "iwslt" else ("lightconv", "transformer"):
-            corpus_run(tmp_path / "runs" / f"{name}-{mixer}", refs, name, mixer=mixer)
+            run = corpus_run(tmp_path / "runs" / f"{name}-{mixer}", refs, name, mixer=mixer)
+            (run / "metrics.csv").write_text("step,train/seconds,val/bleu\n1,1,1\n")
     (tmp_path / "runs" / "sweeps" / "today" / "0").mkdir(parents=True)
     (tmp_path / "runs" / "sweeps" / "today" / "multirun.yaml").write_text("")
     (tmp_path / "runs" / "figures").mkdir()
@@ -653,6 +654,40 @@ def test_figure_shows_every_group_and_is_reproducible(tmp_path, capsys):
     (tmp_path / "bahdanau1" / "results.json").write_text(json.dumps({**results, "accelerator": "gpu"}))
     assert compare.main([str(tmp_path), "--out", str(out), "--figure", "--against", "cpu"]) == 0
     assert "no curve of bahdanau" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["comparison.png", "comparison-2.svg", "comparison-length.svg", "comparison-a.b.png"])
+def test_a_figure_replaces_no_file_of_something_else(tmp_path, capsys, monkeypatch, name):
+    pytest.importorskip("matplotlib")
+    drawn = []
+    monkeypatch.setattr("seq2seq.experiments.comparison_report.draw", lambda *_, **__: drawn.append(1))
+    write_run(tmp_path / "run", references(9), a={"b": 1})
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / name).write_text("mine")
+    command = [str(tmp_path / "run"), "--out", str(out)]
+    assert compare.main([*command, "--figure", "--by-length", "4", "--by", "a.b"]) == 2
+    assert f"has a file {name} that is not an output" in capsys.readouterr().err
+    assert (len(list(out.iterdir())), drawn) == (1, [])
+    # In the way of figures alone, and of those of this name
+    (out / name).rename(out / "comparison-of-mine.png")
+    assert compare.main([*command, "--figure"]) == 0
+    # An earlier comparison is replaced
+    (out / "comparison.png").write_text("earlier")
+    assert compare.main([*command, "--figure"]) == 0
+    assert len(drawn) == 2
+
+
+def test_runs_without_a_curve_are_told(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("seq2seq.experiments.comparison_report.draw", lambda *_, **__: None)
+    refs = references(9)
+    for seed, name in enumerate(("a", "b", "c")):
+        run = write_run(tmp_path / "runs" / name, refs, seed=seed)
+        if name == "a":
+            (run / "metrics.csv").write_text("step,train/seconds,val/bleu\n1,1,1\n2,2,2\n")
+    assert compare.main([str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--figure"]) == 0
+    assert capsys.readouterr().err == "comparison: no curve of b, c (no scores by time in metrics.csv)\n"
 
 
 def test_bleu_by_source_length_is_sacrebleus_on_each_part(tmp_path, capsys):
