@@ -328,7 +328,16 @@ def test_numbers_that_a_run_lacks_are_left_out(tmp_path, capsys):
     (row, *_) = cells(capsys.readouterr().out)
     assert (row["updates"], row["parameters"]) == ("99", "700")
     # Scores of all beside the time of some would mislead
-    assert "CPU time" not in row
+    assert not any(name.startswith("CPU time") for name in row)
+
+
+def test_times_with_and_without_validation_are_named(tmp_path, capsys):
+    run = write_run(tmp_path / "run", references(5))
+    numbers = results_of(run) | {"seconds": 100, "training_seconds": 80, "training_cpu_seconds": 61}
+    (run / "results.json").write_text(json.dumps(numbers))
+    assert compare.main([str(run)]) == 0
+    (row,) = cells(capsys.readouterr().out)
+    assert (row["time"], row["CPU time of training"]) == ("0:01:40", "0:01:01")
 
 
 def test_job_that_was_stopped_early_is_left_out_of_either_split(tmp_path):
