@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -69,12 +70,19 @@ def new_figure(width: float, height: float) -> Figure:
 def add_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
     """Add a legend below all panels, in as many columns, at most four, as the figure is wide enough for.
 
-    The figure grows by the height of the legend, so that the panels keep theirs.
+    The figure grows by the height of the legend, so that the panels keep theirs. A label that is longer than the figure
+    is wide is broken at spaces.
     """
     for columns in range(min(4, len(labels)), 0, -1):
+        # Measured before the figure is laid out, in which a legend higher than it leaves no room for panels
         legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
-        figure.draw_without_rendering()
-        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+        excess = legend.get_window_extent().width / figure.bbox.width
+        if columns == 1 and excess > 1:
+            # In characters, of which some are wider than others
+            width = int(0.9 * max(map(len, labels)) / excess)
+            for text in legend.get_texts():
+                text.set_text(textwrap.fill(text.get_text(), width, break_long_words=False, break_on_hyphens=False))
+        if columns == 1 or excess <= 1:
             figure.set_figheight(figure.get_figheight() + legend.get_window_extent().height / figure.dpi)
             return
         legend.remove()

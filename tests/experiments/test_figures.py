@@ -24,6 +24,20 @@ def test_a_legend_is_as_wide_as_the_figure_at_most(length, count):
     assert [text.get_text() for text in legend.get_texts()] == labels
 
 
+def test_labels_that_are_longer_than_the_figure_are_broken_at_spaces():
+    pytest.importorskip("matplotlib")
+    figure = new_figure(6, 4)
+    axes = figure.subplots()
+    labels = ["transformer " + "optim.peak_lr=0.001 model.dropout=0.1 " * 5 + "seed=1", "lightconv"]
+    add_legend(figure, [axes.plot([0, 1])[0] for _ in labels], labels)
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert legend.get_window_extent().x0 >= 0
+    assert legend.get_window_extent().x1 <= figure.bbox.width
+    assert [text.get_text().replace("\n", " ") for text in legend.get_texts()] == labels
+    assert legend.get_window_extent().y1 < axes.get_tightbbox().y0
+
+
 def test_forty_curves_and_points_differ():
     looks = [look(index) for index in range(40)]
     assert len({(each["color"], each["marker"]) for each in looks}) == 40
