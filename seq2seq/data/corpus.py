@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
@@ -117,9 +118,7 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
     for split in SPLITS[1:]:
         # Some learn a few pairs by heart on purpose, as a test of a mixer
         if settings.place(split) is not None and settings.place(split) == settings.place("train"):
-            log.warning(
-                "data.%s is data.train itself: its scores say nothing of text that the model has not seen", split
-            )
+            _warn_of_training_text(split, str(settings.place(split)))
     # A name on the hub, or a path
     folder = resolve_path(settings.path) if settings.path else None
     on_hub = folder is not None and not folder.is_dir()
@@ -139,6 +138,13 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
             if not samples[-1][0] and "://" not in str(settings.place(split)):
                 raise ValueError(f"data.{split}={settings.place(split)}: there are no pairs; the files are empty")
     refuse_swapped(samples[0], src=settings.src, tgt=settings.tgt)
+
+
+@functools.cache
+def _warn_of_training_text(split: str, place: str) -> None:
+    # Cached by both: a run checks its corpora twice, before and after it imports torch
+    text = "data.%s is data.train itself (%s): its scores say nothing of text that the model has not seen"
+    log.warning(text, split, place)
 
 
 def validate_section(data: Mapping[str, Any], *, cache_dir: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 from collections.abc import Sequence
@@ -79,5 +80,10 @@ def refuse_swapped(sample: Pairs, *, src: str, tgt: str) -> None:
     )
     if _is_known(src) and _is_known(tgt):
         raise ValueError(message)
-    # Labels of texts, for one, are in no language
-    log.warning("%s, unless they are as they should be", message)
+    _warn(f"{message}, unless they are as they should be")
+
+
+@functools.cache
+def _warn(message: str) -> None:
+    # Cached: a run looks several times. Labels of texts, for one, are in no language
+    log.warning(message)
