@@ -150,19 +150,23 @@ def _numbers(table: Table, group: Group, split: str) -> dict[str, Any]:
     return row
 
 
+def _runs(count: int) -> str:
+    return f"{count} run{'s' if count > 1 else ''}"
+
+
 def notes(groups: Sequence[Group], runs: Sequence[RunResult], split: str) -> str:
     """Describe the scores in a few lines: split, signature, revisions, threads, seeds, runs without significance."""
     # Runs of one set have the same
-    lines = [f"Scores of the {split} set, {len(runs)} runs. BLEU: {first_signature(runs[0], split)}"]
+    lines = [f"Scores of the {split} set, {_runs(len(runs))}. BLEU: {first_signature(runs[0], split)}"]
     # Scores of two versions of the code may differ for reasons other than the mixer
     revisions = Counter(str(run.results.get("git_revision") or "unknown") for run in runs)
     if len(revisions) > 1:
-        counts = ", ".join(f"{name} ({count} runs)" for name, count in revisions.items())
+        counts = ", ".join(f"{name} ({_runs(count)})" for name, count in revisions.items())
         lines.append(f"Not of one revision of the code: {counts}")
     # A run on a CPU chooses them by itself unless trainer.threads is set
     threads = Counter(run.results["threads"] for run in runs if isinstance(run.results.get("threads"), int))
     if len(threads) > 1:
-        counts = ", ".join(f"{number} ({count} runs)" for number, count in sorted(threads.items()))
+        counts = ", ".join(f"{number} ({_runs(count)})" for number, count in sorted(threads.items()))
         lines.append(f"Not of one number of threads, so times cannot be compared: {counts}; see trainer.threads")
     repeated = [group for group in groups if len({run.seed for run in group.runs}) < len(group.runs)]
     if repeated:

@@ -273,8 +273,8 @@ def test_values_that_auto_came_to_set_groups_apart(tmp_path, capsys):
     assert compare.main([str(tmp_path / "typed")]) == 0
     printed = capsys.readouterr().out
     assert [row["settings"] for row in cells(printed)] == ["mixer.encoder.glu=false", ""]
-    assert "Not of one revision of the code: abc (1 runs), unknown (1 runs)" in printed
-    assert "Not of one number of threads, so times cannot be compared: 1 (1 runs), 8 (1 runs)" in printed
+    assert "Not of one revision of the code: abc (1 run), unknown (1 run)" in printed
+    assert "Not of one number of threads, so times cannot be compared: 1 (1 run), 8 (1 run)" in printed
 
 
 def test_runs_of_one_seed_are_told(tmp_path, capsys):
@@ -336,8 +336,10 @@ def test_times_with_and_without_validation_are_named(tmp_path, capsys):
     numbers = results_of(run) | {"seconds": 100, "training_seconds": 80, "training_cpu_seconds": 61}
     (run / "results.json").write_text(json.dumps(numbers))
     assert compare.main([str(run)]) == 0
-    (row,) = cells(capsys.readouterr().out)
+    printed = capsys.readouterr().out
+    (row,) = cells(printed)
     assert (row["time"], row["CPU time of training"]) == ("0:01:40", "0:01:01")
+    assert "Scores of the test set, 1 run. BLEU:" in printed
 
 
 def test_job_that_was_stopped_early_is_left_out_of_either_split(tmp_path):

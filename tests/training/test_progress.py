@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,6 +41,16 @@ def test_cpu_seconds_of_several_processes_stay_unknown():
     logs[1].load_state_dict(logs[0].state_dict())
     assert logs[1].watch.seconds == 70
     assert logs[1].state.cpu_seconds is None
+
+
+def test_one_epoch_is_announced_as_one(monkeypatch):
+    settings = TrainerSettings(max_epochs=1, max_steps=2)
+    out = io.StringIO()
+    log = ProgressLog(state=RunState(settings), settings=settings, console=Console(file=out))
+    trainer: Any = None
+    monkeypatch.setattr(log, "_time_left", lambda _: "0:01:00")
+    log._announce(trainer)
+    assert out.getvalue() == "about 0:01:00 left of 1 epoch, 2 updates\n"
 
 
 def test_of_validations_with_equal_bleu_the_likelier_is_the_best():

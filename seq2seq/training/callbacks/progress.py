@@ -204,8 +204,8 @@ class ProgressLog(L.Callback):
     def _announce(self, trainer: L.Trainer) -> None:
         """Report how long the run will take, once."""
         self._announced = True
-        bounds = {"epochs": self.settings.max_epochs, "updates": self.settings.max_steps}
-        words = [f"{count:,} {name}" for name, count in bounds.items() if count]
+        bounds = {"epoch": self.settings.max_epochs, "update": self.settings.max_steps}
+        words = [f"{count:,} {name}{'s' if count > 1 else ''}" for name, count in bounds.items() if count]
         if self.settings.max_time:
             words.append(f"{clock(self.settings.max_time)} at most")
         self.console.print(
