@@ -30,7 +30,7 @@ Examples:
   python -m seq2seq.compare runs --by optim.peak_lr --split valid       # a sweep over learning rates
 
 BLEU and chrF are means over seeds ± the sample standard deviation; time is that of training and validation, h:mm:ss,
-CPU time, of runs on a CPU, that of training alone;
+training CPU time, of runs on a CPU, is without validation;
 Δ BLEU and p are against the baseline: paired bootstrap on the test translations, run against run of the same seed
 (in their order, where none is common).
 The adjusted p allows for the number of all these pairs (Holm 1979); of several seeds it says how many pairs are better

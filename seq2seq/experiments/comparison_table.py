@@ -18,7 +18,7 @@ from seq2seq.experiments.scored_sets import first_signature
 from seq2seq.experiments.tables import markdown_table
 
 # Without validation, as its name says: "time" has both.
-_CPU_TIME = "CPU time of training"
+_CPU_TIME = "training CPU time"
 # Columns of numbers, aligned to the right.
 _RIGHT = ("BLEU", "chrF", "parameters", "tokens/s", "time", _CPU_TIME, "updates", "best step", "Δ BLEU")
 

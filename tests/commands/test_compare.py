@@ -338,7 +338,7 @@ def test_times_with_and_without_validation_are_named(tmp_path, capsys):
     assert compare.main([str(run)]) == 0
     printed = capsys.readouterr().out
     (row,) = cells(printed)
-    assert (row["time"], row["CPU time of training"]) == ("0:01:40", "0:01:01")
+    assert (row["time"], row["training CPU time"]) == ("0:01:40", "0:01:01")
     assert "Scores of the test set, 1 run. BLEU:" in printed
 
 
