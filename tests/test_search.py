@@ -21,7 +21,7 @@ from seq2seq.build import build_model
 from seq2seq.config.search import SearchSettings
 from seq2seq.model import Seq2Seq
 from seq2seq.search import Hypothesis, NotFiniteScoresError, Source, Specials, sample, search, search_stream
-from seq2seq.search.hypothesis import length_divisor
+from seq2seq.search.hypothesis import length_divisor, longest_target
 from seq2seq.search.top import top
 from seq2seq.state import NoState
 
@@ -277,6 +277,15 @@ def test_limits_are_per_sentence():
         one_each = dataclasses.replace(settings, beam_size=1)
         for length, (one,) in zip(lengths, sample(model, src, mask, special=SPECIAL, settings=one_each), strict=True):
             assert len(one.ids) == int(ratio * length) + extra - 1
+
+
+def test_limits_are_exact_where_float32_rounds_down():
+    """1.3 * 90 is 117, and 116.99999 in float32."""
+    for ratio, length, product in ((1.3, 90, 117), (2.1, 30, 63), (0.29, 100, 28)):
+        settings = SearchSettings(max_len_ratio=ratio, max_len_extra=10)
+        assert longest_target(length, settings) == int(ratio * length) + 10 == product + 10
+        assert longest_target(length, dataclasses.replace(settings, max_len=20)) == 20
+        assert longest_target(length, dataclasses.replace(settings, min_len=300)) == 301
 
 
 def test_finished_sentences_leave_the_batch(monkeypatch):

@@ -15,7 +15,7 @@ from seq2seq.data.multi_corpus import Direction
 from seq2seq.evaluation import metrics
 from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.translator import Note, Translator
-from seq2seq.search import target_limits
+from seq2seq.search import longest_target
 
 # Loss, negative log-likelihood and target tokens, each summed over a batch.
 Losses = tuple[Tensor, Tensor, Tensor]
@@ -195,7 +195,8 @@ class Evaluator:
         cropped = crop(batch, longest, tgt_longest, eos_id=tokenizer.eos_id)
         tgt = batch.tgt_mask.sum(1)  # (B,)
         cut = (batch.src_mask.sum(1) > longest) | (tgt > tgt_longest)  # (B,)
-        beyond = tgt > target_limits(cropped.src_mask, translator.settings)  # (B,)
+        limits = [longest_target(length, translator.settings) for length in cropped.src_mask.sum(1).tolist()]
+        beyond = tgt > tgt.new_tensor(limits)  # (B,)
         self.cut |= set(batch.index[cut].tolist())
         self.beyond |= set(batch.index[beyond].tolist())
         return cropped

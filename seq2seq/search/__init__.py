@@ -22,7 +22,7 @@ from seq2seq.search.hypothesis import Hypothesis as Hypothesis
 from seq2seq.search.hypothesis import NotFiniteScoresError as NotFiniteScoresError
 from seq2seq.search.hypothesis import Specials as Specials
 from seq2seq.search.hypothesis import length_divisor as length_divisor
-from seq2seq.search.hypothesis import target_limits as target_limits
+from seq2seq.search.hypothesis import longest_target as longest_target
 from seq2seq.search.rows import Model as Model
 from seq2seq.search.rows import Selection as Selection
 from seq2seq.search.running import SHARE, Plan, Running

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from torch import Tensor
-
 from seq2seq.config.search import SearchSettings
 
 # Log-probability of what is ruled out.
@@ -62,12 +60,11 @@ def length_divisor(length: int, settings: SearchSettings) -> float:
     return float(base**settings.length_penalty)
 
 
-def target_limits(src_mask: Tensor, settings: SearchSettings) -> Tensor:
-    """Return the target length limit of each sentence of src_mask (B, S), (B,), eos included.
+def longest_target(length: int, settings: SearchSettings) -> int:
+    """Return the most tokens, eos included, of the translation of a source of `length` tokens.
 
     It is max_len_ratio times the source's length plus max_len_extra, at least min_len and the end, and at most max_len
     where there is one.
     """
-    limits = (src_mask.sum(1) * settings.max_len_ratio).long() + settings.max_len_extra
-    limits = limits.clamp(min=settings.min_len + 1)
-    return limits if settings.max_len is None else limits.clamp(max=settings.max_len)
+    limit = max(int(settings.max_len_ratio * length) + settings.max_len_extra, settings.min_len + 1)
+    return limit if settings.max_len is None else min(limit, settings.max_len)

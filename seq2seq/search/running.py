@@ -16,7 +16,7 @@ from seq2seq.search.characters import characters_of
 from seq2seq.search.columns import RuleTokens
 from seq2seq.search.constraints import STOP, flatten
 from seq2seq.search.graphs import Graphs, Steps
-from seq2seq.search.hypothesis import NEVER, Specials, target_limits
+from seq2seq.search.hypothesis import NEVER, Specials, longest_target
 from seq2seq.search.ledger import Results, Sentence
 from seq2seq.search.rows import Model, OpenHypotheses, Rows, Selection
 from seq2seq.search.rules import rules_of
@@ -230,8 +230,8 @@ class Running:
 
 
 def target_limit(source: Source, settings: SearchSettings) -> int:
-    """Return the longest target of a sentence: `target_limits`, but room for its prefix, its phrases and the end."""
-    limit = int(target_limits(torch.ones(1, len(source.ids)), settings))
+    """Return the longest target of a sentence: `longest_target`, but room for its prefix, its phrases and the end."""
+    limit = longest_target(len(source.ids), settings)
     required = len(source.prefix) + sum(map(len, source.phrases))
     limit = max(limit, required + 1)
     if settings.max_len is not None and limit > settings.max_len:
