@@ -57,6 +57,14 @@ def test_options_reach_the_search(plain):
     assert plain.call({"text": "ab", "max_len_ratio": 1}).status == 200
 
 
+def test_what_the_service_uses_by_itself_is_allowed():
+    own = {"beam_size": 12, "n_best": 12, "min_len": 300, "max_len_ratio": 4.0, "max_len_extra": 500}
+    stub = Stub()
+    stub.settings = SearchSettings(**own)
+    with served(stub) as running:
+        assert running.call({"text": "ab", **own}).texts == ["ba/0/12/"]
+
+
 def test_a_language_of_several():
     with served(Stub(languages=["en", "fr"])) as running:
         assert running.call({"text": "ab"}).texts == ["ba/0/3/"]
@@ -140,6 +148,10 @@ def test_no_json(plain, body):
         ({"text": "a", "beam_size": 11}, "beam_size 11 is more than this service allows: choose 10 or less"),
         ({"text": "a", "max_len_extra": 201}, "max_len_extra 201 is more than this service allows: choose 200 or less"),
         ({"text": "a", "max_len_ratio": 4}, "max_len_ratio 4 is more than this service allows: choose 3 or less"),
+        ({"text": "a", "beam_size": 1001}, "beam_size 1001 is more than this service allows: choose 10 or less"),
+        ({"text": "a", "n_best": 1001}, "n_best 1001 is more than this service allows: choose 10 or less"),
+        ({"text": "a", "min_len": 201}, "min_len 201 is more than this service allows: choose 200 or less"),
+        ({"text": "a", "samples": 10**400}, "is more than this service allows: choose 10 or less"),
         ({"text": "a", "length_penalty": -1}, "length_penalty: input should be greater than or equal to 0, not -1"),
         ({"text": "a", "prefixes": []}, "prefixes has 0 entries for 1 texts; give one for each"),
         ({"text": ["a", "b"], "phrases": [["c"]]}, "phrases has 1 entries for 2 texts; give one for each"),

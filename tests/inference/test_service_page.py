@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
@@ -214,6 +215,24 @@ def test_errors(visit, pictures):
     translate(page, "abc")
     assert page.locator("#list button").count() == 8
     assert page.inner_text("#best") == "cba/0/8/"
+
+
+def test_the_services_own_length_penalty_may_be_negative(visit, address, monkeypatch):
+    """The page does not send it back, which would be refused, and the browser does not hold the form back for it."""
+    monkeypatch.setattr(address[1], "settings", dataclasses.replace(address[1].settings, length_penalty=-1.25))
+    page = visit()
+    assert page.input_value("#length_penalty") == "-1.25"
+    page.fill("#text", "abc")
+    with page.expect_response("**/translate") as answered:
+        page.click("#go")
+    assert answered.value.status == 200
+    assert page.inner_text("#best") == "cba/0/5/"
+    page.locator("summary").click()
+    page.fill("#length_penalty", "-2")
+    with page.expect_response("**/translate"):
+        page.click("#go")
+    page.locator("#error").wait_for()
+    assert page.inner_text("#error") == "Length_penalty: input should be greater than or equal to 0, not -2."
 
 
 def test_a_model_that_aligns_no_words(visit, address, monkeypatch):

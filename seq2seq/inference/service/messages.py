@@ -26,12 +26,17 @@ if TYPE_CHECKING:
 _MOST_WEIGHTS = 10_000
 
 
-def _field(owner: type[SearchSettings] | type[SamplingSettings], name: str) -> Any:
-    """Declare an optional field with the range and the help of a setting."""
+def _field(owner: type[SearchSettings] | type[SamplingSettings], name: str, *, limited: bool = False) -> Any:
+    """Declare an optional field with the range and the help of a setting.
+
+    Args:
+        limited: The service has a most of its own, which `_check_amounts` names.
+    """
     metadata = keys(owner)[name].metadata
     text = f"{metadata['help'].split(' (')[0]} (default: the service's)"
     low = metadata.get("option_least", metadata.get("least"))
-    return Field(None, ge=low, gt=metadata.get("above"), le=metadata.get("most"), description=text)
+    most = None if limited else metadata.get("most")
+    return Field(None, ge=low, gt=metadata.get("above"), le=most, description=text)
 
 
 class TranslateRequest(BaseModel):
@@ -42,13 +47,13 @@ class TranslateRequest(BaseModel):
     text: str | list[str] = Field(description="one text or several; each is translated as one line")
     tgt_lang: str | None = Field(None, description="target language, of a checkpoint that has several")
     alignment: bool = Field(False, description="align the words of each candidate with those of the text")
-    n_best: int | None = _field(SearchSettings, "n_best")
-    beam_size: int | None = _field(SearchSettings, "beam_size")
+    n_best: int | None = _field(SearchSettings, "n_best", limited=True)
+    beam_size: int | None = _field(SearchSettings, "beam_size", limited=True)
     length_penalty: float | None = _field(SearchSettings, "length_penalty")
     length_norm: Literal["power", "gnmt"] | None = _field(SearchSettings, "length_norm")
-    min_len: int | None = _field(SearchSettings, "min_len")
-    max_len_ratio: float | None = _field(SearchSettings, "max_len_ratio")
-    max_len_extra: int | None = _field(SearchSettings, "max_len_extra")
+    min_len: int | None = _field(SearchSettings, "min_len", limited=True)
+    max_len_ratio: float | None = _field(SearchSettings, "max_len_ratio", limited=True)
+    max_len_extra: int | None = _field(SearchSettings, "max_len_extra", limited=True)
     no_repeat_ngram: int | None = _field(SearchSettings, "no_repeat_ngram")
     beam_groups: int | None = _field(SearchSettings, "beam_groups")
     diversity: float | None = _field(SearchSettings, "diversity")
@@ -254,18 +259,20 @@ def _sampling(request: TranslateRequest) -> SamplingSettings | None:
 
 def _check_amounts(given: Mapping[str, Any], defaults: SearchSettings, limits: ServiceSettings, *, beam: str) -> None:
     """Refuse what would take longer than the service allows; what it uses by itself is always allowed."""
+    largest_beam = max(limits.max_beam_size, defaults.beam_size)
     most = {
-        "beam_size": max(limits.max_beam_size, defaults.beam_size),
+        "beam_size": largest_beam,
+        "n_best": largest_beam,
         "max_len_ratio": max(limits.max_output_ratio, defaults.max_len_ratio),
         "max_len_extra": max(limits.max_output_extra, defaults.max_len_extra),
-        "min_len": limits.max_output_extra,
+        "min_len": max(limits.max_output_extra, defaults.min_len),
     }
     for name, limit in most.items():
         if name in given and given[name] > limit:
             field = beam if name == "beam_size" else name
-            raise RefusedError(
-                422, f"{field} {given[name]:g} is more than this service allows: choose {limit:g} or less"
-            )
+            # An integer of JSON may be larger than any float
+            value = _json(given[name]).removesuffix(".0")
+            raise RefusedError(422, f"{field} {value} is more than this service allows: choose {limit:g} or less")
 
 
 def answer(results: Sequence[Result]) -> TranslateAnswer:
