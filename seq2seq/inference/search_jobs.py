@@ -89,12 +89,12 @@ def make_parts(
         note: Called for a line that is not translated: nobody can tell which of its parts should have a phrase, or the
             vocabulary lacks a character of what is asked.
     """
-    begins = None if prefixes is None else _without_end(tokenizer, prefixes)
+    begins = None if prefixes is None else without_end(tokenizer, prefixes)
     parts: list[Part] = []
     for number, ids in enumerate(lines):
         sources = [Source(row) for row in ids]
         begin = begins[number] if begins is not None else []
-        wanted = [row for row in _without_end(tokenizer, phrases[number]) if row] if phrases is not None else []
+        wanted = [row for row in without_end(tokenizer, phrases[number]) if row] if phrases is not None else []
         if wanted and len(sources) > 1:
             reason = "it is longer than --max-len, and has phrases: split it, or leave them out"
         elif any(tokenizer.unk_id in row for row in (begin, *wanted)):
@@ -169,5 +169,6 @@ def _words(tokenizer: Tokenizer) -> Words:
     return Words.of(pieces)
 
 
-def _without_end(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+def without_end(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Return the ids of texts in the target's vocabulary, without eos; [] of one that has no piece, such as a space."""
     return [row[:-1] for row in tokenizer.encode_tgt(texts)] if texts else []

@@ -26,7 +26,16 @@ from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOU
 from seq2seq.inference.mbr import expected_utilities, utility
 from seq2seq.inference.model_files import load_model, locate, runs_on_cpu_alone
 from seq2seq.inference.pieces import target_ids
-from seq2seq.inference.search_jobs import Job, Joined, Part, join_parts, make_job, make_parts, want_all_to_join
+from seq2seq.inference.search_jobs import (
+    Job,
+    Joined,
+    Part,
+    join_parts,
+    make_job,
+    make_parts,
+    want_all_to_join,
+    without_end,
+)
 from seq2seq.inference.shortlist import Shortlist
 from seq2seq.model import Seq2Seq
 from seq2seq.search import Ensemble, Graphs, Hypothesis, Specials, models_of, search, search_stream
@@ -189,7 +198,7 @@ class Translator:
         job = job._replace(suppress=target_ids(self.tokenizer, suppress))
         # Tokenize all, search in order of length, and write each result to its line's place
         room = {"max_len": self.max_len, "tags": self.tags, "most": most_parts}
-        ids = encode_parts(self.tokenizer, lines, **room, note=_but_of_phrases(note, phrases))
+        ids = encode_parts(self.tokenizer, lines, **room, note=_but_of_phrases(self.tokenizer, note, phrases))
         parts = make_parts(ids, self.tokenizer, sampling=sampling, prefixes=prefixes, phrases=phrases, note=note)
         job = want_all_to_join(job, parts)
         # Longest first: what is searched together has similar lengths, and what enters is no longer than what leaves
@@ -272,9 +281,16 @@ def _by_line(parts: Sequence[Part], progress: Callable[[int], None]) -> Callable
     return done
 
 
-def _but_of_phrases(note: Callable[[Note], None], phrases: Sequence[Sequence[str]] | None) -> Callable[[Note], None]:
+def _but_of_phrases(
+    tokenizer: Tokenizer, note: Callable[[Note], None], phrases: Sequence[Sequence[str]] | None
+) -> Callable[[Note], None]:
     """Leave out that a line is split where it has phrases: `make_parts` refuses it."""
-    return lambda told: None if told.parts > 1 and phrases and any(phrases[told.position]) else note(told)
+
+    def passed_on(told: Note) -> None:
+        if not (told.parts > 1 and phrases and any(without_end(tokenizer, phrases[told.position]))):
+            note(told)
+
+    return passed_on
 
 
 def _and_keep_failures(note: Callable[[Note], None], failed: set[int]) -> Callable[[Note], None]:

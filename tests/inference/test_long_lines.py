@@ -160,3 +160,7 @@ def test_samples_prefixes_and_phrases_of_a_long_line(translator):
     assert refused[0].text == ""
     assert notes[-1].error == "it is longer than --max-len, and has phrases: split it, or leave them out"
     assert len(notes) == 1
+    # A phrase of spaces asks for nothing: the line is split, and the note of it not held back
+    (row,) = translator.translate([line], phrases=[[" ", ""]], note=notes.append)
+    assert row[0].text
+    assert (len(notes), notes[-1].error, notes[-1].parts > 1) == (2, "", True)
