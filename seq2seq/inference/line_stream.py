@@ -189,6 +189,8 @@ class LineStream:
         try:
             for window in read_windows(source, first=skip + 1):
                 translated = self._translate(window)
+                if self.partial:
+                    self.partial.remember(self._failed)
                 if self.progress:
                     # The output may go to the same terminal
                     self.progress.clear()
@@ -293,8 +295,6 @@ class LineStream:
             return
         if note.error:
             self._failed.add(number)
-            if self.partial:
-                self.partial.fail(number)
         if note.parts > 1:
             self._split.add(number)
         line = window.raw[note.position]

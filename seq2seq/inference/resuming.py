@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,10 +37,11 @@ class PartialOutput:
             self._continue(partial, lines_each)
         self._write_note()
 
-    def fail(self, number: int) -> None:
-        """Remember, before it is written, that the output of a line is empty."""
-        self.failed.add(number)
-        self._write_note()
+    def remember(self, failed: Set[int]) -> None:
+        """Remember all lines that have failed, before their empty output is written: once for many lines."""
+        if failed != self.failed:
+            self.failed = set(failed)
+            self._write_note()
 
     def _continue(self, partial: Path, lines_each: int) -> None:
         """Go on with what is there, unless something else has made it."""

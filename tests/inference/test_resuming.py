@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import pty
 from pathlib import Path
@@ -12,11 +13,12 @@ import pytest
 import tiny
 
 from seq2seq import translate
-from seq2seq.inference import line_stream
+from seq2seq.files import write_json
+from seq2seq.inference import line_stream, resuming
 from seq2seq.inference.encoding import Note
 from seq2seq.inference.progress import ProgressLine, count_lines
 from seq2seq.inference.resuming import identity, resumable_file
-from seq2seq.inference.translator import Translator
+from seq2seq.inference.translator import Candidate, Translator
 
 REPRESENTATIVE = {"test_the_output_is_that_of_a_run_that_was_never_stopped": ["1-more1"]}
 EXHAUSTIVE = {
@@ -130,6 +132,29 @@ def test_a_line_that_failed_before_is_not_forgotten(tmp_path, ckpt, few_lines, m
     capsys.readouterr()
     assert translate.main(given) == 1
     assert f"1 of {len(LINES)} lines could not be translated" in capsys.readouterr().err
+
+
+def test_lines_that_failed_are_remembered_once_a_window_and_before_their_output(tmp_path, ckpt, few_lines, monkeypatch):
+    """A note for each of 4,000 lines that failed took 85 seconds."""
+    written = []
+
+    def writing(path, value):
+        written.append((value["failed"], (tmp_path / "out.partial").stat().st_size))
+        write_json(path, value)
+
+    def failing(self, lines, note, **options):
+        # Parts of a line fail as one
+        for position in [*range(len(lines)), 0]:
+            note(Note(position, 3, 0, "no room"))
+        return [[Candidate("", -math.inf)] for _ in lines]
+
+    monkeypatch.setattr(resuming, "write_json", writing)
+    monkeypatch.setattr(Translator, "translate", failing)
+    assert translate.main(command(tmp_path, ckpt, "--resume")) == 1
+    windows = range(0, len(LINES), 2)
+    assert written[0] == ([], 0)
+    # Each has its line end alone
+    assert written[1:] == [([*range(1, min(done + 2, len(LINES)) + 1)], done) for done in windows]
 
 
 def test_links_permissions_and_special_files(tmp_path, ckpt, capsys):
