@@ -66,9 +66,9 @@ def _text(path: Path, where: str, record: dict[str, Any], name: str | int) -> st
 
 
 def _records(path: Path) -> Iterator[Record]:
-    # Decided by the first character: an object a line begins with {
-    first = next((text for line in read_table_lines(path) if (text := line.lstrip(_BLANK))), "")
-    return _array(path) if first.startswith("[") else _lines(path)
+    # Decided by the first character, not by the first line, which may be a whole array: an object a line begins with {
+    texts = (block.removeprefix(codecs.BOM_UTF8).lstrip(_BLANK.encode()) for block in read_text(path))
+    return _array(path) if next(filter(None, texts), b"").startswith(b"[") else _lines(path)
 
 
 def _lines(path: Path) -> Iterator[Record]:

@@ -75,6 +75,15 @@ def test_wrong_files_name_the_line(tmp_path, content, message):
     assert "\n" not in str(told.value)
 
 
+def test_an_array_may_be_one_line_of_any_length(tmp_path, monkeypatch):
+    """It is read element by element, so that its length needs no limit; after the mark and blanks of some programs."""
+    monkeypatch.setattr(readers, "LONGEST_LINE", 1 << 12)
+    rows = [{"de": "Hund " * 100, "en": "dog " * 100}] * 10_000
+    path = tmp_path / "x.json"
+    assert read(path, b"\xef\xbb\xbf \n" + json.dumps(rows).encode()) == [(row["de"], row["en"]) for row in rows]
+    assert path.stat().st_size > 2 << 22
+
+
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "LONGEST_LINE", 1 << 22)
     with pytest.raises(ValueError, match="has a line of more than 4 MiB"):
