@@ -9,7 +9,6 @@ from typing import Any
 
 from seq2seq.cli import require_no_corpus, require_output
 from seq2seq.evaluation.eval_data import data_files, data_settings, load_pairs
-from seq2seq.evaluation.evaluator import Evaluator
 from seq2seq.evaluation.metrics import tokenize_of
 from seq2seq.evaluation.moses_bleu import check_convention
 from seq2seq.evaluation.scoring import ScoreSettings, Warn
@@ -55,13 +54,11 @@ def score_checkpoint(
     # --tokenize wins, then --lang, then the tokenizer that the checkpoint's run was scored with in its own language
     settings = settings.resolved(tokenize=tokenize_of(meta, lang), lang=lang)
     sources, references = load_pairs(section, split, languages=languages, cache=cache, limit=limit)
-    # Decode from text, as `translate` does, so that the score is that of the text a user gets
-    evaluator = Evaluator(translator, sources, references)
     failed: set[int] = set()
     began = time.perf_counter()
-    evaluator.translate(lambda note: _report(note, failed, warn))
+    # From text, as `translate` does, so that the score is that of the text a user gets
+    hypotheses = translator.texts(sources, note=lambda note: _report(note, failed, warn))
     seconds = time.perf_counter() - began
-    hypotheses = evaluator.texts().hypotheses
     if save:
         write_lines(save, hypotheses)
     return {

@@ -1,4 +1,4 @@
-"""Decode and score a split: in validation, in the test of a run, and for `score --ckpt`."""
+"""Decode and score a split, in validation and in the test of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seq2seq.data.batching import Batch
 from seq2seq.data.multi_corpus import Direction
 from seq2seq.evaluation import metrics
 from seq2seq.inference.limits import LONGEST_SOURCE
-from seq2seq.inference.translator import Note, Translator
+from seq2seq.inference.translator import Translator
 from seq2seq.search import longest_target
 
 # Loss, negative log-likelihood and target tokens, each summed over a batch.
@@ -87,8 +87,8 @@ class Partial(NamedTuple):
 class Evaluator:
     """Decodes a split with a translator and scores the translations.
 
-    A training loader feeds it batches of ids (`add`); text alone is decoded at once (`translate`). Translations are
-    kept by the number of their sentence, so that a sentence that two ranks decoded counts once.
+    A training loader feeds it batches of ids. Translations are kept by the number of their sentence, so that a sentence
+    that two ranks decoded counts once.
 
     Args:
         sources: Raw source lines of the split, in file order.
@@ -148,15 +148,6 @@ class Evaluator:
         self._sums = self._sums.to(sums.device) + sums
         self._hypotheses |= self._decode(batch)
 
-    def translate(self, note: Callable[[Note], None]) -> None:
-        """Decode the whole split from its text, long lines in parts, which batches of a loader are cut to.
-
-        Args:
-            note: Called for every line that is split, cut or fails.
-        """
-        found = self.translator.translate(self.sources, note=note)
-        self._hypotheses = {number: candidates[0].text for number, candidates in enumerate(found)}
-
     def partial(self) -> Partial:
         """Return the results of this rank, on the CPU, for `merge`."""
         return Partial(self._sums.cpu(), self._hypotheses, frozenset(self.cut), frozenset(self.beyond))
@@ -180,10 +171,8 @@ class Evaluator:
         bleu = metrics.bleu(texts.hypotheses, texts.references, tokenize=self.tokenize)
         chrf = metrics.chrf(texts.hypotheses, texts.references)
         loss, nll, tokens = self._sums.tolist()
-        # `translate` sums no losses; they are then 0
-        count = max(tokens, 1)
         # The three sides of `texts` fill sources, references and hypotheses
-        return Evaluation(bleu, chrf, loss / count, nll / count, *texts, directions=self._score_directions(texts))
+        return Evaluation(bleu, chrf, loss / tokens, nll / tokens, *texts, directions=self._score_directions(texts))
 
     def _crop(self, batch: Batch) -> Batch:
         translator = self.translator

@@ -216,24 +216,20 @@ class Translator:
         """Return the best translation of every line."""
         return [candidates[0].text for candidates in self.translate(lines, note=note)]
 
-    def decode(self, src: Tensor, src_mask: Tensor, *, settings: SearchSettings | None = None) -> list[list[Candidate]]:
+    def decode(self, src: Tensor, src_mask: Tensor) -> list[list[Candidate]]:
         """Search the translations of padded sources of ids and return them as text, best first.
-
-        Args:
-            settings: Search settings of this call (default: the translator's).
 
         Shape:
             src, src_mask: (B, S), on the model's device.
         """
-        settings = settings or self.settings
-        size = most_rows(settings.beam_size, self.tokenizer.tgt_vocab_size)
+        size = most_rows(self.settings.beam_size, self.tokenizer.tgt_vocab_size)
         # The autocast of a validation would make its score another than that of the text a user gets.
         with torch.autocast(src.device.type, enabled=False):
             hypotheses = [
                 [Joined([each.ids], each.score) for each in beams]
                 for rows, mask in zip(src.split(size), src_mask.split(size), strict=True)
                 for beams in search(
-                    self.model, rows, mask, settings=settings, special=self.special, shortlist=self.shortlist
+                    self.model, rows, mask, settings=self.settings, special=self.special, shortlist=self.shortlist
                 )
             ]
         return _as_text(self.tokenizer, hypotheses)
