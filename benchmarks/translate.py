@@ -156,9 +156,9 @@ def _load_ours(engine: Engine, path: Path) -> Run:
     from seq2seq.search import Specials, search
 
     if engine.name == "onnx":
-        from seq2seq.inference.onnx_model import load_onnx
+        from seq2seq.inference.model_files import load_model
 
-        model = load_onnx(path).model
+        model = load_model(path, device="cpu").model
     else:
         from seq2seq.inference.translator import store_weights_in
 

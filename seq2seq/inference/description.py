@@ -20,8 +20,13 @@ _LARGEST = 8 << 20
 
 
 class Description(NamedTuple):
-    """A `seq2seq` entry, tokenizer and all, and the entry of config.json that belongs to the folder's own format."""
+    """The format of a folder, its `seq2seq` entry, tokenizer and all, and the entry of config.json of that format.
 
+    Attributes:
+        format: "weights" or "onnx", which is the name of the format's entry.
+    """
+
+    format: str
     meta: dict[str, Any]
     values: dict[str, Any]
 
@@ -36,11 +41,11 @@ def write_description(folder: Path, meta: dict[str, Any], tokenizer: Tokenizer, 
     write_json(folder / CONFIG, {"model_type": MODEL_TYPE, KEY: entry, name: values})
 
 
-def folder_format(folder: Path) -> str:
-    """Return the entry of config.json that is not the model's: "weights" or "onnx".
+def read_description(folder: Path) -> Description:
+    """Read config.json and the SentencePiece models; what they mean is checked by those that use them.
 
     Raises:
-        CheckpointError: The folder is none that `export` wrote for this program.
+        CheckpointError: config.json is missing or damaged, or none that `export` wrote for this program.
     """
     config = _read_config(folder)
     formats = [name for name in ("weights", "onnx") if isinstance(config.get(name), dict)]
@@ -49,25 +54,13 @@ def folder_format(folder: Path) -> str:
             f"{folder}: its {CONFIG} is none of this program's; name a checkpoint, or a folder that "
             "python -m seq2seq.export wrote with --format huggingface or onnx"
         )
-    return formats[0]
-
-
-def read_description(folder: Path) -> Description:
-    """Read config.json and the SentencePiece models; what they mean is checked by those that use them.
-
-    Raises:
-        CheckpointError: A file is missing or damaged.
-    """
-    values = _read_config(folder)[folder_format(folder)]
-    meta = dict(_read_config(folder)[KEY])
-    if not isinstance(meta.get("tokenizer"), dict):
-        raise CheckpointError(f"{folder / CONFIG}: its '{KEY}.tokenizer' is missing or no dict")
-    state = dict(meta["tokenizer"])
-    for key, file in TOKENIZER_FILES.items():
-        # The names are ours: a config.json cannot ask for another file
-        if (folder / file).is_file():
-            state[key] = (folder / file).read_bytes()
-    return Description({**meta, "tokenizer": state}, values)
+    meta = config[KEY]
+    if isinstance(meta.get("tokenizer"), dict):
+        for key, file in TOKENIZER_FILES.items():
+            # The names are ours: a config.json cannot ask for another file
+            if (folder / file).is_file():
+                meta["tokenizer"][key] = (folder / file).read_bytes()
+    return Description(formats[0], meta, config[formats[0]])
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from seq2seq import checkpoint
 from seq2seq.archive import CheckpointError
 from seq2seq.checkpoint import KEY, Loaded
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.description import CONFIG, TOKENIZER_FILES, folder_format, read_description
+from seq2seq.inference.description import CONFIG, TOKENIZER_FILES, Description, read_description
 from seq2seq.packages import require
 
 WEIGHTS = "model.safetensors"
@@ -48,7 +48,7 @@ def locate(name: str | os.PathLike[str]) -> Path:
 
 def runs_on_cpu_alone(path: Path) -> bool:
     """Return True for a folder of ONNX graphs."""
-    return path.is_dir() and folder_format(path) == "onnx"
+    return path.is_dir() and read_description(path).format == "onnx"
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -75,8 +75,9 @@ def load_model(path: Path, *, device: str, dtype: str = "float32", trust: Sequen
     """
     if not path.is_dir():
         return checkpoint.load(path, device=device, trust=trust)
-    if folder_format(path) == "weights":
-        return _load_weights(path, device=device, trust=trust)
+    description = read_description(path)
+    if description.format == "weights":
+        return _load_weights(path, description, device=device, trust=trust)
     if device != "cpu" or dtype != "float32":
         raise ValueError(
             f"{path} holds ONNX graphs, which run on the CPU in float32, not on {device} in {dtype}; choose --device "
@@ -85,13 +86,12 @@ def load_model(path: Path, *, device: str, dtype: str = "float32", trust: Sequen
     # Imported here: it needs onnxruntime
     from seq2seq.inference.onnx_model import load_onnx
 
-    return load_onnx(path, trust=trust)
+    return load_onnx(path, description, trust=trust)
 
 
-def _load_weights(folder: Path, *, device: str, trust: Sequence[str]) -> Loaded:
+def _load_weights(folder: Path, description: Description, *, device: str, trust: Sequence[str]) -> Loaded:
     """Load a folder of safetensors, checked as a checkpoint is."""
     safetensors = require("safetensors.torch", "a folder of safetensors", extra="export")
-    meta, values = read_description(folder)
     path = folder / WEIGHTS
     if not path.is_file():
         raise CheckpointError(f"{folder}: has no {WEIGHTS}; copy the folder again")
@@ -100,9 +100,9 @@ def _load_weights(folder: Path, *, device: str, trust: Sequence[str]) -> Loaded:
     except Exception as error:  # the format's own error, or the file system's
         raise CheckpointError(f"{path}: is damaged ({' '.join(str(error).split())[:200]})") from None
     # The format keeps no tensor twice: a tied weight has the name of the one that is stored
-    tied = values.get("tied")
+    tied = description.values.get("tied")
     for name, stored in tied.items() if isinstance(tied, dict) else ():
         if not isinstance(stored, str) or stored not in weights:
             raise CheckpointError(f"{folder / CONFIG}: ties '{name}' to a weight that is not there")
         weights[name] = weights[stored]
-    return checkpoint.assemble(meta, weights, path, device=device, trust=trust)
+    return checkpoint.assemble(description.meta, weights, path, device=device, trust=trust)

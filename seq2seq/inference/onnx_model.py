@@ -15,7 +15,7 @@ from torch import Tensor
 from seq2seq.archive import CheckpointError
 from seq2seq.build import build_model, without_memory
 from seq2seq.checkpoint import Loaded, load_tokenizer
-from seq2seq.inference.description import CONFIG, read_description
+from seq2seq.inference.description import CONFIG, Description
 from seq2seq.inference.export.int8 import int8_linear
 from seq2seq.model import Seq2Seq
 from seq2seq.output import NarrowOutput
@@ -145,21 +145,22 @@ def _fit(cache: Cache, slots: int) -> None:
     cache.values = kept.contiguous()
 
 
-def load_onnx(folder: Path, *, trust: Sequence[str] = ()) -> Loaded:
+def load_onnx(folder: Path, description: Description, *, trust: Sequence[str] = ()) -> Loaded:
     """Load a folder of ONNX graphs.
 
     Args:
+        description: That of the folder, as `read_description` has read it.
         trust: Packages, besides this one, whose mixers may be named.
 
     Raises:
         CheckpointError: A file is missing or damaged.
         ValueError: The package onnxruntime is missing.
     """
-    meta, values = read_description(folder)
-    if values.get("format") != FORMAT:
-        raise CheckpointError(f"{folder / CONFIG}: its graphs are of format {values.get('format')!r}, not {FORMAT}")
-    tokenizer = load_tokenizer(meta, folder / CONFIG)
-    meta = upgrade({"seq2seq": meta}, "seq2seq")["seq2seq"]
+    written = description.values.get("format")
+    if written != FORMAT:
+        raise CheckpointError(f"{folder / CONFIG}: its graphs are of format {written!r}, not {FORMAT}")
+    tokenizer = load_tokenizer(description.meta, folder / CONFIG)
+    meta = upgrade({"seq2seq": description.meta}, "seq2seq")["seq2seq"]
     try:
         # Without memory: the graphs have the weights
         with without_memory():

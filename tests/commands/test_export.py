@@ -22,7 +22,7 @@ from seq2seq.inference.export.ctranslate2_model import EXPRESSED, write_ctransla
 from seq2seq.inference.export.layouts import LAYOUTS, foreign_part
 from seq2seq.inference.export.marian import write_marian
 from seq2seq.inference.export.plain_transformer import UnsupportedError, halves_order, require_plain, stream_weights
-from seq2seq.inference.model_files import locate
+from seq2seq.inference.model_files import load_model, locate
 from seq2seq.inference.translator import Translator
 from seq2seq.packages import MissingPackageError, require
 
@@ -111,6 +111,15 @@ def test_a_name_on_the_hub_is_read_from_its_cache(ckpt, tmp_path, monkeypatch):
     assert Translator.load("someone/german", device="cpu").texts(LINES[:2]) == expected
     with pytest.raises(CheckpointError, match=r"someone/else: no such file or folder, and the Hugging Face hub"):
         Translator.load("someone/else")
+
+
+@pytest.mark.usefixtures("without_marian")
+def test_a_folders_config_is_read_once_by_what_loads_it(ckpt, tmp_path, monkeypatch):
+    folder = exported(ckpt, tmp_path / "out")
+    read, names = Path.read_bytes, []
+    monkeypatch.setattr(Path, "read_bytes", lambda self: (names.append(self.name), read(self))[1])
+    load_model(folder, device="cpu")
+    assert names.count("config.json") == 1
 
 
 def test_names_that_are_paths_never_ask_the_hub():

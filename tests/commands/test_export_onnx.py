@@ -31,7 +31,8 @@ from seq2seq.inference.export.agreement import SENTENCES
 from seq2seq.inference.export.int8 import Int8Linear, in_int8
 from seq2seq.inference.export.layouts import LAYOUTS, foreign_part
 from seq2seq.inference.export.onnx_graphs import write_onnx
-from seq2seq.inference.onnx_model import OnnxModel, load_onnx
+from seq2seq.inference.model_files import load_model
+from seq2seq.inference.onnx_model import OnnxModel
 from seq2seq.inference.translator import Candidate, Translator
 from seq2seq.mixers.gru import GatedUnit
 from seq2seq.mixers.lstm import MemoryUnit
@@ -78,7 +79,7 @@ def write(folder: Path, given: Loaded) -> Loaded:
     """Export and read back."""
     assert write_onnx(folder, given, positions=max_positions(given.meta["model"]), tags=[]) == SENTENCES
     assert foreign_part(folder, LAYOUTS["onnx"]) is None
-    return load_onnx(folder)
+    return load_model(folder, device="cpu")
 
 
 def translator(given: Loaded, beam_size: int, max_tokens: int = 2048) -> Translator:
@@ -226,7 +227,7 @@ def test_int8_translations_depend_on_no_neighbors(name, most, tokenizer, phraseb
     given = preset(name, tokenizer)
     write_onnx(tmp_path, given, positions=None, tags=[], dtype="int8")
     lines = [pair["de"] for pair in phrasebook[:40]]
-    written = load_onnx(tmp_path)
+    written = load_model(tmp_path, device="cpu")
     together = translator(written, 3).translate(lines)
     require_alike([translator(written, 3).translate([line])[0] for line in lines], together)
     twin = given._replace(model=in_int8(given.model))
@@ -337,7 +338,7 @@ def test_graphs_run_on_the_cpu_in_float32_alone(tmp_path):
 def test_a_folder_of_another_format_or_without_a_graph_is_one_line(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"seq2seq": {"tokenizer": {}}, "onnx": {"format": 2}}))
     with pytest.raises(CheckpointError, match="its graphs are of format 2, not 1"):
-        load_onnx(tmp_path)
+        load_model(tmp_path, device="cpu")
 
 
 def test_a_service_gives_its_threads_to_graphs(tokenizer, tmp_path, monkeypatch):

@@ -12,7 +12,8 @@ from test_shortlist import toy_shortlist
 
 from seq2seq.config.search import SearchSettings
 from seq2seq.inference.export.onnx_graphs import write_onnx
-from seq2seq.inference.onnx_model import OUTPUT, load_onnx
+from seq2seq.inference.model_files import load_model
+from seq2seq.inference.onnx_model import OUTPUT
 from seq2seq.inference.translator import Translator
 
 need("onnx", "onnxscript", "onnxruntime")
@@ -42,7 +43,7 @@ def test_graphs_take_a_shortlist(dtype, tmp_path):
     """Each line alone with full scores, and all together with narrow ones."""
     tokenizer = tiny.tokenizer()
     write_onnx(tmp_path, plain(tokenizer), positions=None, tags=[], dtype=dtype)
-    given = load_onnx(tmp_path)
+    given = load_model(tmp_path, device="cpu")
     rest = {"tokenizer": tokenizer, "meta": given.meta, "settings": HOW}
     shortlist = toy_shortlist(tokenizer)
     found = Translator(model=given.model, shortlist=shortlist, **rest).translate(LINES)
@@ -54,7 +55,7 @@ def test_graphs_take_a_shortlist(dtype, tmp_path):
             assert mine.score == pytest.approx(theirs.score, abs=1e-4)
             assert mine.text == theirs.text or mine.score == pytest.approx(theirs.score, abs=1e-5)
     (tmp_path / OUTPUT).unlink()
-    again = load_onnx(tmp_path)
+    again = load_model(tmp_path, device="cpu")
     noted: list[Any] = []
     Translator(model=again.model, shortlist=shortlist, **rest).translate(LINES[:1], note=noted.append)
     assert "export it again" in str(noted[0])

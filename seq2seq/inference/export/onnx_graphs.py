@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.checkpoint import Loaded
-from seq2seq.inference.description import write_description
+from seq2seq.inference.description import read_description, write_description
 from seq2seq.inference.export.agreement import TIE, Rows, greedy, require_agreement
 from seq2seq.inference.export.int8 import Int8Linear, in_int8
 from seq2seq.inference.onnx_model import FORMAT, GRAPHS, OUTPUT, load_onnx
@@ -263,7 +263,7 @@ def write_onnx(
     write_output(folder / OUTPUT, loaded.model, dtype)
     write_description(folder, loaded.meta, loaded.tokenizer, "onnx", {"format": FORMAT, **notes})
     # Read back: what is compared is what will be used
-    written = load_onnx(folder, trust=trust)
+    written = load_onnx(folder, read_description(folder), trust=trust)
 
     def translate(rows: Rows, limit: int) -> Rows:
         return greedy(written.model, loaded.tokenizer, rows, limit)
