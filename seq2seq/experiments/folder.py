@@ -231,13 +231,14 @@ def mixer_label(choice: str, overrides: Sequence[str]) -> str:
     """
     # `mixer/self@mixer.decoder=dynamicconv`: a slot; `mixer=transformer` alone is the preset
     replaced = [match.groups() for o in overrides if (match := re.match(r"\+*mixer/[^@=]+@?([^=]*)=(.*)", o))]
-    labels = [choice]
+    labels = []
     for package, value in replaced:
         slot = package.removeprefix("mixer.")
         # One file may serve several slots: those of self mixers are named, and this is the default's package
         prefix = "" if slot in ("", "cross") else f"{slot}."
         labels.append(prefix + value.split("/")[-1])
-    return "+".join(labels)
+    # Sorted: the order of a command's settings changes no model
+    return "+".join([choice, *sorted(labels)])
 
 
 def git_revision() -> str | None:

@@ -111,6 +111,7 @@ def test_the_name_is_readable_and_safe():
         (["mixer/self@mixer.encoder=dynamicconv"], "transformer+encoder.dynamicconv"),
         (["mixer/self@mixer.decoder=dynamicconv"], "transformer+decoder.dynamicconv"),
         (["mixer/cross=additive", "+mixer/self@mixer.kinds.conv=gru"], "transformer+additive+kinds.conv.gru"),
+        (["+mixer/self@mixer.kinds.conv=gru", "mixer/cross=additive"], "transformer+additive+kinds.conv.gru"),
     ],
 )
 def test_replaced_slots_show_in_the_label(overrides, label):
