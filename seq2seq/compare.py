@@ -117,9 +117,9 @@ def _run(options: argparse.Namespace) -> int:
 
 def _require_out(folder: Path, options: argparse.Namespace) -> Path:
     """Return the folder of the output, in which no file of something else would be replaced."""
-    kinds = "|".join(re.escape(kind) for kind in ("", "-length", f"-{options.by}"))
+    kinds = ["", *(["-length"] if options.by_length else []), *([f"-{options.by}"] if options.by else [])]
     # A number, since that of the tables is not known yet
-    named = re.compile(rf"comparison(-\d+)?({kinds})\.(png|svg)")
+    named = re.compile(rf"comparison(-\d+)?({'|'.join(map(re.escape, kinds))})\.(png|svg)")
     figures = sorted(path.name for path in folder.glob("comparison*") if options.figure and named.fullmatch(path.name))
     return require_folder(folder, files=("comparison.md", "comparison.csv"), further=figures)
 

@@ -310,8 +310,13 @@ def read_config(path: Path) -> dict[str, Any]:
     if words:
         raise ValueError(f"config.yaml is damaged: {words[0]} is not a section")
     corpora = config["data"].get("corpora")
-    entries = {f"corpora.{name}": each for name, each in corpora.items()} if isinstance(corpora, dict) else {}
-    for key, value in ({"corpora": corpora, "clean": config["data"].get("clean")} | entries).items():
+    mappings = {"corpora": corpora, "clean": config["data"].get("clean")}
+    for name, entry in corpora.items() if isinstance(corpora, dict) else ():
+        mappings |= {
+            f"corpora.{name}": entry,
+            f"corpora.{name}.clean": entry.get("clean") if isinstance(entry, dict) else None,
+        }
+    for key, value in mappings.items():
         if not isinstance(value, dict | None):
             raise ValueError(f"config.yaml is damaged: data.{key}={shown(value)} is not a mapping; correct it there")
     try:

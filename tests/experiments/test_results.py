@@ -121,6 +121,7 @@ def merge_bomb(levels: int) -> str:
         {"data": None},
         {"data": {"name": "toy", "corpora": 5}},
         {"data": {"name": "toy", "corpora": {"bt": 5}}},
+        {"data": {"name": "toy", "corpora": {"bt": {"train": "x", "clean": 5}}}},
         {"data": {"name": "toy", "clean": 5}},
         {"mixer": None},
         {"mixer": [1]},
