@@ -20,6 +20,7 @@ from benchmarks.comparable import require_comparable
 from seq2seq.config.run import RunSettings
 from seq2seq.experiments.comparison_table import mean_and_deviation
 from seq2seq.experiments.job_records import Job, is_sweep, read_jobs
+from seq2seq.experiments.p_values import welch
 from seq2seq.experiments.results import RunResult, Unusable, read_run
 from seq2seq.experiments.tables import markdown_table
 
@@ -29,7 +30,7 @@ SEED = RunSettings().seed
 
 
 class Score(NamedTuple):
-    """Mean BLEU and its standard deviation over seeds; also a difference of two."""
+    """Published mean of BLEU and its standard deviation over seeds; also a difference of two."""
 
     mean: float
     deviation: float
@@ -76,11 +77,13 @@ ROWS = (
 )
 # The row whose training diverged in the paper.
 DIVERGED = "unnormalized"
-HEADER = ("row", "parameters", "BLEU", "Δ", "their parameters", "their BLEU", "their Δ", "direction")
+HEADER = ("row", "parameters", "BLEU", "Δ", "p", "their parameters", "their BLEU", "their Δ", "direction")
+SIGNIFICANT = 0.05
 NOTES = """\
 Δ: BLEU against the row that a row changes in one respect: the row above, but for CNN and the AAN decoder
-(self-attention). Theirs: Wu et al. 2019, table 3, size big, newstest2013. Direction: of the two Δ, where both are
-larger than their standard deviation, for which two seeds are needed.
+(self-attention). p: Welch's t-test between the seeds' scores of both rows, not adjusted for the number of rows; it
+needs two seeds. Theirs: Wu et al. 2019, table 3, size big, newstest2013. Direction: of the two Δ, where p is below 0.05
+and theirs is larger than its standard deviation.
 """
 
 
@@ -102,13 +105,6 @@ class Outcome(NamedTuple):
         """The number of jobs that ended because weights, losses or gradients were not finite."""
         return sum("diverged" in error or "not finite" in error for error in self.errors.values())
 
-    def score(self) -> Score | None:
-        """Return mean and sample standard deviation of BLEU (nan for one seed); None if no run finished."""
-        values = list(self.bleu.values())
-        if not values:
-            return None
-        return Score(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else math.nan)
-
     def text(self) -> str:
         """Format BLEU, and how many jobs diverged or failed."""
         parts = [mean_and_deviation(list(self.bleu.values()))] if self.bleu else []
@@ -117,6 +113,9 @@ class Outcome(NamedTuple):
             if count:
                 parts.append(word if count == total else f"{word}: {count} of {total}")
         return ", ".join(parts)
+
+
+NOTHING = Outcome({}, math.nan, {})
 
 
 def outcomes(sweeps: Sequence[Path]) -> dict[str, Outcome]:
@@ -161,20 +160,22 @@ def _outcome(jobs: dict[str, tuple[Job, RunResult | Unusable | None]]) -> Outcom
     return Outcome(bleu, parameters, errors)
 
 
-def direction(ours: Score | None, theirs: Score | None) -> str:
-    """Compare two differences; "" if one is missing, or of single seeds."""
-    if ours is None or theirs is None or math.isnan(ours.deviation):
+def direction(ours: float | None, p: float | None, theirs: Score | None) -> str:
+    """Compare our difference, with its p value, to a published one; "" if one is missing."""
+    if ours is None or p is None or theirs is None:
         return ""
-    if any(abs(each.mean) <= each.deviation for each in (ours, theirs)):
+    if p >= SIGNIFICANT or abs(theirs.mean) <= theirs.deviation:
         return "within noise"
-    return "same" if ours.mean * theirs.mean > 0 else "opposite"
+    return "same" if ours * theirs.mean > 0 else "opposite"
 
 
 def cells(row: Row, found: dict[str, Outcome]) -> dict[str, str]:
     """Format a row of the table, by column."""
     outcome = found[row.name]
     published = {each.name: each.bleu for each in ROWS}
-    ours = _difference(outcome.score(), found[row.against].score() if row.against else None)
+    scores, base = (list(each.bleu.values()) for each in (outcome, found.get(row.against, NOTHING)))
+    ours = statistics.fmean(scores) - statistics.fmean(base) if scores and base else None
+    p = welch(scores, base)
     theirs = _difference(row.bleu, published.get(row.against))
     millions = outcome.parameters / 1e6
     published_bleu = f"{row.bleu.mean:.1f} ± {row.bleu.deviation:.1f}" if row.bleu else ""
@@ -182,11 +183,12 @@ def cells(row: Row, found: dict[str, Outcome]) -> dict[str, str]:
         "row": row.label,
         "parameters": "" if math.isnan(millions) else f"{millions:.2f}M",
         "BLEU": outcome.text(),
-        "Δ": f"{ours.mean:+.2f}" if ours else "",
+        "Δ": "" if ours is None else f"{ours:+.2f}",
+        "p": "" if p is None else f"{p:.3f}",
         "their parameters": f"{row.millions}M" if row.millions else "",
         "their BLEU": "diverged" if row.name == DIVERGED else published_bleu,
         "their Δ": f"{theirs.mean:+.1f}" if theirs else "",
-        "direction": _same_end(outcome) if row.name == DIVERGED else direction(ours, theirs),
+        "direction": _same_end(outcome) if row.name == DIVERGED else direction(ours, p, theirs),
     }
 
 

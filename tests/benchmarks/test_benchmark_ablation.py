@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -100,14 +99,14 @@ def test_the_table_of_two_sweeps(tmp_path, capsys):
     printed = capsys.readouterr().out
     lines = printed.splitlines()
     rows = {NAMES[at]: [cell.strip() for cell in line.split("|")[1:-1]] for at, line in enumerate(lines[2:15])}
-    assert rows["attention"] == ["self-attention", "2.35M", "31.50 ± 0.71", "", "210M", "26.9 ± 0.1", "", ""]
-    assert rows["windows"][2:7] == ["31.20 ± 0.28", "-0.30", "210M", "26.9 ± 0.3", "+0.0"]
-    assert rows["windows"][7] == "within noise"
-    assert rows["cnn"][2:] == ["12.50 ± 0.71", "-19.00", "208M", "25.9 ± 0.2", "-1.0", "same"]
-    assert rows["unnormalized"][2] == rows["unnormalized"][5] == "diverged"
-    assert rows["unnormalized"][7] == "same"
+    assert rows["attention"] == ["self-attention", "2.35M", "31.50 ± 0.71", "", "", "210M", "26.9 ± 0.1", "", ""]
+    assert rows["windows"][2:8] == ["31.20 ± 0.28", "-0.30", "0.657", "210M", "26.9 ± 0.3", "+0.0"]
+    assert rows["windows"][8] == "within noise"
+    assert rows["cnn"][2:] == ["12.50 ± 0.71", "-19.00", "0.001", "208M", "25.9 ± 0.2", "-1.0", "same"]
+    assert rows["unnormalized"][2] == rows["unnormalized"][6] == "diverged"
+    assert rows["unnormalized"][8] == "same"
     assert rows["lightconv"][2] == "40.00, failed: 1 of 2"
-    assert rows["dynamicconv"][2:4] == ["5.00, diverged: 1 of 2", "-35.00"]
+    assert rows["dynamicconv"][2:5] == ["5.00, diverged: 1 of 2", "-35.00", ""]  # one seed has no p
     assert rows["aan"][1:4] == ["", "", ""]
     assert (out / "ablation.md").read_text("utf-8") == printed
     plain = json.loads((out / "ablation.json").read_text("utf-8"))
@@ -117,18 +116,19 @@ def test_the_table_of_two_sweeps(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "expected"),
+    ("ours", "p", "theirs", "expected"),
     [
-        (Score(2, 1), Score(0.3, 0.1), "same"),
-        (Score(-2, 1), Score(0.3, 0.1), "opposite"),
-        (Score(-2, 3), Score(0.3, 0.1), "within noise"),
-        (Score(-2, 1), Score(0.3, 0.3), "within noise"),
-        (None, Score(0.3, 0.1), ""),
-        (Score(2, math.nan), Score(0.3, 0.1), ""),
+        (2.0, 0.04, Score(0.3, 0.1), "same"),
+        (-2.0, 0.04, Score(0.3, 0.1), "opposite"),
+        (-2.0, 0.06, Score(0.3, 0.1), "within noise"),
+        (-2.0, 0.04, Score(0.3, 0.3), "within noise"),
+        (None, None, Score(0.3, 0.1), ""),
+        (2.0, None, Score(0.3, 0.1), ""),
+        (2.0, 0.04, None, ""),
     ],
 )
-def test_direction(ours, theirs, expected):
-    assert direction(ours, theirs) == expected
+def test_direction(ours, p, theirs, expected):
+    assert direction(ours, p, theirs) == expected
 
 
 def test_divergence_that_does_not_come_is_said():
