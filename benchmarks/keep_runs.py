@@ -5,7 +5,7 @@
 
 Of each run its settings, results, test translations, and the rows of metrics.csv that its curves are made of. Paths
 that begin at the root of the machine's file system are cut to their last two parts. A kept run is compared as it was,
-but for p values: these need the sources and references, `test.src` and `test.ref`, which belong to the corpus.
+but for p values: these need the sources and references, which belong to the corpus (`benchmarks.restore_runs`).
 """
 
 from __future__ import annotations

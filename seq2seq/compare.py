@@ -62,6 +62,8 @@ def _parser() -> Parser:
     parser.add_argument("--by-length", type=whole_number(1, 1000), metavar="N", help=text)
     text = "BLEU by the values of a setting, too, such as optim.peak_lr or data.limit"
     parser.add_argument("--by", type=nonempty, metavar="SETTING", help=text)
+    text = "a setting in which runs of one row may differ, such as trainer.precision; may be given again"
+    parser.add_argument("--ignore", type=nonempty, action="append", default=[], metavar="SETTING", help=text)
     parser.add_argument("--watch", action="store_true", help="follow a sweep: report at once when a job ends or fails")
     parser.add_argument("--interval", type=positive, default=2, metavar="SECONDS", help="between two looks (2)")
     return parser
@@ -105,6 +107,7 @@ def _run(options: argparse.Namespace) -> int:
         figure_against=options.against if options.figure else None,
         by_length=options.by_length,
         by=options.by,
+        ignore=options.ignore,
     )
     # On stderr, since the table on stdout may be piped into a file
     for item in collected.unusable:

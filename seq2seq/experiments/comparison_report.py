@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,6 +72,7 @@ def compare(
     figure_against: str | None,
     by_length: int | None = None,
     by: str | None = None,
+    ignore: Collection[str] = (),
 ) -> CollectedRuns:
     """Print a table of the finished runs for each test set, and write them to a folder.
 
@@ -84,12 +85,13 @@ def compare(
         figure_against: The axis of the curves, "time", "cpu" or "updates", in a figure for each table; None draws none.
         by_length: Words by which a part of the test set is longer than the one before, for BLEU by source length.
         by: A setting, `section.name`, for BLEU by its values.
+        ignore: Settings, `section.name`, in which the runs of one row may differ.
 
     Returns:
         The runs that were compared, and what was left out.
 
     Raises:
-        ValueError: No group fits the baseline, or more than one; or no run has the setting `by`.
+        ValueError: No group fits the baseline, or more than one; or no run has the setting `by`, or one to `ignore`.
     """
     # Nothing is printed for an empty comparison: the caller reports why each run was left out
     collected = collect(patterns, split)
@@ -97,21 +99,24 @@ def compare(
         return collected
     sets = scored_sets(collected.runs, split)
     # An unknown setting is refused before any computation
-    if by:
-        require_setting(collected.runs, by)
-    tables = _tables(sets, split, baseline, samples)
+    for option, keys in (("--by", [by] if by else []), ("--ignore", ignore)):
+        for key in keys:
+            require_setting(collected.runs, key, option)
+    tables = _tables(sets, split, baseline, samples, ignore)
     reports = [
         _Report(
             table,
             each.runs,
             score_by_length(table.groups, by_length) if by_length else None,
-            score_by_setting(each.runs, by, split) if by else None,
+            score_by_setting(each.runs, by, split, ignore) if by else None,
         )
         for table, each in zip(tables, sets, strict=True)
     ]
     text = "\n".join(each.text(split, baseline, titled=len(reports) > 1) for each in reports)
     # Of two sets of one corpus it is said how they differ
     text += "".join(f"{line}\n" for line in (differences(sets) if split == "test" else ()))
+    if ignore:
+        text += f"Runs of one row may differ in {', '.join(ignore)}.\n"
     # Printed before files are written, which may fail
     print(text, end="", flush=True)
     if out is not None:
@@ -119,8 +124,10 @@ def compare(
     return collected
 
 
-def _tables(sets: Sequence[ScoredSet], split: str, baseline: str | None, samples: int) -> list[Table]:
-    groups = [group_runs(each.runs) for each in sets]
+def _tables(
+    sets: Sequence[ScoredSet], split: str, baseline: str | None, samples: int, ignore: Collection[str]
+) -> list[Table]:
+    groups = [group_runs(each.runs, ignore) for each in sets]
     # Refuse an unknown baseline before any computation
     bases = choose_baselines(groups, baseline)
     tables = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,8 +34,8 @@ class SettingScores(NamedTuple):
     scores: dict[str, dict[str, list[float]]]
 
 
-def require_setting(runs: Sequence[RunResult], key: str) -> None:
-    """Check that a run has a setting.
+def require_setting(runs: Sequence[RunResult], key: str, option: str) -> None:
+    """Check that a run has the setting that an option names.
 
     Raises:
         ValueError: None has; names similar ones.
@@ -45,10 +45,12 @@ def require_setting(runs: Sequence[RunResult], key: str) -> None:
         return
     similar = [name for name in known if name.endswith(f".{key}")] or near(key, known)
     hint = f"; did you mean {' or '.join(similar)}?" if similar else ", such as optim.peak_lr or data.limit"
-    raise ValueError(f"--by {key}: no run has this setting{hint}")
+    raise ValueError(f"{option} {key}: no run has this setting{hint}")
 
 
-def score_by_setting(runs: Sequence[RunResult], key: str, split: str) -> SettingScores | None:
+def score_by_setting(
+    runs: Sequence[RunResult], key: str, split: str, ignore: Collection[str] = ()
+) -> SettingScores | None:
     """Collect the scores of runs by the value of a setting.
 
     A row is a group of the comparison in which the setting, and settings that have its value everywhere, may differ.
@@ -71,7 +73,7 @@ def score_by_setting(runs: Sequence[RunResult], key: str, split: str) -> Setting
     corpus = {"data.corpus"} if key.startswith("data.") else set()
     values = {written(each[key]) for _, each in settings}
     scores: dict[str, dict[str, list[float]]] = {}
-    for group in group_runs([run for run, _ in settings], {key, *copies, *corpus}):
+    for group in group_runs([run for run, _ in settings], {key, *copies, *corpus, *ignore}):
         row: dict[str, list[float]] = {}
         for run in group.runs:
             row.setdefault(written(run.resolved()[key]), []).append(run.score(split, "bleu"))

@@ -807,10 +807,28 @@ def test_a_row_is_one_model_whatever_is_missing(tmp_path, capsys):
     }
 
 
-def test_an_unknown_setting_is_named_with_similar_ones(tmp_path, capsys):
+@pytest.mark.parametrize("option", ["--by", "--ignore"])
+def test_an_unknown_setting_is_named_with_similar_ones(tmp_path, capsys, option):
     write_run(tmp_path / "a", references(20), optim={"peak_lr": 0.1})
-    assert compare.main([str(tmp_path), "--by", "peak_lr"]) == 2
-    assert "did you mean optim.peak_lr?" in capsys.readouterr().err
+    assert compare.main([str(tmp_path), option, "peak_lr"]) == 2
+    assert f"{option} peak_lr: no run has this setting; did you mean optim.peak_lr?" in capsys.readouterr().err
+
+
+def test_runs_of_one_row_differ_in_what_is_ignored(tmp_path, capsys):
+    refs = references(20)
+    for seed, precision in ((1, "32-true"), (2, "32-true"), (2, "bf16-mixed"), (3, "bf16-mixed")):
+        trainer = {"precision": precision, "max_steps": 5}
+        write_run(tmp_path / f"{seed}-{precision}", refs, seed=seed, trainer=trainer)
+    assert compare.main([str(tmp_path)]) == 0
+    assert [row["seeds"] for row in cells(capsys.readouterr().out)] == ["1, 2", "2, 3"]
+    assert compare.main([str(tmp_path), "--ignore", "trainer.precision", "--by", "trainer.max_steps"]) == 0
+    printed = capsys.readouterr().out
+    table, _, by = printed.partition("BLEU by")
+    (row,) = cells(table)
+    assert row["seeds"] == "1, 2, 2, 3"
+    assert "settings" not in row
+    assert len(cells(by)) == 1
+    assert "Runs of one row may differ in trainer.precision." in printed
 
 
 def test_figure_of_bleu_by_a_setting(tmp_path):

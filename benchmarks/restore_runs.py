@@ -1,0 +1,92 @@
+"""Give kept runs their test set again, check that their scores follow from it, and compare them with significance.
+
+    python -m benchmarks.restore_runs benchmarks/results/kept/multi30k --source multi30k/test2016.en \
+        --references multi30k/test2016.de --out runs/kept
+    python -m seq2seq.compare runs/kept --baseline transformer --figure --against updates --out comparison
+
+`benchmarks.keep_runs` leaves out the sources and references, which belong to the corpus. A run whose translations do
+not have the BLEU and chrF that its results.json says, with these references, is left out: it is of another test set.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import harness
+from seq2seq.evaluation import metrics
+from seq2seq.evaluation.scoring import read_text
+from seq2seq.experiments.comparison import scoring
+from seq2seq.experiments.results import RunResult, collect
+from seq2seq.files import atomic_folder
+
+# Scores are compared to the second digit, as they are printed.
+TOLERANCE = 0.005
+
+
+def restore(run: RunResult, source: Path, references: Path, out: Path) -> Path:
+    """Write the kept run with `test.src` and `test.ref` into `out`/<its name>, and return that folder.
+
+    Raises:
+        ValueError: The run has no translations, or other scores than these references give.
+        FileExistsError: There is such a folder.
+    """
+    check(run, read_text(str(references), warn=print))
+    target = out / run.name
+    if target.exists():
+        raise FileExistsError(f"{target} exists: remove it, or choose another --out")
+    with atomic_folder(target) as folder:
+        shutil.copytree(run.folder.path, folder, dirs_exist_ok=True)
+        for side, path in (("src", source), ("ref", references)):
+            shutil.copyfile(path, folder / run.folder.test_file(side).name)
+    return target
+
+
+def check(run: RunResult, references: Sequence[str]) -> None:
+    """Score the run's translations again.
+
+    Raises:
+        ValueError: It has none, not as many as there are references, or other scores than results.json says.
+    """
+    translations = run.test_lines("hyp")
+    if translations is None:
+        raise ValueError("it has no translations (test.hyp)")
+    if len(translations) != len(references):
+        raise ValueError(f"it has {len(translations):,} translations, and there are {len(references):,} references")
+    tokenize, lowercase = scoring(run)
+    again = {
+        "bleu": metrics.bleu(translations, [references], tokenize=tokenize, lowercase=lowercase),
+        "chrf": metrics.chrf(translations, [references]),
+    }
+    for name, score in again.items():
+        recorded = run.score("test", name)
+        if abs(score.value - recorded) > TOLERANCE:
+            raise ValueError(
+                f"with these references it has {score.value:.2f} {name}, and results.json says {recorded:.2f}"
+            )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Restore the runs, and print their folders; exit status 1 if none could be restored."""
+    parser = harness.parser_for("restore_runs", __doc__)
+    parser.add_argument("runs", nargs="+", metavar="RUNS", help="kept runs, folders of them, or globs")
+    parser.add_argument("--source", type=Path, required=True, help="text file with the sources of the test set")
+    parser.add_argument("--references", type=Path, required=True, help="text file with its references")
+    parser.set_defaults(out=Path("runs/kept"))
+    options = parser.parse_args(argv)
+    collected = collect(options.runs, "test")
+    for item in collected.unusable:
+        print(f"left out: {item.name}: {item.reason}")
+    restored = 0
+    for run in collected.runs:
+        try:
+            print(restore(run, options.source, options.references, options.out))
+            restored += 1
+        except (OSError, ValueError) as error:
+            print(f"left out: {run.name}: {error}")
+    return int(not restored)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
