@@ -75,6 +75,7 @@ setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing torch and the rest into $(VENV): about 3 GB, which takes some minutes"
 	$(PIP) torch
 	$(PIP) -e '.[dev]'
 	touch $@

@@ -12,7 +12,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from seq2seq.config.chosen import chosen_settings, typed_settings
+from seq2seq.config.chosen import chosen_settings, cut_lists, typed_settings
 from seq2seq.config.compose import plain_settings
 from seq2seq.config.explain import INTERRUPTED, exit_interrupted, refuse, run_program, wants_traceback
 from seq2seq.data.corpus import validate_section
@@ -55,15 +55,16 @@ def _plan(config: DictConfig) -> RunPlan:
     # What the user typed, without the settings of hydra itself: it names the run and repeats it
     chosen = HydraConfig.get()
     overrides = list(chosen.overrides.task)
+    typed = typed_settings(overrides)
     return make_plan(
-        plain_settings(config),
+        cut_lists(plain_settings(config), typed),
         # The group's choice with overrides of its fields, as a label in tables
         mixer=mixer_label(chosen.runtime.choices["mixer"], overrides),
         command=shlex.join(["python", "-m", "seq2seq.train", *overrides]),
         job=hydra_callback.job_folder(),
         # What was not chosen is the checkpoint's
         chosen=chosen_settings(overrides) if config.init_from else None,
-        typed=typed_settings(overrides),
+        typed=typed,
     )
 
 

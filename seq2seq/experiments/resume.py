@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _LISTED = 5
 
 
-def resolve_resume(resume: str | None, folder: RunFolder) -> tuple[RunFolder, Path | None]:
+def resolve_resume(resume: str | None, folder: RunFolder, *, named: bool = False) -> tuple[RunFolder, Path | None]:
     """Return the folder to run in and the checkpoint to continue from, None for a fresh start.
 
     A checkpoint named by path continues in its own folder. A job that SLURM has put back into its queue continues what
@@ -32,6 +32,7 @@ def resolve_resume(resume: str | None, folder: RunFolder) -> tuple[RunFolder, Pa
     Args:
         resume: None, "auto", or the path of a checkpoint.
         folder: The folder that the settings name.
+        named: True if `run` gives its name, and not a hash of the settings.
 
     Raises:
         ValueError: The path is not a file, or there is a run already and `resume` is None.
@@ -54,11 +55,11 @@ def resolve_resume(resume: str | None, folder: RunFolder) -> tuple[RunFolder, Pa
                 f"resume=auto: {folder.path} holds a run that has ended and lost its last.ckpt: begin another from its "
                 "weights with init_from=<its best.ckpt> run=<name>, or move the folder away"
             )
-        log.info(
-            "resume=auto: %s holds no run yet, so a new one starts (every setting, budgets too, counts for this name: "
-            "continue a run under others with run=<name> or resume=<folder>/checkpoints/last.ckpt)",
-            folder.path,
+        unnamed = (
+            " (its name stands for all settings, budgets too; to continue a run under others, give both commands "
+            "run=<name>, or this one resume=<folder>/checkpoints/last.ckpt)"
         )
+        log.info("resume=auto: %s holds no run yet, so a new one starts%s", folder.path, "" if named else unnamed)
     elif path.is_dir():
         raise ValueError(f"resume={resume}: is a directory; name the last.ckpt in it, or use resume=auto")
     elif not path.is_file():

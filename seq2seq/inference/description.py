@@ -66,10 +66,9 @@ def read_description(folder: Path) -> Description:
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
-        raise CheckpointError(
-            f"{folder}: is a folder without {CONFIG}; name a checkpoint, or a folder that python -m seq2seq.export "
-            "wrote"
-        )
+        best = folder / "checkpoints" / "best.ckpt"
+        named = str(best) if best.is_file() else "a checkpoint, or a folder that python -m seq2seq.export wrote"
+        raise CheckpointError(f"{folder}: is a folder without {CONFIG}; name {named}")
     if path.stat().st_size > _LARGEST:
         raise CheckpointError(f"{path}: has more than {_LARGEST:,} bytes, which no export writes")
     try:

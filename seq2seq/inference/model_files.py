@@ -28,10 +28,12 @@ def locate(name: str | os.PathLike[str]) -> Path:
     text = os.fspath(name)
     # The names that the hub allows; owner/name@revision chooses one
     match = re.fullmatch(r"(\w[\w.-]*/\w[\w.-]*?)(?:@([\w./-]+))?", text)
-    if os.path.lexists(text) or match is None or text.endswith(".ckpt"):
+    # Nor is it of the hub where the first part of the path is a folder here
+    if os.path.lexists(text) or match is None or text.endswith(".ckpt") or Path(text).parent.is_dir():
         return Path(name)
     try:
         from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
     except ImportError:
         raise CheckpointError(
             f"{text}: no such file or folder; for a model of that name on the Hugging Face hub: "
@@ -39,6 +41,11 @@ def locate(name: str | os.PathLike[str]) -> Path:
         ) from None
     try:
         return Path(snapshot_download(match[1], revision=match[2], allow_patterns=list(_HUB_FILES)))
+    except LocalEntryNotFoundError:
+        raise CheckpointError(
+            f"{text}: no such file or folder, and the Hugging Face hub, which may have a model of that name, cannot be "
+            "reached"
+        ) from None
     except Exception as error:  # of the network, of authentication, of the cache: the library has dozens
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(

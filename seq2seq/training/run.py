@@ -95,7 +95,8 @@ class Run:
         self.tokenize = checks.score_tokenizer(plan, data_plan.tgt)
         checks.check_positions(plan, data_plan)
         validate_corpora(data_plan)
-        self.folder, last = resolve_resume(plan.run.resume, RunFolder(folder_of(plan.config, plan.mixer)))
+        folder = RunFolder(folder_of(plan.config, plan.mixer))
+        self.folder, last = resolve_resume(plan.run.resume, folder, named=plan.run.run is not None)
         self._found = self.folder.version()
         self.resumed = Resumed.open(last, plan.config, self.folder) if last else None
         self.data_plan = checks.decide_max_tokens(plan, data_plan, self.resumed, self.accelerator)

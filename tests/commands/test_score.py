@@ -198,6 +198,9 @@ def test_a_damaged_checkpoint_is_one_line(ckpt, tmp_path, capsys, damage, messag
 def test_a_missing_checkpoint_is_one_line(tmp_path, capsys):
     assert "no such file" in refusal(capsys, "--ckpt", tmp_path / "none.ckpt")
     assert "is a folder without config.json" in refusal(capsys, "--ckpt", tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "best.ckpt").touch()
+    assert f"; name {tmp_path}/checkpoints/best.ckpt" in refusal(capsys, "--ckpt", tmp_path)
 
 
 def test_a_checkpoint_on_local_files(ckpt, tmp_path, capsys):

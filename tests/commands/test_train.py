@@ -505,6 +505,10 @@ def test_resume_auto_without_a_run_says_so(corpus, tmp_path, caplog):
     caplog.set_level("INFO")
     assert checked(corpus, tmp_path, "resume=auto").resumed is None
     assert "holds no run yet" in caplog.text
+    assert "its name stands for all settings" in caplog.text
+    caplog.clear()
+    assert checked(corpus, tmp_path, "resume=auto", "run=mine").resumed is None
+    assert caplog.messages[0].endswith("mine holds no run yet, so a new one starts")
 
 
 def test_resume_auto_does_not_begin_again_where_a_run_has_ended(corpus, tmp_path):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import random
+import re
 import statistics
 from typing import Any
 
@@ -399,8 +400,14 @@ def test_impossible_sizes(case):
         else:
             continue
         tried.add(key)
-        with pytest.raises(ValueError, match=rf"{where}.*{key}.* {value}"):
+        message = ""
+        try:
             case.build(layer_values(values, 0, 8))
+        except ValueError as error:
+            message = str(error)
+        checks = "require_divisible, require_positive and require_probability of seq2seq.mixer"
+        assert message, f"{where}{key}={value} is accepted: check it in __init__, as by {checks}"
+        assert re.search(rf"{where}.*{key}.* {value}", message), f"{key} and {value} are missing: {message}"
     mixer = case.variants()[0]
     assert tried == {key for key, _ in BAD} & {*inspect.signature(type(mixer)).parameters}
 

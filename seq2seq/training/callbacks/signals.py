@@ -18,8 +18,8 @@ from seq2seq.training.run_state import RunState
 class TrainingInterrupt(BaseException):
     """Signal that ended the run; like KeyboardInterrupt, no `except Exception` takes it for an error."""
 
-    def __init__(self, signum: int, where: str) -> None:
-        super().__init__(f"{signal.Signals(signum).name} {where}")
+    def __init__(self, signum: int, where: str = "") -> None:
+        super().__init__(f"{signal.Signals(signum).name} {where}".rstrip())
         self.signum = signum
 
 
@@ -121,4 +121,4 @@ class Signals(L.Callback):
 
 
 def _interrupt(signum: int, frame: Any) -> NoReturn:
-    raise TrainingInterrupt(signum, "at once")
+    raise TrainingInterrupt(signum)
