@@ -13,7 +13,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from seq2seq.config.compose import compose_settings
-from seq2seq.config.data import SPLITS
+from seq2seq.config.data import SPLITS, DataSettings
+from seq2seq.config.settings import keys, read_section
 from seq2seq.config.yaml_file import read_yaml
 from seq2seq.data.corpus import load_corpus
 from seq2seq.data.languages import target_languages
@@ -38,7 +39,8 @@ def data_settings(
         cache: Folder of prepared data, in which some data sets lie.
 
     Raises:
-        ValueError: There is no such data set or setting, or the languages are others than the translation's.
+        ValueError: There is no such data set or setting, a value has another type than its setting, or the languages
+            are others than the translation's.
     """
     name, changes = read_words(words)
     section = OmegaConf.create(_section(name, ckpt, meta, cache))
@@ -70,6 +72,8 @@ def data_settings(
                 f"--data {side}={data[side]} does not fit it{remedy}"
             )
     data.setdefault("name", name or meta["data"])
+    # The section of an older run may have keys that are no longer known
+    read_section(DataSettings, {key: data[key] for key in keys(DataSettings) if key in data}, "data")
     # "???" is OmegaConf's mark of a required setting without a value
     return {str(key): None if value == "???" else value for key, value in data.items()}
 
@@ -78,7 +82,7 @@ def read_words(words: Sequence[str]) -> tuple[str | None, DictConfig]:
     """Return the name and the settings that `--data` has; a setting's prefix "data." is optional.
 
     Raises:
-        ValueError: There are two names, or a value is not YAML.
+        ValueError: There are two names, a value is not YAML, or a setting is an option of the command.
     """
     # A word with "=" is a setting
     names = [word for word in words if "=" not in word]
@@ -92,6 +96,10 @@ def read_words(words: Sequence[str]) -> tuple[str | None, DictConfig]:
             except (YAMLError, OmegaConfBaseException, RecursionError) as error:
                 reason = " ".join(str(error).split())
                 raise ValueError(f"--data {word}: the value is not YAML ({reason[:100]})") from None
+    # How a run scores its own test set, where this command has options
+    for key in ("tokenize", "convention", "lowercase"):
+        if key in changes:
+            raise ValueError(f"--data {key} has no effect on this score: leave it out, or give --{key}")
     return (names[0] if names else None), changes
 
 
