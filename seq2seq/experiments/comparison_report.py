@@ -10,7 +10,7 @@ from typing import NamedTuple
 from seq2seq.experiments.comparison import choose_baselines, significance
 from seq2seq.experiments.comparison_table import Table, as_csv, markdown, notes
 from seq2seq.experiments.groups import group_runs
-from seq2seq.experiments.plot import draw
+from seq2seq.experiments.plot import draw, overlapping
 from seq2seq.experiments.results import CollectedRuns, RunResult, collect
 from seq2seq.experiments.scored_sets import ScoredSet, differences, scored_sets
 from seq2seq.experiments.setting_scores import (
@@ -53,6 +53,10 @@ class _Report(NamedTuple):
             if against == "cpu":
                 lacking = "no scores by CPU time in metrics.csv, or trained on a GPU"
             print(f"{stem.name}: no curve of {', '.join(missing)} ({lacking})", file=sys.stderr)
+        if apart := [group.label for group in groups if not overlapping(group, against)]:
+            lacking = f"the scores of its runs by {against} have no range in common"
+            lacking += "; try --against updates" if against != "updates" else ""
+            print(f"{stem.name}: no curve of {', '.join(apart)} ({lacking})", file=sys.stderr)
         if self.lengths:
             stems.append(stem.with_name(f"{stem.name}-length"))
             draw_by_length(self.lengths, stems[-1], title=title)

@@ -67,6 +67,20 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
+def add_title(figure: Figure, title: str, *, size: int) -> None:
+    """Add a title above all panels, in as many lines as the figure's width asks for; it grows by all but the first.
+
+    Args:
+        size: Size of the letters, in points.
+    """
+    text = figure.suptitle(title, fontsize=size)
+    before = text.get_window_extent()
+    if (excess := before.width / figure.bbox.width) > 1:
+        # Signatures and paths have no spaces
+        text.set_text(textwrap.fill(title, _fitting(len(title), excess)))
+        figure.set_figheight(figure.get_figheight() + (text.get_window_extent().height - before.height) / figure.dpi)
+
+
 def add_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
     """Add a legend below all panels, in as many columns, at most four, as the figure is wide enough for.
 
@@ -78,14 +92,19 @@ def add_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) ->
         legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
         excess = legend.get_window_extent().width / figure.bbox.width
         if columns == 1 and excess > 1:
-            # In characters, of which some are wider than others
-            width = int(0.9 * max(map(len, labels)) / excess)
+            width = _fitting(max(map(len, labels)), excess)
             for text in legend.get_texts():
                 text.set_text(textwrap.fill(text.get_text(), width, break_long_words=False, break_on_hyphens=False))
         if columns == 1 or excess <= 1:
             figure.set_figheight(figure.get_figheight() + legend.get_window_extent().height / figure.dpi)
             return
         legend.remove()
+
+
+def _fitting(length: int, excess: float) -> int:
+    """Return how many characters of a text fit in the figure, which `length` of them exceed by this factor."""
+    # Some are wider than others
+    return int(0.9 * length / excess)
 
 
 def draw_means(figure: Figure, axes: Axes, curves: Mapping[str, Sequence[tuple[float, Sequence[float]]]]) -> None:

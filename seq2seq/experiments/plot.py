@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from seq2seq.experiments.figures import add_legend, finish_bleu_axes, look, new_figure, save
+from seq2seq.experiments.figures import add_legend, add_title, finish_bleu_axes, look, new_figure, save
 from seq2seq.experiments.groups import Group
 
 if TYPE_CHECKING:
@@ -48,6 +48,12 @@ def band(curves: Sequence[Curve]) -> Band | None:
     return Band(axis, values.mean(0), values.min(0), values.max(0))
 
 
+def overlapping(group: Group, against: str) -> bool:
+    """Return False if no stretch of the axis is covered by all curves of a group's runs, as far as they have any."""
+    curves = [run.curve(against) for run in group.runs]
+    return not any(curves) or band(curves) is not None
+
+
 def draw(groups: Sequence[Group], split: str, stem: Path, against: str = "time", *, title: str | None = None) -> Path:
     """Write `stem`.png and `stem`.svg, and return the path of the first.
 
@@ -59,7 +65,7 @@ def draw(groups: Sequence[Group], split: str, stem: Path, against: str = "time",
     """
     figure = new_figure(10, 4.2)
     if title:
-        figure.suptitle(title, fontsize=11)
+        add_title(figure, title, size=11)
     curves, sizes = figure.subplots(1, 2)
     _draw_curves(curves, groups, against)
     _draw_sizes(sizes, groups, split)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from seq2seq.config.names import near
 from seq2seq.config.values import written
 from seq2seq.experiments.comparison_table import mean_and_deviation
-from seq2seq.experiments.figures import draw_means, new_figure, save
+from seq2seq.experiments.figures import add_title, draw_means, new_figure, save
 from seq2seq.experiments.groups import group_runs
 from seq2seq.experiments.results import RunResult
 from seq2seq.experiments.tables import markdown_table
@@ -102,7 +102,7 @@ def draw_by_setting(scores: SettingScores, stem: Path, *, title: str | None = No
     figure = new_figure(6, 4.2)
     axes = figure.subplots()
     if title:
-        axes.set_title(title, fontsize=10)
+        add_title(figure, title, size=10)
     numbers = [number for number in map(_number, scores.values) if number is not None]
     to_scale = len(numbers) == len(scores.values)
     positions = numbers if to_scale else [float(i) for i in range(len(scores.values))]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from seq2seq.evaluation.metrics import UNSPACED, bleu, primary_subtag
 from seq2seq.experiments.comparison import scoring
 from seq2seq.experiments.comparison_table import mean_and_deviation
-from seq2seq.experiments.figures import draw_means, new_figure, save
+from seq2seq.experiments.figures import add_title, draw_means, new_figure, save
 from seq2seq.experiments.groups import Group
 from seq2seq.experiments.results import RunResult
 from seq2seq.experiments.tables import markdown_table
@@ -110,7 +110,7 @@ def draw_by_length(scores: LengthScores, stem: Path, *, title: str | None = None
     figure = new_figure(6, 4.2)
     axes = figure.subplots()
     if title:
-        axes.set_title(title, fontsize=10)
+        add_title(figure, title, size=10)
     draw_means(
         figure, axes, {label: list(zip(scores.centers, each, strict=True)) for label, each in scores.values.items()}
     )

@@ -701,6 +701,21 @@ def test_runs_without_a_curve_are_told(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err == "comparison: no curve of b, c (no scores by time in metrics.csv)\n"
 
 
+def test_runs_whose_curves_do_not_overlap_are_told(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("seq2seq.experiments.comparison_report.draw", lambda *_, **__: None)
+    refs = references(9)
+    for seed, seconds in ((1, 10), (2, 12)):
+        run = write_run(tmp_path / "runs" / str(seed), refs, seed=seed)
+        (run / "metrics.csv").write_text(f"step,train/seconds,val/bleu\n1,{seconds},1\n")
+    command = [str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--figure"]
+    assert compare.main(command) == 0
+    reason = "the scores of its runs by time have no range in common; try --against updates"
+    assert capsys.readouterr().err == f"comparison: no curve of lightconv ({reason})\n"
+    assert compare.main([*command, "--against", "updates"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_bleu_by_source_length_is_sacrebleus_on_each_part(tmp_path, capsys):
     """Parts of 4 words; fewer than 20 longer sentences join the last, and a run without its sources has no row."""
     refs = [" ".join(random.choices(WORDS, k=length)) for length in [2, 4] * 15 + [5, 8] * 20 + [9, 30] * 4]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from seq2seq.experiments.figures import add_legend, draw_means, look, new_figure
+from seq2seq.experiments.figures import add_legend, add_title, draw_means, look, new_figure
 
 
 @pytest.mark.parametrize(("length", "count"), [(4, 6), (20, 5), (45, 3), (300, 2)])
@@ -36,6 +36,22 @@ def test_labels_that_are_longer_than_the_figure_are_broken_at_spaces():
     assert legend.get_window_extent().x1 <= figure.bbox.width
     assert [text.get_text().replace("\n", " ") for text in legend.get_texts()] == labels
     assert legend.get_window_extent().y1 < axes.get_tightbbox().y0
+
+
+@pytest.mark.parametrize("title", ["a title", "toy de-en, 60 sentences, " * 9, "data.test=/a/long/path" * 9])
+def test_a_title_is_as_wide_as_the_figure_at_most(title):
+    pytest.importorskip("matplotlib")
+    figure = new_figure(6, 4)
+    axes = figure.subplots()
+    add_title(figure, title, size=10)
+    figure.draw_without_rendering()
+    text = figure._suptitle
+    assert text is not None
+    assert "".join(text.get_text().split()) == "".join(title.split())
+    extent = text.get_window_extent()
+    assert (extent.x0 >= 0, extent.x1 <= figure.bbox.width, extent.y1 <= figure.bbox.height) == (True, True, True)
+    assert extent.y0 > axes.get_tightbbox().y1
+    assert axes.get_window_extent().height / figure.dpi > 3.2
 
 
 def test_forty_curves_and_points_differ():
