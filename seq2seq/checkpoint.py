@@ -46,6 +46,7 @@ _FIELDS: dict[str, type] = {
 }
 # Exactly these types: a subclass (numpy's str, an enum) is pickled as a class that weights_only refuses.
 _PLAIN = (str, int, float, bool, bytes, type(None))
+_REMEDY = "name a file that training or seq2seq.average wrote, such as runs/.../checkpoints/best.ckpt"
 
 
 class NotFiniteWeightsError(CheckpointError):
@@ -305,11 +306,11 @@ def _read(path: Path, *, mmap: bool) -> dict[str, Any]:
 def _check(payload: Any, path: Path) -> None:
     """Refuse a dictionary without the keys and types that every format promises."""
     if not isinstance(payload, Mapping) or not isinstance(payload.get(KEY), dict):
-        raise CheckpointError(f"{path}: is not a checkpoint of this program (it has no '{KEY}' entry)")
+        raise CheckpointError(f"{path}: is not a checkpoint of this program (it has no '{KEY}' entry); {_REMEDY}")
     _check_meta(payload[KEY], path)
     weights = payload.get("state_dict")
     if not isinstance(weights, Mapping) or not weights:
-        raise CheckpointError(f"{path}: has no weights (no 'state_dict')")
+        raise CheckpointError(f"{path}: has no weights (no 'state_dict'); {_REMEDY}")
     if not all(isinstance(name, str) and isinstance(weight, torch.Tensor) for name, weight in weights.items()):
         raise CheckpointError(f"{path}: its 'state_dict' holds something other than tensors by name")
     for name, weight in weights.items():

@@ -259,6 +259,16 @@ def test_random_damage_never_passes(good, path):
             assert torch.equal(weight, good["state_dict"]["model." + name]), seed
 
 
+@pytest.mark.parametrize(("key", "missing"), [("seq2seq", "has no 'seq2seq' entry"), ("state_dict", "has no weights")])
+def test_another_programs_file_leads_to_a_checkpoint(good, path, key, missing):
+    write(path, {name: value for name, value in good.items() if name != key})
+    message = refusal(path)
+    assert missing in message
+    assert message.endswith(
+        "name a file that training or seq2seq.average wrote, such as runs/.../checkpoints/best.ckpt"
+    )
+
+
 def test_newer_format(good, path):
     write(path, changed(good, format=checkpoint.FORMAT + 1))
     assert f"format {checkpoint.FORMAT + 1}, but this version reads up to {checkpoint.FORMAT}" in refusal(path)
