@@ -43,6 +43,13 @@ class RunPlan(Sections):
         """Packages whose mixers may be imported: those that the settings name, which the user has written."""
         return packages_of(self.config["mixer"])
 
+    @property
+    def start(self) -> str | None:
+        """Checkpoint with the model and the tokenizer of a fine-tuned run: its own, once `init_from` is gone."""
+        start, resume = self.run.init_from, self.run.resume
+        own = start and not os.path.exists(start) and resume not in (None, "auto")
+        return resume if own else start
+
     @cached_property
     def config_yaml(self) -> str:
         """Text of config.yaml."""
@@ -83,9 +90,11 @@ def make_plan(
             "optim.name=muon updates whole matrices, of which trainer.strategy=fsdp gives each process a part: set "
             "trainer.strategy=ddp, or optim.name=adam"
         )
-    start = sections.run.init_from
-    if start is not None and not os.path.exists(start):
-        raise ValueError(f"init_from={start}: no such file")
+    start, resume = sections.run.init_from, sections.run.resume
+    if start is not None and not os.path.exists(start) and resume in (None, "auto"):
+        # The folder that `auto` looks in has a name that follows from the checkpoint
+        rest = "; a run that began from it goes on without it by resume=<run>/checkpoints/last.ckpt" if resume else ""
+        raise ValueError(f"init_from={start}: no such file{rest}")
     require_creatable(Path(sections.run.runs), "runs")
     # One that cannot be written serves while it is whole.
     if not os.path.isdir(sections.run.cache):

@@ -84,7 +84,7 @@ class Run:
         self.accelerator = hardware.resolve_accelerator(plan.trainer)
         self.precision = hardware.resolve_precision(plan.trainer.precision, self.accelerator)
         hardware.require_autocast(plan.trainer, self.precision)
-        self.start = checkpoint.load(plan.run.init_from, trust=plan.trust) if plan.run.init_from else None
+        self.start = checkpoint.load(plan.start, trust=plan.trust) if plan.start else None
         if self.start:
             plan = self.plan = finetune.adopt(plan, self.start)
         self.search = checks.bounded_search(plan)

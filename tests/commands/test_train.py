@@ -27,6 +27,7 @@ from conftest import PATIENCE
 from rich.console import Console
 
 from seq2seq import checkpoint
+from seq2seq.config.chosen import chosen_settings
 from seq2seq.config.compose import resolved_settings
 from seq2seq.config.settings import read_section
 from seq2seq.config.trainer import DEFAULT_EPOCHS, TrainerSettings
@@ -909,6 +910,30 @@ def test_fine_tuning_keeps_the_tokenizer_and_starts_from_the_weights(corpus, tmp
     # These may differ from the checkpoint's
     free = ("model.dropout=0.5", "model.attention_dropout=0.1", "optim.peak_lr=1e-4")
     assert checked(new, tmp_path, *given, *free).start
+
+
+def test_a_fine_tuned_run_goes_on_without_the_checkpoint_it_began_from(corpus, tmp_path):
+    """As its own checkpoint has the model and the tokenizer; a new run needs the other."""
+    origin = tiny.save(tmp_path)
+    words = toycorpus.words(corpus, tmp_path, f"init_from={origin}", "trainer.test=false", "trainer.max_steps=2")
+    # As typed, so that all of the model that was not is the checkpoint's
+    chosen = chosen_settings(["data", "optim.lr", "trainer", "init_from"])
+
+    def run(*more: str) -> Run:
+        return Run(make_plan(resolved_settings([*words, *more]), mixer="transformer", chosen=chosen))
+
+    first = run()
+    first.execute()
+    origin.unlink()
+    last = f"resume={first.folder.last}"
+    again = run(last, "trainer.max_steps=3")
+    assert again.plan.config["model"] == first.plan.config["model"]
+    again.execute()
+    assert checkpoint.read(first.folder.last)["global_step"] == 3
+    with pytest.raises(ValueError, match=r"tiny\.ckpt: no such file; .* resume=<run>/checkpoints/last\.ckpt"):
+        run("resume=auto")
+    with pytest.raises(ValueError, match=r"tiny\.ckpt: no such file$"):
+        run()
 
 
 def test_a_damaged_checkpoint_to_start_from_is_one_clear_error(corpus, tmp_path):
