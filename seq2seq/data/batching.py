@@ -303,9 +303,17 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         self.epoch = int(epoch)
 
     def seek(self, *, epoch: int, step: int) -> None:
-        """Let the next iteration (only) begin at this rank's batch `step` of `epoch`."""
+        """Let the next iteration (only) begin at this rank's batch `step` of `epoch`.
+
+        Raises:
+            ValueError: Under the present settings an epoch ends before it.
+        """
         if not 0 <= step <= len(self):
-            raise ValueError(f"step {step} is outside the epoch's {len(self)} batches")
+            raise ValueError(
+                f"step {step:,} of the checkpoint is outside the epoch, which has {len(self):,} batches with these "
+                "data settings: resume with the settings it was trained with, or begin a new run from its weights with "
+                "init_from=<checkpoint>"
+            )
         self.epoch = int(epoch)
         # `__iter__` resets it
         self.start = int(step)
