@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -45,10 +45,7 @@ def data_settings(
     name, changes = read_words(words)
     section = OmegaConf.create(_section(name, ckpt, meta, cache))
     # OmegaConf.merge would add an unknown key silently
-    unknown = [key for key in changes if key not in section]
-    if unknown:
-        known = ", ".join(str(key) for key in section)
-        raise ValueError(f"--data {unknown[0]}: there is no such setting; known are {known}")
+    _require_known(changes, "--data")
     languages = {"src": meta["src_lang"], "tgt": tgt_lang}
     # Text that is named is all that is scored, not what the run's other corpora have
     if "corpora" in section and not changes.keys().isdisjoint(("valid", "test")):
@@ -112,6 +109,9 @@ def _section(name: str | None, ckpt: str, meta: dict[str, Any], cache: Path) -> 
     # A run's config.yaml has the section under `data`; a file of the section alone has no such key
     if chosen.endswith((".yaml", ".yml")):
         loaded = read_yaml(Path(chosen))
+        # A run's may be of an older version, with keys that are no longer known
+        if "data" not in loaded:
+            _require_known(loaded, f"{chosen}:")
         return _mapping(loaded.get("data", loaded), chosen)
     # A name: compose its group with the defaults of training
     known = choices("data")
@@ -121,6 +121,14 @@ def _section(name: str | None, ckpt: str, meta: dict[str, Any], cache: Path) -> 
     config = compose_settings([f"data={chosen}"])
     config["cache"] = str(cache)
     return OmegaConf.to_container(config["data"], resolve=True)  # type: ignore[return-value]
+
+
+def _require_known(names: Iterable[Any], where: str) -> None:
+    """Raise ValueError for the first name that no setting of the section `data` has."""
+    known = keys(DataSettings)
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{where} {name}: there is no such setting; known are {', '.join(known)}")
 
 
 def _mapping(section: Any, path: object) -> dict[str, Any]:

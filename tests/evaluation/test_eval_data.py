@@ -103,3 +103,13 @@ def test_an_error_names_the_corpus(corpus):
     data = section(corpus, corpora={"more": {"train": str(corpus / "train"), "test": str(corpus / "nowhere")}})
     with pytest.raises(ValueError, match=r"^data\.corpora\.more: .*nowhere"):
         scored(corpus, data)
+
+
+def test_a_file_of_settings_takes_all_settings_and_no_others(corpus, tmp_path):
+    own = tmp_path / "own.yaml"
+    settings = {"name": "own", "src": "de", "tgt": "en", "test": str(corpus / "test")}
+    own.write_text(json.dumps(settings))
+    assert found(corpus, {}, str(own), "columns={de: a, en: b}")[0]["columns"] == {"de": "a", "en": "b"}
+    own.write_text(json.dumps({**settings, "tset": "x"}))
+    with pytest.raises(ValueError, match=r"own\.yaml: tset: there is no such setting; known are src, tgt, train"):
+        found(corpus, {}, str(own))
