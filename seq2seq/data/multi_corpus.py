@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from seq2seq.config.data import SPLITS, CorpusSettings, DataSettings, corpus_settings
-from seq2seq.config.values import shown
+from seq2seq.config.values import is_number, shown
 from seq2seq.data.languages import language_tag
 
 # The settings of an entry that locate its text: one that has `train` inherits none of them.
@@ -137,7 +136,7 @@ def _check_entry(name: str, entry: Any) -> None:
     if tag is not None and not (isinstance(tag, str) and re.fullmatch(r"<\S+>", tag)):
         raise ValueError(f"data.corpora.{name}.tag={tag!r}: write it in angle brackets, without spaces, as in <bt>")
     weight = entry.get("weight")
-    if weight is not None and not (isinstance(weight, int | float) and 0 < weight < math.inf):
+    if weight is not None and not (is_number(weight) and weight > 0):
         raise ValueError(f"data.corpora.{name}.weight={weight!r}: a finite number above 0 is needed")
 
 

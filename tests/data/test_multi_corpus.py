@@ -358,6 +358,7 @@ def test_joined_rows_come_back_whole(parts):
             r"data\.temperature=2 draws by size, but the corpora have weights",
         ),
         ({"corpora": {"a": {"train": "a", "weight": math.inf}}}, r"a\.weight=inf: a finite number above 0"),
+        ({"corpora": {"a": {"train": "a", "weight": True}}}, r"a\.weight=True: a finite number above 0"),
         ({"train": None, "valid": None, "corpora": {"bt": {"train": "x"}}}, r"data\.valid is not set"),
     ],
 )
