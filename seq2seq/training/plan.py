@@ -11,10 +11,12 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from seq2seq.config.data import DataSettings
 from seq2seq.config.mixer import check_mixer, packages_of
 from seq2seq.config.sections import SECTIONS, Sections, read_sections
-from seq2seq.config.settings import require_used, with_whole_numbers
+from seq2seq.config.settings import keys, require_used, with_whole_numbers
 from seq2seq.config.trainer import bounded
+from seq2seq.config.values import shown
 from seq2seq.experiments.folder import RunFolder, folder_of
 from seq2seq.files import require_creatable
 
@@ -133,6 +135,7 @@ def _require_effect(sections: Sections, typed: Collection[str]) -> None:
     """
     for each in (sections.data, sections.optim, sections.search, sections.trainer):
         require_used(each, typed)
+    _require_effect_of_data(sections.data, typed)
     optim, trainer = sections.optim, sections.trainer
     if "optim.peak_lr" in typed and optim.lr != optim.peak_lr:
         raise ValueError(
@@ -144,3 +147,23 @@ def _require_effect(sections: Sections, typed: Collection[str]) -> None:
             f"trainer.accumulate_start={trainer.accumulate_start} has no effect with trainer.accumulate="
             f"{trainer.accumulate}: leave it out, or set trainer.accumulate to a multiple of it"
         )
+
+
+def _require_effect_of_data(data: DataSettings, typed: Collection[str]) -> None:
+    """Check settings of the text that have an effect only where others are set, or are not.
+
+    Raises:
+        ValueError: One that the user typed has none.
+    """
+    idle: dict[str, str] = {}
+    if data.path is None:
+        reason = "without data.path: leave it out, or set data.path to the data set of the hub that it belongs to"
+        idle |= dict.fromkeys(("config", "data_dir", "revision"), reason)
+    if not data.corpora:
+        idle["temperature"] = "without data.corpora: leave it out, or name further corpora there"
+        if data.valid is not None and data.test is not None:
+            idle["holdout"] = "beside data.valid and data.test: leave it out, or set one of them to null"
+    for name, reason in idle.items():
+        value = getattr(data, name)
+        if f"data.{name}" in typed and value != keys(DataSettings)[name].default:
+            raise ValueError(f"data.{name}={shown(value)} has no effect {reason}")

@@ -190,6 +190,9 @@ def test_a_peak_that_no_schedule_reads_is_refused():
         (["optim=adam", "optim.period=5"], "optim.period=5 has no effect with optim.schedule=inverse_sqrt"),
         (["data.shuffle_buffer=9"], "data.shuffle_buffer=9 has no effect with data.streaming=false: .* to true"),
         (["data.lowercase=true"], "data.lowercase=true has no effect with data.convention=null: .* to tokenized or"),
+        (["data.temperature=5"], "data.temperature=5.0 has no effect without data.corpora: leave it out, or name"),
+        (["data=files", "data.train=a", "data.revision=b"], "data.revision=b has no effect without data.path: leave"),
+        (["data.holdout=5"], "data.holdout=5 has no effect beside data.valid and data.test: .* one of them to null"),
         (["trainer.accumulate_share=0.3"], "accumulate_share=0.3 has no effect with trainer.accumulate_start=null"),
         (
             ["trainer.accumulate_start=1"],
