@@ -291,6 +291,23 @@ def reorder(state: Tree, index: Tensor) -> Tree:
     return _map(state, lambda tensor: tensor.index_select(0, index), lambda cache: cache)
 
 
+def select(state: Tree, sentences: Tensor, beam: int = 1) -> Tree:
+    """Keep only these sentences of a state or a context.
+
+    Args:
+        state: A state, or a context, whose tensors have one row per sentence.
+        sentences: Their indices, in the order in which they stay.
+        beam: Hypotheses of each sentence, 1 for a context.
+    """
+    rows = hypotheses(sentences, beam)
+    kept = {id(ancestry): ancestry.of_rows(rows, len(sentences)) for ancestry in ancestries(state)}
+    return _map(
+        state,
+        lambda tensor: tensor.index_select(0, rows),
+        lambda cache: type(cache)(cache.values.index_select(0, sentences), kept[id(cache.ancestry)], cache.steps),
+    )
+
+
 def first(state: Tree, count: int, beam: int = 1) -> Tree:
     """Keep only the first `count` sentences of a state or a context; nothing is copied but the ancestry."""
     kept = {}

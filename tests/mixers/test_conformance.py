@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from seq2seq.build import build_model, layer_values
 from seq2seq.mixer import CrossMixer
 from seq2seq.resources import conf_dir
-from seq2seq.state import Cache, expand, first, move, reorder
+from seq2seq.state import Cache, expand, reorder, select
 
 
 def extra_cases() -> list[Case]:
@@ -169,7 +169,8 @@ class Stepper:
     def expected(self) -> Tensor:
         """Return what `forward` makes of the last position of each history."""
         if isinstance(self.mixer, CrossMixer):
-            return self.mixer(self.history, expand(self.context, self.beam))[:, -1]
+            rows = torch.arange(len(self.history), device=self.like.device) // self.beam
+            return self.mixer(self.history, select(self.context, rows))[:, -1]
         mask = torch.ones(self.history.shape[:2], device=self.like.device).bool()
         return self.mixer(self.history, mask)[:, -1]
 
@@ -181,15 +182,12 @@ class Stepper:
         self.state, self.history = reorder(self.state, index), self.history[index]
 
     def select(self, sentences: list[int]) -> None:
-        """Other sentences leave, as in the search."""
+        """Other sentences leave."""
         rows = torch.tensor(sentences, device=self.like.device)
-        places = torch.arange(len(rows), device=self.like.device)
-        move(self.state, rows, places, self.beam)
-        self.state = first(self.state, len(rows), self.beam)
+        self.state = select(self.state, rows, self.beam)
         self.history = self.history.unflatten(0, (-1, self.beam))[rows].flatten(0, 1)
         if isinstance(self.mixer, CrossMixer):
-            move(self.context, rows, places)
-            self.context = first(self.context, len(rows))
+            self.context = select(self.context, rows)
 
 
 @every_decoding_case
@@ -203,7 +201,6 @@ def test_step_is_forward(case, platform):
 
 
 @every_decoding_case
-@torch.no_grad()
 def test_step_after_reorder(case, platform):
     """Beams of several sentences are shuffled and sentences leave in the middle; every step still equals forward."""
     for mixer in case.variants():
