@@ -310,9 +310,9 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         """
         if not 0 <= step <= len(self):
             raise ValueError(
-                f"step {step:,} of the checkpoint is outside the epoch, which has {len(self):,} batches with these "
-                "data settings: resume with the settings it was trained with, or begin a new run from its weights with "
-                "init_from=<checkpoint>"
+                f"the checkpoint was made after batch {step:,} of an epoch, and with the data settings of this command "
+                f"an epoch has {len(self):,}: resume with the settings it was trained with, or begin a new run from "
+                "its weights with init_from=<checkpoint>"
             )
         self.epoch = int(epoch)
         # `__iter__` resets it

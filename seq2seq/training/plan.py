@@ -52,6 +52,11 @@ class RunPlan(Sections):
         own = start and not os.path.exists(start) and resume not in (None, "auto")
         return resume if own else start
 
+    @property
+    def folder(self) -> RunFolder:
+        """The folder that the settings name; a checkpoint named by `resume` is continued in its own."""
+        return RunFolder(folder_of(self.config, self.mixer))
+
     @cached_property
     def config_yaml(self) -> str:
         """Text of config.yaml."""

@@ -18,7 +18,7 @@ from lightning.pytorch.loggers.logger import Logger
 from seq2seq import checkpoint, distributed, files
 from seq2seq.build import max_positions
 from seq2seq.data.preparation import prepare_corpora, validate_corpora
-from seq2seq.experiments.folder import RunFolder, folder_of, translate_command
+from seq2seq.experiments.folder import RunFolder, translate_command
 from seq2seq.experiments.job_records import record_run
 from seq2seq.experiments.resume import Resumed, resolve_resume
 from seq2seq.training import checks, compilation, finetune, hardware
@@ -95,8 +95,7 @@ class Run:
         self.tokenize = checks.score_tokenizer(plan, data_plan.tgt)
         checks.check_positions(plan, data_plan)
         validate_corpora(data_plan)
-        folder = RunFolder(folder_of(plan.config, plan.mixer))
-        self.folder, last = resolve_resume(plan.run.resume, folder, named=plan.run.run is not None)
+        self.folder, last = resolve_resume(plan.run.resume, plan.folder, named=plan.run.run is not None)
         self._found = self.folder.version()
         self.resumed = Resumed.open(last, plan.config, self.folder) if last else None
         self.data_plan = checks.decide_max_tokens(plan, data_plan, self.resumed, self.accelerator)
