@@ -303,17 +303,9 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         self.epoch = int(epoch)
 
     def seek(self, *, epoch: int, step: int) -> None:
-        """Let the next iteration (only) begin at this rank's batch `step` of `epoch`.
-
-        Raises:
-            ValueError: Under the present settings an epoch ends before it.
-        """
+        """Let the next iteration (only) begin at this rank's batch `step` of `epoch`."""
         if not 0 <= step <= len(self):
-            raise ValueError(
-                f"the checkpoint was made after batch {step:,} of an epoch, and with the data settings of this command "
-                f"an epoch has {len(self):,}: resume with the settings it was trained with, or begin a new run from "
-                "its weights with init_from=<checkpoint>"
-            )
+            raise ValueError(f"step {step} is outside the epoch's {len(self)} batches")
         self.epoch = int(epoch)
         # `__iter__` resets it
         self.start = int(step)

@@ -113,7 +113,14 @@ class TranslationDataModule(LightningDataModule):
             log.info("reading the stream again up to batch %s, where the run goes on", f"{step:,}")
             self._training_stream().start = step
             return
-        self._training_sampler().seek(epoch=epoch, step=step)
+        sampler = self._training_sampler()
+        if step > len(sampler):
+            raise ValueError(
+                f"the checkpoint was made after batch {step:,} of an epoch, and with the data settings of this "
+                f"command an epoch has {len(sampler):,}: resume with the settings it was trained with, or begin a new "
+                "run from its weights with init_from=<checkpoint>"
+            )
+        sampler.seek(epoch=epoch, step=step)
 
     def refuse_rescaling(self, processes: int) -> None:
         """Raise ValueError if a run of `processes` ranks cannot be resumed by another number of them."""

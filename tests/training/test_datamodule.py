@@ -366,13 +366,6 @@ def test_lightning_sees_a_new_order_each_epoch_and_after_resuming(folder, tmp_pa
     assert resumed.orders == {2: expected(made, 2), 3: expected(made, 3)}
 
 
-def test_a_position_beyond_an_epoch_has_a_remedy(folder):
-    """As of a checkpoint that was made under another batch size, with force=true."""
-    made = module(folder)
-    with pytest.raises(ValueError, match=r"batch 9,999 .* resume with the settings it was trained with, or begin"):
-        made.seek(epoch=1, step=9999)
-
-
 @pytest.mark.parametrize("name", sorted(path.stem for path in (conf_dir() / "tokenizer").glob("*.yaml")))
 def test_shipped_tokenizer_settings_are_known(name):
     from seq2seq.config.tokenizer import TokenizerSettings
