@@ -29,10 +29,8 @@ def restore(run: RunResult, source: Path, references: Path, out: Path) -> Path:
     """Write the kept run with `test.src` and `test.ref` into `out`/<its name>, and return that folder.
 
     Raises:
-        ValueError: The run has no translations, or other scores than these references give.
         FileExistsError: There is such a folder.
     """
-    check(run, read_text(str(references), warn=print))
     target = out / run.name
     if target.exists():
         raise FileExistsError(f"{target} exists: remove it, or choose another --out")
@@ -75,12 +73,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--references", type=Path, required=True, help="text file with its references")
     parser.set_defaults(out=Path("runs/kept"))
     options = parser.parse_args(argv)
+    try:
+        # Once for all runs
+        references = read_text(str(options.references), warn=print)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
     collected = collect(options.runs, "test")
     for item in collected.unusable:
         print(f"left out: {item.name}: {item.reason}")
     restored = 0
     for run in collected.runs:
         try:
+            check(run, references)
             print(restore(run, options.source, options.references, options.out))
             restored += 1
         except (OSError, ValueError) as error:

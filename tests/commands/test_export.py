@@ -122,12 +122,15 @@ def test_a_folders_config_is_read_once_by_what_loads_it(ckpt, tmp_path, monkeypa
     assert names.count("config.json") == 1
 
 
-def test_names_that_are_paths_never_ask_the_hub(tmp_path, monkeypatch):
-    # A run that is not there, in a folder that is
+def test_names_that_are_paths_never_ask_the_hub():
+    for name in ("runs/x/checkpoints/best.ckpt", "runs/best.ckpt", "./model", "/tmp/x/y", "model"):
+        assert locate(name) == Path(name)
+
+
+def test_what_is_missing_in_a_folder_never_asks_the_hub(tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path)
-    for name in ("runs/x/checkpoints/best.ckpt", "runs/best.ckpt", "./model", "/tmp/x/y", "model", "mine/run"):
-        assert locate(name) == Path(name)
+    assert locate("mine/run") == Path("mine/run")
 
 
 def test_the_card_has_scores_with_signatures_and_leaves_the_license_open(ckpt):
