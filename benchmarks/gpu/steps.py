@@ -49,11 +49,13 @@ def run(job: Job) -> None:
     logging.getLogger("torch._dynamo").addHandler(limit)
     lengths, tokens = (LENGTHS, TOKENS) if job.on_gpu else ((6, 10), 60)
     timer = Timer(config, job)
+    # Compilation is the longest part, and may not end: what needs none comes first
+    if timer.trainer.compiled:
+        job.save(eager=eager_rate(timer.trainer, config, lengths[0], tokens, job))
     for length in lengths:
         job.save(**{f"length {length}": timer.measure(length, max(1, tokens // length)) | graphs()})
     job.save(compiled=timer.trainer.compiled, error=timer.error, limit=limit.found)
     if timer.trainer.compiled:
-        job.save(eager=eager_rate(timer.trainer, config, lengths[0], tokens, job))
         other_shapes(timer.trainer, config, limit, job)
 
 

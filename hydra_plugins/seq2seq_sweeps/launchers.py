@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -195,10 +196,38 @@ class _ReportingLauncher(_Base):
 
 
 class LocalLauncher(_ReportingLauncher):
-    """Launcher of jobs in processes of this machine, `array_parallelism` at the same time (null: all)."""
+    """Launcher of jobs in processes of this machine, `array_parallelism` at the same time (null: all).
+
+    Each job sees one GPU, the one with the fewest jobs, where there are GPUs and no `gpus_per_node` is set: submitit
+    alone would hide them all, and the jobs train on the CPU.
+    """
 
     _EXECUTOR = "local"
     _OWN = ("array_parallelism",)
+
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**params)
+        # Jobs that were submitted, by their GPU's number; empty where submitit decides
+        self._on_gpu: dict[int, list[Any]] = {}
+
+    def _executor(self) -> Any:
+        if self.params.get("gpus_per_node") is None:
+            self._on_gpu = {number: [] for number in visible_gpus()}
+        return super()._executor()
+
+    def _submit(self, executor: Any, records: Sequence[Job], arguments: Sequence[Any], common: set[str]) -> list[Any]:
+        if not self._on_gpu:
+            return super()._submit(executor, records, arguments, common)
+        submitted: list[Any] = []
+        for place in range(len(records)):
+            jobs_on = {gpu: sum(not job.done() for job in jobs) for gpu, jobs in self._on_gpu.items()}
+            chosen = min(jobs_on, key=lambda gpu: jobs_on[gpu])
+            executor.update_parameters(gpus_per_node=1, local_visible_gpus=[chosen])
+            one = slice(place, place + 1)
+            started = super()._submit(executor, records[one], arguments[one], common)
+            self._on_gpu[chosen] += started
+            submitted += started
+        return submitted
 
     def _room(self, running: int) -> int:
         most = self.params.get("array_parallelism")
@@ -220,6 +249,27 @@ class LocalLauncher(_ReportingLauncher):
         # The processes belong to this one, and would go on unseen
         for job in submitted:
             job.cancel()
+
+
+def visible_gpus() -> list[int]:
+    """List the numbers of the GPUs that this process may use, as CUDA_VISIBLE_DEVICES counts them.
+
+    Raises:
+        ValueError: The variable names them in another way.
+    """
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is None:
+        # Imported where it is needed: Hydra imports this module at every start
+        import torch
+
+        return list(range(torch.cuda.device_count()))
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    if not all(name.isdecimal() for name in names):
+        raise ValueError(
+            f"CUDA_VISIBLE_DEVICES={given}: jobs side by side need GPUs by number, such as 0,1; or set "
+            "hydra.launcher.gpus_per_node"
+        )
+    return [int(name) for name in names]
 
 
 class SlurmLauncher(_ReportingLauncher):

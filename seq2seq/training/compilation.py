@@ -15,6 +15,8 @@ from seq2seq.mixer import CrossMixer, SelfMixer
 from seq2seq.model import Seq2Seq
 
 log = logging.getLogger(__name__)
+# Most graphs of one layer: of a first shape, of all others, of a single row, and of one row and others beside it
+_GRAPHS = 4
 
 
 def resolve_compile(settings: TrainerSettings, accelerator: str, model: nn.Module) -> bool:
@@ -54,21 +56,28 @@ def unrolled(model: nn.Module) -> list[str]:
 
 
 def compile_parts(model: Seq2Seq) -> None:
-    """Compile encoder, decoder and output layer in place, so that names in the checkpoint stay.
+    """Compile each layer and the output layer in place, so that names in the checkpoint stay.
 
-    Dynamo keeps at most 8 graphs of a function for all models of the process, so those of earlier models are dropped.
+    Layers that differ in their weights alone share a graph. As one graph, six encoder and six decoder layers of the
+    base Transformer take 4.6 times as long to compile (docs/log.md), minutes before the first update.
+
+    Dynamo keeps a limited number of graphs of a function for all models of the process, so those of earlier models
+    are dropped, and the limit is raised to what layers that all differ may need.
     """
     from torch._dynamo.utils import counters
 
     torch.compiler.reset()
     counters.clear()  # what `count_graphs` reads
-    for part in (model.encoder, model.decoder, model.output):
+    layers = [*model.encoder.layers, *model.decoder.layers]
+    limits: Any = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, _GRAPHS * len(layers))
+    for part in (*layers, model.output):
         part.compile(dynamic=True)
 
 
 def is_compiled(model: Seq2Seq) -> bool:
     """Return True if `compile_parts` has been here."""
-    return model.encoder._compiled_call_impl is not None
+    return model.output._compiled_call_impl is not None
 
 
 def eager(model: Seq2Seq) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from seq2seq.faults import disk_error, disk_message, is_out_of_memory
+from seq2seq.faults import disk_error, disk_message, first_line, is_out_of_memory
 
 
 class TrainingFault(Exception):  # noqa: N818 - shown as a fault, not as a mistake of the program
@@ -28,7 +28,10 @@ def as_fault(error: BaseException, *, shape: Sequence[int] | None, max_tokens: i
     """
     if is_out_of_memory(error):
         if not shape:
-            return TrainingFault("out of memory while the run was prepared: free it of other programs")
+            return TrainingFault(
+                f"out of memory before the first batch ({first_line(error)}): other programs hold the memory, or the "
+                "device admits no further one; end some of them, or take another device"
+            )
         sentences, source, target = shape
         return TrainingFault(
             f"out of memory on a batch of {sentences} sentences, {source} + {target} pieces wide: lower "

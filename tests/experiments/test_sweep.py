@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -490,6 +490,62 @@ def test_number_of_local_jobs_at_a_time(tmp_path, monkeypatch, most, together):
     assert [each.return_value for each in results] == list(range(5))
     assert max(seen) == together
     assert len(submitted) == 5
+
+
+def simulated(monkeypatch, **settings: Any) -> tuple[Any, Any, list[Any]]:
+    """A launcher and an executor that starts nothing; the GPUs that submitit would show each job."""
+    pytest.importorskip("submitit")
+    seen: list[Any] = []
+
+    class Executor:
+        gpus: Any = "submitit's own"
+
+        def update_parameters(self, **given: Any) -> None:
+            assert given["gpus_per_node"] == 1
+            self.gpus = given["local_visible_gpus"]
+
+        def map_array(self, function: Any, *arguments: Any) -> list[Any]:
+            seen.extend(self.gpus for _ in arguments[0])
+            return [SimpleNamespace(job_id=str(number), done=lambda: False) for number in arguments[0]]
+
+    monkeypatch.setattr(launchers._ReportingLauncher, "_executor", lambda self: Executor())
+    launcher = launchers.LocalLauncher(submitit_folder="", **settings)
+    return launcher, launcher._executor(), seen
+
+
+def submit(launcher: Any, executor: Any, folder: Path, numbers: Sequence[int]) -> list[Any]:
+    records = [Job(folder / str(number), (), "waiting") for number in numbers]
+    for record in records:
+        record.write()
+    return launcher._submit(executor, records, [(number,) for number in numbers], set())
+
+
+def test_local_jobs_share_the_gpus(tmp_path, monkeypatch):
+    """Of GPUs 2 and 5, a job gets the one with fewer jobs that still run."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    launcher, executor, seen = simulated(monkeypatch)
+    jobs = submit(launcher, executor, tmp_path, range(4))
+    assert seen == [[2], [5], [2], [5]]
+    for number in (1, 3):
+        jobs[number].done = lambda: True
+    submit(launcher, executor, tmp_path, (4, 5, 6))
+    assert seen[4:] == [[5], [5], [2]]
+
+
+def test_gpus_of_local_jobs_without_the_variable_and_by_submitit(tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for count, settings, expected in ((1, {}, [0]), (0, {}, "submitit's own"),
+                                      (4, {"gpus_per_node": 2}, "submitit's own")):  # fmt: skip
+        monkeypatch.setattr("torch.cuda.device_count", lambda count=count: count)
+        launcher, executor, seen = simulated(monkeypatch, **settings)
+        submit(launcher, executor, tmp_path / f"{count}", range(2))
+        assert seen == [expected] * 2
+
+
+def test_gpus_by_another_name_are_refused(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937")
+    with pytest.raises(ValueError, match=r"CUDA_VISIBLE_DEVICES=GPU-8932f937: .* by number"):
+        launchers.visible_gpus()
 
 
 def test_zero_local_jobs_at_a_time_is_refused():

@@ -166,6 +166,17 @@ def test_other_errors_stay_what_they_are():
     assert "x.arrow: No such file" in str(as_fault(FileNotFoundError(2, "No such file", "x.arrow"), **given))
 
 
+def test_a_device_that_admits_no_further_program_is_not_a_large_batch(corpus, tmp_path, monkeypatch):
+    """As CUDA's multi-process service refuses a process, while the model is moved to the device."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be reported later")
+
+    monkeypatch.setattr("lightning.pytorch.strategies.Strategy.setup_environment", refused)
+    with pytest.raises(TrainingFault, match=r"before the first batch \(CUDA error: out of memory\): .* another device"):
+        execute(toycorpus.settings(corpus, tmp_path, "run=it"))
+
+
 # ---- the average of the weights
 
 
