@@ -17,7 +17,7 @@ from benchmarks.gpu.records import ROOT
 
 LIMIT_MIB = 60
 # What a machine that has torch, Lightning, SentencePiece, sacreBLEU and pytest lacks.
-PACKAGES = ("hydra-core", "omegaconf", "antlr4-python3-runtime", "datasets", "dill", "multiprocess")
+PACKAGES = ("hydra-core", "omegaconf", "antlr4-python3-runtime", "datasets", "dill", "multiprocess", "sacremoses")
 # Packages that are published as sources alone; they are pure Python.
 _FROM_SOURCE = ("antlr4-python3-runtime",)
 _PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
