@@ -54,6 +54,9 @@ def _run(options: argparse.Namespace) -> int:
     out = Path(options.out) if options.out else paths[0] / "checkpoints" / "average.ckpt"
     if options.last:
         paths = latest_checkpoints(paths[0], options.last)
+    files = [path.resolve() for path in paths]
+    if twice := [path for path, file in zip(paths, files, strict=True) if files.count(file) > 1]:
+        raise UsageError(f"{twice[-1]} is named twice, and would count twice; name each checkpoint once")
     # The output may be neither an input nor, even if it is not an input, a checkpoint of training
     require_output(out, "--out", inputs=paths)
     if is_from_training(out):

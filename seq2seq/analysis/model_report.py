@@ -77,6 +77,8 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
         values[key] = value
     if "mixer" not in values:
         raise UsageError("name a preset: mixer=<name>, e.g. mixer=dynamicconv")
+    if "seed" in values:
+        raise UsageError(f"seed={values['seed']} is a setting of a training; here it is --seed {values['seed']}")
     name = values["mixer"]
     if "hydra.searchpath" not in values:  # a search path may have further presets
         require_known(name, presets(), "mixer")

@@ -161,6 +161,13 @@ def test_a_single_checkpoint_is_no_average(paths, tmp_path, capsys):
     assert "needs two" in capsys.readouterr().err
 
 
+def test_a_checkpoint_that_is_named_twice_is_refused(paths, tmp_path, capsys):
+    again = paths[0].parent / "." / ".." / paths[0].parent.name / paths[0].name
+    assert average.main(["--out", str(tmp_path / "x.ckpt"), str(paths[0]), str(paths[1]), str(again)]) == 2
+    assert f"{again} is named twice" in capsys.readouterr().err
+    assert not (tmp_path / "x.ckpt").exists()
+
+
 def test_options_are_checked_before_torch_is_loaded():
     code = (
         "import sys; from seq2seq import average\n"

@@ -267,6 +267,7 @@ def test_refusals(tmp_path, capsys, monkeypatch):
         (["--ckpt", ckpt, "--text", long, "--out", str(tmp_path / "o")], "pieces, the most are"),
         (["mixer=lihgtconv"], "unknown mixer 'lihgtconv'; did you mean lightconv"),
         (["model=tiny"], "mixer=<name>"),
+        (["mixer=lightconv", "seed=3"], "here it is --seed 3"),
         (["mixer=lightconv", "--length", "8", "model.dmi=3"], "model.dmi is not a setting; did you mean model.dim"),
         (["mixer=lightconv", "model=tyni"], "model=tyni is not a choice; did you mean tiny"),
         (["mixer=lightconv", "model.dim=10", "--out", str(tmp_path / "o")], "num_heads"),
