@@ -90,12 +90,15 @@ def prepare_for_training(model: Seq2Seq, settings: TrainerSettings, *, compile: 
     """Change, in place, how a model computes while it is trained; its weights and their names stay."""
     if settings.bf16_residual:
         keep_stream_in_bf16(model)
-    if settings.checkpoint_activations:
-        # On the instance: `__call__` and its hooks stay, and names in the checkpoint too.
-        for layer in (*model.encoder.layers, *model.decoder.layers):
-            layer.forward = functools.partial(activation_checkpoint, layer.forward, use_reentrant=False)
     if compile:
         compile_parts(model)
+    if settings.checkpoint_activations:
+        # On the instance: `__call__` and its hooks stay, and names in the checkpoint too. Around the compiled call, if
+        # there is one: torch compiles no function that begins with a checkpoint
+        name = "_compiled_call_impl" if compile else "forward"
+        for layer in (*model.encoder.layers, *model.decoder.layers):
+            again = functools.partial(activation_checkpoint, getattr(layer, name), use_reentrant=False)
+            setattr(layer, name, again)
 
 
 def keep_stream_in_bf16(model: Seq2Seq) -> None:

@@ -16,6 +16,7 @@ from seq2seq import checkpoint
 from seq2seq.config.trainer import TrainerSettings
 from seq2seq.experiments.json_file import read_json
 from seq2seq.training import compilation
+from seq2seq.training.assembly import prepare_for_training
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
 
@@ -136,6 +137,43 @@ def trained(model: nn.Module, rows: int) -> compilation.Graphs:
     src = torch.full((rows, 4), 5)
     model.features(src, src > 0, src, src > 0).sum().backward()
     return compilation.count_graphs()
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_checkpointed_layers_are_computed_twice_compiled_or_not(monkeypatch, compiled):
+    """Each layer's forward pass runs again in the backward pass, as compiled, and gradients are those of plain layers."""
+    runs = 0
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        def run(*given: Any) -> Any:
+            nonlocal runs
+            runs += 1
+            return graph(*given)
+
+        return run
+
+    compile_ = nn.Module.compile
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **given: compile_(self, backend=backend, **given))
+    torch._dynamo.reset()
+    # Without dropout
+    model = small().eval()
+    expected = gradients(model)
+    prepare_for_training(model, settings(checkpoint_activations=True), compile=compiled)
+    if not compiled:
+        for layer in (*model.encoder.layers, *model.decoder.layers):
+            layer.around_self.register_forward_pre_hook(lambda *_: backend(lambda: None, None)())
+    assert torch.equal(gradients(model), expected)
+    # Two layers, there and back
+    assert runs == 4
+    assert not compiled or compilation.count_graphs() == (2, 0)
+    torch._dynamo.reset()
+
+
+def gradients(model: nn.Module) -> torch.Tensor:
+    """All gradients of one batch, in one row."""
+    model.zero_grad()
+    trained(model, 3)
+    return torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
 
 
 def test_calls_without_a_graph_are_counted(counter):
