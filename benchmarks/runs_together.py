@@ -2,12 +2,12 @@
 
     python -m benchmarks.runs_together RUNS.txt --out DIR --budget 430 --slots 15 --mps
 
-Each line of RUNS.txt has the settings of one run, as after `python -m seq2seq.train`. A run that the budget does not
-suffice for is told to save; the same command continues it. DIR gets
+Each line of RUNS.txt has the settings of one run, as after `python -m seq2seq.train`. A run that does not end within
+the budget is asked to save; the same command continues it. DIR gets
 
     runs/, logs/                  the runs, and what they print
     kept/                         of the finished ones what comparisons read (benchmarks.keep_runs)
-    runs_together.json            for each line: seconds, exit status, folder, scores; and the machine
+    runs_together.json            seconds and exit status of each process, the runs' scores, and the machine
     runs_together.tar.gz          all of that but the runs, as one file
 
 A run of a small model leaves a GPU waiting most of the time. --mps starts CUDA's multi-process service, by
@@ -31,14 +31,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import harness, keep_runs
-from seq2seq.experiments.json_file import read_json
+from seq2seq.experiments.json_file import read_json, read_json_or_none
 
 LEFT = 3
 # Seconds that runs have to save when the budget is at its end, and for what comes after.
 _GRACE, _RESERVE = 10.0, 25.0
 _POLL = 0.2
-# What a run is told when the budget is at its end: it saves, and says so.
+# A run saves at this signal, and ends with this status.
 _SAVE = signal.SIGTERM
+_SAVED = 128 + _SAVE
 
 
 class Started(NamedTuple):
@@ -60,8 +61,8 @@ class Together:
         deadline: Value of time.monotonic() at which runs must have ended.
 
     Attributes:
-        records: Of each run that was started, in the order of their ends: line, status, seconds; status None if it
-            was told to save.
+        records: Of each run that was started, in the order of their ends: settings, exit status, seconds, log, and
+            if it was asked to save.
     """
 
     def __init__(self, lines: Sequence[str], out: Path, *, slots: int, deadline: float) -> None:
@@ -89,7 +90,8 @@ class Together:
         return time.monotonic() + max(ended, default=0.0) < self.deadline
 
     def _start(self, line: str) -> None:
-        log = self.out / "logs" / f"{len(self.running) + len(self.records):03d}.log"
+        # Those of earlier commands stay
+        log = self.out / "logs" / f"{len(list((self.out / 'logs').iterdir())):03d}.log"
         with log.open("wb") as file:
             process = subprocess.Popen(
                 command(line, self.out),
@@ -104,20 +106,19 @@ class Together:
 
     def _collect(self) -> None:
         for one in [one for one in self.running if one.process.poll() is not None]:
-            self._record(one, one.process.returncode)
+            self._record(one)
             if one.process.returncode:
                 print(*one.log.read_text(encoding="utf-8", errors="replace").splitlines()[-10:], sep="\n")
 
-    def _record(self, one: Started, status: int | None) -> None:
+    def _record(self, one: Started, *, asked: bool = False) -> None:
         self.running.remove(one)
-        seconds = round(time.monotonic() - one.began, 1)
-        self.records.append({"settings": one.line, "status": status, "seconds": seconds, "log": one.log.name})
-        print(
-            f"{'told to save' if status is None else f'exit status {status}'} after {seconds} s: {one.line}", flush=True
-        )
+        seconds, status = round(time.monotonic() - one.began, 1), one.process.returncode
+        record = {"settings": one.line, "status": status, "asked to save": asked, "seconds": seconds}
+        self.records.append(record | {"log": one.log.name})
+        print(f"exit status {status}{', asked to save,' if asked else ''} after {seconds} s: {one.line}", flush=True)
 
     def _stop(self) -> None:
-        """Tell what still runs to save, and end what does not."""
+        """Ask the processes that still run to save, and kill those that do not exit."""
         self._collect()
         for one in self.running:
             one.process.send_signal(_SAVE)
@@ -129,7 +130,7 @@ class Together:
                 # Also what it has started
                 os.killpg(one.process.pid, signal.SIGKILL)
             one.process.wait()
-            self._record(one, None)
+            self._record(one, asked=True)
 
 
 def command(line: str, out: Path) -> list[str]:
@@ -220,14 +221,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, handler)
     ended = scores(options.out / "runs")
     new = [str(options.out / "runs" / one["run"]) for one in ended if not (options.out / "kept" / one["run"]).exists()]
-    if new:
-        keep_runs.main([*new, "--out", str(options.out / "kept")])
-    report = {"records": together.records, "not started": together.waiting, "runs": ended, **harness.machine(device())}
-    harness.write(options.out, "runs_together", report)
+    failed = bool(new) and keep_runs.main([*new, "--out", str(options.out / "kept")]) != 0
+    earlier = (read_json_or_none(options.out / "runs_together.json") or {}).get("records", [])
+    report = {"records": earlier + together.records, "not started": together.waiting, "runs": ended}
+    harness.write(options.out, "runs_together", report | harness.machine(device()))
     archive(options.out)
-    failed = any(record["status"] for record in together.records)
-    left = together.waiting or any(record["status"] is None for record in together.records)
-    return 1 if failed else LEFT if left else 0
+    saved = [record for record in together.records if record["asked to save"] and record["status"] == _SAVED]
+    failed = failed or any(record["status"] for record in together.records if record not in saved)
+    return 1 if failed else LEFT if saved or together.waiting else 0
 
 
 def device() -> str:

@@ -207,26 +207,35 @@ class LocalLauncher(_ReportingLauncher):
 
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
-        # Jobs that were submitted, by their GPU's number; empty where submitit decides
-        self._on_gpu: dict[int, list[Any]] = {}
+        # Name of the GPU of the job that is submitted next, which receives a copy of this object
+        self._gpu: str | None = None
+        # Jobs that were submitted, by GPU; empty where submitit decides
+        self._on_gpu: dict[str, list[Any]] = {}
 
-    def _executor(self) -> Any:
-        if self.params.get("gpus_per_node") is None:
-            self._on_gpu = {number: [] for number in visible_gpus()}
-        return super()._executor()
+    def __call__(self, *arguments: Any) -> JobReturn:
+        """Run a job, in its own process, as hydra-submitit-launcher does."""
+        if self._gpu is not None:
+            # Before torch looks for GPUs; submitit has set it to nothing
+            os.environ["CUDA_VISIBLE_DEVICES"] = self._gpu
+        return super().__call__(*arguments)
+
+    def _run(self, records: Sequence[Job], arguments: Sequence[Any], submitted: list[Any]) -> list[JobReturn]:
+        gpus = visible_gpus() if self.params.get("gpus_per_node") is None else []
+        self._on_gpu = {gpu: [] for gpu in gpus}
+        return super()._run(records, arguments, submitted)
 
     def _submit(self, executor: Any, records: Sequence[Job], arguments: Sequence[Any], common: set[str]) -> list[Any]:
         if not self._on_gpu:
             return super()._submit(executor, records, arguments, common)
         submitted: list[Any] = []
-        for place in range(len(records)):
-            jobs_on = {gpu: sum(not job.done() for job in jobs) for gpu, jobs in self._on_gpu.items()}
-            chosen = min(jobs_on, key=lambda gpu: jobs_on[gpu])
-            executor.update_parameters(gpus_per_node=1, local_visible_gpus=[chosen])
-            one = slice(place, place + 1)
-            started = super()._submit(executor, records[one], arguments[one], common)
-            self._on_gpu[chosen] += started
+        # A job's copy cannot have the others' processes
+        on_gpu, self._on_gpu = self._on_gpu, {}
+        for record, argument in zip(records, arguments, strict=True):
+            self._gpu = min(on_gpu, key=lambda gpu: sum(map(_runs, on_gpu[gpu])))
+            started = super()._submit(executor, [record], [argument], common)
+            on_gpu[self._gpu] += started
             submitted += started
+        self._on_gpu = on_gpu
         return submitted
 
     def _room(self, running: int) -> int:
@@ -251,25 +260,19 @@ class LocalLauncher(_ReportingLauncher):
             job.cancel()
 
 
-def visible_gpus() -> list[int]:
-    """List the numbers of the GPUs that this process may use, as CUDA_VISIBLE_DEVICES counts them.
+def _runs(job: Any) -> bool:
+    """Return True until a job has its result, which its process may outlast."""
+    return not (job.done() or job.paths.result_pickle.exists())
 
-    Raises:
-        ValueError: The variable names them in another way.
-    """
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is None:
-        # Imported where it is needed: Hydra imports this module at every start
-        import torch
 
-        return list(range(torch.cuda.device_count()))
-    names = [name.strip() for name in given.split(",") if name.strip()]
-    if not all(name.isdecimal() for name in names):
-        raise ValueError(
-            f"CUDA_VISIBLE_DEVICES={given}: jobs side by side need GPUs by number, such as 0,1; or set "
-            "hydra.launcher.gpus_per_node"
-        )
-    return [int(name) for name in names]
+def visible_gpus() -> list[str]:
+    """List the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    # Imported where it is needed: Hydra imports this module at every start
+    import torch
+
+    count = torch.cuda.device_count()
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
+    return [name.strip() for name in names[:count]]
 
 
 class SlurmLauncher(_ReportingLauncher):

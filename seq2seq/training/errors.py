@@ -29,8 +29,8 @@ def as_fault(error: BaseException, *, shape: Sequence[int] | None, max_tokens: i
     if is_out_of_memory(error):
         if not shape:
             return TrainingFault(
-                f"out of memory before the first batch ({first_line(error)}): other programs hold the memory, or the "
-                "device admits no further one; end some of them, or take another device"
+                f"out of memory before the first batch ({first_line(error)}): the model or the corpus is too large, or "
+                "other programs hold the memory; take a smaller one, more memory, or another device, or end some programs"
             )
         sentences, source, target = shape
         return TrainingFault(

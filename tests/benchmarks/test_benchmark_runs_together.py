@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,18 @@ from conftest import PATIENCE
 
 from benchmarks import runs_together
 
-# Notes how many there are, and has results after a moment.
+# Waits until two have run side by side, notes how many there are, and has results.
 ENDS = """
 import pathlib, sys, time
 name, out = sys.argv[1], pathlib.Path(sys.argv[2])
 mine = out / "active" / name
 mine.mkdir(parents=True)
+while not (out / "two").exists() and name.startswith("ends"):
+    count = len(list(mine.parent.iterdir()))
+    if count > 1:
+        (out / "two").touch()
+    time.sleep(0.01)
 print("active:", len(list(mine.parent.iterdir())), flush=True)
-time.sleep(0.2)
 mine.rmdir()
 (out / "runs" / name).mkdir(parents=True)
 (out / "runs" / name / "results.json").write_text('{"test": {"bleu": 12.5}, "command": "train"}')
@@ -39,7 +44,7 @@ signal.signal(signal.SIGTERM, save)
 time.sleep(600)
 """
 FAILS = "import sys; print('no such mixer'); sys.exit(2)"
-PROGRAMS = {"ends": ENDS, "lasts": LASTS, "fails": FAILS}
+PROGRAMS = {"ends": ENDS, "alone": ENDS, "lasts": LASTS, "fails": FAILS, "breaks": LASTS.replace("143", "1")}
 
 
 @pytest.fixture
@@ -77,21 +82,43 @@ def test_no_more_than_the_slots_run_at_a_time_and_all_are_kept(tmp_path, kept):
     logs = [path.read_text() for path in (tmp_path / "out" / "logs").iterdir()]
     assert len(logs) == 5
     assert {line.split()[1] for line in logs} <= {"1", "2"}
+    assert (tmp_path / "out" / "two").exists()
     with tarfile.open(tmp_path / "out" / "runs_together.tar.gz") as file:
         assert "runs_together.json" in file.getnames()
         assert not [name for name in file.getnames() if name.startswith("runs/")]
 
 
-def test_at_the_end_of_the_budget_runs_save_and_others_do_not_start(tmp_path, kept, monkeypatch):
+def test_a_second_command_adds_to_what_the_first_recorded(tmp_path, kept):
+    together(tmp_path, "alone-1")
+    status, report = together(tmp_path, "alone-2")
+    assert status == 0
+    assert [(record["settings"], record["log"]) for record in report["records"]] == [
+        ("alone-1", "000.log"),
+        ("alone-2", "001.log"),
+    ]
+
+
+def test_no_run_is_started_that_would_not_end(tmp_path):
+    some = runs_together.Together(["next"], tmp_path, slots=2, deadline=time.monotonic() + 1000)
+    some.records = [{"seconds": 900.0, "status": 0}, {"seconds": 2000.0, "status": 1}]
+    assert some._time_for_another()
+    some.records.append({"seconds": 1100.0, "status": 0})
+    assert not some._time_for_another()
+
+
+@pytest.mark.parametrize(("program", "exit_status"), [("lasts", runs_together.LEFT), ("breaks", 1)])
+def test_at_the_end_of_the_budget_runs_save_and_others_do_not_start(tmp_path, kept, monkeypatch, program, exit_status):
     monkeypatch.setattr(runs_together, "_GRACE", PATIENCE)
     ready = tmp_path / "out" / "ready"
     # The deadline comes as soon as the first run can save
     monkeypatch.setattr(runs_together.Together, "deadline", Deadline(ready), raising=False)
-    status, report = together(tmp_path, "lasts-1", "ends-1", budget=2 * PATIENCE, slots=1)
-    assert status == runs_together.LEFT
-    assert (tmp_path / "out" / "saved").read_text() == "lasts-1"
-    assert [(record["settings"], record["status"]) for record in report["records"]] == [("lasts-1", None)]
-    assert report["not started"] == ["ends-1"]
+    status, report = together(tmp_path, f"{program}-1", "alone-1", budget=2 * PATIENCE, slots=1)
+    assert status == exit_status
+    assert (tmp_path / "out" / "saved").read_text() == f"{program}-1"
+    (record,) = report["records"]
+    assert (record["settings"], record["asked to save"]) == (f"{program}-1", True)
+    assert record["status"] == (143 if program == "lasts" else 1)
+    assert report["not started"] == ["alone-1"]
     assert kept == []
 
 
@@ -109,11 +136,11 @@ class Deadline:
 
 
 def test_a_run_that_fails_is_shown_and_the_others_go_on(tmp_path, kept, capsys):
-    status, report = together(tmp_path, "fails-1", "ends-1", slots=1)
+    status, report = together(tmp_path, "fails-1", "alone-1", slots=1)
     assert status == 1
     assert [record["status"] for record in report["records"]] == [2, 0]
     assert "no such mixer" in capsys.readouterr().out
-    assert kept == ["ends-1"]
+    assert kept == ["alone-1"]
 
 
 def test_lines_that_cannot_be_run_are_refused(tmp_path, kept, capsys, monkeypatch):

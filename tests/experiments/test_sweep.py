@@ -18,7 +18,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -492,60 +494,63 @@ def test_number_of_local_jobs_at_a_time(tmp_path, monkeypatch, most, together):
     assert len(submitted) == 5
 
 
-def simulated(monkeypatch, **settings: Any) -> tuple[Any, Any, list[Any]]:
-    """A launcher and an executor that starts nothing; the GPUs that submitit would show each job."""
+class Simulated:
+    """Executor that starts nothing: it copies the launcher for each job, as submitit does, and notes its GPU."""
+
+    def __init__(self) -> None:
+        self.seen: list[str | None] = []
+        self.jobs: list[Any] = []
+
+    def map_array(self, function: Any, *arguments: Any) -> list[Any]:
+        for number in arguments[0]:
+            # What a process of its own would do, with what submitit puts there
+            with patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""}):
+                self.seen.append(cloudpickle.loads(cloudpickle.dumps(function))(number))
+            paths = SimpleNamespace(result_pickle=SimpleNamespace(exists=lambda: False))
+            self.jobs.append(SimpleNamespace(job_id=str(number), done=lambda: False, paths=paths))
+        return self.jobs[-len(arguments[0]) :]
+
+
+def gpus_of_jobs(monkeypatch: Any, folder: Path, count: int, numbers: Sequence[int], **settings: Any) -> Simulated:
+    """Launch jobs on a machine with `count` visible GPUs; jobs 1 and 3 have results once four are there."""
     pytest.importorskip("submitit")
-    seen: list[Any] = []
+    monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+    executor = Simulated()
+    base = launchers._ReportingLauncher
+    monkeypatch.setattr(base, "_executor", lambda self: executor)
+    monkeypatch.setattr(base, "__call__", lambda *_: os.environ["CUDA_VISIBLE_DEVICES"], raising=False)
 
-    class Executor:
-        gpus: Any = "submitit's own"
+    def run(self: Any, records: Sequence[Job], arguments: Sequence[Any], submitted: list[Any]) -> list[Any]:
+        for part in [part for part in (slice(0, 4), slice(4, None)) if records[part]]:
+            self._submit(self._executor(), records[part], arguments[part], set())
+            for job in executor.jobs[1:4:2]:
+                job.paths.result_pickle.exists = lambda: True
+        return []
 
-        def update_parameters(self, **given: Any) -> None:
-            assert given["gpus_per_node"] == 1
-            self.gpus = given["local_visible_gpus"]
-
-        def map_array(self, function: Any, *arguments: Any) -> list[Any]:
-            seen.extend(self.gpus for _ in arguments[0])
-            return [SimpleNamespace(job_id=str(number), done=lambda: False) for number in arguments[0]]
-
-    monkeypatch.setattr(launchers._ReportingLauncher, "_executor", lambda self: Executor())
-    launcher = launchers.LocalLauncher(submitit_folder="", **settings)
-    return launcher, launcher._executor(), seen
-
-
-def submit(launcher: Any, executor: Any, folder: Path, numbers: Sequence[int]) -> list[Any]:
+    monkeypatch.setattr(base, "_run", run)
     records = [Job(folder / str(number), (), "waiting") for number in numbers]
     for record in records:
         record.write()
-    return launcher._submit(executor, records, [(number,) for number in numbers], set())
+    launchers.LocalLauncher(submitit_folder="", **settings)._run(records, [(number,) for number in numbers], [])
+    return executor
 
 
-def test_local_jobs_share_the_gpus(tmp_path, monkeypatch):
-    """Of GPUs 2 and 5, a job gets the one with fewer jobs that still run."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
-    launcher, executor, seen = simulated(monkeypatch)
-    jobs = submit(launcher, executor, tmp_path, range(4))
-    assert seen == [[2], [5], [2], [5]]
-    for number in (1, 3):
-        jobs[number].done = lambda: True
-    submit(launcher, executor, tmp_path, (4, 5, 6))
-    assert seen[4:] == [[5], [5], [2]]
+@pytest.mark.parametrize("names", ["2,5", "GPU-8932f937, GPU-02", None])
+def test_local_jobs_share_the_gpus(tmp_path, monkeypatch, names):
+    """A job gets the GPU with the fewest jobs that have no result yet."""
+    if names is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
+    first, second = (names or "0,1").replace(" ", "").split(",")
+    seen = gpus_of_jobs(monkeypatch, tmp_path, 2, range(7)).seen
+    assert seen == [first, second, first, second, second, second, first]
 
 
-def test_gpus_of_local_jobs_without_the_variable_and_by_submitit(tmp_path, monkeypatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    for count, settings, expected in ((1, {}, [0]), (0, {}, "submitit's own"),
-                                      (4, {"gpus_per_node": 2}, "submitit's own")):  # fmt: skip
-        monkeypatch.setattr("torch.cuda.device_count", lambda count=count: count)
-        launcher, executor, seen = simulated(monkeypatch, **settings)
-        submit(launcher, executor, tmp_path / f"{count}", range(2))
-        assert seen == [expected] * 2
-
-
-def test_gpus_by_another_name_are_refused(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937")
-    with pytest.raises(ValueError, match=r"CUDA_VISIBLE_DEVICES=GPU-8932f937: .* by number"):
-        launchers.visible_gpus()
+@pytest.mark.parametrize(("count", "settings"), [(0, {}), (4, {"gpus_per_node": 2})])
+def test_submitit_decides_where_there_are_no_gpus_or_their_number_is_set(tmp_path, monkeypatch, count, settings):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1" if count == 0 else "0,1,2,3")
+    assert gpus_of_jobs(monkeypatch, tmp_path, count, range(2), **settings).seen == ["", ""]
 
 
 def test_zero_local_jobs_at_a_time_is_refused():

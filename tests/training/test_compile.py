@@ -141,7 +141,7 @@ def trained(model: nn.Module, rows: int) -> compilation.Graphs:
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_checkpointed_layers_are_computed_twice_compiled_or_not(monkeypatch, compiled):
-    """Each layer's forward pass runs again in the backward pass, as compiled, and gradients are those of plain layers."""
+    """Each forward pass of a layer runs again in the backward pass, and gradients are those of plain layers."""
     runs = 0
 
     def backend(graph: Any, inputs: Any) -> Any:
@@ -191,7 +191,9 @@ def test_calls_without_a_graph_are_counted(counter):
 
 
 @pytest.mark.exhaustive
-def test_models_of_one_process_do_not_share_the_limit_of_graphs(counter):
+def test_models_of_one_process_do_not_share_the_limit_of_graphs(counter, monkeypatch):
+    # One graph a layer is allowed, and made
+    monkeypatch.setattr(compilation, "_GRAPHS", 1)
     with torch._dynamo.config.patch(recompile_limit=1):
         for dim in (8, 16, 24):
             model = small(f"model.dim={dim}")
