@@ -30,7 +30,7 @@ def as_fault(error: BaseException, *, shape: Sequence[int] | None, max_tokens: i
         if not shape:
             return TrainingFault(
                 f"out of memory before the first batch ({first_line(error)}): the model or the corpus is too large, or "
-                "other programs hold the memory; take a smaller one, more memory, or another device, or end some programs"
+                "other programs hold the memory; take a smaller one, more memory or another device, or end the others"
             )
         sentences, source, target = shape
         return TrainingFault(

@@ -173,7 +173,8 @@ def test_a_device_that_admits_no_further_program_is_not_a_large_batch(corpus, tm
         raise torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be reported later")
 
     monkeypatch.setattr("lightning.pytorch.strategies.Strategy.setup_environment", refused)
-    with pytest.raises(TrainingFault, match=r"before the first batch \(CUDA error: out of memory\): .* or another device"):
+    words = r"before the first batch \(CUDA error: out of memory\): .* or another device"
+    with pytest.raises(TrainingFault, match=words):
         execute(toycorpus.settings(corpus, tmp_path, "run=it"))
 
 
