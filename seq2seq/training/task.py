@@ -74,8 +74,7 @@ class TranslationTask(L.LightningModule):
         self.grad_norm = torch.zeros(())
         self._window_sums = torch.zeros(4, dtype=torch.float64)
         self.skipped = SkippedUpdates(max_skipped, remedies=remedies(optim))
-        # Of the last batch: sentences, source and target width
-        self.batch_shape: tuple[int, ...] | None = None
+        self.batch_shape: tuple[int, ...] | None = None  # of the last one: sentences, source and target width
 
     def configure_model(self) -> None:
         """Shard the model if the strategy does so; Lightning calls this before training and before the test."""
