@@ -31,7 +31,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import harness, keep_runs
-from seq2seq.experiments.json_file import read_json, read_json_or_none
+from seq2seq.experiments.json_file import read_json_or_none
+from seq2seq.experiments.results import RunResult, collect
 
 LEFT = 3
 # Seconds that runs have to save when the budget is at its end, and for what comes after.
@@ -163,15 +164,26 @@ def multi_process_service(out: Path) -> Iterator[None]:
             del os.environ[name]
 
 
-def scores(runs: Path) -> list[dict[str, Any]]:
-    """List folder, command and test scores of the runs that have ended."""
-    found = []
-    for path in sorted(runs.glob("*/results.json")):
-        results = read_json(path)
-        test = results.get("test") or {}
-        named = {key: test.get(key) for key in ("bleu", "chrf", "convention")}
-        found.append({"run": path.parent.name, "command": results.get("command"), **named})
-    return found
+def keep_finished(out: Path) -> tuple[list[dict[str, Any]], bool]:
+    """Keep what has ended and is not kept yet; list name, command and test scores of all, and say if one failed."""
+    failed = False
+    collected = collect([str(out / "runs")], "test")
+    for item in collected.unusable:
+        print(f"left out: {item.name}: {item.reason}")
+    for run in collected.runs:
+        try:
+            if not (out / "kept" / run.name).exists():
+                print(keep_runs.keep(run, out / "kept"))
+        except OSError as error:
+            print(f"left out: {run.name}: {error}")
+            failed = True
+    return [_described(run) for run in collected.runs], failed
+
+
+def _described(run: RunResult) -> dict[str, Any]:
+    test = run.results["test"]
+    named = {key: test.get(key) for key in ("bleu", "chrf", "convention")}
+    return {"run": run.name, "command": run.results.get("command"), **named}
 
 
 def read_lines(path: Path) -> list[str]:
@@ -209,7 +221,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.out is None or options.slots < 1 or options.budget <= _GRACE + _RESERVE:
         parser.error(f"--out is needed, --slots of at least 1, and --budget of more than {_GRACE + _RESERVE:.0f}")
     # A command that is told to end ends its runs first
-    handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(_SAVED))
     deadline = began + options.budget - _GRACE - _RESERVE
     try:
         together = Together(read_lines(options.runs), options.out, slots=options.slots, deadline=deadline)
@@ -219,11 +231,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     finally:
         signal.signal(signal.SIGTERM, handler)
-    ended = scores(options.out / "runs")
-    new = [str(options.out / "runs" / one["run"]) for one in ended if not (options.out / "kept" / one["run"]).exists()]
-    failed = bool(new) and keep_runs.main([*new, "--out", str(options.out / "kept")]) != 0
+    finished, failed = keep_finished(options.out)
     earlier = (read_json_or_none(options.out / "runs_together.json") or {}).get("records", [])
-    report = {"records": earlier + together.records, "not started": together.waiting, "runs": ended}
+    report = {"records": earlier + together.records, "not started": together.waiting, "runs": finished}
     harness.write(options.out, "runs_together", report | harness.machine(device()))
     archive(options.out)
     saved = [record for record in together.records if record["asked to save"] and record["status"] == _SAVED]

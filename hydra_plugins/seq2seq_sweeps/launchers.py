@@ -212,6 +212,10 @@ class LocalLauncher(_ReportingLauncher):
         # Jobs that were submitted, by GPU; empty where submitit decides
         self._on_gpu: dict[str, list[Any]] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A job's copy cannot have the processes of others
+        return self.__dict__ | {"_on_gpu": {}}
+
     def __call__(self, *arguments: Any) -> JobReturn:
         """Run a job, in its own process, as hydra-submitit-launcher does."""
         if self._gpu is not None:
@@ -228,14 +232,11 @@ class LocalLauncher(_ReportingLauncher):
         if not self._on_gpu:
             return super()._submit(executor, records, arguments, common)
         submitted: list[Any] = []
-        # A job's copy cannot have the others' processes
-        on_gpu, self._on_gpu = self._on_gpu, {}
         for record, argument in zip(records, arguments, strict=True):
-            self._gpu = min(on_gpu, key=lambda gpu: sum(map(_runs, on_gpu[gpu])))
+            self._gpu = min(self._on_gpu, key=lambda gpu: sum(map(_runs, self._on_gpu[gpu])))
             started = super()._submit(executor, [record], [argument], common)
-            on_gpu[self._gpu] += started
+            self._on_gpu[self._gpu] += started
             submitted += started
-        self._on_gpu = on_gpu
         return submitted
 
     def _room(self, running: int) -> int:

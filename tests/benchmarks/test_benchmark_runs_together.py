@@ -30,8 +30,12 @@ while not (out / "two").exists() and name.startswith("ends"):
     time.sleep(0.01)
 print("active:", len(list(mine.parent.iterdir())), flush=True)
 mine.rmdir()
-(out / "runs" / name).mkdir(parents=True)
-(out / "runs" / name / "results.json").write_text('{"test": {"bleu": 12.5}, "command": "train"}')
+run = out / "runs" / name
+run.mkdir(parents=True)
+(run / "config.yaml").write_text("{seed: 1, data: {name: toy}, mixer: {}}")
+(run / "metrics.csv").write_text("step,val/bleu\\n100,12.5\\n")
+score = '{"bleu": 12.5, "chrf": 40.0}'
+(run / "results.json").write_text(f'{{"mixer": "gru", "command": "train", "test": {score}, "valid": {score}}}')
 """
 # Saves when it is told to, and would go on for long.
 LASTS = """
@@ -47,21 +51,19 @@ FAILS = "import sys; print('no such mixer'); sys.exit(2)"
 PROGRAMS = {"ends": ENDS, "alone": ENDS, "lasts": LASTS, "fails": FAILS, "breaks": LASTS.replace("143", "1")}
 
 
-@pytest.fixture
-def kept(monkeypatch) -> list[str]:
-    """Let the first word of a line choose a program, and note what would be kept."""
-    found: list[str] = []
+@pytest.fixture(autouse=True)
+def programs(monkeypatch):
+    """Let the first word of a line choose a program."""
 
     def command(line: str, out: Path) -> list[str]:
         return [sys.executable, "-c", PROGRAMS[line.split("-")[0]], line, str(out)]
 
-    def keep(words: list[str]) -> int:
-        found.extend(Path(word).name for word in words[: words.index("--out")])
-        return 0
-
     monkeypatch.setattr(runs_together, "command", command)
-    monkeypatch.setattr(runs_together.keep_runs, "main", keep)
-    return found
+
+
+def kept(tmp_path: Path) -> list[str]:
+    """Names of the kept runs."""
+    return sorted(path.name for path in (tmp_path / "out" / "kept").glob("*"))
 
 
 def together(tmp_path: Path, *lines: str, budget: float = PATIENCE, slots: int = 2) -> tuple[int, dict[str, Any]]:
@@ -72,13 +74,13 @@ def together(tmp_path: Path, *lines: str, budget: float = PATIENCE, slots: int =
     return status, json.loads((tmp_path / "out" / "runs_together.json").read_text())
 
 
-def test_no_more_than_the_slots_run_at_a_time_and_all_are_kept(tmp_path, kept):
+def test_no_more_than_the_slots_run_at_a_time_and_all_are_kept(tmp_path):
     lines = [f"ends-{number}" for number in range(5)]
     status, report = together(tmp_path, *lines)
     assert status == 0
     assert [record["status"] for record in report["records"]] == [0] * 5
     assert sorted(one["bleu"] for one in report["runs"]) == [12.5] * 5
-    assert sorted(kept) == lines
+    assert kept(tmp_path) == lines
     logs = [path.read_text() for path in (tmp_path / "out" / "logs").iterdir()]
     assert len(logs) == 5
     assert {line.split()[1] for line in logs} <= {"1", "2"}
@@ -88,7 +90,7 @@ def test_no_more_than_the_slots_run_at_a_time_and_all_are_kept(tmp_path, kept):
         assert not [name for name in file.getnames() if name.startswith("runs/")]
 
 
-def test_a_second_command_adds_to_what_the_first_recorded(tmp_path, kept):
+def test_a_second_command_adds_to_what_the_first_recorded(tmp_path):
     together(tmp_path, "alone-1")
     status, report = together(tmp_path, "alone-2")
     assert status == 0
@@ -107,7 +109,7 @@ def test_no_run_is_started_that_would_not_end(tmp_path):
 
 
 @pytest.mark.parametrize(("program", "exit_status"), [("lasts", runs_together.LEFT), ("breaks", 1)])
-def test_at_the_end_of_the_budget_runs_save_and_others_do_not_start(tmp_path, kept, monkeypatch, program, exit_status):
+def test_at_the_end_of_the_budget_runs_save_and_others_do_not_start(tmp_path, monkeypatch, program, exit_status):
     monkeypatch.setattr(runs_together, "_GRACE", PATIENCE)
     ready = tmp_path / "out" / "ready"
     # The deadline comes as soon as the first run can save
@@ -119,7 +121,7 @@ def test_at_the_end_of_the_budget_runs_save_and_others_do_not_start(tmp_path, ke
     assert (record["settings"], record["asked to save"]) == (f"{program}-1", True)
     assert record["status"] == (143 if program == "lasts" else 1)
     assert report["not started"] == ["alone-1"]
-    assert kept == []
+    assert kept(tmp_path) == []
 
 
 class Deadline:
@@ -135,15 +137,15 @@ class Deadline:
         pass
 
 
-def test_a_run_that_fails_is_shown_and_the_others_go_on(tmp_path, kept, capsys):
+def test_a_run_that_fails_is_shown_and_the_others_go_on(tmp_path, capsys):
     status, report = together(tmp_path, "fails-1", "alone-1", slots=1)
     assert status == 1
     assert [record["status"] for record in report["records"]] == [2, 0]
     assert "no such mixer" in capsys.readouterr().out
-    assert kept == ["alone-1"]
+    assert kept(tmp_path) == ["alone-1"]
 
 
-def test_lines_that_cannot_be_run_are_refused(tmp_path, kept, capsys, monkeypatch):
+def test_lines_that_cannot_be_run_are_refused(tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit):
         together(tmp_path, "ends-1", "ends-1")
     assert "a line twice: ends-1" in capsys.readouterr().err
