@@ -3,10 +3,10 @@
     python -m benchmarks.digits --updates 400
 
 The fully attentional model is this project's, with an encoder of `quadratic` on 2 x 2 patches and a decoder that reads
-the picture to write one word of ten; with and without heads that start at the taps of a 3 x 3 kernel. The ResNet has as
+the image to write one word of ten; with and without heads that start at the taps of a 3 x 3 kernel. The ResNet has as
 many FLOPs: a convolution of stride 2 in place of the patches, residual blocks of two 3 x 3 convolutions, and the mean
 over positions. All are trained by AdamW on the same batches, with the same schedule, and scored on the same test
-pictures. FLOPs are those of a forward pass of one picture, in products; seconds are CPU seconds of the training.
+images. FLOPs are those of a forward pass of one image, in products; seconds are CPU seconds of the training.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Residual network on pictures (B, 1, 8, 8): logits (B, 10).
+    """Residual network on images (B, 1, 8, 8): logits (B, 10).
 
     Args:
         blocks: Number of blocks.
@@ -107,12 +107,12 @@ class Subject(NamedTuple):
 
 
 def patches(digits: Digits) -> Tensor:
-    """Return the pictures as ids of patches, (N, 16)."""
+    """Return the images as ids of patches, (N, 16)."""
     return torch.from_numpy(pack(digits.pixels, GRID))
 
 
 def pixels(digits: Digits) -> Tensor:
-    """Return the pictures as numbers between -1 and 1, (N, 1, 8, 8)."""
+    """Return the images as numbers between -1 and 1, (N, 1, 8, 8)."""
     return torch.from_numpy(digits.pixels).float()[:, None] / 127.5 - 1
 
 
@@ -142,7 +142,7 @@ def train(model: nn.Module, x: Tensor, labels: Tensor, *, updates: int, seed: in
 
 
 def measure(subject: Subject, digits: dict[str, Digits], *, updates: int, seed: int) -> dict[str, Any]:
-    """Train one model, and return its accuracy on the test pictures and its cost."""
+    """Train one model, and return its accuracy on the test images and its cost."""
     torch.manual_seed(seed)
     model = subject.make()
     labels = {split: torch.from_numpy(part.labels) for split, part in digits.items()}
@@ -180,9 +180,9 @@ def _cells(scores: list[dict[str, Any]]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train every model with every seed, and print the table."""
     parser = harness.parser_for("digits", __doc__)
-    parser.add_argument("--updates", type=int, default=400, metavar="N", help=f"of {BATCH} pictures each (400)")
+    parser.add_argument("--updates", type=int, default=400, metavar="N", help=f"of {BATCH} images each (400)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], metavar="N", help="one run of each model each (1)")
-    parser.add_argument("--held-out", type=int, default=300, metavar="N", help="pictures to test on (300)")
+    parser.add_argument("--held-out", type=int, default=300, metavar="N", help="images to test on (300)")
     options = parser.parse_args(arguments)
     digits = splits(held_out=options.held_out, seed=1)
     rows = []

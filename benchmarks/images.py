@@ -117,9 +117,9 @@ def draw(run: Path, path: Path) -> None:
     lines = tested.test_lines("src") or []
     hypotheses = tested.test_lines("hyp") or []
     # Each image is one line of the corpus; `unpack` turns its patches into pixels
-    pictures = unpack(torch.tensor(loaded.tokenizer.encode_src(lines[:SHOWN])).numpy(), loaded.tokenizer.patches)
-    for axes, picture, hyp in zip(above.subplots(2, SHOWN // 2).flat, pictures, hypotheses, strict=False):
-        axes.imshow(picture, cmap="gray", vmin=0, vmax=255)
+    images = unpack(torch.tensor(loaded.tokenizer.encode_src(lines[:SHOWN])).numpy(), loaded.tokenizer.patches)
+    for axes, image, hyp in zip(above.subplots(2, SHOWN // 2).flat, images, hypotheses, strict=False):
+        axes.imshow(image, cmap="gray", vmin=0, vmax=255)
         axes.set_title(hyp, fontsize=7, pad=2)
         axes.set_axis_off()
     panels = below.subplots(1, len(trained), sharex=True, sharey=True, squeeze=False)[0]

@@ -1,8 +1,9 @@
 """Check the file of a checkpoint before torch opens it: a zip, and in it a pickle. Imports no torch.
 
-torch's own reader runs no code, but it believes sizes, unpacks what is compressed, and calls what is harmless only
-once (`encode`, hashes, error messages with whole values). A file from anybody is therefore read here first, with a
-budget for whatever could grow: bytes, entries, operations, and values with sharing unfolded.
+torch's weights-only reader runs no foreign code, but a hostile file can exhaust memory or time in it: it trusts
+declared sizes, decompresses entries, and repeats calls that are harmless only once (`encode`, hashes, error messages
+with whole values). Files of unknown origin are therefore checked here first, with limits on bytes, entries, operations
+and values, shared ones counted each time.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ class CheckpointError(ValueError):
 
 
 def check_archive(path: Path, *, checksums: bool = True) -> None:
-    """Refuse a file that is not an uncompressed zip as torch writes it, whole, with right checksums, and plain.
+    """Refuse a file that is not a complete, uncompressed zip as torch writes it, with a pickle of plain values.
 
     Args:
-        checksums: Compare them, for which the whole file is read.
+        checksums: Verify the checksum of every entry, too, which reads the whole file.
 
     Raises:
-        CheckpointError: It is not; names the file.
+        CheckpointError: The file is refused; names it and the reason.
     """
     try:
         if path.is_dir():

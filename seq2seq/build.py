@@ -39,8 +39,8 @@ class Uninitialized(TorchFunctionMode):
 
 
 @contextmanager
-def without_memory() -> Iterator[None]:
-    """Build modules of shapes alone, on torch's meta device, and initialize none of their weights."""
+def on_meta_device() -> Iterator[None]:
+    """Build modules on torch's meta device, with shapes but no data, and initialize none of their weights."""
     # Drawing random numbers on the meta device would load torch's compiler, for seconds
     with torch.device("meta"), Uninitialized():
         yield
@@ -264,7 +264,7 @@ class _Builder:
         layers = []
         dim = self.model["dim"]
         depth = self.model["decoder_layers"]
-        # A stage halves a text, and both sides of a picture
+        # A stage halves a text, and both sides of an image
         shorter = (4 if self.patches else 2) ** (self.model.get("encoder_stages", 1) - 1)
         for layer in range(depth):
             mixer = self._mixer("decoder", layer, depth, dim=dim, causal=True)
@@ -331,7 +331,7 @@ class _Builder:
         if own != "grid":
             return self._positions("src_positions" if own else "positions")
         if not self.patches:
-            raise ValueError("model.src_positions=grid is for pictures (tokenizer=patches); choose another")
+            raise ValueError("model.src_positions=grid is for images (tokenizer=patches); choose another")
         return GridPositions(dim=self.model["dim"], width=_grid(self.patches)[1])
 
 
@@ -366,7 +366,7 @@ def _tables(config: Mapping[str, Any]) -> tuple[nn.Embedding | PatchProjection, 
     dim = config["model"]["dim"]
     if patches := config.get("patches"):
         if model["tie"] == "all":
-            raise ValueError("model.tie=all: a picture has no table to share with the target; set model.tie=target")
+            raise ValueError("model.tie=all: an image has no table to share with the target; set model.tie=target")
         # Older files lack the channels
         given = {"size": patches["size"], "bits": patches["bits"], "channels": patches.get("channels", 1)}
         source = PatchProjection(dim=dim, **given)
@@ -421,7 +421,7 @@ def _check_vocabularies(config: Mapping[str, Any]) -> None:
     for key in ("src_vocab_size", "tgt_vocab_size"):
         if type(config[key]) is not int or config[key] < 1:
             raise ValueError(f"{key} is {config[key]!r}; choose a whole number from 1")
-    # A row of the target's table, and of the source's unless that is a picture
+    # A row of the target's table, and of the source's unless that is an image
     pad = config["pad_id"]
     if type(pad) is not int or not 0 <= pad < config["tgt_vocab_size"]:
         raise ValueError(f"pad_id is {pad!r}; choose a whole number below tgt_vocab_size={config['tgt_vocab_size']}")
@@ -430,10 +430,10 @@ def _check_vocabularies(config: Mapping[str, Any]) -> None:
 
 
 def hidden_matrices(model: Seq2Seq) -> dict[Tensor, tuple[int, ...]]:
-    """Return the matrices of all hidden linear layers, and the sizes of the blocks of rows that are one matrix each.
+    """Return the weights of all hidden linear layers, each with the output sizes of the matrices in it (`blocks_of`).
 
-    Hidden are all but the output layer, which may be the table of embeddings, and what embeds patches of a picture.
-    Layers of one input or output have a vector.
+    Hidden layers are all but the output layer, which may share its weight with the embeddings, and the projection of
+    image patches. Weights with a single row or column are vectors, and left out.
     """
     outside = {model.output, *model.encoder.embedding.modules()}
     layers = [each for each in model.modules() if isinstance(each, nn.Linear) and each not in outside]

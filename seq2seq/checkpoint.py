@@ -21,7 +21,7 @@ import torch
 
 import seq2seq
 from seq2seq.archive import CheckpointError, check_archive, check_tree
-from seq2seq.build import TargetError, Uninitialized, build_model, without_memory
+from seq2seq.build import TargetError, Uninitialized, build_model, on_meta_device
 from seq2seq.config.search import KEPT, SearchSettings
 from seq2seq.config.settings import read_section
 from seq2seq.data.tokenizer import Tokenizer
@@ -237,7 +237,7 @@ def _build(
     tokenizer = _tokenizer(meta, path)
     # First without memory: settings may ask for any size, but the file must hold weights of that size
     _check_depth(meta["model"], len(weights), path)
-    with without_memory():
+    with on_meta_device():
         _check_weights(_model(meta, path, trust), weights, path)
     with Uninitialized():
         model = _model(meta, path, trust)

@@ -84,7 +84,7 @@ def require_startable(devices: int, nodes: int, *, sweep: bool) -> None:
 
 
 class Agreement:
-    """Maximum of each number over all ranks, by messages between CPUs, for which no device has to wait."""
+    """All-reduce of numbers by their maximum, over all ranks, on CPUs (Gloo), so that no device is synchronized."""
 
     def __init__(self) -> None:
         # Made on first use: torch.distributed may start after this object is built

@@ -1,4 +1,4 @@
-"""Draw words as small gray pictures, one line out for every line in; or a corpus of them, to learn reading from."""
+"""Draw words as small gray images, one line out for every line in; or a corpus of them, to learn reading from."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from seq2seq.cli import (
 )
 from seq2seq.streams import print_error, standard_input
 
-# Larger ones are slips: a picture is of a word, and a corpus of them is drawn at some thousands a second.
+# Larger ones are slips: an image is of a word, and a corpus of them is drawn at some thousands a second.
 MOST_PIXELS = 4096
-MOST_PICTURES = 10**7
+MOST_IMAGES = 10**7
 
 EPILOG = """\
 Size of the letters, place, ink, paper and noise are random: a function of --seed and the line's number. A line of the
@@ -47,7 +47,7 @@ def _parser() -> Parser:
     pixels = whole_number(1, MOST_PIXELS)
     add("--height", type=pixels, default=10, metavar="N", help="pixels from top to bottom (10)")
     add("--width", type=pixels, default=32, metavar="N", help="pixels from left to right (32)")
-    add("--seed", type=seed, default=1, metavar="N", help="another number, other pictures (1)")
+    add("--seed", type=seed, default=1, metavar="N", help="another number, other images (1)")
     corpus = parser.add_mutually_exclusive_group()
     corpus.add_argument("--corpus", type=nonempty, metavar="DIR", help="write a corpus here instead of reading lines")
     corpus.add_argument("--digits", type=nonempty, metavar="DIR", help="write scikit-learn's digits to this folder")
@@ -56,17 +56,17 @@ def _parser() -> Parser:
     )
     add(
         "--train",
-        type=whole_number(1, MOST_PICTURES),
+        type=whole_number(1, MOST_IMAGES),
         default=8000,
         metavar="N",
-        help="pictures to train on, of --corpus (8000)",
+        help="images to train on, of --corpus (8000)",
     )
     add(
         "--held-out",
         type=positive,
         default=200,
         metavar="N",
-        help="pictures for validation, and as many for test (200; also with --digits)",
+        help="images for validation, and as many for test (200; also with --digits)",
     )
     return parser
 
@@ -101,18 +101,18 @@ def _draw(options: argparse.Namespace) -> int:
         from seq2seq.data import digit_images
 
         written = digit_images.write_corpus(folder, held_out=options.held_out, seed=options.seed)
-        print(f"{', '.join(f'{size:,} {split}' for split, size in written.items())} pictures in {folder}")
+        print(f"{', '.join(f'{size:,} {split}' for split, size in written.items())} images in {folder}")
         return 0
     folder = require_folder(Path(options.corpus), "--corpus", files=files)
-    from seq2seq.data.word_images import WordPictures, write_corpus
+    from seq2seq.data.word_images import WordImages, write_corpus
 
-    pictures = WordPictures(height=options.height, width=options.width, seed=options.seed)
+    images = WordImages(height=options.height, width=options.width, seed=options.seed)
     sizes = {"valid": options.held_out, "test": options.held_out, "train": options.train}
-    different = write_corpus(folder, pictures, letters=options.letters, train=options.train, held_out=options.held_out)
-    print(f"{', '.join(f'{size:,} {split}' for split, size in sizes.items())} pictures in {folder}")
+    different = write_corpus(folder, images, letters=options.letters, train=options.train, held_out=options.held_out)
+    print(f"{', '.join(f'{size:,} {split}' for split, size in sizes.items())} images in {folder}")
     # There are only so many short texts; report repetitions instead of hiding them
     if different["train"] < options.train:
-        print_error(f"the training pictures repeat {different['train']:,} texts, for there are no more")
+        print_error(f"the training images repeat {different['train']:,} texts, for there are no more")
     return 0
 
 
@@ -121,13 +121,13 @@ def _draw_lines(options: argparse.Namespace) -> int:
     require_standard_output("write a corpus with --corpus")
     if (source := standard_input()) is None:
         raise UsageError("there is no standard input; write a corpus with --corpus")
-    from seq2seq.data.word_images import WordPictures
+    from seq2seq.data.word_images import WordImages
 
-    pictures = WordPictures(height=options.height, width=options.width, seed=options.seed)
-    # Bytes, because text mode ends lines at \r, too; the number seeds each picture
+    images = WordImages(height=options.height, width=options.width, seed=options.seed)
+    # Bytes, because text mode ends lines at \r, too; the number seeds each image
     for number, line in enumerate(source):
         text = line.decode("utf-8", "replace").strip()
-        sys.stdout.write(f"{pictures.line(text, number)}\n")
+        sys.stdout.write(f"{images.line(text, number)}\n")
     return 0
 
 

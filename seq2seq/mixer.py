@@ -147,7 +147,7 @@ class CrossMixer(nn.Module, ABC, Generic[ContextT, StateT]):
 
     @classmethod
     def shortened_values(cls, values: Mapping[str, Any], factor: int) -> dict[str, Any]:
-        """Return constructor arguments for a memory with a position for `factor` ones of the source, from `values`."""
+        """Return constructor arguments for a memory that is `factor` times shorter than the source, from `values`."""
         return dict(values)
 
     def read_weights(self, x: Tensor, context: ContextT) -> Tensor | None:
@@ -183,14 +183,14 @@ def require_length(length: int, max_len: int) -> None:
 
 
 def in_blocks(layer: nn.Linear, *sizes: int) -> nn.Linear:
-    """Note that the matrix of a layer is several side by side, of these output sizes, and return the layer.
+    """Record that a layer's weight is several matrices, concatenated along outputs of these sizes; return the layer.
 
-    Muon orthogonalizes each of them alone, so that it makes no difference which matrices a mixer stores together.
+    Muon orthogonalizes each of them alone, so it makes no difference which matrices a mixer stores together.
     """
     layer.blocks = sizes  # type: ignore[assignment]
     return layer
 
 
 def blocks_of(layer: nn.Linear) -> tuple[int, ...]:
-    """Return the output sizes of the matrices that a layer's matrix is made of; most are one."""
+    """Return the sizes that `in_blocks` has recorded; a layer without a record is one matrix."""
     return getattr(layer, "blocks", (layer.out_features,))

@@ -48,8 +48,8 @@ class Sublayer(nn.Module):
 
     Pre-norm: x + dropout(f(norm(x))). Post-norm: norm(x + dropout(f(x))), as Vaswani et al. 2017.
 
-    The layer keeps f itself and passes it in: the order of parameters, in which optimizers and checkpoints number
-    them, has the norms of a layer after all that it norms.
+    f is passed to `forward` and belongs to the layer, not to this module: the parameters of a layer's mixers and
+    feed-forward then come before those of its norms, the order that checkpoints of optimizers rely on.
 
     Args:
         dim: Width of x.

@@ -1,4 +1,4 @@
-"""Stages of an encoder: half as many positions from one stage to the next, and back again for alignments."""
+"""Pooling between the stages of an encoder, which halves its positions, and its inverse for alignments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Halving(NamedTuple):
-    """Mean of every two positions, padding apart; on a grid of every 2 x 2.
+    """Average pooling with stride 2 that ignores padding; on a grid of 2 x 2 positions.
 
     y_i = mean of those of x_2i and x_2i+1 that are real; a last position alone stays as it is.
 
@@ -19,7 +19,7 @@ class Halving(NamedTuple):
 
     Reference:
         Dai et al. 2020, Funnel-Transformer: Filtering out Sequential Redundancy for Efficient Language Processing
-        (sentences); Wang et al. 2021, Pyramid Vision Transformer (pictures).
+        (sentences); Wang et al. 2021, Pyramid Vision Transformer (images).
     """
 
     grid: tuple[int, int] | None = None
@@ -27,7 +27,7 @@ class Halving(NamedTuple):
     def __call__(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return (B, ceil(S / 2), D), or of a grid (B, S / 4, D), and the mask of x (B, S, D), right-padded."""
         if self.grid:
-            # Pictures have one size: a batch may have padding after it, and a rehearsal with made-up lengths lack some
+            # Images have one size: a batch may have padding after it, and a rehearsal with made-up lengths lack some
             size = self.grid[0] * self.grid[1]
             x, mask = F.pad(x, (0, 0, 0, max(0, size - x.shape[1]))), F.pad(mask, (0, max(0, size - mask.shape[1])))
             y = F.avg_pool2d(x[:, :size].transpose(1, 2).unflatten(2, self.grid), 2)  # (B, D, rows / 2, columns / 2)

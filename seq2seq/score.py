@@ -32,7 +32,7 @@ Examples:
   python -m seq2seq.score --ckpt best.ckpt --data multi30k --split valid
   python -m seq2seq.score --ckpt best.ckpt --data files test=corpus/test  # corpus/test.de and corpus/test.en
   python -m seq2seq.score --hypotheses out.de --references test.de --lang de --convention compound-split
-  python -m seq2seq.score --ckpt best.ckpt --force test.de test.en        # log-probabilities of given translations
+  python -m seq2seq.score --ckpt best.ckpt --forced-decoding test.de test.en    # log-probabilities of given pairs
   python -m seq2seq.score --compare baseline.en new.en --references test.en
 
 Text is detokenized, one sentence a line; lines end at the byte \\n only; .gz, .xz and .zst are read as they are.
@@ -41,10 +41,10 @@ empty; 2 wrong options or files; 130 interrupted."""
 
 # Options that are ScoreSettings.
 SETTINGS = ("metrics", "tokenize", "lang", "lowercase", "convention")
-# Options of a model that computes log-probabilities of given translations (--force); all others would have no effect.
+# Options of a model that computes log-probabilities of given translations (--forced-decoding); no other has an effect
 FORCED = (
     "ckpt",
-    "force",
+    "forced_decoding",
     "json",
     "align",
     "max_tokens",
@@ -95,9 +95,9 @@ def _parser() -> Parser:
     add("--split", choices=("train", "valid", "test"), default="test", help="which part of it (test)")
     add("--limit", type=positive, metavar="N", help="only its first N sentences")
     add("--save", type=nonempty, metavar="FILE", help="write the translations here")
-    text = "instead of a data set: print log-probabilities of given translations, by sentence and piece (--json: more)"
-    add("--force", nargs=2, type=nonempty, metavar=("SOURCES", "TRANSLATIONS"), help=text)
-    add("--align", action="store_true", help="with --force --json: align words, in Pharaoh format")
+    text = "instead of a data set: log-probabilities of given translations, by sentence and piece (--json: more)"
+    add("--forced-decoding", nargs=2, type=nonempty, metavar=("SOURCES", "TRANSLATIONS"), help=text)
+    add("--align", action="store_true", help="with --forced-decoding --json: align words, in Pharaoh format")
     # The variable that conf/train.yaml reads, too
     cache = os.environ.get("SEQ2SEQ_CACHE") or ".cache"
     add(
@@ -124,8 +124,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--ckpt takes its references from --data; give --hypotheses with --references")
     if options.compare and len(options.compare) < 2:
         parser.error("--compare needs two files or more")
-    if options.align and not (options.force and options.json):
-        parser.error("--align goes with --force and --json")
+    if options.align and not (options.forced_decoding and options.json):
+        parser.error("--align goes with --forced-decoding and --json")
     _refuse_idle(parser, options)
     if options.convention and options.compare:
         parser.error("--convention goes with --hypotheses or --ckpt; --compare resamples sacreBLEU's scores")
@@ -135,25 +135,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _refuse_idle(parser: Parser, options: argparse.Namespace) -> None:
-    """Refuse options without a use: of a model where files are scored, --resamples elsewhere, most with --force."""
+    """Refuse options without an effect: a model's where files are scored, --resamples, most with --forced-decoding."""
     if not options.compare and options.resamples != parser.get_default("resamples"):
         parser.error("--resamples goes with --compare")
     groups = [group for group in parser._action_groups if (group.title or "").endswith("with --ckpt")]
     for action in () if options.ckpt else [action for group in groups for action in group._group_actions]:
         if getattr(options, action.dest) != action.default:
             parser.error(f"{action.option_strings[-1]} goes with --ckpt; files are scored as they are")
-    for action in parser._actions if options.force else ():
+    for action in parser._actions if options.forced_decoding else ():
         if action.dest not in FORCED and getattr(options, action.dest, action.default) != action.default:
             option = action.option_strings[-1]
             parser.error(
-                f"{option} has no effect with --force, which neither searches nor compares; leave {option} out"
+                f"{option} has no effect with --forced-decoding, which neither searches nor compares; "
+                f"leave {option} out"
             )
 
 
 def _run(options: argparse.Namespace) -> int:
     """Score as the options say, and print the report as text or JSON."""
     require_standard_output("the scores are printed there: open it")
-    if options.force:
+    if options.forced_decoding:
         return _force(options)
     from seq2seq.evaluation.score_table import report_text
 
@@ -168,9 +169,11 @@ def _force(options: argparse.Namespace) -> int:
     """Print the log-probabilities of given translations, a line for each."""
     from seq2seq.evaluation.scoring import read_text
 
-    sources, targets = (read_text(path, warn=warn) for path in options.force)
+    sources, targets = (read_text(path, warn=warn) for path in options.forced_decoding)
     if len(sources) != len(targets):
-        raise UsageError(f"{options.force[0]} has {len(sources):,} lines and {options.force[1]} {len(targets):,}")
+        raise UsageError(
+            f"{options.forced_decoding[0]} has {len(sources):,} lines and {options.forced_decoding[1]} {len(targets):,}"
+        )
     translator = load_translator(options)
     from seq2seq.inference.forced_text import force_lines
 

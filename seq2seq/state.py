@@ -144,8 +144,8 @@ class Cache:
         """Allocate `slots` slots of `width` numbers for each sentence, one hypothesis each.
 
         Args:
-            slots: As many as the longest target has positions, or, for a mixer that reads only the last K, K of them,
-                which are then written in turns.
+            slots: Positions of the longest target or, for a mixer that reads only the last K positions, K: the cache is
+                then a ring buffer.
             stride: Consecutive positions that share a slot.
         """
         values = torch.zeros(batch_size, slots, 1, width, device=device, dtype=dtype)  # (B, L, 1, width)

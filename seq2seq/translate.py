@@ -52,7 +52,7 @@ Stream = BinaryIO | IO[bytes]
 EPILOG = """\
 Lines end at the byte \\n only; a \\r before it is dropped. Blank lines give empty lines, invalid UTF-8 is replaced,
 a line of more than --max-len pieces is translated in parts, with a warning, and its translation is one line, and a line
-that should be a picture (base64 of a PNG of the size trained on) and is none stays empty: there is always one line
+that should be an image (base64 of a PNG of the size trained on) and is none stays empty: there is always one line
 out for each line in.
 
 With --n-best N there are N lines for each, best first, in three columns set apart by tabs (--format tsv): the line's
@@ -87,16 +87,16 @@ def _parser() -> Parser:
     text = "write word alignments of the translations, in Pharaoh format (source-target, from 0), all at once"
     add("--alignments", type=nonempty, metavar="FILE", help=text)
     add_model_options(parser)
-    add = parser.add_argument_group("what translations must and must not have").add_argument
+    add = parser.add_argument_group("constraints on translations").add_argument
     text = "what each translation begins with, line by line as the input"
     add("--prefixes", type=nonempty, metavar="FILE", help=text)
     text = "what each translation must have somewhere, line by line as the input, several set apart by tabs"
     add("--phrases", type=nonempty, metavar="FILE", help=text)
     text = "pieces of the target's vocabulary that no translation has"
     add("--suppress", nargs="+", type=sentence, default=[], metavar="PIECE", help=text)
-    add = parser.add_argument_group("draws instead of a search").add_argument
+    add = parser.add_argument_group("sampling instead of beam search").add_argument
     most = search_range("beam_size")[1]
-    add("--samples", type=whole_number(1, most), metavar="N", help="draw so many translations of each line")
+    add("--samples", type=whole_number(1, most), metavar="N", help="sample so many translations of each line")
     for name, field in keys(SamplingSettings).items():
         help = f"{field.metadata['help']} ({field.default})"
         add(option_name(name), help=help, **value_of(SamplingSettings, name))
@@ -127,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check_draws(parser: Parser, options: argparse.Namespace) -> None:
-    """Refuse options of draws without --samples, and with it those of a search."""
+    """Refuse options of sampling without --samples, and with it those of beam search."""
     given = [name for name in (*keys(SamplingSettings), "mbr") if getattr(options, name) is not None]
     if given and not options.samples:
         parser.error(f"{option_name(given[0])} goes with --samples")
@@ -135,7 +135,7 @@ def _check_draws(parser: Parser, options: argparse.Namespace) -> None:
         return
     for name in SEARCH_ONLY:
         if getattr(options, name) is not None:
-            parser.error(f"{option_name(name)} is of a search, and --samples draws; leave one out")
+            parser.error(f"{option_name(name)} is an option of beam search, which --samples replaces; leave one out")
     if options.n_best > options.samples:
         parser.error(f"--n-best {options.n_best} needs as many --samples, not {options.samples}")
     # As many hypotheses as samples

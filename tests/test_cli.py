@@ -47,7 +47,7 @@ def test_a_folder_is_tried_and_left_as_it_was(tmp_path):
 def test_a_folder_with_files_of_others_is_refused(tmp_path):
     """All files of an earlier output may be replaced; one alone is somebody else's."""
     files = ("train.png64", "train.en")
-    (tmp_path / "train.en").write_text("a corpus of pictures has other files beside this one\n")
+    (tmp_path / "train.en").write_text("a corpus of images has other files beside this one\n")
     with pytest.raises(cli.UsageError, match=r"has a file train\.en that is not an output of this command"):
         cli.require_folder(tmp_path, files=files)
     (tmp_path / "train.png64").touch()

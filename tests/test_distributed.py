@@ -70,7 +70,7 @@ def test_two_processes_are_one_that_accumulates(corpus, tmp_path, growing):
     train(make_plan(toycorpus.settings(corpus, tmp_path, *budget), mixer="transformer"))
     shown, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, shown
-    assert shown.count("validation at step 4") == 1  # one process speaks
+    assert shown.count("validation at update 4") == 1  # one process speaks
     assert shown.count("references are longer than a translation may be") == 2  # of validation and test
     budget = ("run=two", "resume=auto", *one_process, *GIVEN)
     train(make_plan(toycorpus.settings(corpus, tmp_path, *budget), mixer="transformer"))

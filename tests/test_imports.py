@@ -157,7 +157,7 @@ framework = {"lightning", "pytorch_lightning", "hydra", "datasets", "omegaconf"}
 needed = loaded("checkpoint", "search", "build", "data.tokenizer", "evaluation.metrics", "inference.translator")
 assert not needed & framework, needed & framework
 from seq2seq import build, embedding
-with build.without_memory():
+with build.on_meta_device():
     embedding.make_table(8, 4, 0), embedding.make_positions("sinusoidal", dim=4, max_len=8)
 assert "torch._dynamo" not in sys.modules
 """

@@ -1,4 +1,4 @@
-"""Stages of an encoder: means by hand, padding, decoding, alignments at the source's positions, pictures, refusals."""
+"""Stages of an encoder: means by hand, padding, decoding, alignments at the source's positions, images, refusals."""
 
 from __future__ import annotations
 

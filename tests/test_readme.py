@@ -20,7 +20,7 @@ from composed import settings_of
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from seq2seq.build import build_model, without_memory
+from seq2seq.build import build_model, on_meta_device
 from seq2seq.config.chosen import typed_settings
 from seq2seq.config.sections import SECTIONS
 from seq2seq.config.settings import read_section, require_used
@@ -107,7 +107,7 @@ def test_training_commands_compose_and_build(command):
 @cache
 def build_once(config: str) -> None:
     """Build a model without memory; most commands have one of a few."""
-    with without_memory():
+    with on_meta_device():
         build_model(json.loads(config))
 
 

@@ -1,6 +1,7 @@
 """Beam search as a textbook has it: one sentence at a time, whole prefixes through `forward`, Python lists.
 
-The slow twin of `seq2seq.search`. It knows no state, no batch and no early stop but that of full sets of endings.
+The reference implementation of `seq2seq.search`: no state, no batch, and it stops early only where sets of endings are
+full.
 """
 
 from __future__ import annotations

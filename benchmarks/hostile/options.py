@@ -65,7 +65,7 @@ def _base(rng: random.Random, name: str, world: World) -> list[str]:
         "average": ["--out", "mean.ckpt", ckpt, str(world.last)],
         "inspect": rng.choice(inspect),
         "compare": [str(world.root / "runs")],
-        "draw": rng.choice([[], ["--corpus", "pictures", "--train", "20", "--held-out", "3"]]),
+        "draw": rng.choice([[], ["--corpus", "images", "--train", "20", "--held-out", "3"]]),
     }[name]
 
 

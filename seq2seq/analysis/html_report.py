@@ -113,7 +113,7 @@ def _distance_text(views: Sequence[View]) -> str:
 
 def _locality(view: View) -> str:
     distance = mean_distance(view.total, view.columns)
-    share = f"{locality(view):.0%} of equal shares"
+    share = f"{locality(view):.0%} of uniform weights"
     return f"layer {view.layer} of the {view.part} ({view.mixer}: {distance:.1f} on average, {share})"
 
 

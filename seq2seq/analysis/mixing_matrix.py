@@ -154,7 +154,7 @@ def mean_distance(total: Tensor, columns: int | None = None) -> float:
     return float(profile @ torch.arange(len(profile), dtype=profile.dtype, device=profile.device))
 
 
-def equal_shares(length: int, *, causal: bool) -> Tensor:
+def uniform_weights(length: int, *, causal: bool) -> Tensor:
     """Return the matrix (T, T) that reads all positions alike, of a causal mixer all of the past."""
     visible = torch.ones(length, length)
     visible = visible.tril() if causal else visible
@@ -162,8 +162,8 @@ def equal_shares(length: int, *, causal: bool) -> Tensor:
 
 
 def locality(view: View) -> float:
-    """Divide the mean distance by that of equal shares: 0 reads only itself, 1 reads everything alike."""
-    equal = equal_shares(len(view.total), causal=view.part == "decoder")
+    """Divide the mean distance by that of uniform weights: 0 reads only itself, 1 reads everything alike."""
+    equal = uniform_weights(len(view.total), causal=view.part == "decoder")
     # 0 for a single position, which can only read itself
     reference = mean_distance(equal, view.columns)
     return mean_distance(view.total, view.columns) / reference if reference else 0.0

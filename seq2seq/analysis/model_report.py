@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seq2seq.analysis import html_report, picture_maps
+from seq2seq.analysis import html_report, image_maps
 from seq2seq.analysis.html_report import Pair
 from seq2seq.analysis.mixing_matrix import views
 from seq2seq.build import build_model
@@ -96,7 +96,7 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
     if grid:
         src = torch.randint(grid.vocab_size, (1, grid.length))  # (1, rows * columns)
         source = _patches(grid)
-        described = f"a picture of random patches, and {length} random tokens"
+        described = f"an image of random patches, and {length} random tokens"
     else:
         source = [f"s{i}" for i in range(1, length + 1)]
         described = f"{length} random tokens on each side"
@@ -220,7 +220,7 @@ def write(subject: Subject) -> Path:
     seen = views(subject.model, subject.src, subject.tgt, columns=columns, report=report)
     sections = list(html_report.sections(seen, subject.pair))
     if subject.grid:
-        sections += picture_maps.sections(seen, subject.src, subject.pair, subject.grid)
+        sections += image_maps.sections(seen, subject.src, subject.pair, subject.grid)
     page = html_report.write(subject.folder, subject.title, subject.facts, sections)
     print(f"written: {page} and {len(sections)} figures", flush=True)
     return page

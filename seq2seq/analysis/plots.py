@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from seq2seq.analysis.mixing_matrix import View, distance_profile, equal_shares, locality
+from seq2seq.analysis.mixing_matrix import View, distance_profile, locality, uniform_weights
 from seq2seq.experiments.figures import look, new_figure
 from seq2seq.kernels.band_matrix import left_padding
 
@@ -148,7 +148,7 @@ def weights(views: Sequence[View], name: str, down: list[str], across: list[str]
 def distances(views: Sequence[View]) -> Figure:
     """Draw the share at each distance by layer in a panel for each part, and the locality of all layers in the last.
 
-    Dashed lines are those of equal shares.
+    Dashed lines are those of uniform weights.
     """
     parts = list(dict.fromkeys(view.part for view in views))
     figure = new_figure(3.4 * len(parts) + 3.2, 3.1)
@@ -164,17 +164,17 @@ def distances(views: Sequence[View]) -> Figure:
             last.barh(len(ticks), locality(view), color=style["color"])
             ticks.append(f"{part} {view.layer}")
         # The reference of the part: all its layers have the same positions
-        equal = equal_shares(len(mine[0].total), causal=part == "decoder")
+        equal = uniform_weights(len(mine[0].total), causal=part == "decoder")
         profile = distance_profile(equal, mine[0].columns).numpy()
-        axes.plot(profile, color="#999999", linestyle="--", linewidth=1, label="equal shares")
+        axes.plot(profile, color="#999999", linestyle="--", linewidth=1, label="uniform weights")
         axes.xaxis.get_major_locator().set_params(integer=True)
         _label(axes, f"{part}: mean share at a distance", "distance |i - j|", "share of the row")
         axes.legend(fontsize=6, frameon=False)
-    # 1 is what equal shares have
+    # 1 is what uniform weights have
     last.axvline(1, color="#999999", linestyle="--", linewidth=1)
     last.set_yticks(range(len(ticks)), ticks)
     last.invert_yaxis()
-    _label(last, "mean distance", "of that of equal shares", "")
+    _label(last, "mean distance", "relative to uniform weights", "")
     return figure
 
 

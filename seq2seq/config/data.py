@@ -53,8 +53,8 @@ class CorpusSettings(Section):
     test: Any = setting(None, "test text; null = held out of training")
     # The hub's own settings.
     path: str | None = setting(None, "a data set of the hub, or a folder in the hub's layout")
-    config: str | None = setting(None, "the hub's name of a subset ...")
-    data_dir: str | None = setting(None, "... or its folder")
+    config: str | None = setting(None, "subset of the hub's data set, by name (config of datasets)")
+    data_dir: str | None = setting(None, "subset of the hub's data set, by folder (data_dir of datasets)")
     revision: str | None = setting(None, "revision of the hub's data set")
     # The layout of the files.
     languages: tuple[str, ...] | None = setting(None, "languages of the corpus, checked before anything is loaded")
@@ -118,7 +118,9 @@ class DataSettings(CorpusSettings):
         "score the test set as papers do, too: tokenized (Moses) or compound-split (also at hyphens)",
         choices=CONVENTIONS,
     )
-    lowercase: bool = setting(False, "... and that score ignoring case", needs={"convention": CONVENTIONS})
+    lowercase: bool = setting(
+        False, "compute the score of data.convention on lower-cased text", needs={"convention": CONVENTIONS}
+    )
 
 
 def corpus_settings(data: Mapping[str, Any]) -> CorpusSettings:

@@ -37,7 +37,7 @@ _GROUPS = {
     "data": "corpus; files are your own",
     "model": "size",
     "optim": "optimizer and schedule of the learning rate",
-    "tokenizer": "SentencePiece models, or patches of pictures",
+    "tokenizer": "SentencePiece models, or patches of images",
     "trainer": "bounds, validation, hardware",
     "search": "search of the test set",
     "logger": "loggers of Lightning",

@@ -23,10 +23,12 @@ class OptimSettings(Section):
     section: ClassVar[str] = "optim"
 
     # The optimizer.
-    name: str = setting("adam", "optimizer; adam is AdamW; muon is AdamW but for linear layers", choices=OPTIMIZERS)
-    lr: float = setting(5e-4, "highest learning rate", above=0)
+    name: str = setting(
+        "adam", "optimizer: adam is AdamW; muon is Muon for linear layers and AdamW for the rest", choices=OPTIMIZERS
+    )
+    lr: float = setting(5e-4, "peak learning rate", above=0)
     peak_lr: float = setting(
-        5e-4, "highest learning rate of optim=muon and optim=anneal, which the size of the model sets", above=0
+        5e-4, "peak learning rate for this size of model, which optim=muon and optim=anneal use as lr", above=0
     )
     betas: tuple[float, float] = setting(
         (0.9, 0.98), "decay rates of Adam's two moments", least=0, below=1, needs={"name": ("adam", "muon")}
@@ -35,7 +37,7 @@ class OptimSettings(Section):
     momentum: float = setting(0.95, "momentum of Muon", least=0, below=1, needs={"name": ("muon",)})
     adam_lr_scale: float = setting(
         1.0,
-        "of optim=muon: the rate of what AdamW updates, embeddings above all, as a multiple",
+        "with optim=muon: AdamW's learning rate (embeddings, norms, biases) as a multiple of lr",
         above=0,
         needs={"name": ("muon",)},
     )
@@ -53,14 +55,14 @@ class OptimSettings(Section):
     )
     warmup_share: float = setting(
         0.05,
-        "share of the run in which the rate of the schedule anneal rises",
+        "schedule anneal (warmup-stable-decay): share of the run in which the rate rises",
         least=0,
         below=1,
         needs={"schedule": ("anneal",)},
     )
     decay_share: float = setting(
         1.0,
-        "share of the run, its last, in which the rate of the schedule anneal falls; 1 = all after the rise",
+        "schedule anneal (warmup-stable-decay): last share of the run, in which the rate falls; 1: all after the rise",
         above=0,
         most=1,
         needs={"schedule": ("anneal",)},

@@ -46,7 +46,7 @@ class SearchSettings(Section):
         5, "hypotheses kept at every step; 1 is greedy; validations use trainer.val_beam_size", least=1, most=1000
     )
     max_len_ratio: float = setting(
-        2.0, "a translation has at most max_len_ratio * source + max_len_extra tokens", least=0, most=100
+        2.0, "a translation has at most max_len_ratio * source + max_len_extra pieces", least=0, most=100
     )
     max_len_extra: int = setting(20, "see max_len_ratio", least=1, most=10_000)
     # A negative exponent favors short output, which is no penalty: a run may have it, an option or a request may not.
@@ -61,9 +61,9 @@ class SearchSettings(Section):
         "what length_penalty is the exponent of: power, the length; gnmt, (5 + length) / 6",
         choices=LENGTH_NORMS,
     )
-    min_len: int = setting(0, "a translation has at least so many tokens, the end not counted", least=0, most=10_000)
+    min_len: int = setting(0, "a translation has at least so many pieces, the end not counted", least=0, most=10_000)
     no_repeat_ngram: int = setting(
-        0, "no sequence of so many tokens occurs twice in a translation; 0 allows all", least=0, most=100
+        0, "no sequence of so many pieces occurs twice in a translation; 0 allows all", least=0, most=100
     )
     beam_groups: int = setting(
         1, "equal parts of the beam that are kept different (diverse beam search)", least=1, most=1000
@@ -93,7 +93,7 @@ class SearchSettings(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplingSettings(Section):
-    """Settings of translations that are drawn at random; a line's draws depend on the seed and the line alone.
+    """Settings of sampling; the samples of a line depend on the seed and the line alone.
 
     Raises:
         ValueError: A value is outside its range.
@@ -102,6 +102,6 @@ class SamplingSettings(Section):
     section: ClassVar[str] = "sampling"
 
     temperature: float = setting(1.0, "below 1 sharpens the distribution, above 1 flattens it", least=1e-3, most=1e3)
-    top_k: int = setting(0, "draw from so many most probable tokens; 0 is all", least=0, most=10**9)
-    top_p: float = setting(1.0, "draw from the most probable tokens of this probability together", above=0, most=1)
-    seed: int = setting(0, "of the draws", least=0, most=2**63 - 1)
+    top_k: int = setting(0, "sample from so many most probable pieces; 0 is all", least=0, most=10**9)
+    top_p: float = setting(1.0, "sample from the most probable pieces of this probability together", above=0, most=1)
+    seed: int = setting(0, "seed of the samples", least=0, most=2**63 - 1)

@@ -1,4 +1,4 @@
-"""Settings of the section `tokenizer`: SentencePiece models, and patches where the source is pictures."""
+"""Settings of the section `tokenizer`: SentencePiece models, and patches where the source is images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LARGEST = 2**16
 
 @dataclasses.dataclass(frozen=True)
 class PatchGrid(Section):
-    """Division of pictures of height x width pixels, row by row, into patches of size x size pixels.
+    """Division of images of height x width pixels, row by row, into patches of size x size pixels.
 
     A patch is one id, sum_i level_i 2^(bits i) over the values i of its pixels, row by row, at 2^bits levels. In color
     a pixel has three values: red, green and blue.
@@ -32,8 +32,8 @@ class PatchGrid(Section):
 
     section: ClassVar[str] = "tokenizer.patches"
 
-    height: int = setting(help="pixels of every picture from top to bottom", least=1, most=_LARGEST)
-    width: int = setting(help="pixels of every picture from left to right", least=1, most=_LARGEST)
+    height: int = setting(help="pixels of every image from top to bottom", least=1, most=_LARGEST)
+    width: int = setting(help="pixels of every image from left to right", least=1, most=_LARGEST)
     size: int = setting(2, "pixels of a patch each way", least=1, most=_LARGEST)
     bits: int = setting(8, "levels of a value are 2^bits; size * size * bits * channels is at most 62", least=1)
     channels: int = setting(1, "values of a pixel: 1 is gray, 3 is red, green and blue", least=1, most=3)
@@ -42,8 +42,8 @@ class PatchGrid(Section):
         super().__post_init__()
         if self.height % self.size or self.width % self.size:
             raise ValueError(
-                f"pictures of {self.width} x {self.height} pixels are not cut into whole patches of {self.size} x "
-                f"{self.size}: change tokenizer.patches.size, or draw pictures of another width and height"
+                f"images of {self.width} x {self.height} pixels are not cut into whole patches of {self.size} x "
+                f"{self.size}: change tokenizer.patches.size, or draw images of another width and height"
             )
         if self.channels == 2:
             raise ValueError("tokenizer.patches.channels=2: choose 1 (gray) or 3 (red, green and blue)")
@@ -55,9 +55,9 @@ class PatchGrid(Section):
                 f"{min(8, _MOST_BITS // self.values)} (a value has 8, an id {_MOST_BITS}), or smaller patches"
             )
         if self.length < 2:
-            raise ValueError("a picture of one patch has nothing to mix: lower tokenizer.patches.size")
+            raise ValueError("an image of one patch has nothing to mix: lower tokenizer.patches.size")
         # Last: an installation does not help with impossible sizes.
-        require_installed("PIL", "a source of pictures", extra="images")
+        require_installed("PIL", "a source of images", extra="images")
 
     @property
     def rows(self) -> int:
@@ -71,7 +71,7 @@ class PatchGrid(Section):
 
     @property
     def length(self) -> int:
-        """Patches of a picture: its source positions."""
+        """Patches of an image: its source positions."""
         return self.rows * self.columns
 
     @property
@@ -89,7 +89,7 @@ class PatchGrid(Section):
 class TokenizerSettings(Section):
     """Settings of a tokenizer: ready SentencePiece models (one for both sides, or one a side), or how to train one.
 
-    With `patches` the source is pictures, and SentencePiece is the target's alone.
+    With `patches` the source is images, and SentencePiece is the target's alone.
 
     Args:
         symbols: Tags, which are pieces that text is never cut into.
@@ -100,10 +100,12 @@ class TokenizerSettings(Section):
 
     section: ClassVar[str] = "tokenizer"
 
-    # Ready models.
-    model: str | None = setting(None, "a ready SentencePiece model for both sides; nothing is trained then")
-    src_model: str | None = setting(None, "or a ready model for the source ...")
-    tgt_model: str | None = setting(None, "... and one for the target")
+    # Existing models.
+    model: str | None = setting(None, "existing SentencePiece model for both sides, instead of training one")
+    src_model: str | None = setting(None, "existing SentencePiece model for the source; needs tgt_model")
+    tgt_model: str | None = setting(
+        None, "existing SentencePiece model for the target; needs src_model, unless the source is images"
+    )
     # Training of new models.
     type: str = setting("unigram", "algorithm of a trained model", choices=TYPES)
     vocab_size: int = setting(VOCAB_SIZE, "pieces of a trained model, which data.vocab_size sets", least=5, most=2**24)
@@ -120,24 +122,22 @@ class TokenizerSettings(Section):
     )
     sampling_alpha: float = setting(
         0.0,
-        "subword regularization in training, against overfitting in long runs: of a unigram model the larger the less "
-        "noise, 0.5 for example; of bpe the probability of BPE-dropout, 0.1; 0 = off",
+        "subword regularization in long runs; unigram: smoothing of the sampling, smaller is noisier, 0.5 for example; "
+        "bpe: probability of BPE-dropout, 0.1 for example; 0 = off",
         least=0,
         most=1,
     )
     seed: int = setting(1, "seed of the lines that are drawn", least=0, most=2**32 - 1)
-    patches: PatchGrid | None = setting(
-        None, "the source is pictures: {height, width, size, bits, channels} of patches"
-    )
+    patches: PatchGrid | None = setting(None, "the source is images: {height, width, size, bits, channels} of patches")
     symbols: tuple[str, ...] = internal(())
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.model and (self.src_model or self.tgt_model):
             raise ValueError("tokenizer.model (one model for both sides) and src_model/tgt_model exclude each other")
-        # Pictures replace the source's model, so a single ready model, the target's, is allowed.
+        # Images replace the source's model, so a single existing model, the target's, is allowed.
         if self.patches:
-            self._check_pictures()
+            self._check_images()
         elif bool(self.src_model) != bool(self.tgt_model):
             raise ValueError("tokenizer.src_model and tokenizer.tgt_model are given together, or neither")
         # Last, as it reads the disk.
@@ -146,15 +146,15 @@ class TokenizerSettings(Section):
             if not os.path.isfile(path):
                 raise ValueError(f"tokenizer model {path} does not exist; give the path of a SentencePiece .model file")
 
-    def _check_pictures(self) -> None:
+    def _check_images(self) -> None:
         if self.joint:
-            raise ValueError("tokenizer.patches: pictures share no vocabulary with text; set tokenizer.joint=false")
+            raise ValueError("tokenizer.patches: images share no vocabulary with text; set tokenizer.joint=false")
         if self.model or self.src_model:
-            raise ValueError("tokenizer.patches: pictures have no SentencePiece model; set tokenizer.tgt_model alone")
+            raise ValueError("tokenizer.patches: images have no SentencePiece model; set tokenizer.tgt_model alone")
         if self.symbols:
-            raise ValueError(f"tokenizer.patches: pictures take no tags ({', '.join(self.symbols)}); leave them out")
+            raise ValueError(f"tokenizer.patches: images take no tags ({', '.join(self.symbols)}); leave them out")
 
     @property
     def ready_models(self) -> tuple[str, ...]:
-        """Paths of the ready models: none, one (joint, or pictures) or two (source, target)."""
+        """Paths of the existing models: none, one (joint, or images) or two (source, target)."""
         return tuple(str(path) for path in (self.model, self.src_model, self.tgt_model) if path)

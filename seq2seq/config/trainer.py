@@ -49,7 +49,7 @@ class TrainerSettings(Section):
     # Bounds and updates.
     max_steps: int | None = setting(None, "updates after which the run ends", least=1)
     max_epochs: int | None = setting(
-        None, f"epochs after which the run ends; {DEFAULT_EPOCHS} where nothing bounds it", least=1
+        None, f"epochs after which the run ends; {DEFAULT_EPOCHS} where it has no limit", least=1
     )
     max_time: float | None = duration(
         None,
@@ -62,7 +62,7 @@ class TrainerSettings(Section):
     )
     accumulate_share: float = setting(
         0.5,
-        "share of the budget after which the updates of accumulate_start have accumulate micro-batches",
+        "share of the budget after which an update grows from accumulate_start to accumulate micro-batches",
         above=0,
         below=1,
         needs={"accumulate_start": range(1, 2**31)},
@@ -77,12 +77,12 @@ class TrainerSettings(Section):
         1, "beam of a validation; the test set is decoded with search.beam_size", least=1, most=1000
     )
     val_max_len_ratio: float = setting(
-        1.3, "a translation of a validation has at most val_max_len_ratio * source + val_max_len_extra tokens", least=0
+        1.3, "in validation a translation has at most val_max_len_ratio * source + val_max_len_extra pieces", least=0
     )
     val_max_len_extra: int = setting(10, "see val_max_len_ratio; neither exceeds the limit of search", least=1)
     val_share: float = setting(
         0.05,
-        "where the clock alone ends the run or asks for validations: wait until they take at most this share of it",
+        "where max_time alone ends the run, or val_time is set: largest share of the run's time for validations",
         above=0,
         most=1,
     )
@@ -144,7 +144,7 @@ class TrainerSettings(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         if all(getattr(self, key) is None for key in _BOUNDS):
-            raise ValueError("nothing bounds the run: set trainer.max_steps, trainer.max_epochs or trainer.max_time")
+            raise ValueError("the run has no limit: set trainer.max_steps, trainer.max_epochs or trainer.max_time")
         if self.accumulate % self.first_window:
             raise ValueError(
                 f"trainer.accumulate_start={self.accumulate_start} is not a divisor of trainer.accumulate="

@@ -359,7 +359,7 @@ def collate(src: Ragged, tgt: Ragged, index: np.ndarray, *, pad_id: int, bos_id:
         src: Exactly the sources of the batch.
         tgt: Their targets.
         index: (B,) positions in the split.
-        src_multiple: S is a multiple of this, too: attention on a GPU wants 8 of its mask, of which S is the row.
+        src_multiple: S is rounded up to a multiple of this, too (see `seq2seq.training.hardware.src_multiple`).
     """
     src_ids, src_mask = _pad(src, pad_id, src_multiple)  # (B, S)
     tgt_out, tgt_mask = _pad(tgt, pad_id)  # (B, T)

@@ -25,7 +25,7 @@ _ROOM = 0.95
 
 
 class DrawnLengths(NamedTuple):
-    """Tokens to make room for where segmentations are drawn: (1 + growth) n + spread sqrt(n) for a best one of n.
+    """Length to reserve for a sampled segmentation, (1 + growth) n + spread sqrt(n), where the best one has n tokens.
 
     Args:
         growth: Mean growth of a token.
@@ -223,7 +223,7 @@ class MixedPairs(Dataset):
 
 
 class Packed(NamedTuple):
-    """Batch as bytes: every tensor that a worker process sends costs half a millisecond, for a file's handle."""
+    """Batch as one array of bytes: a worker takes 0.5 ms for the file handle of each tensor that it sends."""
 
     data: np.ndarray  # (bytes,) uint8
     shape: tuple[int, int, int]  # B, S, T

@@ -1,4 +1,4 @@
-"""Handwritten digits of scikit-learn as small gray pictures with their names, for classification as translation."""
+"""Handwritten digits of scikit-learn as small gray images with their names, for classification as translation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from seq2seq.data.images import write_picture, write_split
+from seq2seq.data.images import write_image, write_split
 from seq2seq.packages import require
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -16,21 +16,21 @@ _LEVELS = 16
 
 
 class Digits(NamedTuple):
-    """Pictures (N, 8, 8), uint8, from black to white ink, and the digits that they show (N,)."""
+    """Images (N, 8, 8), uint8, from black to white ink, and the digits that they show (N,)."""
 
     pixels: np.ndarray
     labels: np.ndarray
 
 
 def splits(*, held_out: int, seed: int) -> dict[str, Digits]:
-    """Divide the 1,797 pictures at random into train, valid and test.
+    """Divide the 1,797 images at random into train, valid and test.
 
     Args:
-        held_out: Number of pictures in each of validation and test.
+        held_out: Number of images in each of validation and test.
         seed: Decides which.
 
     Raises:
-        ValueError: scikit-learn is missing, or too few pictures are left.
+        ValueError: scikit-learn is missing, or too few images are left.
     """
     found = require("sklearn.datasets", "a corpus of digits", extra="digits").load_digits()
     labels = found.target
@@ -43,13 +43,13 @@ def splits(*, held_out: int, seed: int) -> dict[str, Digits]:
 
 
 def write_corpus(folder: Path, *, held_out: int, seed: int) -> dict[str, int]:
-    """Write train, valid and test pictures (.png64) with the names of their digits (.en).
+    """Write train, valid and test images (.png64) with the names of their digits (.en).
 
     Returns:
-        The number of pictures of each split.
+        The number of images of each split.
     """
     parts = splits(held_out=held_out, seed=seed)
     folder.mkdir(parents=True, exist_ok=True)
     for split, digits in parts.items():
-        write_split(folder, split, map(write_picture, digits.pixels), (NAMES[label] for label in digits.labels))
+        write_split(folder, split, map(write_image, digits.pixels), (NAMES[label] for label in digits.labels))
     return {split: len(digits.labels) for split, digits in parts.items()}

@@ -82,7 +82,7 @@ class Repository(NamedTuple):
         return (Path(folder).expanduser() / self.name.replace("/", "___")).is_dir()
 
     def advice(self, reason: str) -> ValueError:
-        """Return the error of a data set that is neither here nor to be had."""
+        """Return the error of a data set that is neither cached on this machine nor reachable on the hub."""
         files = self.files if not self.files or "*" in self.files else f"{self.files}/*"
         include = f" --include README.md --include '{files}'" if files else ""
         revision = f" --revision {self.revision}" if self.revision else ""

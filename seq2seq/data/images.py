@@ -1,4 +1,4 @@
-"""Pictures as lines of text: a line is the base64 of a PNG, gray or in color, and every patch of it is one id."""
+"""Images as lines of text: a line is the base64 of a PNG, gray or in color, and every patch of it is one id."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from seq2seq.config.tokenizer import PatchGrid
 from seq2seq.files import atomic_file
 
 
-class PictureError(ValueError):
-    """Error of a line that is not a picture of the expected size.
+class ImageError(ValueError):
+    """Error of a line that is not an image of the expected size.
 
     Args:
         position: Number of the line, from 0.
@@ -31,17 +31,17 @@ class PictureError(ValueError):
 
     def __str__(self) -> str:
         shown = self.line if len(self.line) <= 40 else f"{self.line[:39]}…"
-        return f"line {self.position + 1} is not a picture ({shown!r}): {self.reason}"
+        return f"line {self.position + 1} is not an image ({shown!r}): {self.reason}"
 
 
-def encode_pictures(lines: Sequence[str], grid: PatchGrid) -> list[list[int]]:
-    """Encode each line's picture as its patches, row by row.
+def encode_images(lines: Sequence[str], grid: PatchGrid) -> list[list[int]]:
+    """Encode each line's image as its patches, row by row.
 
     Returns:
         For each line, `grid.length` ids.
 
     Raises:
-        PictureError: The first line that is not a picture of this size.
+        ImageError: The first line that is not an image of this size.
     """
     pixels = [_read(position, line, grid) for position, line in enumerate(lines)]
     return pack(np.stack(pixels), grid).tolist() if pixels else []
@@ -49,9 +49,9 @@ def encode_pictures(lines: Sequence[str], grid: PatchGrid) -> list[list[int]]:
 
 def _read(position: int, line: str, grid: PatchGrid) -> np.ndarray:
     try:
-        return read_picture(line, height=grid.height, width=grid.width, channels=grid.channels)
+        return read_image(line, height=grid.height, width=grid.width, channels=grid.channels)
     except ValueError as error:
-        raise PictureError(position, line, str(error)) from None
+        raise ImageError(position, line, str(error)) from None
 
 
 def pack(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
@@ -88,11 +88,11 @@ def _shifts(grid: PatchGrid) -> np.ndarray:
     return grid.bits * np.arange(grid.values, dtype=np.int64)
 
 
-def read_picture(line: str, *, height: int, width: int, channels: int = 1) -> np.ndarray:
-    """Read the picture of a line.
+def read_image(line: str, *, height: int, width: int, channels: int = 1) -> np.ndarray:
+    """Read the image of a line.
 
     Args:
-        channels: 1 for gray; 3 for red, green and blue, of which a gray picture has the same.
+        channels: 1 for gray; 3 for red, green and blue, of which a gray image has the same.
 
     Returns:
         Its pixels (height, width), in color (height, width, 3), uint8, from 0 (black) to 255 (white).
@@ -109,37 +109,37 @@ def read_picture(line: str, *, height: int, width: int, channels: int = 1) -> np
         raise ValueError("it is not base64; `base64 -w0 word.png` makes such a line") from None
     try:
         # PNG alone: Pillow's many other readers need not see bytes from anywhere
-        picture = Image.open(io.BytesIO(data), formats=("PNG",))
+        image = Image.open(io.BytesIO(data), formats=("PNG",))
     except Exception:  # damaged or hostile bytes make Pillow raise anything
-        raise ValueError("its base64 holds no PNG; save the picture as one") from None
+        raise ValueError("its base64 holds no PNG; save the image as one") from None
     # Before a pixel is unpacked: a few bytes may claim a billion pixels.
-    if picture.size != (width, height):
-        wrong = " x ".join(map(str, picture.size))
+    if image.size != (width, height):
+        wrong = " x ".join(map(str, image.size))
         raise ValueError(f"it has {wrong} pixels instead of {width} x {height}; scale or crop it")
     # A PNG's 25th byte; of colors the mode does not say it
     if data[24] == 16:
         raise ValueError("it has 16 bits for each value, of which 8 would be lost: save it with 8")
     # Colors read as gray and transparency would be lost silently
-    if picture.mode not in (("1", "L", "RGB") if channels > 1 else ("1", "L")):
+    if image.mode not in (("1", "L", "RGB") if channels > 1 else ("1", "L")):
         remedy = "save it after convert('RGB')" if channels > 1 else "save it after convert('L')"
-        if channels == 1 and picture.mode in ("RGB", "P"):
+        if channels == 1 and image.mode in ("RGB", "P"):
             # A palette's numbers are not colors yet
-            convert = "" if picture.mode == "RGB" else "save it after convert('RGB') and "
+            convert = "" if image.mode == "RGB" else "save it after convert('RGB') and "
             remedy += f", or {convert}train on colors (tokenizer.patches.channels=3)"
         raise ValueError(
-            f"it is not 8-bit {'RGB' if channels > 1 else 'grey'} but of Pillow's mode {picture.mode}; {remedy}"
+            f"it is not 8-bit {'RGB' if channels > 1 else 'grey'} but of Pillow's mode {image.mode}; {remedy}"
         )
-    if "transparency" in picture.info:
+    if "transparency" in image.info:
         raise ValueError("one of its colors is transparent, which would be lost: paste it on a background")
     try:
         # Pixels are decoded here, and damage in them shows
-        return np.asarray(picture.convert("RGB" if channels > 1 else "L"), dtype=np.uint8)
+        return np.asarray(image.convert("RGB" if channels > 1 else "L"), dtype=np.uint8)
     except Exception:
-        raise ValueError("its PNG is damaged; save the picture again") from None
+        raise ValueError("its PNG is damaged; save the image again") from None
 
 
-def write_picture(pixels: np.ndarray) -> str:
-    """Encode a picture (height, width), or in color (height, width, 3), uint8, as a line."""
+def write_image(pixels: np.ndarray) -> str:
+    """Encode an image (height, width), or in color (height, width, 3), uint8, as a line."""
     from PIL import Image
 
     file = io.BytesIO()
@@ -147,9 +147,9 @@ def write_picture(pixels: np.ndarray) -> str:
     return base64.b64encode(file.getvalue()).decode("ascii")
 
 
-def write_split(folder: Path, split: str, pictures: Iterable[str], texts: Iterable[str]) -> None:
-    """Write the lines of a split's pictures (.png64) and their texts (.en)."""
+def write_split(folder: Path, split: str, images: Iterable[str], texts: Iterable[str]) -> None:
+    """Write the lines of a split's images (.png64) and their texts (.en)."""
     with atomic_file(folder / f"{split}.png64") as drawn, atomic_file(folder / f"{split}.en") as words:
-        for picture, text in zip(pictures, texts, strict=True):
-            drawn.write(f"{picture}\n".encode())
+        for image, text in zip(images, texts, strict=True):
+            drawn.write(f"{image}\n".encode())
             words.write(f"{text}\n".encode())

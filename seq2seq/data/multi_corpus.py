@@ -73,7 +73,7 @@ def parts_of(data: Mapping[str, Any]) -> list[Part]:
         wanted = tuple(split for split in SPLITS[1:] if base.place(split) is not None)
         if wanted and "data" in entries:
             raise ValueError(
-                "data.corpora.data: results call the validation and test sets of data.valid and data.test so; choose "
+                "data.corpora.data: results reserve the name 'data' for the sets of data.valid and data.test; choose "
                 "another name for this corpus"
             )
         if wanted:

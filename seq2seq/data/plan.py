@@ -75,7 +75,7 @@ class DataPlan:
         auto = settings.max_tokens == "auto"
         if auto and stream and not stream.corpus.clean.max_length:
             raise ValueError(
-                "data.max_tokens=auto must know the longest pair, and a stream does not tell: set data.clean.max_length"
+                "data.max_tokens=auto needs the longest pair, which is unknown for a stream: set data.clean.max_length"
             )
         return cls(
             src=settings.src,

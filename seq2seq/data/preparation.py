@@ -21,7 +21,7 @@ from seq2seq.data.cleaning import Dropped, Pairs, cleaning_table, length_rules, 
 from seq2seq.data.corpus import Corpus, load_corpus, validate_corpus
 from seq2seq.data.dataset import MixedPairs, PairDataset
 from seq2seq.data.fingerprints import TEXT_VERSION
-from seq2seq.data.images import PictureError, encode_pictures
+from seq2seq.data.images import ImageError, encode_images
 from seq2seq.data.loading import sample_pairs
 from seq2seq.data.multi_corpus import Mixture, Part, naming
 from seq2seq.data.overlap import warn_of_trained_pairs
@@ -133,7 +133,7 @@ class PreparedData:
             encoder=Encoder(tokenizer=self.tokenizer, tags=self.tokenizer.tag_ids(stream.part.tags)),
             clean=stream.corpus.clean,
             max_tokens=self.plan.require_max_tokens(),
-            pool=stream.pool,
+            shuffle_buffer=stream.shuffle_buffer,
             seed=self.plan.seed,
             rank=rank,
             world_size=world_size,
@@ -142,7 +142,7 @@ class PreparedData:
 
     @cached_property
     def first_padding(self) -> float:
-        """Share of padding in the first pool of the stream."""
+        """Share of padding in the first shuffle buffer of the stream."""
         return self.stream().first_padding()
 
 
@@ -161,7 +161,7 @@ def validate_corpora(plan: DataPlan) -> None:
             split = part.corpus.splits[0]
             sample = sample_pairs(part.corpus, cache_dir=plan.cache_dir, split=split)
             if tokenizer.patches:
-                _check_pictures(tokenizer.patches, sample, split)
+                _check_images(tokenizer.patches, sample, split)
             else:
                 _check_vocabularies(tokenizer, sample)
 
@@ -227,7 +227,7 @@ def _summary(data: PreparedData) -> str:
 
 
 def _vocabulary(tokenizer: Tokenizer) -> str:
-    """Name the sizes of the vocabularies, of one that both sides share once; pictures have none of pieces."""
+    """Name the sizes of the vocabularies, of one that both sides share once; images have none of pieces."""
     if tokenizer.joint or tokenizer.patches:
         return f"{'joint' if tokenizer.joint else 'target'} vocabulary of {tokenizer.tgt_vocab_size:,} pieces"
     return f"vocabularies of {tokenizer.src_vocab_size:,} and {tokenizer.tgt_vocab_size:,} pieces (source, target)"
@@ -253,10 +253,10 @@ def _fingerprint(plan: DataPlan, corpora: Sequence[str], stream: str | None) -> 
 # Checks
 
 
-def _check_pictures(patches: PatchGrid, sample: Pairs, split: str) -> None:
+def _check_images(patches: PatchGrid, sample: Pairs, split: str) -> None:
     try:
-        encode_pictures(sample[0], patches)
-    except PictureError as error:
+        encode_images(sample[0], patches)
+    except ImageError as error:
         raise ValueError(f"data.{split}: {error}") from None
 
 
@@ -318,7 +318,7 @@ def _load_or_train(plan: DataPlan, loaded: Sequence[Corpus]) -> tuple[Tokenizer,
                 (building / f"{name}.model").write_bytes(state[name])
 
     def read(folder: Path) -> Tokenizer:
-        # Pictures have no model, and a joint one is stored as the source's
+        # Images have no model, and a joint one is stored as the source's
         names = ["tgt_model"] if settings.patches else ["src_model", *([] if settings.joint else ["tgt_model"])]
         return make_tokenizer([(folder / f"{name}.model").read_bytes() for name in names], settings)
 
@@ -361,7 +361,7 @@ def _encode(
         pace = Pace(f"encoding, {label}", total=len(corpus.splits[split]))
         try:
             write_ids(building, corpus.blocks(split), encoder=encoder, num_proc=plan.num_proc, pace=pace)
-        except PictureError as error:
+        except ImageError as error:
             raise ValueError(f"data.{split}, of the pairs that cleaning left: {error}") from None
 
     return cached(folder, f"the {label}", build=build, read=read_ids), folder

@@ -32,11 +32,11 @@ class StreamSettings:
 
     Args:
         part: The corpus whose training text is streamed.
-        pool: Pairs that are shuffled and cut into batches together.
+        shuffle_buffer: Pairs that are shuffled and cut into batches together.
     """
 
     part: Part
-    pool: int
+    shuffle_buffer: int
     cache_dir: Path
 
     @classmethod
@@ -70,9 +70,9 @@ class StreamSettings:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the text and its rules, with the size of the pools and the limit."""
-        # The pool's size decides which pairs are batched together
-        text = f"{self.whole_fingerprint}-{self.pool}"
+        """Hash of the text and its rules, with the size of the buffers and the limit."""
+        # The buffer's size decides which pairs are batched together
+        text = f"{self.whole_fingerprint}-{self.shuffle_buffer}"
         return text if self.corpus.limit is None else f"{text}-{self.corpus.limit}"
 
     def blocks(self) -> Iterator[Pairs]:
@@ -115,7 +115,7 @@ def refuse_epochs(trainer: Any) -> None:
         )
 
 
-class _Pool(NamedTuple):
+class _Buffer(NamedTuple):
     """Encoded pairs: both sides, and the position of every pair in the text, from 0."""
 
     src: Ragged
@@ -124,9 +124,9 @@ class _Pool(NamedTuple):
 
 
 class PairStream(IterableDataset):
-    """Endless data set of batches: the text again and again, of every `world_size` pairs one for this rank.
+    """Endless iterable data set of batches: repeats the text, and keeps every `world_size`-th pair for this rank.
 
-    A pool of pairs is filled, shuffled and cut into batches, then the next. The order is a function of the text, the
+    A buffer of pairs is filled, shuffled and cut into batches, then the next. The order is a function of the text, the
     settings, (rank, world_size) and the seed; it does not depend on the number of workers (0 or 1). Ranks need not
     agree on the end of an epoch, since there is none; one may be some batches ahead of another in the text.
 
@@ -135,7 +135,7 @@ class PairStream(IterableDataset):
         encoder: Makes ids of a block, with the corpus's tags.
         clean: Rules of cleaning; repeated pairs stay, whatever they say.
         max_tokens: Highest cost of a batch, as in `token_batches`.
-        pool: Pairs of a pool.
+        shuffle_buffer: Pairs of a buffer.
         src_multiple: As in `collate`.
 
     Raises:
@@ -149,7 +149,7 @@ class PairStream(IterableDataset):
         encoder: Encoder,
         clean: CleanSettings,
         max_tokens: int,
-        pool: int,
+        shuffle_buffer: int,
         seed: int,
         rank: int = 0,
         world_size: int = 1,
@@ -158,7 +158,7 @@ class PairStream(IterableDataset):
         self.blocks = blocks
         self.encoder = encoder
         self.max_tokens = max_tokens
-        self.pool = pool
+        self.shuffle_buffer = shuffle_buffer
         self.seed = seed
         # Earlier pairs are not remembered: that would take memory without bound.
         self.clean = dataclasses.replace(clean, duplicates=False)
@@ -176,37 +176,37 @@ class PairStream(IterableDataset):
     def _batches(self, start: int) -> Iterator[Batch | Packed]:
         tokenizer = self.encoder.tokenizer
         # Skipped batches are cut but not collated: resuming reads the text again, up to `start`
-        for pool, rows in itertools.islice(self._cuts(), start, None):
-            src = pool.src.select(rows)  # B rows
-            tgt = pool.tgt.select(rows)
+        for buffer, rows in itertools.islice(self._cuts(), start, None):
+            src = buffer.src.select(rows)  # B rows
+            tgt = buffer.tgt.select(rows)
             special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id}
-            batch = collate(src, tgt, pool.positions[rows], **special, src_multiple=self.src_multiple)
+            batch = collate(src, tgt, buffer.positions[rows], **special, src_multiple=self.src_multiple)
             # `get_worker_info` is None in the main process
             yield Packed.of(batch) if get_worker_info() else batch
 
     def first_padding(self) -> float:
-        """Compute the share of padding in the batches of the first pool."""
-        pool = next(self._pools())
-        cut = self._cut(pool, 0)
-        return padding_share(pool.src.lengths, pool.tgt.lengths, cut, src_multiple=self.src_multiple)
+        """Compute the share of padding in the batches of the first shuffle buffer."""
+        buffer = next(self._buffers())
+        cut = self._cut(buffer, 0)
+        return padding_share(buffer.src.lengths, buffer.tgt.lengths, cut, src_multiple=self.src_multiple)
 
-    def _cuts(self) -> Iterator[tuple[_Pool, np.ndarray]]:
-        for number, pool in enumerate(self._pools()):
-            # A batch never spans two pools
-            for rows in self._cut(pool, number):
-                yield pool, rows
+    def _cuts(self) -> Iterator[tuple[_Buffer, np.ndarray]]:
+        for number, buffer in enumerate(self._buffers()):
+            # A batch never spans two buffers
+            for rows in self._cut(buffer, number):
+                yield buffer, rows
 
-    def _cut(self, pool: _Pool, number: int) -> list[np.ndarray]:
-        # Another order for each pool of each rank
+    def _cut(self, buffer: _Buffer, number: int) -> list[np.ndarray]:
+        # Another order for each buffer of each rank
         epoch = number * self.world_size + self.rank
         return token_batches(
-            pool.src.lengths, pool.tgt.lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=epoch
+            buffer.src.lengths, buffer.tgt.lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=epoch
         )
 
-    def _pools(self) -> Iterator[_Pool]:
-        """Collect this rank's pairs, `pool` at a time (the last ones of a round may be fewer), round after round."""
+    def _buffers(self) -> Iterator[_Buffer]:
+        """Collect this rank's pairs round after round, `shuffle_buffer` at a time (at a round's end perhaps fewer)."""
         for number in itertools.count():
-            blocks: list[_Pool] = []
+            blocks: list[_Buffer] = []
             size = 0
             empty = True
             for block in self._encoded(number):
@@ -214,7 +214,7 @@ class PairStream(IterableDataset):
                 size += len(block.positions)
                 # A round without a single pair would repeat forever
                 empty = empty and not size
-                if size >= self.pool:
+                if size >= self.shuffle_buffer:
                     yield _joined(blocks)
                     blocks = []
                     size = 0
@@ -225,7 +225,7 @@ class PairStream(IterableDataset):
                     "no training pair is left of the stream: check data.train, data.clean and data.max_tokens"
                 )
 
-    def _encoded(self, round_number: int) -> Iterator[_Pool]:
+    def _encoded(self, round_number: int) -> Iterator[_Buffer]:
         """Clean and encode this rank's pairs, block by block."""
         cleaner = Cleaner(self.clean)
         first = 0  # position of the block's first pair in the text
@@ -242,7 +242,7 @@ class PairStream(IterableDataset):
             first += len(src)
             yield self._encode(([ours[0][i] for i in kept], [ours[1][i] for i in kept]), positions, sample)
 
-    def _encode(self, text: Pairs, positions: np.ndarray, sample_seed: int) -> _Pool:
+    def _encode(self, text: Pairs, positions: np.ndarray, sample_seed: int) -> _Buffer:
         """Encode the pairs that neither a rule on lengths nor the budget of a batch refuses."""
         src, tgt = self.encoder(text)
         widest = longest_width(self.max_tokens)
@@ -256,13 +256,13 @@ class PairStream(IterableDataset):
             # A model may have positions for the longest best ones alone
             widest = min(widest, self.clean.max_length or widest)
             src, tgt = no_wider(sampled[0], src, widest), no_wider(sampled[1], tgt, widest)
-        return _Pool(src, tgt, positions[rows])
+        return _Buffer(src, tgt, positions[rows])
 
 
-def _joined(parts: list[_Pool]) -> _Pool:
+def _joined(parts: list[_Buffer]) -> _Buffer:
     src = Ragged.joined([part.src for part in parts])
     tgt = Ragged.joined([part.tgt for part in parts])
-    return _Pool(src, tgt, np.concatenate([part.positions for part in parts]))
+    return _Buffer(src, tgt, np.concatenate([part.positions for part in parts]))
 
 
 class StreamLoader(PackedLoader):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from seq2seq.data.cleaning import Pairs
-from seq2seq.data.images import PictureError
+from seq2seq.data.images import ImageError
 from seq2seq.data.pace import Pace
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.tokenizer import Tokenizer
@@ -60,8 +60,8 @@ class Encoder:
 
 
 def _id_type(vocab_size: int) -> np.dtype:
-    """Choose the type of ids on disk: 2 bytes, or 4; patches of a picture up to 8."""
-    # Rising size; uint32 before int64, which is left to pictures
+    """Choose the type of ids on disk: 2 bytes, or 4; patches of an image up to 8."""
+    # Rising size; uint32 before int64, which is left to images
     types = {np.uint16: 16, np.int32: 31, np.uint32: 32}
     return np.dtype(next((each for each, bits in types.items() if vocab_size <= 1 << bits), np.int64))
 
@@ -77,7 +77,7 @@ def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: Encoder, num_pr
         pace: Logs progress.
 
     Raises:
-        PictureError: A source line is not a picture; its position counts over all blocks.
+        ImageError: A source line is not an image; its position counts over all blocks.
     """
     # 4 bytes a row are kept in memory; the ids go straight to the file
     lengths: dict[str, list[np.ndarray]] = {side: [] for side in SIDES}
@@ -101,15 +101,15 @@ def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: Encoder, num_pr
 
 
 def _with_positions(blocks: Iterable[Encoded]) -> Iterator[Encoded]:
-    """Pass the blocks on; a PictureError on the way gets the line's position in all of them."""
+    """Pass the blocks on; an ImageError on the way gets the line's position in all of them."""
     rows = 0
     try:
         for block in blocks:
             yield block
             # A worker counts lines within its block only
             rows += len(block[0].lengths)
-    except PictureError as error:
-        raise PictureError(rows + error.position, error.line, error.reason) from None
+    except ImageError as error:
+        raise ImageError(rows + error.position, error.line, error.reason) from None
 
 
 def read_ids(folder: Path) -> Encoded:

@@ -16,7 +16,7 @@ import sentencepiece as spm
 
 from seq2seq.config.settings import read_section
 from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
-from seq2seq.data.images import encode_pictures
+from seq2seq.data.images import encode_images
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3  # the special ids of every model that is trained here
 # Part of every fingerprint: raise it when the same model and settings give other ids.
@@ -34,7 +34,7 @@ class Tokenizer:
     Args:
         src_model: Serialized model of the source, or of both sides.
         tgt_model: Serialized model of the target; None for a joint one.
-        patches: Grid of pictures: a source line is then a picture, its ids patches without an eos, and there is no
+        patches: Grid of images: a source line is then an image, its ids patches without an eos, and there is no
             `src_model`.
         sampling_alpha: Smoothing of sampled segmentations; 0 turns them off.
 
@@ -53,7 +53,7 @@ class Tokenizer:
         self.patches = patches
         self.joint = tgt_model is None
         self._models = [model for model in (src_model, tgt_model) if model is not None]
-        # Beside pictures `src` is the target's model too: it gives the special ids, no source text
+        # Beside images `src` is the target's model too: it gives the special ids, no source text
         self.src = _load(self._models[0])
         self.tgt = self.src if len(self._models) == 1 else _load(self._models[1])
         self.sampling_alpha = sampling_alpha
@@ -78,16 +78,16 @@ class Tokenizer:
         self._id_of_byte = {byte: i for i, byte in self.byte_of.items()}
 
     def encode_src(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
-        """Encode source lines, each closed by eos; pictures have neither eos nor segmentations.
+        """Encode source lines, each closed by eos; images have neither eos nor segmentations.
 
         Args:
             sample: Sample a segmentation, the same one for the same `seed`.
 
         Raises:
-            PictureError: The first line that is not a picture.
+            ImageError: The first line that is not an image.
         """
         if self.patches:
-            return encode_pictures(lines, self.patches)
+            return encode_images(lines, self.patches)
         return self._encode(self.src, lines, sample, seed)
 
     def encode_tgt(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
@@ -125,12 +125,12 @@ class Tokenizer:
         """Look up source pieces that stand for no text, such as language tags.
 
         Raises:
-            ValueError: The model lacks one, or the source is pictures.
+            ValueError: The model lacks one, or the source is images.
         """
         # piece_to_id returns unk for an unknown piece
         ids = {tag: int(self.src.piece_to_id(tag)) for tag in tags}
         if ids and self.patches:
-            raise ValueError(f"pictures take no tags ({', '.join(ids)})")
+            raise ValueError(f"images take no tags ({', '.join(ids)})")
         for tag, number in ids.items():
             if number == self.unk_id:
                 raise ValueError(
@@ -192,7 +192,7 @@ class Tokenizer:
         # Types first: bytes(n) of a whole number n would take n bytes of memory
         kinds = {"joint": bool, "sampling_alpha": (int, float)}
         kinds |= {"patches": dict} if "patches" in state else {"src_model": bytes}
-        # A joint tokenizer has no model of its own for the target, unless the source is pictures
+        # A joint tokenizer has no model of its own for the target, unless the source is images
         kinds |= {} if state.get("joint") and "patches" not in state else {"tgt_model": bytes}
         for name, kind in kinds.items():
             if not isinstance(state.get(name), kind):
@@ -222,7 +222,7 @@ class Tokenizer:
 
 
 def make_tokenizer(models: Sequence[bytes], settings: TokenizerSettings) -> Tokenizer:
-    """Build a tokenizer of one SentencePiece model (of both sides, or of the text beside pictures) or of two."""
+    """Build a tokenizer of one SentencePiece model (of both sides, or of the text beside images) or of two."""
     return Tokenizer(
         src_model=None if settings.patches else models[0],
         tgt_model=models[-1] if settings.patches or len(models) == 2 else None,
@@ -262,7 +262,7 @@ def train_tokenizer(*, src_lines: Iterable[str], tgt_lines: Iterable[str], setti
     """Train on raw lines, jointly on both sides or one model a side; deterministic to the byte.
 
     Args:
-        src_lines: Source text, read once; not at all beside pictures.
+        src_lines: Source text, read once; not at all beside images.
         tgt_lines: Target text, read once.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Words drawn as small gray pictures, and a corpus of them to learn reading from."""
+"""Words drawn as small gray images, and a corpus of them to learn reading from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from seq2seq.data.images import write_picture, write_split
+from seq2seq.data.images import write_image, write_split
 from seq2seq.packages import require
 from seq2seq.resources import data_dir
 
@@ -27,8 +27,8 @@ Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 
 @dataclass(frozen=True)
-class WordPictures:
-    """Pictures of words: height and width in pixels; letters, position, ink, paper and noise follow the seed.
+class WordImages:
+    """Images of words: height and width in pixels; letters, position, ink, paper and noise follow the seed.
 
     Raises:
         ValueError: A side is out of range.
@@ -47,7 +47,7 @@ class WordPictures:
         """Draw `text` as the line of a file, the base64 of a PNG; a blank line stays blank.
 
         Args:
-            number: The line's number from 0, which with the seed decides the picture.
+            number: The line's number from 0, which with the seed decides the image.
 
         Raises:
             ValueError: The text has no room, or the font lacks a letter.
@@ -55,7 +55,7 @@ class WordPictures:
         if not text:
             return ""
         try:
-            return write_picture(draw(text, height=self.height, width=self.width, seed=[self.seed, number]))
+            return write_image(draw(text, height=self.height, width=self.width, seed=[self.seed, number]))
         except ValueError as error:
             raise ValueError(f"line {number + 1}: {error}") from None
 
@@ -65,7 +65,7 @@ class WordPictures:
 
 
 def draw(text: str, *, height: int, width: int, seed: int | Sequence[int]) -> np.ndarray:
-    """Draw a picture of `text`, (height, width) uint8, as numpy's default_rng(seed) decides.
+    """Draw an image of `text`, (height, width) uint8, as numpy's default_rng(seed) decides.
 
     Raises:
         ValueError: The text has no room in letters of any size, or the font lacks a letter.
@@ -73,7 +73,7 @@ def draw(text: str, *, height: int, width: int, seed: int | Sequence[int]) -> np
     fitting = _fitting(text, height, width)
     from PIL import Image, ImageDraw  # `_fitting` reports where Pillow is missing
 
-    # The order of these draws decides every picture: a change of it changes all corpora of a seed.
+    # The order of these draws decides every image: a change of it changes all corpora of a seed.
     rng = np.random.default_rng(seed)
     if not fitting:
         raise ValueError(f"{text!r} has no room in {width} x {height} pixels: raise --width or --height, or shorten it")
@@ -119,33 +119,33 @@ def _font(size: int) -> Any:
     return require("PIL.ImageFont", "drawing", extra="images").load_default(size)
 
 
-def write_corpus(folder: Path, pictures: WordPictures, *, letters: int, train: int, held_out: int) -> dict[str, int]:
-    """Write train, valid and test pictures (.png64) with their texts (.en); no text is in two of them.
+def write_corpus(folder: Path, images: WordImages, *, letters: int, train: int, held_out: int) -> dict[str, int]:
+    """Write train, valid and test images (.png64) with their texts (.en); no text is in two of them.
 
     Args:
         letters: Texts have at most so many.
-        train: Number of training pictures; texts repeat where there are fewer.
-        held_out: Number of pictures in each of validation and test.
+        train: Number of training images; texts repeat where there are fewer.
+        held_out: Number of images in each of validation and test.
 
     Returns:
         How many different texts each split has.
     """
-    texts = [text for text in phrases(letters) if pictures.has_room(text)]
+    texts = [text for text in phrases(letters) if images.has_room(text)]
     # Drawn parts are disjoint: slices of one shuffled list
-    np.random.default_rng(pictures.seed).shuffle(texts)
+    np.random.default_rng(images.seed).shuffle(texts)
     if 2 * held_out >= len(texts):
         raise ValueError(
             f"--held-out {held_out} twice leaves nothing to train on: of up to {letters} letters {len(texts):,} "
-            f"texts have room in {pictures.width} x {pictures.height} pixels; lower it, or raise --letters, --height "
+            f"texts have room in {images.width} x {images.height} pixels; lower it, or raise --letters, --height "
             "or --width"
         )
     splits = {"valid": texts[:held_out], "test": texts[held_out : 2 * held_out]}
     splits["train"] = list(_repeated(texts[2 * held_out :], train))
     folder.mkdir(parents=True, exist_ok=True)
-    # Over all splits, so that a repeated text gets another picture
+    # Over all splits, so that a repeated text gets another image
     numbers = itertools.count()
     for split, lines in splits.items():
-        write_split(folder, split, map(pictures.line, lines, numbers), lines)
+        write_split(folder, split, map(images.line, lines, numbers), lines)
     return {split: len(set(lines)) for split, lines in splits.items()}
 
 

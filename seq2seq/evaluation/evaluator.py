@@ -177,7 +177,7 @@ class Evaluator:
     def _crop(self, batch: Batch) -> Batch:
         translator = self.translator
         tokenizer = translator.tokenizer
-        # A picture has a fixed size and is never cut
+        # An image has a fixed size and is never cut
         longest = tokenizer.patches.length if tokenizer.patches else translator.max_len
         # Attention's memory grows with the square of a target, too
         tgt_longest = min(LONGEST_SOURCE, translator.settings.max_len or LONGEST_SOURCE)

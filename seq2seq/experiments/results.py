@@ -91,7 +91,7 @@ class RunResult:
         """The fingerprint of the corpus, before `data.limit` and the seed chose from it; None in older runs."""
         limited = any(key.endswith("limit") and value for key, value in flat(self.config["data"]).items())
         found = self.results.get("whole_corpus", None if limited else self.results.get("corpus"))
-        # In older streamed runs the size of the pools and the limit follow two hashes
+        # In older streamed runs the size of the shuffle buffer and the limit follow two hashes
         return found and "-".join(str(found).split("-")[:2])
 
     def number(self, key: str) -> float:

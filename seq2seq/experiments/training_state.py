@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from seq2seq import checkpoint
-from seq2seq.build import build_model, hidden_matrices, without_memory
+from seq2seq.build import build_model, hidden_matrices, on_meta_device
 from seq2seq.config.mixer import packages_of
 from seq2seq.experiments.folder import ORIGIN
 from seq2seq.model import Seq2Seq
@@ -61,7 +61,7 @@ def require_training_state(payload: Mapping[str, Any], config: Mapping[str, Any]
     _check_schedule(payload, path)
     # The model of the settings, without memory: its parameters are what the optimizer's state belongs to
     sizes = payload[checkpoint.KEY]["model"]
-    with without_memory():
+    with on_meta_device():
         # The settings are those of the command, which the user has written
         settings = {**sizes, "model": config["model"], "mixer": config["mixer"]}
         model = build_model(settings, trust=packages_of(config["mixer"]))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from seq2seq.data.images import PictureError
+from seq2seq.data.images import ImageError
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.limits import MOST_PARTS
 
@@ -67,7 +67,7 @@ def encode_parts(
             *pieces, eos = row
             longest = max(1, max_len - len(tags) - 1)
             parts = [pieces] if pieces else []
-            # Pictures have a fixed size and stay whole
+            # Images have a fixed size and stay whole
             if len(pieces) > longest and not tokenizer.patches:
                 # A row of a single part is cut where it must be, and none of it is lost at an earlier boundary
                 parts = [pieces[:longest]] if most == 1 else split(tokenizer, pieces, longest)[:most]
@@ -121,10 +121,10 @@ _BOUNDARIES = (_between_sentences, _between_clauses, _between_words, _between_ch
 def _source_ids(
     tokenizer: Tokenizer, lines: dict[int, str], note: Callable[[Note], None]
 ) -> Iterator[tuple[int, list[int]]]:
-    """Yield the number and ids of each line; note and leave out a line that should be a picture and is not."""
+    """Yield the number and ids of each line; note and leave out a line that should be an image and is not."""
     try:
         yield from zip(lines, tokenizer.encode_src(list(lines.values())), strict=True)
-    except PictureError as error:
+    except ImageError as error:
         if len(lines) == 1:
             note(Note(next(iter(lines)), 0, 0, error.reason))
             return

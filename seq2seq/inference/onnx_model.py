@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from seq2seq.archive import CheckpointError
-from seq2seq.build import build_model, without_memory
+from seq2seq.build import build_model, on_meta_device
 from seq2seq.checkpoint import Loaded, load_tokenizer
 from seq2seq.inference.description import CONFIG, Description
 from seq2seq.inference.export.int8 import int8_linear
@@ -129,7 +129,7 @@ class OnnxModel(Seq2Seq):
         return log_probs, rebuild(state, following)
 
     def _owner(self, name: str, ancestry: Ancestry) -> Tensor:
-        """Return the owners of the slots in use; a table that is written in turns has a fixed size."""
+        """Return the owners of the slots in use; the table of a ring buffer has a fixed size."""
         return ancestry.owner if self.graphs[1].is_fixed(name, 2) else ancestry.owner[:, : ancestry.limit]
 
 
@@ -163,7 +163,7 @@ def load_onnx(folder: Path, description: Description, *, trust: Sequence[str] = 
     meta = upgrade({"seq2seq": description.meta}, "seq2seq")["seq2seq"]
     try:
         # Without memory: the graphs have the weights
-        with without_memory():
+        with on_meta_device():
             form = build_model(meta["model"], trust=trust, portable=True).eval()
     except Exception as error:  # settings that no model fits, from a file that anybody may have written
         reason = " ".join(str(error).split())[:300]
@@ -203,7 +203,7 @@ def _session(path: Path) -> Any:
 
 
 def _context_form(form: Seq2Seq) -> Any:
-    """Return a context of no memory, for the types of its parts."""
+    """Return a context on the meta device, for the types of its parts."""
     layers: Any = form.decoder.layers
     memory = torch.empty(1, 2, layers[0].cross_mixer.memory_dim, device="meta")
     mask = torch.ones(1, 2, dtype=torch.bool, device="meta")

@@ -8,7 +8,7 @@ from seq2seq.data.tokenizer import Tokenizer
 
 
 def source_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Return the pieces of source ids; "" for patches of a picture."""
+    """Return the pieces of source ids; "" for patches of an image."""
     return [""] * len(ids) if tokenizer.patches else [tokenizer.src.id_to_piece(int(i)) for i in ids]
 
 

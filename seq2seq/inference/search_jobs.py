@@ -45,7 +45,7 @@ def make_job(
         constrained: There are phrases that translations must have.
 
     Raises:
-        ValueError: The wishes do not go together.
+        ValueError: The options cannot be combined.
     """
     if mbr and not sampling:
         raise ValueError(f"mbr={mbr} compares samples with each other, so it needs sampling")

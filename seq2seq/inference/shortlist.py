@@ -141,10 +141,10 @@ def make_shortlist(
         progress: See `lexical_table`.
 
     Raises:
-        ValueError: Sources are pictures, or the files have no pairs or other numbers of lines.
+        ValueError: Sources are images, or the files have no pairs or other numbers of lines.
     """
     if tokenizer.patches:
-        raise ValueError("this checkpoint translates pictures, whose patches have no shortlist")
+        raise ValueError("this checkpoint translates images, whose patches have no shortlist")
     sizes = {"src_size": tokenizer.src_vocab_size, "tgt_size": tokenizer.tgt_vocab_size}
     table = lexical_table(lambda: _encoded(tokenizer, src, tgt), **sizes, iterations=iterations, progress=progress)
     counts = np.zeros(tokenizer.tgt_vocab_size, np.int64)

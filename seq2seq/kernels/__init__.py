@@ -1,1 +1,1 @@
-"""Operators with a short slow twin each: `<op>/reference.py` is the definition, the others are fast."""
+"""Operators, a folder each; `<op>/reference.py`, where there is one, is a short and slow reference implementation."""

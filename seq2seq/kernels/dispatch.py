@@ -41,7 +41,7 @@ def is_plain(op: str, backend: str, x: Tensor) -> bool:
     """Return True if an eager call is left to torch's own operations and their gradients, as on a CPU.
 
     They are a tenth faster there than an operator with gradients by formula. Compiled graphs and GPUs take the
-    operator, which chooses by `takes_triton` when it runs; so do tensors without data (meta), so that its own
+    operator, which chooses by `takes_triton` when it runs; so do tensors on the meta device, so that its own
     formula counts its operations. An exported graph has torch's own operations alone, which other programs know.
     """
     compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()

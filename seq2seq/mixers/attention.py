@@ -19,9 +19,15 @@ from seq2seq.state import HeadCache, NoState
 
 
 def rotate(x: Tensor, position: Tensor, head_dim: int) -> Tensor:
-    """Turn the pairs (x_i, x_{i + d/2}) of each head by the angle position * 10000^(-2i/d) (Su et al. 2021, eq. 15).
+    """Rotate the pairs (x_i, x_{i + d/2}) of each head by the angle position * 10000^(-2i/d) (RoPE).
 
-    x (..., heads * d) at position (...): products of turned vectors depend on the difference of their positions alone.
+    Products of rotated vectors depend on positions by their difference alone.
+
+    Shape:
+        x (..., heads * d), position (...) -> (..., heads * d).
+
+    Reference:
+        Su et al. 2021, eq. 15.
     """
     dtype = at_least_float32(x.dtype)
     rate = torch.arange(0, head_dim, 2, device=x.device, dtype=dtype) * (-math.log(10000.0) / head_dim)
@@ -76,7 +82,7 @@ class Attention(SelfMixer):
         num_heads: H; must divide dim.
         num_kv_heads: G key and value heads, each of which serves H / G query heads (default: H). G
             = 1 is multi-query, others are grouped-query attention.
-        rotary: Turn queries and keys by their positions (RoPE).
+        rotary: Rotate queries and keys by their positions (RoPE).
         dropout: Probability to drop an attention weight.
         packed: Train without a mask, through torch's kernel for rows of many lengths; on a GPU in half precision, not
             where causal, which needs no mask.

@@ -1,4 +1,4 @@
-"""Gated delta networks: a fading memory that replaces what it holds for a key (Yang et al. 2024)."""
+"""Gated delta networks: linear attention with a learned decay and the delta rule (Yang et al. 2024)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ EPSILON = 1e-5
 
 
 class GatedDelta(SelfMixer):
-    """Gated delta rule: a fading memory that replaces what it holds for a key.
+    """Gated delta rule: linear attention with a learned decay that replaces what its state holds for a key.
 
-    S_t = a_t (I - b_t k_t k_t') S_{t-1} + b_t k_t v_t', y_t = W_o (swish(W_g x_t) * norm(S_t'
-    q_t)).
+    S_t = a_t (I - b_t k_t k_t') S_{t-1} + b_t k_t v_t', y_t = W_o (swish(W_g x_t) * norm(S_t' q_t)).
 
-    A fading memory S in each of H heads, which replaces what it holds for a key. q, k, v are
-    projections of x followed by a causal depthwise convolution of K taps and swish; q and k have
-    length 1; b = sigmoid(W_b x), a = exp(-exp(A) softplus(W_a x + c)) with A and c a number a head;
-    norm is the root mean square with a weight. Heads have D / H channels, keys as values.
-    Bidirectional, which is ours: the sum of this memory and one that reads each sentence from its
+    Each of H heads has a state S, which decays by a_t, and in which v_t replaces at the rate b_t
+    what was stored for the key k_t. q, k, v are projections of x followed by a causal depthwise
+    convolution of K taps and swish; q and k have length 1; b = sigmoid(W_b x) and
+    a = exp(-exp(A) softplus(W_a x + c)), where A and c are one number for each head; norm is the
+    root mean square with a weight. Heads have D / H channels, keys as values.
+    Bidirectional, which is ours: the sum of this state and one that reads each sentence from its
     own end, with the same weights, before the norm.
 
     M_tj = b_j q_t' (prod_{j < i <= t} a_i (I - b_i k_i k_i')) k_j is dense, dynamic, shared by the

@@ -1,4 +1,4 @@
-"""Retention: attention without a softmax, whose memory fades at a rate of each head's own (Sun et al. 2023)."""
+"""Retention: linear attention with an exponential decay, fixed for each head (Sun et al. 2023)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EPSILON = 1e-5
 
 
 class Retention(SelfMixer):
-    """Attention without a softmax, whose memory fades at a rate of each head's own.
+    """Linear attention with an exponential decay, fixed for each head.
 
     M_ij = gamma_h^(i-j) (R_i q_i) . (R_j k_j) / sqrt(D / H) for j <= i, gamma_h = 1 - 2^(-5-h), R_i
     rotary.
@@ -69,8 +69,8 @@ class Retention(SelfMixer):
         """Read x (B, T, D) from each position; a causal mixer needs no mask, since padding is on the right."""
         time = torch.arange(x.shape[1], device=x.device)
         query, key, value = (split(part, self.num_heads) for part in self.qkv(x).chunk(3, -1))  # (B, H, T, d)
-        q = mark_mixing(self._turn(query, time))
-        k = mark_mixing(self._turn(key, time))
+        q = mark_mixing(self._rotate(query, time))
+        k = mark_mixing(self._rotate(key, time))
         if self.causal:
             return self._finish(retention(q, k, value, decay=self.decay(q)), x)
         # No softmax to mask: a key of zeros weighs nothing
@@ -78,7 +78,7 @@ class Retention(SelfMixer):
         return self._finish(retention_parallel(q, k, value, decay=self.decay(q), causal=False), x)
 
     class State(NamedTuple):
-        """The faded sum of k v' over the past, (N, H, d, d)."""
+        """The decayed sum of k v' over the past, (N, H, d, d)."""
 
         memory: Tensor
 
@@ -89,11 +89,11 @@ class Retention(SelfMixer):
         return self.State(torch.zeros(shape, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
-        """Fade the memory, add this position's key and value, then read it."""
+        """Decay the state, add this position's key and value, then read it."""
         # (N, H, d)
         query, key, value = (part.unflatten(-1, (self.num_heads, -1)) for part in self.qkv(x).chunk(3, -1))
-        q = self._turn(query, position[:, None])
-        k = self._turn(key, position[:, None])
+        q = self._rotate(query, position[:, None])
+        k = self._rotate(key, position[:, None])
         y, memory = retention_step(q, k, value, state.memory, decay=self.decay(q))
         # `_finish` has a time axis: one position here
         return self._finish(y.unsqueeze(2), x[:, None]).squeeze(1), self.State(memory)
@@ -102,7 +102,7 @@ class Retention(SelfMixer):
         """Return gamma (H,) in the type and on the device of `like`."""
         return 1.0 - 2.0 ** (-5.0 - torch.arange(self.num_heads, device=like.device, dtype=like.dtype))
 
-    def _turn(self, x: Tensor, position: Tensor) -> Tensor:
+    def _rotate(self, x: Tensor, position: Tensor) -> Tensor:
         """Rotate pairs of channels of x (..., d) at position (...) by 10000^(-2c/d) a position (Su et al. 2021).
 
         Both sides are scaled by (D / H)^(-1/4), their product by (D / H)^(-1/2).

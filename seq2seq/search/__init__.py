@@ -1,6 +1,7 @@
-"""Beam search and sampling, through the model's context, state and step alone.
+"""Beam search and sampling; of a model they use only `context`, `init_state` and `step`.
 
-`search` and `sample` serve a padded batch, `search_stream` any number of sentences in rows that are filled again.
+`search` and `sample` decode one padded batch. `search_stream` decodes any number of sentences by continuous batching:
+when a sentence is done, the next one takes its row of the batch.
 """
 
 from __future__ import annotations
@@ -137,18 +138,18 @@ def search_stream(
     shortlist: Shortlist | None = None,
     graphs: Graphs | None = None,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
-    """Search the translations of a stream of sentences, in rows that others take when theirs are done.
+    """Search the translations of a stream of sentences by continuous batching.
 
     Args:
-        sources: Best sorted by length, the longest first: those that are searched together are padded to the longest.
-        rows: Sentences that are searched at a time, at most; or a function that says so of the first one's length.
+        sources: Best sorted by length, longest first: sentences that are searched together are padded to the longest.
+        rows: Most sentences that are searched at a time, or a function of the first sentence's length that returns it.
         selection: How extensions are chosen (default: as `settings` say).
         suppress: Tokens that no translation has.
         shortlist: The tokens that the translation of a source may have; the softmax is over them alone.
-        graphs: Lets steps be captured and replayed (default: plain steps).
+        graphs: Captures decoding steps as CUDA graphs and replays them (default: no graphs).
 
     Yields:
-        The number of a sentence, from 0, and its n best hypotheses, as soon as they are there.
+        The index of a sentence, from 0, and its n best hypotheses, as soon as it is done.
     """
     selection = selection or _selection(special, settings)
     plan = Plan(model, special, settings, selection, device, suppress, shortlist, graphs)

@@ -1,9 +1,10 @@
 """Lexically constrained search: phrases that every translation must have, by dynamic beam allocation.
 
-A candidate's bank is the number of phrase tokens that it has met. Banks share the beam, so that hypotheses that pay for
-a phrase early are not crowded out by those that have not paid yet; of more banks than there are places the fullest have
-one each. A candidate that could no longer meet all phrases within the limit of length is none, and the end needs them
-all. A phrase whose last word goes on is not met.
+A candidate's bank is the number of phrase tokens that it has generated. The beam is divided among the banks, so that
+hypotheses that generate an improbable phrase early are not crowded out by those that postpone it; if there are more
+banks than places in the beam, the fullest banks get one place each. A candidate that can no longer generate all phrases
+within the limit of length is discarded, and eos is allowed only after all of them. A phrase does not count if the next
+token continues its last word.
 
 Reference:
     Post and Vilar 2018, 'Fast Lexically Constrained Decoding with Dynamic Beam Allocation'.

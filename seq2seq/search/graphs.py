@@ -80,7 +80,7 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 class Graphs:
-    """The permission to capture steps, for many searches; `count` and `seconds` say what captures have cost.
+    """CUDA-graph capture that several searches share; `count` and `seconds` are the number and the time of captures.
 
     Args:
         make: Makes the recorder of a search.

@@ -14,7 +14,7 @@ _UNSPACED = re.compile(
 
 
 class Words(NamedTuple):
-    """Tokens at whose edges there may be the middle of a word.
+    """Tokens that may continue a word, or whose last word may be continued.
 
     Attributes:
         going_on: Those that begin with a letter or digit, and so go on with a word.

@@ -22,7 +22,7 @@ from seq2seq.model import Seq2Seq
 from seq2seq.training.budget import Budget
 from seq2seq.training.callbacks.window_end import NO_VALIDATION
 from seq2seq.training.checkpoint_io import plugins
-from seq2seq.training.checks import picture_sizes
+from seq2seq.training.checks import image_sizes
 from seq2seq.training.compilation import compile_parts
 from seq2seq.training.dry_run import DRY_SENTENCES
 from seq2seq.training.fsdp import make_strategy
@@ -55,7 +55,7 @@ def make_task(
             "tgt_vocab_size": tokenizer.tgt_vocab_size,
             "pad_id": tokenizer.pad_id,
             "joint": tokenizer.joint,
-            **picture_sizes(tokenizer.patches),
+            **image_sizes(tokenizer.patches),
         }
     )
     torch.manual_seed(plan.run.seed)  # right before the weights are drawn

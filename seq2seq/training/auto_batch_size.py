@@ -93,14 +93,15 @@ def worst_shapes(max_tokens: int, longest: tuple[int, int], *, src_multiple: int
 
 
 class Rehearsal:
-    """Whole updates of a `task` that is thrown away afterwards, on made-up batches without padding.
+    """Trial updates of a temporary `task` on synthetic batches without padding, to measure memory or time.
 
-    `copies` of the weights lie beside it, as an average or the buffers of several processes would. Between updates
-    gradients stay, as between the micro-batches of a window.
+    Gradients are kept between updates, as between the micro-batches of an accumulation window.
 
     Args:
+        task: Its weights and the state of its optimizer are changed; discard it afterwards.
         longest: Pieces of the longest source and target.
         precision: Lightning's name of it.
+        copies: Further copies of the weights to allocate, as an average or the buffers of DDP would.
         src_multiple: The source is padded to a multiple of this.
     """
 

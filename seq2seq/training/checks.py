@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seq2seq.build import bounds, build_model, max_positions, without_memory
+from seq2seq.build import bounds, build_model, max_positions, on_meta_device
 from seq2seq.config.search import SearchSettings
 from seq2seq.config.tokenizer import PatchGrid
 from seq2seq.data.batching import longest_width, padded_width
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def check_model(plan: RunPlan, start: Loaded | None) -> Seq2Seq:
-    """Build the model without memory, to detect impossible sizes before any work, and return it.
+    """Build the model on the meta device, to detect impossible sizes before any work, and return it.
 
     Args:
         start: The checkpoint that a new run starts from.
@@ -36,17 +36,17 @@ def check_model(plan: RunPlan, start: Loaded | None) -> Seq2Seq:
     """
     # Any vocabulary will do: the real sizes follow from a tokenizer that may not exist yet.
     sizes = {"src_vocab_size": 8, "tgt_vocab_size": 8, "pad_id": 0, "joint": plan.tokenizer.joint}
-    sizes |= picture_sizes(plan.tokenizer.patches)
+    sizes |= image_sizes(plan.tokenizer.patches)
     if start:
         # A checkpoint's sizes are known.
         sizes = {key: value for key, value in start.meta["model"].items() if key not in ("model", "mixer")}
         finetune.require_same_model(start.meta["model"], plan.config, str(plan.run.init_from))
-    with without_memory():
+    with on_meta_device():
         return build_model(plan.model_config(sizes), trust=plan.trust)
 
 
-def picture_sizes(patches: PatchGrid | None) -> dict[str, Any]:
-    """Return what the model must know of a source that is pictures."""
+def image_sizes(patches: PatchGrid | None) -> dict[str, Any]:
+    """Return what the model must know of a source that is images."""
     return {"patches": dataclasses.asdict(patches)} if patches else {}
 
 

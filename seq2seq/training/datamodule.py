@@ -68,7 +68,7 @@ class TranslationDataModule(LightningDataModule):
         """Log the share of padding and the number of batches."""
         padding = 100 * self.padding_share
         if self.streaming:
-            log.info("padding %.1f%% of all cells of the first pool", padding)
+            log.info("padding %.1f%% of all cells of the first shuffle buffer", padding)
         else:
             log.info("padding %.1f%% of all cells, batches an epoch: %d", padding, self.batches_per_epoch)
 
@@ -86,7 +86,7 @@ class TranslationDataModule(LightningDataModule):
 
     @property
     def padding_share(self) -> float:
-        """Padding cells over all cells of an epoch (of a stream: of its first pool), source and target together.
+        """Padding over all cells of an epoch (of a stream: of its first shuffle buffer), source and target together.
 
         Of the best segmentations, where training draws others.
         """

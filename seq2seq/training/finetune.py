@@ -170,7 +170,7 @@ def ready_models(tokenizer: Tokenizer, cache: Path) -> dict[str, Any]:
                 raise ValueError(f"{path.name} is not the checkpoint's")
 
     cached(folder, "the checkpoint's tokenizer", build=build, read=read)
-    # Pictures have no model on the source's side; a joint tokenizer has one model, stored as the source's.
+    # Images have no model on the source's side; a joint tokenizer has one model, stored as the source's.
     if tokenizer.patches:
         return {"model": None, "src_model": None, "tgt_model": str(paths["tgt_model"]), "patches": state["patches"]}
     if tokenizer.joint:

@@ -1,4 +1,4 @@
-"""Count the floating-point operations of a training step on a model without data.
+"""Count the floating-point operations of a training step of a model on the meta device, which has no data.
 
 A count, not formulas per mixer: torch knows what a matrix product costs (2 m n k), an operator of ours says what its
 useful work costs (`seq2seq.kernels.flop_formulas`), and so a new mixer is right without a line here.
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from seq2seq.build import build_model, max_positions, without_memory
+from seq2seq.build import build_model, max_positions, on_meta_device
 from seq2seq.config.mixer import packages_of
 from seq2seq.faults import first_line
 from seq2seq.kernels import flop_formulas as flop_formulas  # which registers them
@@ -47,13 +47,13 @@ class TrainingFlops:
     every new shape is counted.
 
     Args:
-        model: Without data, built under `seq2seq.build.without_memory`.
+        model: Without data, built under `seq2seq.build.on_meta_device`.
         longest: The most positions that its mixers take; None for any number.
     """
 
     def __init__(self, model: Seq2Seq, longest: int | None = None) -> None:
         if not next(model.parameters()).is_meta:
-            raise ValueError("FLOPs are counted on a model without data; build it under seq2seq.build.without_memory")
+            raise ValueError("FLOPs are counted on the meta device: build the model under seq2seq.build.on_meta_device")
         self._model = model.eval()  # dropout is elementwise
         self._counted = cache(self._count)
         # One table for one row, one for two; every other number of rows is a line through them.
@@ -95,7 +95,7 @@ class TrainingFlops:
 
 
 def training_flops(config: Mapping[str, Any]) -> TrainingFlops | None:
-    """Return the count for build_model's `config`; None, and a warning, if a mixer cannot run without data."""
+    """Return the count for build_model's `config`; None, and a warning, if a mixer cannot run on the meta device."""
     # As text, which is hashable: a run asks for the same model several times.
     return _training_flops(json.dumps(config, sort_keys=True, default=str))
 
@@ -106,11 +106,11 @@ def _training_flops(text: str) -> TrainingFlops | None:
     # A run counts what it has built already
     trust = packages_of(config["mixer"])
     try:
-        with without_memory():
+        with on_meta_device():
             model = build_model(config, trust=trust)
         return TrainingFlops(model, longest=max_positions(config, trust=trust))
     except (NotImplementedError, RuntimeError) as error:
-        log.warning("FLOPs and MFU are not logged: a layer does not run without data (%s)", first_line(error))
+        log.warning("FLOPs and MFU are not logged: a layer does not run on the meta device (%s)", first_line(error))
         return None
 
 

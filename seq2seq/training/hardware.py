@@ -79,13 +79,15 @@ def keep_freed_memory(accelerator: str) -> None:
 
 
 def src_multiple(accelerator: str, positions: int | None) -> int:
-    """Return what the padded width of a source is to be a multiple of.
+    """Return what the padded width of a source must be a multiple of: 8 on a GPU, 1 on a CPU.
 
-    A GPU's attention takes a mask whose rows are multiples of 8 as it is, and a compiled graph is for those or for all
-    others. On a CPU it is 1, so that batches stay as they are.
+    On a GPU, attention reads a mask without copying it only if its rows have a multiple of 8 entries, and torch.compile
+    makes separate graphs for widths that 8 divides and for others.
 
     Args:
-        positions: Positions of the model, None for any number; a source is not padded beyond them.
+        accelerator: "cpu" or "gpu".
+        positions: Positions of the model, None for any number. If 8 does not divide them the result is 1, so that no
+            source is padded beyond them.
     """
     return 8 if accelerator == "gpu" and (positions or 0) % 8 == 0 else 1
 

@@ -27,7 +27,7 @@ def label_smoothed_cross_entropy(
     """Sum (1 - e) * -log p(y) + e / V * sum_v -log p(v) over the positions where `mask` is True, in float32.
 
     The gradient is computed with the loss, a few rows at a time, so float32 logits never exist whole;
-    `label_smoothed_cross_entropy_reference` is its slow twin.
+    `label_smoothed_cross_entropy_reference` is its reference implementation.
 
     Args:
         smoothing: e, the share of the target distribution that is uniform over the vocabulary.

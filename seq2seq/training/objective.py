@@ -12,10 +12,10 @@ from seq2seq.training.r_drop import r_drop_cross_entropy
 
 
 def sum_losses(model: Seq2Seq, batch: Batch, settings: OptimSettings) -> LossSums:
-    """Compute the label-smoothed cross entropy of a batch, in training with R-Drop where the settings choose it.
+    """Compute the summed label-smoothed cross entropy of a batch; in training with R-Drop if `optim.r_drop` is set.
 
-    By R-Drop one pass over the batch after itself, (2 B), has two dropouts. Static kernels have one DropConnect in it,
-    whose divergence is 0.
+    For R-Drop the batch is concatenated with itself, 2 B rows, and passes through the model once, so that each copy has
+    dropout masks of its own. Static kernels draw one DropConnect mask for both copies, which adds no divergence.
     """
     smoothing = settings.label_smoothing
     if model.training and settings.r_drop:

@@ -144,7 +144,7 @@ def _require_effect(sections: Sections, typed: Collection[str]) -> None:
     optim, trainer = sections.optim, sections.trainer
     if "optim.peak_lr" in typed and optim.lr != optim.peak_lr:
         raise ValueError(
-            f"optim.peak_lr={optim.peak_lr:g} has no effect, for the highest rate of these settings is "
+            f"optim.peak_lr={optim.peak_lr:g} has no effect: the peak learning rate of these settings is "
             f"optim.lr={optim.lr:g}: set optim.lr, or choose optim=anneal or optim=muon"
         )
     if "trainer.accumulate_start" in typed and trainer.accumulate_start == trainer.accumulate:

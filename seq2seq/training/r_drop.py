@@ -32,7 +32,7 @@ def r_drop_cross_entropy(
     p = softmax(W a + b) and q = softmax(W c + b) are predicted from the features a, c of two passes, L is the
     label-smoothed cross entropy of `label_smoothed_cross_entropy`: half the loss of the paper, so that with equal
     passes it is L. The loss and its gradients are made in one pass over chunks of positions;
-    `r_drop_cross_entropy_reference` is the slow twin.
+    `r_drop_cross_entropy_reference` is the reference implementation.
 
     Args:
         features: Of both passes, what the output layer reads.

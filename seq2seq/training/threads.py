@@ -89,7 +89,8 @@ def _rehearse(
 def measure_rates(update: Callable[[], object], counts: Sequence[int]) -> dict[int, float]:
     """Return the updates per second with each number of threads, the medians of a few short rounds.
 
-    The first update, for which kernels are prepared, counts only if another number than the first is hopeless by it.
+    The first update with each number also prepares kernels. Its rate is returned only if another number than the first
+    is so much slower in it that further rounds would be wasted.
     """
     began = time.perf_counter()
     seconds: dict[int, list[float]] = {count: [] for count in counts}

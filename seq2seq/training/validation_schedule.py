@@ -22,9 +22,9 @@ _NEAR = 0.1
 class ValidationSchedule:
     """Schedule of validations: every `val_steps` updates or `val_time` seconds, else every epoch.
 
-    Where updates or epochs end the run and count the intervals, the clock has no say, so that the run repeats. Where
-    the clock alone ends it, or asks for a validation, one waits until all of them take at most `val_share` of the time,
-    and is left out if the end is nearer than the last one took.
+    If updates or epochs end the run and define the interval, elapsed time has no influence, so that the run is
+    reproducible. If time alone ends the run, or defines the interval, a validation that is due is postponed until all
+    of them take at most `val_share` of the run's time, and skipped if less time is left than the last one took.
     """
 
     def __init__(self, settings: TrainerSettings, budget: Budget) -> None:

@@ -12,7 +12,7 @@ from composed import config
 
 from benchmarks import ablation
 from benchmarks.ablation import ROWS, Outcome, Score, direction
-from seq2seq.build import build_model, without_memory
+from seq2seq.build import build_model, on_meta_device
 from seq2seq.config.yaml_file import read_yaml
 from seq2seq.experiments.folder import RunFolder
 from seq2seq.experiments.job_records import Job, write_sweep
@@ -27,7 +27,7 @@ REPRESENTATIVE = {"test_sizes_are_as_published": {"cnn", "dynamic"}}
 
 
 def model_of(row: str, size: str = "big") -> Seq2Seq:
-    with without_memory():
+    with on_meta_device():
         return build_model(config("experiment=ablation_wu", f"{ablation.KEY}={row}", f"model={size}", **JOINT))
 
 

@@ -54,7 +54,7 @@ EXHAUSTIVE = (
     "test_the_published_rnnsearch_has_a_graph_too",
     "test_kernels_without_softmax_have_a_graph_too",
     "test_an_encoder_of_stages_has_a_graph_too",
-    "test_a_model_of_pictures_has_a_graph_too",
+    "test_a_model_of_images_has_a_graph_too",
     "test_models_of_an_ensemble_may_be_graphs",
     "test_a_model_needs_as_many_positions_as_the_graphs_are_traced_with",
 )
@@ -306,7 +306,7 @@ def test_an_encoder_of_stages_has_a_graph_too(name, tokenizer, tmp_path):
     require_alike(translator(write(tmp_path, given), 3, 64).translate(lines), translator(given, 3, 64).translate(lines))
 
 
-def test_a_model_of_pictures_has_a_graph_too(tmp_path):
+def test_a_model_of_images_has_a_graph_too(tmp_path):
     config = resolved_settings(("experiment=digits", "model.encoder_layers=1", "data.vocab_size=30"))
     settings = read_section(TokenizerSettings, config["tokenizer"], "tokenizer")
     own = train_tokenizer(

@@ -124,11 +124,13 @@ def test_distances_by_hand():
     wide = torch.tensor([[0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0], [0.5, 0.0, 0.0, 0.5], [0.0, 0.0, 0.0, 1.0]])
     torch.testing.assert_close(mixing_matrix.distance_profile(wide, 3), torch.tensor([1.0, 2.0, 1.0]) / 4)
     # All alike: (1 + 2) / 3 away at the ends of three, 2 / 3 in the middle; of the past 0, 1 / 2, (1 + 2) / 3
-    assert mixing_matrix.mean_distance(mixing_matrix.equal_shares(3, causal=False)) == pytest.approx(
+    assert mixing_matrix.mean_distance(mixing_matrix.uniform_weights(3, causal=False)) == pytest.approx(
         (1 + 2 / 3 + 1) / 3
     )
-    assert mixing_matrix.mean_distance(mixing_matrix.equal_shares(3, causal=True)) == pytest.approx((0 + 1 / 2 + 1) / 3)
-    own = View("decoder", 1, "Some", mixing_matrix.equal_shares(5, causal=True), None, {})
+    assert mixing_matrix.mean_distance(mixing_matrix.uniform_weights(3, causal=True)) == pytest.approx(
+        (0 + 1 / 2 + 1) / 3
+    )
+    own = View("decoder", 1, "Some", mixing_matrix.uniform_weights(5, causal=True), None, {})
     assert mixing_matrix.locality(own) == pytest.approx(1)
     assert mixing_matrix.locality(dataclasses.replace(own, total=torch.eye(5))) == 0
 
@@ -213,8 +215,8 @@ def test_checkpoint(tmp_path, capsys):
 def test_image_model_and_removal_of_earlier_figures(tmp_path, capsys):
     """The recipe of docs/images.md with random weights; figures that the next report lacks are removed."""
     out, small = tmp_path / "out", ["model.dim=16", "model.ffn_dim=16", "model.num_heads=2", "model.encoder_layers=1"]
-    pictures = ["experiment=drawn_words", "tokenizer.patches.height=4", "tokenizer.patches.width=6"]
-    assert inspect.main(["mixer=quadratic", *pictures, *small, "--length", "3", "--out", str(out)]) == 0
+    images = ["experiment=drawn_words", "tokenizer.patches.height=4", "tokenizer.patches.width=6"]
+    assert inspect.main(["mixer=quadratic", *images, *small, "--length", "3", "--out", str(out)]) == 0
     assert "encoder layer 1 of 1" in capsys.readouterr().err
     assert "rows and columns apart" in (out / "report.html").read_text("utf-8")
     assert (out / "encoder-centers.svg").is_file()

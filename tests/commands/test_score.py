@@ -260,8 +260,10 @@ def test_a_long_line_is_translated_in_parts_as_translate_does(ckpt, tmp_path, ca
     ],
 )
 def test_force_refuses_what_it_has_no_use_for(ckpt, option, capsys):
-    message = f"{option[0]} has no effect with --force, which neither searches nor compares; leave {option[0]} out"
-    assert message in refusal(capsys, "--ckpt", ckpt, "--force", "a", "b", *option)
+    message = (
+        f"{option[0]} has no effect with --forced-decoding, which neither searches nor compares; leave {option[0]} out"
+    )
+    assert message in refusal(capsys, "--ckpt", ckpt, "--forced-decoding", "a", "b", *option)
 
 
 def test_a_line_counts_as_failed_once_however_many_of_its_parts_fail(ckpt, tmp_path, capsys, monkeypatch):

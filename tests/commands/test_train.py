@@ -147,7 +147,7 @@ def test_a_run_leaves_all_that_is_promised(corpus, tmp_path, capsys):
     assert [row["step"] for row in rows if row["train/loss"]] == ["2", "3", "4", "6"]
     assert [row["step"] for row in rows if row["val/bleu"]] == ["3", "6"]
     shown = capsys.readouterr().out
-    assert shown.count("validation at step") == 2
+    assert shown.count("validation at update") == 2
     assert "hyp " in shown
 
 

@@ -168,7 +168,7 @@ def test_nothing_is_said_of_a_translation_of_too_many_pieces(folder, few_positio
     assert reason in warnings
     # Given translations are refused
     (folder / "out").write_text("".join(f"{entry['translation']}\n" for entry in objects))
-    assert score.main(["--ckpt", str(few_positions), "--device", "cpu", "--force", "in.de", "out"]) == 2
+    assert score.main(["--ckpt", str(few_positions), "--device", "cpu", "--forced-decoding", "in.de", "out"]) == 2
     assert "error: translation 1 has 17 pieces; the model has 16 positions" in capsys.readouterr().err
 
 

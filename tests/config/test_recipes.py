@@ -11,7 +11,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from seq2seq.build import build_model, without_memory
+from seq2seq.build import build_model, on_meta_device
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.sections import read_sections
 from seq2seq.config.settings import read_section
@@ -63,7 +63,7 @@ def test_a_recipe_composes_and_builds(name):
     millions, (src, tgt) = PUBLISHED.get(name, (None, JOINT if joint else WORDS))
     sizes = {"src_vocab_size": src, "tgt_vocab_size": tgt, "pad_id": 0, "joint": src == tgt and joint}
     sizes |= {"patches": asdict(tokenizer.patches)} if tokenizer.patches else {}
-    with without_memory():
+    with on_meta_device():
         model = build_model({"model": config["model"], "mixer": config["mixer"], **sizes})
     if millions:
         count = sum(parameter.numel() for parameter in model.parameters())

@@ -1,4 +1,4 @@
-"""scikit-learn's digits as pictures and words, and models that classify them by translation."""
+"""scikit-learn's digits as images and words, and models that classify them by translation."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from seq2seq.config.compose import resolved_settings
 from seq2seq.config.settings import read_section
 from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.data.digit_images import NAMES, splits
-from seq2seq.data.images import read_picture
+from seq2seq.data.images import read_image
 from seq2seq.data.tokenizer import train_tokenizer
 
 EXHAUSTIVE = ("test_models_cost_the_same_and_learn",)
 
 
 def test_the_corpus_is_every_digit_once(tmp_path, capsys):
-    """The pictures are scikit-learn's, each with its name, and no part has a picture of another."""
+    """The images are scikit-learn's, each with its name, and no part has an image of another."""
     from sklearn.datasets import load_digits
 
     assert draw.main(["--digits", str(tmp_path), "--held-out", "150", "--seed", "3"]) == 0
-    assert capsys.readouterr().out.startswith("150 valid, 150 test, 1,497 train pictures")
+    assert capsys.readouterr().out.startswith("150 valid, 150 test, 1,497 train images")
     found = []
     for split in ("train", "valid", "test"):
         lines = (tmp_path / f"{split}.png64").read_text().split("\n")[:-1]
         names = (tmp_path / f"{split}.en").read_text().split("\n")[:-1]
         for line, name in zip(lines, names, strict=True):
-            picture = read_picture(line, height=8, width=8)
-            found.append((tuple(np.rint(picture.flatten() * (16 / 255)).astype(int)), NAMES.index(name)))
+            image = read_image(line, height=8, width=8)
+            found.append((tuple(np.rint(image.flatten() * (16 / 255)).astype(int)), NAMES.index(name)))
     images, labels = load_digits(return_X_y=True)
     assert sorted(found) == sorted(
         (tuple(image.astype(int)), label) for image, label in zip(images, labels, strict=True)

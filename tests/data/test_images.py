@@ -1,4 +1,4 @@
-"""Pictures as lines: patches and back, the projection as a convolution, what is not a picture, a whole run."""
+"""Images as lines: patches and back, the projection as a convolution, what is not an image, a whole run."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from torch import nn
 
 from benchmarks import images
 from seq2seq import checkpoint, draw, inspect, translate
-from seq2seq.analysis import model_report, picture_maps
+from seq2seq.analysis import image_maps, model_report
 from seq2seq.build import build_model, max_positions
 from seq2seq.config.settings import read_section
 from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
-from seq2seq.data.images import PictureError, encode_pictures, pack, read_picture, unpack, write_picture
+from seq2seq.data.images import ImageError, encode_images, pack, read_image, unpack, write_image
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora, validate_corpora
 from seq2seq.data.token_cache import Encoder
 from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
-from seq2seq.data.word_images import WordPictures, has_letter
+from seq2seq.data.word_images import WordImages, has_letter
 from seq2seq.embedding import GridPositions, PatchProjection, SinusoidalPositions
 from seq2seq.inference.translator import Translator
 from seq2seq.mixers.quadratic import Quadratic
@@ -54,12 +54,12 @@ def pixels(count: int, grid: PatchGrid = GRID) -> np.ndarray:
 
 
 def lines(count: int, grid: PatchGrid = GRID) -> list[str]:
-    return [write_picture(picture) for picture in pixels(count, grid)]
+    return [write_image(image) for image in pixels(count, grid)]
 
 
-def saved(picture: Image.Image, kind: str = "PNG", **options: int) -> str:
+def saved(image: Image.Image, kind: str = "PNG", **options: int) -> str:
     file = io.BytesIO()
-    picture.save(file, format=kind, **options)
+    image.save(file, format=kind, **options)
     return base64.b64encode(file.getvalue()).decode()
 
 
@@ -74,10 +74,10 @@ def tokenizer() -> Tokenizer:
 @pytest.mark.parametrize(
     ("size", "bits", "channels"), [(1, 8, 1), (2, 8, 1), (2, 3, 1), (4, 3, 1), (1, 1, 1), (1, 8, 3), (2, 5, 3)]
 )
-def test_pictures_become_patches_and_pictures_again(size, bits, channels):
+def test_images_become_patches_and_images_again(size, bits, channels):
     grid = PatchGrid(8, 24, size, bits, channels)
     given = pixels(5, grid)
-    ids = np.array(encode_pictures([write_picture(picture) for picture in given], grid))
+    ids = np.array(encode_images([write_image(image) for image in given], grid))
     assert ids.shape == (5, grid.length)
     assert 0 <= ids.min() <= ids.max() < grid.vocab_size
     again = unpack(ids, grid)
@@ -86,43 +86,41 @@ def test_pictures_become_patches_and_pictures_again(size, bits, channels):
 
 
 def test_a_patch_by_hand():
-    """The patch in row 1, column 0 of a picture, its pixels row by row, the first in the lowest byte."""
-    picture = np.arange(16, dtype=np.uint8).reshape(4, 4)
-    ids = encode_pictures([write_picture(picture)], PatchGrid(4, 4))[0]
+    """The patch in row 1, column 0 of an image, its pixels row by row, the first in the lowest byte."""
+    image = np.arange(16, dtype=np.uint8).reshape(4, 4)
+    ids = encode_images([write_image(image)], PatchGrid(4, 4))[0]
     assert len(ids) == 4
     assert ids[2] == 8 + 9 * 2**8 + 12 * 2**16 + 13 * 2**24
 
 
 def test_a_patch_of_colors_by_hand():
     """Red, green and blue of a pixel before the next pixel."""
-    picture = np.zeros((2, 4, 3), dtype=np.uint8)
-    picture[0, 2] = [8, 16, 24]
-    picture[1, 3] = [255, 0, 0]
-    ids = encode_pictures([write_picture(picture)], PatchGrid(2, 4, 2, 5, 3))[0]
+    image = np.zeros((2, 4, 3), dtype=np.uint8)
+    image[0, 2] = [8, 16, 24]
+    image[1, 3] = [255, 0, 0]
+    ids = encode_images([write_image(image)], PatchGrid(2, 4, 2, 5, 3))[0]
     assert ids == [0, 1 + 2 * 2**5 + 3 * 2**10 + 31 * 2**45]
 
 
-def test_a_gray_picture_has_colors_but_not_the_other_way_round():
+def test_a_gray_image_has_colors_but_not_the_other_way_round():
     gray, color = pixels(1)[0], pixels(1, PatchGrid(8, 24, 1, 8, 3))[0]
-    assert np.array_equal(
-        read_picture(write_picture(gray), height=8, width=24, channels=3), gray[..., None].repeat(3, 2)
-    )
+    assert np.array_equal(read_image(write_image(gray), height=8, width=24, channels=3), gray[..., None].repeat(3, 2))
     with pytest.raises(ValueError, match=r"mode RGB; save it after convert\('L'\), or train on colors \(tokenizer"):
-        read_picture(write_picture(color), height=8, width=24)
+        read_image(write_image(color), height=8, width=24)
     palette = Image.fromarray(color).convert("P")
     with pytest.raises(
         ValueError, match=r"mode P; save .*'L'\), or save it after convert\('RGB'\) and train on colors"
     ):
-        read_picture(saved(palette), height=8, width=24)
-    assert read_picture(saved(palette.convert("RGB")), height=8, width=24, channels=3).shape == (8, 24, 3)
+        read_image(saved(palette), height=8, width=24)
+    assert read_image(saved(palette.convert("RGB")), height=8, width=24, channels=3).shape == (8, 24, 3)
     with pytest.raises(ValueError, match=r"not 8-bit RGB but of Pillow's mode RGBA; save it after convert\('RGB'\)"):
-        read_picture(saved(Image.fromarray(color).convert("RGBA")), height=8, width=24, channels=3)
+        read_image(saved(Image.fromarray(color).convert("RGBA")), height=8, width=24, channels=3)
 
 
 def test_grey_of_one_bit_and_spaces_around_are_fine():
-    picture = pixels(1)[0] > 127
-    line = saved(Image.fromarray(picture))
-    assert np.array_equal(read_picture(f" {line}\r", height=8, width=24), picture * np.uint8(255))
+    image = pixels(1)[0] > 127
+    line = saved(Image.fromarray(image))
+    assert np.array_equal(read_image(f" {line}\r", height=8, width=24), image * np.uint8(255))
 
 
 def wrong_lines() -> dict[str, str]:
@@ -130,7 +128,7 @@ def wrong_lines() -> dict[str, str]:
     damaged = bytearray(base64.b64decode(saved(grey)))
     damaged[-30] ^= 255
     return {
-        "not base64": "no picture at all",
+        "not base64": "no image at all",
         "holds no PNG": base64.b64encode(b"0123456789").decode(),
         "holds no PNG; save": saved(grey, "GIF"),
         "24 x 9 pixels instead of 24 x 8": saved(Image.fromarray(np.zeros((9, 24), dtype=np.uint8))),
@@ -154,10 +152,10 @@ def png(values: np.ndarray) -> bytes:
 
 
 @pytest.mark.parametrize("reason", wrong_lines())
-def test_what_is_no_picture_is_told_with_line_value_and_remedy(reason):
+def test_what_is_no_image_is_told_with_line_value_and_remedy(reason):
     line = wrong_lines()[reason]
-    with pytest.raises(PictureError, match="line 3 is not a picture") as error:
-        encode_pictures([*lines(2), line, *lines(1)], GRID)
+    with pytest.raises(ImageError, match="line 3 is not an image") as error:
+        encode_images([*lines(2), line, *lines(1)], GRID)
     assert reason in str(error.value)
     assert line[:20] in str(error.value)
     assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)  # as a worker process sends it
@@ -194,7 +192,7 @@ def test_pillow_is_asked_for(monkeypatch):
 
 @pytest.mark.parametrize(("size", "bits", "channels"), [(2, 8, 1), (4, 3, 1), (1, 8, 1), (2, 5, 3)])
 def test_the_projection_of_patches_is_a_strided_convolution(size, bits, channels):
-    """Conv2d(channels, D, size, stride=size) over the whole picture, in float64."""
+    """Conv2d(channels, D, size, stride=size) over the whole image, in float64."""
     grid = PatchGrid(8, 24, size, bits, channels)
     project = PatchProjection(dim=6, size=size, bits=bits, channels=channels).double()
     conv = nn.Conv2d(channels, 6, size, stride=size).double()
@@ -208,7 +206,7 @@ def test_the_projection_of_patches_is_a_strided_convolution(size, bits, channels
     torch.testing.assert_close(project(torch.from_numpy(pack(given, grid))), expected, rtol=1e-12, atol=1e-12)
 
 
-def picture_model(*overrides: str, **extra):
+def image_model(*overrides: str, **extra):
     # As files that are older than colors have it
     patches = {"height": 8, "width": 24, "size": 2, "bits": 8}
     sizes = {"joint": False, "src_vocab_size": GRID.vocab_size, "patches": patches}
@@ -216,44 +214,44 @@ def picture_model(*overrides: str, **extra):
 
 
 def test_mixers_with_places_on_a_grid_are_told_its_columns():
-    model = picture_model("model.src_positions=none")
+    model = image_model("model.src_positions=none")
     assert [layer.self_mixer.grid_width for layer in model.encoder.layers] == [12] * 4
     assert model.encoder.embedding.positions is None
     assert isinstance(model.decoder.embedding.positions, SinusoidalPositions)
     assert model.decoder.layers[0].self_mixer.grid_width is None
-    chosen = picture_model("mixer.encoder.grid_width=48")
+    chosen = image_model("mixer.encoder.grid_width=48")
     assert isinstance(mixer := chosen.encoder.layers[0].self_mixer, Quadratic)
     assert mixer.grid_width == 48
     assert isinstance(chosen.encoder.embedding.positions, SinusoidalPositions)
 
 
-def test_positions_and_ties_of_a_picture():
+def test_positions_and_ties_of_a_image():
     with pytest.raises(ValueError, match=r"model\.src_positions is 'odd'"):
-        picture_model("model.src_positions=odd")
-    with pytest.raises(ValueError, match=r"a picture has no table to share.*model\.tie=target"):
-        picture_model("model.tie=all")
+        image_model("model.src_positions=odd")
+    with pytest.raises(ValueError, match=r"an image has no table to share.*model\.tie=target"):
+        image_model("model.tie=all")
     learned = config("mixer=transformer", *TINY, "model.src_positions=learned", "model.max_len=50")
     assert max_positions(learned) == 50
 
 
 def test_positions_on_a_grid():
     """Two patches of a row share the first half of their positions, two of a column the second."""
-    positions = picture_model("model.src_positions=grid").encoder.embedding.positions
+    positions = image_model("model.src_positions=grid").encoder.embedding.positions
     assert isinstance(positions, GridPositions)
     row, column = positions(torch.arange(GRID.length)).view(GRID.rows, GRID.columns, 2, 8).unbind(2)
     line = SinusoidalPositions(dim=8)
     assert torch.equal(row, line(torch.arange(GRID.rows))[:, None].expand_as(row))
     assert torch.equal(column, line(torch.arange(GRID.columns)).expand_as(column))
-    with pytest.raises(ValueError, match="src_positions=grid is for pictures"):
+    with pytest.raises(ValueError, match="src_positions=grid is for images"):
         build_model(config("mixer=transformer", *TINY, "model.src_positions=grid"))
     with pytest.raises(ValueError, match="divisible by 4, not 18"):
-        picture_model("model.src_positions=grid", "model.dim=18")
+        image_model("model.src_positions=grid", "model.dim=18")
 
 
 @pytest.mark.parametrize("stages", [1, 3])
-def test_pictures_beside_padding_are_as_alone(stages):
-    """A batch is padded to a width that a picture need not have."""
-    model = picture_model("model.src_positions=none", f"model.encoder_stages={stages}").eval()
+def test_images_beside_padding_are_as_alone(stages):
+    """A batch is padded to a width that an image need not have."""
+    model = image_model("model.src_positions=none", f"model.encoder_stages={stages}").eval()
     src = torch.from_numpy(pack(pixels(2), GRID))
     tgt = torch.randint(4, 20, (2, 5))
     alone = model(src, torch.ones_like(src, dtype=torch.bool), tgt)
@@ -263,8 +261,8 @@ def test_pictures_beside_padding_are_as_alone(stages):
 
 
 def test_a_pyramid_takes_made_up_lengths_too():
-    """Rehearsals of batches and counts of FLOPs have sources that are shorter than a picture."""
-    model = picture_model("model.encoder_stages=2")
+    """Rehearsals of batches and counts of FLOPs have sources that are shorter than an image."""
+    model = image_model("model.encoder_stages=2")
     for length in (1, 2, GRID.length + 3):
         src = torch.zeros(1, length, dtype=torch.int64)
         memory, mask = model.encoder(src, torch.ones_like(src).bool())
@@ -277,22 +275,22 @@ def test_a_pyramid_takes_made_up_lengths_too():
 
 
 def test_each_stage_of_a_pyramid_has_its_grid():
-    model = picture_model("model.encoder_stages=3")
+    model = image_model("model.encoder_stages=3")
     widths = [layer.self_mixer.grid_width for layer in model.encoder.layers]
     assert widths == [12, 12, 6, 3]
     src = torch.from_numpy(pack(pixels(2), GRID))
     memory, mask = model.encoder(src, torch.ones_like(src).bool())
     assert memory.shape[:2] == mask.shape == (2, 3)
     with pytest.raises(ValueError, match="encoder_stages 4 halve a grid of 4 x 12 patches 3 times"):
-        picture_model("model.encoder_stages=4")
+        image_model("model.encoder_stages=4")
 
 
 # ------------------------------------------------------------------ tokenizer and corpus
 
 
-def test_a_tokenizer_of_pictures(tokenizer):
+def test_a_tokenizer_of_images(tokenizer):
     given = lines(3)
-    assert tokenizer.encode_src(given) == encode_pictures(given, GRID)
+    assert tokenizer.encode_src(given) == encode_images(given, GRID)
     assert tokenizer.decode(tokenizer.encode_tgt(TEXTS[:8])) == TEXTS[:8]
     assert (tokenizer.joint, tokenizer.src_vocab_size, tokenizer.tgt_vocab_size) == (False, 2**32, 22)
     state = pickle.loads(pickle.dumps(tokenizer.to_state()))
@@ -301,7 +299,7 @@ def test_a_tokenizer_of_pictures(tokenizer):
     assert again.encode_src(given) == tokenizer.encode_src(given)
     other = Tokenizer.from_state({**state, "patches": {**state["patches"], "bits": 7}})
     assert other.fingerprint != tokenizer.fingerprint
-    with pytest.raises(ValueError, match="pictures take no tags"):
+    with pytest.raises(ValueError, match="images take no tags"):
         tokenizer.tag_ids(["<2en>"])
     with pytest.raises(ValueError, match="'patches' is missing or of the wrong type"):
         Tokenizer.from_state({**state, "patches": 7})
@@ -323,7 +321,7 @@ def test_ready_models_of_the_text_alone(tokenizer, tmp_path):
 
 
 def test_ids_of_patches_keep_all_their_bits(tokenizer):
-    white = write_picture(np.full((8, 24), 255, dtype=np.uint8))
+    white = write_image(np.full((8, 24), 255, dtype=np.uint8))
     src, _ = Encoder(tokenizer=tokenizer)(([white, *lines(1)], ["two", "two"]))
     assert src.ids.dtype == np.uint32
     assert set(src.ids[: GRID.length].tolist()) == {2**32 - 1}
@@ -331,7 +329,7 @@ def test_ids_of_patches_keep_all_their_bits(tokenizer):
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory) -> Path:
-    """A corpus that is drawn by the command: 60 pictures to train on."""
+    """A corpus that is drawn by the command: 60 images to train on."""
     folder = tmp_path_factory.mktemp("drawn")
     sizes = ["--height", "8", "--width", "24", "--letters", "4", "--train", "60", "--held-out", "6"]
     assert draw.main(["--corpus", str(folder), *sizes]) == 0
@@ -346,7 +344,7 @@ def data_plan(folder: Path, cache: Path, *, sampling_alpha: float = 0.0) -> Data
     return DataPlan.from_mapping(data, tokenizer=settings, seed=1, cache_dir=cache)
 
 
-def test_batches_hold_whole_pictures(drawn, tmp_path):
+def test_batches_hold_whole_images(drawn, tmp_path):
     data = TranslationDataModule(prepare_corpora(data_plan(drawn, tmp_path)))
     source = (drawn / "train.png64").read_text().split("\n")
     seen = 0
@@ -354,12 +352,12 @@ def test_batches_hold_whole_pictures(drawn, tmp_path):
         assert batch.src.dtype == torch.int64
         assert batch.src_mask.all()
         for ids, index in zip(batch.src.numpy(), batch.index.tolist(), strict=True):
-            assert np.array_equal(unpack(ids[None], GRID)[0], read_picture(source[index], height=8, width=24))
+            assert np.array_equal(unpack(ids[None], GRID)[0], read_image(source[index], height=8, width=24))
             seen += 1
     assert seen == data.prepared.size("train") == 60
 
 
-def test_segmentations_of_the_text_are_drawn_beside_pictures(drawn, tmp_path):
+def test_segmentations_of_the_text_are_drawn_beside_images(drawn, tmp_path):
     data = prepare_corpora(data_plan(drawn, tmp_path, sampling_alpha=0.3))
     batch = next(iter(TranslationDataModule(data).train_dataloader()))
     sources = data.sources("train")
@@ -367,7 +365,7 @@ def test_segmentations_of_the_text_are_drawn_beside_pictures(drawn, tmp_path):
     assert batch.src.tolist() == expected
 
 
-def test_a_bad_picture_of_a_corpus_is_found(drawn, tmp_path, monkeypatch):
+def test_a_bad_image_of_a_corpus_is_found(drawn, tmp_path, monkeypatch):
     """In the first thousand lines before any work, with its number in the file; else while ids are made."""
     for split in ("train", "valid", "test"):
         for side in ("png64", "en"):
@@ -376,11 +374,11 @@ def test_a_bad_picture_of_a_corpus_is_found(drawn, tmp_path, monkeypatch):
                 text[40] = "cGljdHVyZQ=="
             (tmp_path / f"{split}.{side}").write_text("\n".join(text))
     with pytest.raises(
-        ValueError, match=r"data\.train: line 41 is not a picture \('cGljdHVyZQ=='\): its base64 holds no PNG"
+        ValueError, match=r"data\.train: line 41 is not an image \('cGljdHVyZQ=='\): its base64 holds no PNG"
     ):
         validate_corpora(data_plan(tmp_path, tmp_path / "cache"))
     monkeypatch.setattr("seq2seq.data.readers.ROWS", 16)
-    with pytest.raises(ValueError, match=r"data\.train, .*line 41 is not a picture"):
+    with pytest.raises(ValueError, match=r"data\.train, .*line 41 is not an image"):
         prepare_corpora(data_plan(tmp_path, tmp_path / "cache"), validate=False)
 
 
@@ -397,9 +395,9 @@ def test_drawing_is_a_function_of_seed_and_line(capfdbinary, monkeypatch):
     assert len(first) == 5  # a line each, and what follows the last end of line
     assert first == again != other
     assert first[1] == first[4] == b""
-    assert len({*first}) == 4  # the second cat is another picture
-    pictures = [read_picture(line.decode(), height=10, width=32) for line in first if line]
-    assert all(picture.min() < 110 and np.median(picture) > 140 for picture in pictures)  # ink on paper
+    assert len({*first}) == 4  # the second cat is another image
+    images = [read_image(line.decode(), height=10, width=32) for line in first if line]
+    assert all(image.min() < 110 and np.median(image) > 140 for image in images)  # ink on paper
 
 
 def test_text_without_room_is_refused(capsys, monkeypatch):
@@ -454,7 +452,7 @@ def run(drawn, tmp_path_factory) -> Path:
     return folder / "few"
 
 
-def test_a_run_reads_pictures_and_leaves_what_translation_needs(run, drawn, tmp_path, capsys):
+def test_a_run_reads_images_and_leaves_what_translation_needs(run, drawn, tmp_path, capsys):
     results = json.loads((run / "results.json").read_text())
     assert results["steps"] == 4
     assert results["padding"] >= 0
@@ -463,7 +461,7 @@ def test_a_run_reads_pictures_and_leaves_what_translation_needs(run, drawn, tmp_
     assert loaded.meta["model"]["patches"] == {"height": 8, "width": 24, "size": 2, "bits": 8, "channels": 1}
     assert loaded.model.encoder.layers[0].self_mixer.grid_width == 12  # type: ignore[union-attr]
     source = (drawn / "test.png64").read_text().split("\n")[:6]
-    nasty = [source[0], "", "no picture", source[1], write_picture(np.zeros((8, 8), dtype=np.uint8)), *source[2:]]
+    nasty = [source[0], "", "no image", source[1], write_image(np.zeros((8, 8), dtype=np.uint8)), *source[2:]]
     (tmp_path / "in").write_text("\n".join(nasty) + "\n")
     command = ["--ckpt", str(best), "--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
     limits = ["--beam-size", "2", "--max-len-ratio", "0", "--max-len-extra", "12", "--max-len", "9"]
@@ -472,7 +470,7 @@ def test_a_run_reads_pictures_and_leaves_what_translation_needs(run, drawn, tmp_
     told = capsys.readouterr().err
     assert "line 3 was not translated and is empty (it is not base64" in told
     assert "line 5 was not translated and is empty (it has 8 x 8 pixels instead of 24 x 8" in told
-    assert "cut" not in told  # half a picture is none
+    assert "cut" not in told  # half an image is none
     rows = [line.split("\t") for line in (tmp_path / "out").read_text().split("\n")[:-1]]
     assert [row[0] for row in rows] == [str(number) for number in range(1, len(nasty) + 1)]
     assert [rows[i][1:] for i in (1, 2, 4)] == [["0.0000", ""], ["-inf", ""], ["-inf", ""]]
@@ -494,10 +492,10 @@ def test_many_bad_lines_cost_no_good_one(run):
 
 @pytest.mark.exhaustive
 def test_inspect_names_patches_and_draws_centers(run, drawn, tmp_path):
-    picture = (drawn / "test.png64").read_text().split("\n")[0]
+    image = (drawn / "test.png64").read_text().split("\n")[0]
     best = run / "checkpoints" / "best.ckpt"
-    assert inspect.main(["--ckpt", str(best), "--text", picture, "--out", str(tmp_path / "seen")]) == 0
-    for name in ("encoder-centers", "encoder-picture", "cross-picture"):
+    assert inspect.main(["--ckpt", str(best), "--text", image, "--out", str(tmp_path / "seen")]) == 0
+    for name in ("encoder-centers", "encoder-image", "cross-image"):
         assert (tmp_path / "seen" / f"{name}.png").is_file()
     assert "rows and columns apart" in (tmp_path / "seen" / "report.html").read_text("utf-8")
     names = model_report._patches(GRID)
@@ -523,24 +521,24 @@ def test_the_table_and_the_figure_of_finished_runs(run, tmp_path, monkeypatch, c
     assert torch.equal(ways[0][-1], trained["encoder.layers.0.self_mixer.centers"])
 
 
-def test_maps_over_a_picture():
+def test_maps_over_a_image():
     """A patch's share is its opacity in every pixel of it; the patch that varies most is framed."""
     grid = PatchGrid(height=4, width=6, size=2)
     pixels = np.full((4, 6), 200, dtype=np.uint8)
     pixels[2:, 2:4] = [[0, 255], [255, 0]]
-    assert picture_maps.busiest_patch(pixels, grid) == 4
+    assert image_maps.busiest_patch(pixels, grid) == 4
     shares = torch.tensor([0.0, 0.1, 0.2, 0.0, 0.4, 0.3])
-    opacity = picture_maps.overlay(shares, grid)[..., 3]
+    opacity = image_maps.overlay(shares, grid)[..., 3]
     for i in range(4):
         for j in range(6):
             assert opacity[i, j] == pytest.approx(0.8 * float(shares[i // 2 * 3 + j // 2]) / 0.4)
     rows = [("1 Quadratic", [("all", shares), ("$", shares)]), ("2 Quadratic", [("all", shares)])]
-    figure = picture_maps.draw(rows, pixels, grid, 4)
+    figure = image_maps.draw(rows, pixels, grid, 4)
     assert [len(axes.images) for axes in figure.axes] == [2, 2, 2, 0]
 
 
 @pytest.mark.parametrize("sizes", [{"width": 4294967296}, {"height": 10_001}, {"height": 0}])
-def test_pictures_of_an_impossible_size_are_refused(sizes):
+def test_images_of_an_impossible_size_are_refused(sizes):
     (name,) = sizes
     with pytest.raises(ValueError, match=f"--{name} {sizes[name]}: choose 1 to 10,000 pixels"):
-        WordPictures(**sizes)
+        WordImages(**sizes)

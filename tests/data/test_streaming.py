@@ -38,7 +38,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    """Text comes in blocks of 40 pairs, so that pools and blocks do not end together."""
+    """Text comes in blocks of 40 pairs, so that buffers and blocks do not end together."""
     monkeypatch.setattr("seq2seq.data.readers.ROWS", 40)
 
 
@@ -82,7 +82,7 @@ def test_every_pair_comes_once_a_round_and_is_what_its_place_says(folder):
     assert sorted(places[:SIZE]) == sorted(places[SIZE:]) == list(range(SIZE))
     assert places[:SIZE] != places[SIZE:]
     assert sorted(places[:70]) != places[:70]
-    assert max(places[:80]) < 80 + 40  # a pool holds what was read, no more than a block beyond its size
+    assert max(places[:80]) < 80 + 40  # a buffer holds what was read, no more than a block beyond its size
     lines = [(folder / f"train.{language}").read_text().split("\n") for language in ("de", "en")]
     for batch in batches:
         assert max(batch.src.numel(), batch.tgt_in.numel()) <= 300
@@ -98,7 +98,7 @@ def test_every_pair_comes_once_a_round_and_is_what_its_place_says(folder):
     assert sum(sizes) < (folder / "train.de").stat().st_size
 
 
-def test_pools_follow_the_seed_and_the_cleaning(folder):
+def test_buffers_follow_the_seed_and_the_cleaning(folder):
     one, again = first(streamed(folder), 9), first(streamed(folder), 9)
     assert same(one, again)
     kept = rounds(streamed(folder, clean={"length_ratio": None, "max_length": 25}), 400)
@@ -182,7 +182,9 @@ def test_tokenizer_learns_from_the_beginning_only(folder, monkeypatch):
     monkeypatch.setattr("seq2seq.data.streaming.open_split", counted)
     made = streamed(folder, tokenizer={"input_sentence_size": 60, "vocab_size": 56})
     assert made.prepared.tokenizer.src.get_piece_size() == 56
-    assert read["train"] <= 2 * 80 + 80  # two blocks for each side of the tokenizer, and the first pool for its padding
+    assert (
+        read["train"] <= 2 * 80 + 80
+    )  # two blocks for each side of the tokenizer, and the first buffer for its padding
 
 
 def test_remote_text_is_not_downloaded_first(monkeypatch, tmp_path):

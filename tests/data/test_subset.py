@@ -120,7 +120,7 @@ def test_a_limited_stream_is_its_first_pairs(corpus, caplog):
     assert seen == set(range(25))
     other = prepare(corpus, limit=26, **options)
     assert limited.fingerprint != other.fingerprint
-    # Neither the limit nor the pool changes the corpus that is limited
+    # Neither the limit nor the buffer changes the corpus that is limited
     whole = prepare(corpus, streaming=True)
     assert limited.whole_fingerprint == other.whole_fingerprint == whole.whole_fingerprint
     changed = prepare(corpus, train=str(corpus / "valid"), streaming=True)

@@ -270,7 +270,7 @@ def test_forced_log_probabilities_that_are_not_finite_end_the_command(tmp_path, 
     (tmp_path / "in.de").write_text("der Hund\n")
     (tmp_path / "given.en").write_text("the dog\n")
     command = ["--ckpt", str(tmp_path / "damaged.ckpt"), "--device", "cpu", "--json"]
-    assert score.main([*command, "--force", str(tmp_path / "in.de"), str(tmp_path / "given.en")]) == 2
+    assert score.main([*command, "--forced-decoding", str(tmp_path / "in.de"), str(tmp_path / "given.en")]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith("error: the model's scores are not finite: ")
@@ -333,7 +333,7 @@ def test_commands_offer_it_all(ckpt, other, tmp_path, capsys):
 
 
 def test_formats(ckpt, tmp_path, translator):
-    """Of the same translations: lines, columns, and objects whose details are those of `seq2seq.score --force`."""
+    """The same translations as lines, columns and objects; details are those of `seq2seq.score --forced-decoding`."""
     source, out = tmp_path / "in.de", tmp_path / "out"
     source.write_text("\n".join(LINES) + "\n")
     limits = ["--max-len-ratio", "0.3", "--max-len-extra", "5", "--beam-size", "3", "--n-best", "2"]
@@ -392,8 +392,8 @@ def test_a_tab_in_a_translation_makes_no_column():
         (["--pieces"], "--pieces goes with --format json"),
         (["--align", "--format", "tsv"], "--align goes with --format json"),
         (["--seed", "1"], "--seed goes with --samples"),
-        (["--samples", "2", "--beam-size", "3"], "--beam-size is of a search"),
-        (["--samples", "2", "--diversity", "0"], "--diversity is of a search"),
+        (["--samples", "2", "--beam-size", "3"], "--beam-size is an option of beam search, which --samples replaces"),
+        (["--samples", "2", "--diversity", "0"], "--diversity is an option of beam search, which --samples replaces"),
         (["--diversity", "3"], "--diversity=3.0 has no effect with --beam-groups=1: leave it out, or set"),
         (["--samples", "2", "--n-best", "3"], "--n-best 3 needs as many --samples"),
         (["--samples", "2", "--top-p", "1.5"], "not a number from 0 to 1"),
@@ -414,7 +414,7 @@ def test_score_prints_forced_log_probabilities(ckpt, tmp_path, capsys, translato
     source, target = tmp_path / "in.de", tmp_path / "given.en"
     source.write_text("\n".join(LINES) + "\n")
     target.write_text("the cat walks\n" * 7)
-    command = ["--ckpt", str(ckpt), "--force", str(source), str(target)]
+    command = ["--ckpt", str(ckpt), "--forced-decoding", str(source), str(target)]
     assert score.main(command) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.split("\n")[:-1]]
     assert len(rows) == 7

@@ -1,4 +1,4 @@
-"""Every fast path against its slow twin, against torch's own convolution, and against a second definition."""
+"""Every fast path against its reference implementation, torch's own convolution, and a second definition."""
 
 from __future__ import annotations
 

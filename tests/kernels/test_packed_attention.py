@@ -25,7 +25,7 @@ def inputs(queries: int = 5, keys: int = 7, heads: int = 2, width: int = 8, **op
 
 @pytest.fixture
 def on_a_cpu(monkeypatch):
-    """Let the slow twin take the place of torch's kernel, which needs a GPU."""
+    """Let the reference implementation take the place of torch's kernel, which needs a GPU."""
     monkeypatch.setattr(packed, "varlen_attn", varlen_reference)
     monkeypatch.setattr(packed, "obstacle", lambda q, dropout: None)
 

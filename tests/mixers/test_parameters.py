@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from composed import Case, config
 
-from seq2seq.build import build_model, mixer_class, without_memory
+from seq2seq.build import build_model, mixer_class, on_meta_device
 from seq2seq.mixer import CrossMixer
 
 EXHAUSTIVE = ("test_parameters_are_as_documented", "test_parameters_of_cross_mixers_are_as_documented")
@@ -36,7 +36,7 @@ PUBLISHED = [
 
 @pytest.mark.parametrize(("millions", "overrides", "vocabulary"), PUBLISHED, ids=[str(row[0]) for row in PUBLISHED])
 def test_sizes_are_as_published(millions, overrides, vocabulary):
-    with without_memory():
+    with on_meta_device():
         model = build_model(config(*overrides, **vocabulary))
     count = sum(parameter.numel() for parameter in model.parameters())
     assert count == pytest.approx(millions * 1e6, rel=0.01), f"{count:,} parameters, published {millions}M"
@@ -53,7 +53,7 @@ def test_shapes_of_base_big_and_small():
 def test_kernels_are_as_published():
     """3, 7, 15, 31, 31, 31, 31 in seven encoder layers and 3, 7, 15, 31, 31, 31 in six decoder layers."""
     for mixer in ("lightconv", "dynamicconv"):
-        with without_memory():
+        with on_meta_device():
             model = build_model(config(f"mixer={mixer}", "model=base"))
         sizes = [[layer.self_mixer.kernel_size for layer in side.layers] for side in (model.encoder, model.decoder)]
         assert sizes == [[3, 7, 15, 31, 31, 31, 31], [3, 7, 15, 31, 31, 31]]
@@ -62,7 +62,7 @@ def test_kernels_are_as_published():
 def test_rnnsearch_has_the_published_sizes():
     """620-wide embeddings, 1,000 units a direction, a 1,000-unit decoder and a maxout readout of 500 (appendix B)."""
     settings = config("experiment=rnnsearch", src_vocab_size=30000, tgt_vocab_size=30000, joint=False)
-    with without_memory():
+    with on_meta_device():
         model = build_model(settings)
     (encoder,), (decoder,) = model.encoder.layers, model.decoder.layers
     assert model.encoder.embedding.table.weight.shape == (30000, 620)

@@ -326,7 +326,7 @@ def test_either_side_may_be_cut_as_long_as_the_other(corpus):
 
 def test_a_stream_must_say_how_long_a_pair_may_be(corpus):
     stream = ("data.streaming=true", "data.clean.max_length=null")
-    with pytest.raises(ValueError, match=r"a stream does not tell: set data\.clean\.max_length"):
+    with pytest.raises(ValueError, match=r"which is unknown for a stream: set data\.clean\.max_length"):
         data_plan(corpus, "auto", *stream)
     plain, auto = (prepare_corpora(data_plan(corpus, size, stream[0])) for size in (256, "auto"))
     assert auto.longest == (250, 250)

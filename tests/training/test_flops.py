@@ -10,7 +10,7 @@ from composed import TINY, VOCAB, config, lengths_mask, random_tokens
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from seq2seq.build import build_model, without_memory
+from seq2seq.build import build_model, on_meta_device
 from seq2seq.training import flops
 from seq2seq.training.flops import TrainingFlops, training_flops
 
@@ -145,7 +145,7 @@ def test_counts_each_shape_where_no_polynomial_fits(monkeypatch):
 
     monkeypatch.setattr(Attention, "forward", blocked)
     shallow = ("model.encoder_layers=1", "model.decoder_layers=1")
-    with without_memory():
+    with on_meta_device():
         count = TrainingFlops(build_model(config("mixer=transformer", *TINY, *shallow)))
     assert not count.polynomial
     one, other = count(4, 17, 5), count(4, 32, 5)
@@ -160,5 +160,5 @@ def test_a_mixer_that_needs_data_costs_a_warning(monkeypatch, caplog):
     monkeypatch.setattr(Attention, "forward", lambda self, x, mask: x * int(mask.sum()))
     with caplog.at_level(logging.WARNING):
         assert training_flops(config("mixer=transformer", *TINY)) is None
-    assert "does not run without data" in caplog.text
+    assert "does not run on the meta device" in caplog.text
     flops._training_flops.cache_clear()

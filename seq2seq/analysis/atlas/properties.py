@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.analysis.jacobian import jacobian
-from seq2seq.build import build_self_mixer, layer_values, without_memory
+from seq2seq.build import build_self_mixer, layer_values, on_meta_device
 from seq2seq.introspection import MixingProperties, freeze_mixing
 from seq2seq.mixer import SelfMixer
 from seq2seq.state import Cache
@@ -246,6 +246,6 @@ def parameters(settings: Settings, *, dim: int, heads: int, max_len: int) -> int
     """Count the parameters of the last layer, bidirectional."""
     values = layer_values(settings(dim, heads, max_len), DEPTH - 1, DEPTH)
     # No memory and no initialization: only shapes are counted
-    with without_memory():
+    with on_meta_device():
         mixer: nn.Module = build_self_mixer(values, dim=dim, causal=False)
     return sum(parameter.numel() for parameter in mixer.parameters())

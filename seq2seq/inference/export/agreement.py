@@ -28,7 +28,7 @@ class DisagreementError(ValueError):
 
 
 def drawn_sources(tokenizer: Tokenizer, tags: Sequence[int] = ()) -> Rows:
-    """Draw sentences from the source's vocabulary, each closed by eos, or pictures; always the same ones."""
+    """Draw sentences from the source's vocabulary, each closed by eos, or images; always the same ones."""
     generator = torch.Generator().manual_seed(0)
     if patches := tokenizer.patches:
         return torch.randint(patches.vocab_size, (SENTENCES, patches.length), generator=generator).tolist()

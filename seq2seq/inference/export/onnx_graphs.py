@@ -51,7 +51,7 @@ class _TracedAncestry:
         self.stride = stride
 
     def turns(self, slots: int, slot: Tensor) -> Tensor:
-        """Return the owners in a cache of so many slots, written in turns up to slot (N,): (N, slots)."""
+        """Return the owners in a ring buffer of so many slots, written up to slot (N,): (N, slots)."""
         place = torch.arange(slots)
         # The last position whose turn it was; a remainder by a size that is free has no operator in ONNX
         time = slot[:, None] - (slot[:, None] - place) % slots  # (N, slots)
@@ -241,7 +241,7 @@ def write_onnx(
         require(package, _PURPOSE, extra="export")
     if any(halving.grid for halving in loaded.model.encoder.halvings.values()):
         raise ValueError(
-            "model.encoder_stages halves the grid of a picture, of which there is no ONNX graph: export a model of one "
+            "model.encoder_stages halves the grid of an image, of which there is no ONNX graph: export a model of one "
             "stage, or to another format"
         )
     # The longest source that graphs are traced with
@@ -275,7 +275,7 @@ def write_onnx(
         )
     except RuntimeError as error:
         # A size that the exporter has fixed inside the graph, where inputs do not show it
-        raise ValueError(f"this model has no ONNX graphs of free sizes, and was not written: {error}") from None
+        raise ValueError(f"no ONNX export with dynamic sizes for this model; nothing was written: {error}") from None
 
 
 def write_output(path: Path, model: Seq2Seq, dtype: str) -> None:
@@ -407,7 +407,8 @@ def _require_free(program: Any, shapes: dict[str, dict[int, Any]], what: str) ->
     for value in program.model.graph.inputs:
         fixed = [axis for axis in shapes[value.name] if isinstance(value.shape[axis], int)]
         if fixed:
-            raise ValueError(f"this model has no ONNX graph of its {what}: axis {fixed[0]} of {value.name} is fixed")
+            place = f"axis {fixed[0]} of {value.name}"
+            raise ValueError(f"no ONNX export of the {what} with dynamic sizes: torch's exporter fixed {place}")
 
 
 class _Axes:

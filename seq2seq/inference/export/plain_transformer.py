@@ -40,7 +40,7 @@ def require_plain(config: Mapping[str, Any], what: str, allowed: Mapping[str, tu
     model = config["model"]
     reasons = [*_wrong_mixers(config)]
     if config.get("patches"):
-        reasons.append("the source is pictures (tokenizer=patches)")
+        reasons.append("the source is images (tokenizer=patches)")
     if not model["residual"]:
         reasons.append("model.residual is false")
     if model.get("encoder_stages", 1) > 1:

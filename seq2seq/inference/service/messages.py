@@ -253,7 +253,7 @@ def _sampling(request: TranslateRequest) -> SamplingSettings | None:
         return None
     for name in SEARCH_ONLY:
         if getattr(request, name) is not None:
-            raise RefusedError(422, f"{name} is of a search, and samples are drawn; leave one out")
+            raise RefusedError(422, f"{name} is an option of beam search, which samples replaces; leave one out")
     return SamplingSettings(**draws)
 
 

@@ -38,7 +38,7 @@ def attention_reference(
 def varlen_reference(
     q: Tensor, k: Tensor, v: Tensor, q_bounds: Tensor, k_bounds: Tensor, longest_q: int, longest_k: int
 ) -> Tensor:
-    """Attend within one sequence after the other: the slow twin of torch's `varlen_attn`.
+    """Attend within each sequence by itself: the reference implementation of torch's `varlen_attn`.
 
     Shape:
         q (all queries, H, d); k and v (all keys, H, d); bounds (N + 1,) of N sequences -> (all queries, H, d).

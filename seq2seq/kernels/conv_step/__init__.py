@@ -16,7 +16,7 @@ def conv_step(
 ) -> Tensor:
     """Compute y_{n,h,r} = sum_k w_{n,h,k} v_{n,h,position_n+k-K+1,r}, with v zero before position 0.
 
-    It reads K rows of the cache where they lie and writes one: nothing is reordered or joined. It has no gradient.
+    It reads K rows of the cache in place, without reordering or copying it. It has no gradient.
 
     Args:
         values: The cache's slots, (B, H, L, beam, R); slot p mod L has position p, so that L is K or more. All are

@@ -23,7 +23,7 @@ def cross_entropy_(
 
     The gradient of row i is mask_i * (p - at_label * onehot(y_i) - share). With smoothing e, at_label is 1 - e, and
     share e / V, or 0 where the caller takes it off by itself. `is_served` says whether it can be called;
-    `cross_entropy_reference` is its slow twin.
+    `cross_entropy_reference` is its reference implementation.
 
     Args:
         labels: y, from 0 to V - 1 also where the mask is False.

@@ -1,4 +1,4 @@
-"""DropConnect masks as packed words, so that every twin of a kernel drops exactly the same weights.
+"""DropConnect masks as packed words, so that every implementation of a kernel drops the same weights.
 
 A kernel of K taps is ceil(K / 32) int32 words; bit k % 32 of word k // 32 is 1 where tap k is kept.
 The keep probability is rounded to 1/256 once, here, and everything scales by the rounded value.

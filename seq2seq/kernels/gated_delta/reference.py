@@ -26,7 +26,7 @@ def gated_delta_reference(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, ra
 def gated_delta_step(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute one position: what the faded memory answers for k is replaced by v, at the rate b.
+    """Compute one position: replace, at the rate b, what the decayed state returns for k by v.
 
     Shape:
         q, k (N, H, d), v (N, H, e), log_decay, rate (N, H), state (N, H, d, e) -> y (N, H, e) and the next state.

@@ -145,7 +145,7 @@ class ProgressLog(L.Callback):
         for logger in trainer.loggers:
             logger.log_metrics({f"val/{k}": v for k, v in result.numbers().items()}, step)
         self.console.print(
-            f"[bold]validation[/] at step {step:,}: BLEU {result.bleu.value:.2f}  chrF {result.chrf.value:.2f}  "
+            f"[bold]validation[/] at update {step:,}: BLEU {result.bleu.value:.2f}  chrF {result.chrf.value:.2f}  "
             f"loss {result.loss:.3f}  perplexity {result.perplexity:.2f}  (best {self.best(result):.2f})",
             highlight=False,
             soft_wrap=True,

@@ -8,7 +8,7 @@ from seq2seq.evaluation.evaluator import Evaluation
 from seq2seq.training.loggers import log_samples
 from seq2seq.training.task import TranslationTask
 
-_MOST_SHOWN = 300  # characters of a sample: a picture's line has many
+_MOST_SHOWN = 300  # characters of a sample: an image's line has many
 
 
 class LogSamples(L.Callback):

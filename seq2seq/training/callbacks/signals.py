@@ -76,7 +76,7 @@ class Signals(L.Callback):
             self._signum = 0
             # The window is complete here, so the run can be resumed exactly.
             self.last.save(trainer)
-            raise TrainingInterrupt(signum, f"at step {trainer.global_step}")
+            raise TrainingInterrupt(signum, f"at update {trainer.global_step}")
 
     def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         """Obey a signal between two batches of a validation, which may be long."""
@@ -106,7 +106,7 @@ class Signals(L.Callback):
     def _stop_if_asked(self, trainer: L.Trainer) -> None:
         if signum := int(self.agreement.maxima(self.votes(trainer))[0]):
             self._signum = 0
-            raise TrainingInterrupt(signum, f"at step {trainer.global_step}")
+            raise TrainingInterrupt(signum, f"at update {trainer.global_step}")
 
     def _note(self, signum: int, frame: Any) -> None:
         # Only noted: a handler may run in the middle of an update.

@@ -15,10 +15,10 @@ NO_VALIDATION = 2**62
 
 
 class Decider(Protocol):
-    """Callback with something to decide between two windows."""
+    """Callback that acts between two accumulation windows on numbers that are the same on all ranks."""
 
     def votes(self, trainer: L.Trainer) -> Sequence[float]:
-        """Return numbers, as many at every call; all ranks take the maximum of each."""
+        """Return this rank's numbers, equally many at every call; `decide` gets the maximum of each over all ranks."""
         ...
 
     def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
@@ -27,9 +27,9 @@ class Decider(Protocol):
 
 
 class WindowEnd(L.Callback):
-    """Callback that lets its `deciders` act in order, on the maxima of all ranks' votes, found with one message.
+    """Callback that calls its `deciders` in order after each accumulation window, with one all-reduce for all of them.
 
-    A run is validated, saved and stopped between two windows alone: only there can it be resumed exactly.
+    A run is validated, saved and stopped only between two windows, because it can be resumed exactly only there.
     """
 
     def __init__(self, deciders: Sequence[Decider], agreement: Agreement) -> None:

@@ -1,4 +1,4 @@
-"""Mixing matrices of a source that is a picture, laid over the picture."""
+"""Mixing matrices of a source that is an image, laid over the image."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Row = tuple[str, list[tuple[str, torch.Tensor]]]
 
 
 def sections(views: Sequence[View], src: torch.Tensor, pair: Pair, grid: PatchGrid) -> list[Section]:
-    """Draw what one patch reads in the encoder, and what each target piece reads of the picture.
+    """Draw what one patch reads in the encoder, and what each target piece reads of the image.
 
     Args:
         views: Mixers at work, as `mixing_matrix.views` returns them.
         src: Source ids (1, S).
         pair: Names of the positions of both sides.
-        grid: The grid of the picture.
+        grid: The grid of the image.
     """
     pixels = unpack(src.numpy(), grid)[0]
     query = busiest_patch(pixels, grid)
@@ -48,9 +48,9 @@ def sections(views: Sequence[View], src: torch.Tensor, pair: Pair, grid: PatchGr
     # An encoder may have no self mixers
     if encoder:
         figure = draw(encoder, pixels, grid, query)
-        found.append(Section("encoder-picture", "The encoder's mixing over the picture", text, figure))
-    text = f"What each piece of the decoder's input reads of the picture, by layer. {scale}"
-    return [*found, Section("cross-picture", "Alignments over the picture", text, draw(cross, pixels, grid))]
+        found.append(Section("encoder-image", "The encoder's mixing over the image", text, figure))
+    text = f"What each piece of the decoder's input reads of the image, by layer. {scale}"
+    return [*found, Section("cross-image", "Alignments over the image", text, draw(cross, pixels, grid))]
 
 
 def busiest_patch(pixels: np.ndarray, grid: PatchGrid) -> int:
@@ -65,7 +65,7 @@ def overlay(shares: torch.Tensor, grid: PatchGrid) -> np.ndarray:
     cells = opacity.reshape(grid.rows, grid.columns).cpu().numpy()
     layer = np.zeros((grid.height, grid.width, 4))
     layer[..., 0] = 0.85
-    layer[..., 3] = 0.8 * cells.repeat(grid.size, 0).repeat(grid.size, 1)  # the picture shows through
+    layer[..., 3] = 0.8 * cells.repeat(grid.size, 0).repeat(grid.size, 1)  # the image shows through
     return layer
 
 
@@ -74,7 +74,7 @@ def draw(rows: Sequence[Row], pixels: np.ndarray, grid: PatchGrid, query: int | 
 
     Args:
         rows: What is read of each patch.
-        pixels: The picture.
+        pixels: The image.
         grid: Its grid.
         query: A patch to frame.
     """
