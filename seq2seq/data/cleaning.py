@@ -108,6 +108,11 @@ class HashSet:
             self.levels.append(values)
 
 
+def single_spaced(line: str) -> str:
+    """Put one space for each run of white space, and none at the ends: what SentencePiece reads of a line."""
+    return " ".join(line.split())
+
+
 def text_hashes(lines: Iterable[str]) -> np.ndarray:
     """Hash every line to 64 bits, the same on every machine."""
     # Python's own hash() differs from process to process

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from seq2seq.config.data import SPLITS, CorpusSettings
 from seq2seq.data.cache_folder import cached
-from seq2seq.data.cleaning import Cleaner, Dropped, Pairs, text_hashes
+from seq2seq.data.cleaning import Cleaner, Dropped, Pairs, single_spaced, text_hashes
 from seq2seq.data.fingerprints import corpus_fingerprint
 from seq2seq.data.loading import arrow_tables, is_remote, open_split, require_remote, sample_pairs
 from seq2seq.data.multi_corpus import naming, parts_of
@@ -243,7 +243,9 @@ def _hold_out(folder: Path, splits: list[str], size: int, rows: int) -> None:
             f"for each of {', '.join(splits)}: name the files, or lower data.holdout"
         )
     dataset = _open_arrow(folder / "train.arrow")
-    hashes = np.concatenate([text_hashes(strings(table, ("src",))) for table in arrow_tables(dataset)])
+    # To the model sources are equal that differ in spaces alone
+    sources = (map(single_spaced, strings(table, ("src",))) for table in arrow_tables(dataset))
+    hashes = np.concatenate([text_hashes(lines) for lines in sources])
     # By hash (rows,), not by position: the choice is random, but a function of the text alone
     order = np.argsort(hashes, kind="stable")
     # The first row of each group of equal sources, in the order of the hashes.

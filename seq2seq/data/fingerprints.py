@@ -29,6 +29,8 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
     parts += [bool(rule) for rule in (clean.invalid_utf8, clean.empty, clean.same, clean.duplicates)]
     # The default adds nothing, so that its caches keep their names
     parts += [settings.splits] if settings.splits != SPLITS else []
+    if any(settings.place(split) is None for split in settings.splits):
+        parts += ["held out by sources with single spaces"]
     if settings.path:
         # A hub corpus by its name and revision, a local one also by the content of its files
         parts += [settings.path, settings.config, settings.data_dir, settings.revision]

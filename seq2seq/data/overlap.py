@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from seq2seq.config.data import SPLITS
-from seq2seq.data.cleaning import text_hashes
+from seq2seq.data.cleaning import single_spaced, text_hashes
 from seq2seq.data.corpus import Corpus
 from seq2seq.data.multi_corpus import Part
 from seq2seq.data.plan import DataPlan
@@ -21,7 +21,7 @@ def warn_of_trained_pairs(plan: DataPlan, loaded: Sequence[Corpus]) -> None:
     held: list[tuple[Part, str, np.ndarray]] = []
     for part, corpus in zip(plan.parts, loaded, strict=True):
         splits = [split for split in SPLITS[1:] if split in corpus.splits and part.corpus.place(split) is None]
-        held += [(part, split, np.concatenate([*_pair_hashes(corpus, split)])) for split in splits]
+        held += [(part, split, np.concatenate([*_pair_hashes(part, corpus, split)])) for split in splits]
     if not held:
         return
     for other, corpus in zip(plan.parts, loaded, strict=True):
@@ -29,7 +29,7 @@ def warn_of_trained_pairs(plan: DataPlan, loaded: Sequence[Corpus]) -> None:
         if not evaluated or "train" not in corpus.splits:
             continue
         seen = [np.zeros(len(hashes), dtype=bool) for *_, hashes in evaluated]
-        for block in _pair_hashes(corpus, "train"):
+        for block in _pair_hashes(other, corpus, "train"):
             for mask, (*_, hashes) in zip(seen, evaluated, strict=True):
                 mask |= np.isin(hashes, block)
         for mask, (part, split, hashes) in zip(seen, evaluated, strict=True):
@@ -45,7 +45,10 @@ def warn_of_trained_pairs(plan: DataPlan, loaded: Sequence[Corpus]) -> None:
                 )
 
 
-def _pair_hashes(corpus: Corpus, split: str) -> Iterator[np.ndarray]:
-    """Hash the pairs of a split, block by block."""
+def _pair_hashes(part: Part, corpus: Corpus, split: str) -> Iterator[np.ndarray]:
+    """Hash the pairs of a split, block by block; a pair has one hash in both directions, and with any spaces."""
+    # The sides in the order of their languages
+    turned = part.corpus.tgt < part.corpus.src
     for src, tgt in corpus.blocks(split):
-        yield text_hashes(f"{one}\t{other}" for one, other in zip(src, tgt, strict=True))
+        first, second = (map(single_spaced, side) for side in ((tgt, src) if turned else (src, tgt)))
+        yield text_hashes(map("\t".join, zip(first, second, strict=True)))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.cli import require_no_corpus, require_output
-from seq2seq.evaluation.eval_data import data_files, data_settings, load_pairs
+from seq2seq.evaluation.eval_data import data_files, data_settings, load_pairs, require_same_test
 from seq2seq.evaluation.metrics import tokenize_of
 from seq2seq.evaluation.moses_bleu import check_convention
 from seq2seq.evaluation.scoring import ScoreSettings, Warn
@@ -54,6 +54,8 @@ def score_checkpoint(
     # --tokenize wins, then --lang, then the tokenizer that the checkpoint's run was scored with in its own language
     settings = settings.resolved(tokenize=tokenize_of(meta, lang), lang=lang)
     sources, references = load_pairs(section, split, languages=languages, cache=cache, limit=limit)
+    if split == "test" and not data:
+        require_same_test(ckpt, section, zip(sources, references, strict=True))
     failed: set[int] = set()
     began = time.perf_counter()
     # From text, as `translate` does, so that the score is that of the text a user gets

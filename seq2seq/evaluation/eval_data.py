@@ -171,6 +171,34 @@ def load_pairs(
     return [src for src, _ in pairs], [tgt for _, tgt in pairs]
 
 
+def require_same_test(ckpt: str, data: dict[str, Any], pairs: Iterable[tuple[str, str]]) -> None:
+    """Raise ValueError if the test set that was held out for the checkpoint's run had not all of these pairs.
+
+    Other text, or other rules on it, hold out other pairs, some of which the run has trained on.
+
+    Args:
+        data: The run's section `data`.
+        pairs: Source and reference of each sentence to be scored.
+    """
+    run = RunFolder.of_checkpoint(ckpt)
+    held = any("test" in part.corpus.splits and part.corpus.place("test") is None for part in parts_of(data))
+    if run is None or not held:
+        return
+    sources, references = run.test_lines("src"), run.test_lines("ref")
+    # A run that has not been tested has none
+    if sources is None or references is None:
+        return
+    own = set(zip(sources, references, strict=False))
+    other = sum((src.replace("\n", " "), tgt.replace("\n", " ")) not in own for src, tgt in pairs)
+    if other:
+        raise ValueError(
+            f"{other:,} pairs of the test split, which is held out of the training text, were not in the test set of "
+            f"the run ({run.test_file('src')}): the text, or how it is cleaned, has changed since, so that the model "
+            "may have been trained on them; name another test set by --data test=<path>, or score the run's own "
+            f"translations by --hypotheses {run.test_file('hyp')} --references {run.test_file('ref')}"
+        )
+
+
 def _part_pairs(part: Part, split: str, name: str, cache: Path) -> Iterator[tuple[str, str]]:
     """Iterate over the pairs of a corpus; blocks are read lazily, so that --limit reads little of a large file."""
     corpus = part.corpus

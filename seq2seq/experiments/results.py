@@ -119,9 +119,7 @@ class RunResult:
 
     def test_lines(self, side: str) -> list[str] | None:
         """Return the lines of `src`, `ref` or `hyp` of the test set; None if the run saved none."""
-        path = self.folder.test_file(side)
-        # At \n alone: splitlines would also split inside a sentence, at U+2028 for example
-        return path.read_bytes().decode("utf-8").split("\n")[:-1] if path.is_file() else None
+        return self.folder.test_lines(side)
 
     def test_digest(self) -> str | None:
         """Return a digest of the test set's sources and references; None if the run saved none."""

@@ -534,6 +534,19 @@ def test_held_out_pairs_leave_training_with_all_their_translations(tmp_path):
     assert f"900 pairs read, {len(train)} kept" in cleaning_table(held.dropped, read=held.read)
 
 
+def test_sources_that_differ_in_spaces_alone_are_held_out_together(tmp_path):
+    spaced = ("Quelle {}", "Quelle  {}", "Quelle {} ")
+    write_text(tmp_path, "train", [(spaced[i % 3].format(i // 3), f"target {i}") for i in range(300)])
+    chosen = options(tmp_path, valid=None, test=None, holdout=20)
+    train, valid, test = (
+        {" ".join(src.split()) for src, _ in load(chosen, tmp_path / "c", split)}
+        for split in ("train", "valid", "test")
+    )
+    assert len(train) + len(valid) + len(test) == 100
+    assert not train & valid
+    assert not (train | valid) & test
+
+
 @pytest.mark.parametrize("sources", [1, 2, 3])
 def test_pairs_of_few_sources_cannot_be_held_out(tmp_path, sources):
     write_text(tmp_path, "train", [(f"Quelle {i % sources}", f"target {i}") for i in range(100)])

@@ -130,6 +130,13 @@ def test_pairs_held_out_of_one_corpus_that_another_one_trains_on_are_counted(fol
             f"{count} of the 40 pairs that train holds out as data.{split} are training pairs of again" in caplog.text
         )
     caplog.clear()
+    # In the other direction, with other spaces
+    for language, lines in zip(("de", "en"), sides, strict=True):
+        (tmp_path / f"turned.{language}").write_text("\n".join(f"{line} " for line in lines) + "\n")
+    turned = {"train": str(tmp_path / "turned"), "src": "en", "tgt": "de"}
+    prepared(folder, corpora={"turned": turned}, tag_target=True, **held)
+    assert "40 of the 40 pairs that train holds out as data.test are training pairs of turned" in caplog.text
+    caplog.clear()
     prepared(folder, corpora=bt(folder), **held)
     prepared(folder, corpora={"again": {"train": str(tmp_path / "again")}})
     assert "holds out as" not in caplog.text

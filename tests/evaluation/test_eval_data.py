@@ -11,7 +11,8 @@ import toycorpus
 
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
-from seq2seq.evaluation.eval_data import data_files, data_settings, load_pairs
+from seq2seq.evaluation.eval_data import data_files, data_settings, load_pairs, require_same_test
+from seq2seq.experiments.folder import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +81,26 @@ def test_what_is_held_out_is_cleaned_as_the_run_cleaned_it(corpus, tmp_path):
     data = section(corpus, **held, corpora={"train": {"clean": {"same": False}}})
     assert scored(corpus, data) == of_run(corpus, data)
     assert scored(corpus, data) != scored(corpus, data, "corpora=null")
+
+
+def test_a_test_set_that_would_be_held_out_of_other_text_than_the_runs_is_refused(corpus, tmp_path):
+    for language in ("de", "en"):
+        (tmp_path / f"all.{language}").write_text((corpus / f"train.{language}").read_text())
+    data = section(corpus, train=str(tmp_path / "all"), valid=None, test=None, holdout=10)
+    pairs = list(zip(*scored(corpus, data), strict=True))
+    run = RunFolder(corpus / "run")
+    require_same_test(str(run.best), data, pairs)  # not tested
+    run.save_test(src=[src for src, _ in pairs], ref=[tgt for _, tgt in pairs], hyp=["x"] * len(pairs))
+    require_same_test(str(run.best), data, pairs[:3])
+    for language in ("de", "en"):
+        with (tmp_path / f"all.{language}").open("a") as file:
+            file.writelines(f"{language} {i}\n" for i in range(200))
+    changed = list(zip(*scored(corpus, data), strict=True))
+    message = rf"{len(set(changed) - set(pairs))} pairs of the test split.*changed since.*--data test=<path>"
+    with pytest.raises(ValueError, match=message):
+        require_same_test(str(run.best), data, changed)
+    # A file of its own may change
+    require_same_test(str(run.best), section(corpus), changed)
 
 
 def test_each_target_language_has_the_references_of_its_corpora(corpus):
