@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
+import multiprocessing
 import signal
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -272,6 +274,8 @@ class PackedLoader(DataLoader):
 
     def _start(self) -> Iterator[Batch | Packed]:
         """Start the workers, if there are any."""
+        if self.num_workers:
+            _end_with_the_process()
         return super().__iter__()
 
 
@@ -296,6 +300,23 @@ def ignore_signals(worker: int) -> None:
     """
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+
+
+@cache
+def _end_with_the_process() -> None:
+    """Have workers killed when this process exits.
+
+    By default it would send them SIGTERM, which they ignore, and wait: for as long as a stream skips text, or forever.
+    """
+    atexit.register(_kill_workers)
+
+
+def _kill_workers() -> None:
+    # Torch's handler would report the killed workers as a failure
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for child in multiprocessing.active_children():
+        if child.daemon:
+            child.kill()
 
 
 def unchanged(batch: Any) -> Any:

@@ -7,6 +7,8 @@ import math
 import multiprocessing
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -301,6 +303,26 @@ def test_a_signal_to_all_processes_leaves_the_workers(folder, number):
     found += batches
     for left, right in zip(alone.train_dataloader(), found, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def test_a_process_ends_whatever_its_worker_does():
+    """Also where its iterator of batches is never closed, as after an error: nothing else ends a worker then."""
+    script = """if True:
+        import time
+        from torch.utils.data import IterableDataset
+        from seq2seq.data.dataset import PackedLoader, ignore_signals, unchanged
+
+        class Skipping(IterableDataset):
+            def __iter__(self):
+                yield 1
+                time.sleep(1000)
+
+        worker = {"num_workers": 1, "worker_init_fn": ignore_signals, "collate_fn": unchanged}
+        batches = iter(PackedLoader(Skipping(), batch_size=None, **worker))
+        print(next(batches))
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
 def test_ranks_see_every_sentence_once(folder):
