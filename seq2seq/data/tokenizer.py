@@ -221,6 +221,11 @@ class Tokenizer:
         return digest.hexdigest()[:16]
 
 
+def same_pieces(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return True if the tokenizers of two states (`Tokenizer.to_state`) cut text alike; their sampling may differ."""
+    return {**one, "sampling_alpha": None} == {**other, "sampling_alpha": None}
+
+
 def make_tokenizer(models: Sequence[bytes], settings: TokenizerSettings) -> Tokenizer:
     """Build a tokenizer of one SentencePiece model (of both sides, or of the text beside images) or of two."""
     return Tokenizer(

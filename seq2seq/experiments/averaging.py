@@ -12,6 +12,7 @@ import torch
 from seq2seq import checkpoint
 from seq2seq.config.dicts import differences
 from seq2seq.config.values import shown
+from seq2seq.data.tokenizer import same_pieces
 
 # Keys of the `seq2seq` entries in which checkpoints must agree; the data's name and versions may differ.
 _SAME = ("format", "model", "tokenizer", "src_lang", "tgt_lang", "tokenize")
@@ -98,7 +99,7 @@ def is_from_training(path: Path) -> bool:
 
 def _require_same(one: Mapping[str, Any], other: Mapping[str, Any], first: Path, path: Path) -> None:
     for key in _SAME:
-        if one.get(key) == other.get(key):
+        if one.get(key) == other.get(key) or (key == "tokenizer" and same_pieces(one[key], other[key])):
             continue
         # Its state is long and binary, so the message does not print the difference
         if key == "tokenizer":

@@ -12,6 +12,7 @@ from seq2seq import checkpoint
 from seq2seq.config.dicts import differences, without
 from seq2seq.config.sections import present_settings
 from seq2seq.config.values import written
+from seq2seq.data.tokenizer import same_pieces
 from seq2seq.distributed import requeued
 from seq2seq.experiments.folder import BUDGETS, HARMLESS, ORIGIN, PER_PROCESS, ROUNDING, RunFolder, with_window
 from seq2seq.experiments.results import read_config
@@ -162,7 +163,7 @@ class Resumed(NamedTuple):
         elif self.corpus != corpus:
             raise _another_run(self.path, "the text of the corpus, or how it is cleaned, has changed since")
         # Not even force: the embeddings of the checkpoint have no meaning under other pieces
-        if self.tokenizer != tokenizer:
+        if not same_pieces(self.tokenizer, tokenizer):
             raise _another_run(self.path, "the tokenizer has changed since", forcible=False)
 
 

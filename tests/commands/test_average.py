@@ -86,6 +86,18 @@ def test_the_mean_of_the_same_weights_translates_alike(base, tmp_path):
     assert (mean.settings.beam_size, mean.settings.length_penalty) == (3, 0.6)
 
 
+def test_checkpoints_trained_with_other_sampling_of_the_same_pieces_are_averaged(base, tmp_path):
+    paths = [tmp_path / "a.ckpt", tmp_path / "b.ckpt"]
+    other = copy.deepcopy(base)
+    other["seq2seq"]["tokenizer"]["sampling_alpha"] = 0.3
+    for path, payload in zip(paths, (base, other), strict=True):
+        checkpoint.save(path, payload)
+    mean = averaging.average(paths)
+    assert mean["seq2seq"] == base["seq2seq"]
+    for name, weight in base["state_dict"].items():
+        torch.testing.assert_close(mean["state_dict"][name], weight)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -490,6 +490,8 @@ def test_a_run_is_not_continued_on_another_text(corpus, tmp_path):
     resumed = Resumed.open(first.folder.last, settings, first.folder)
     with pytest.raises(ValueError, match=r"tokenizer has changed .* resume=null run=<name>$"):
         resumed.require_same_text(corpus_id, {}, force=True)
+    # Other sampling leaves the pieces as they are
+    resumed.require_same_text(corpus_id, {**first.prepared.tokenizer.to_state(), "sampling_alpha": 0.5})
     with pytest.raises(ValueError, match=r"name a last\.ckpt"):
         checked(own, tmp_path, f"resume={first.folder.best}")
 
