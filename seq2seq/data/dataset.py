@@ -6,7 +6,7 @@ import atexit
 import copy
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
@@ -136,6 +136,12 @@ class PairDataset(Dataset):
         """Load all text of a side into memory: meant for a split that is scored."""
         return list(self.text[:][side] if self.rows is None else self.text[self.rows.tolist()][side])
 
+    def pairs(self, rows: Sequence[int]) -> list[tuple[str, str]]:
+        """Return the text of the pairs at `rows`."""
+        inside = rows if self.rows is None else self.rows[rows].tolist()
+        text = self.text[inside]
+        return list(zip(text["src"], text["tgt"], strict=True))
+
     def __getitems__(self, rows: np.ndarray) -> Batch:
         """Build the Batch of the pairs at `rows`."""
         rows = np.asarray(rows)
@@ -205,6 +211,16 @@ class MixedPairs(Dataset):
     def lines(self, side: str) -> list[str]:
         """Load all text of a side into memory: meant for a split that is scored."""
         return [line for part in self.parts for line in part.lines(side)]
+
+    def pairs(self, rows: Sequence[int]) -> list[tuple[str, str]]:
+        """Return the text of the pairs at `rows`."""
+        return [pair for row in rows for part, own in [self._place(row)] for pair in part.pairs([own])]
+
+    def _place(self, row: int) -> tuple[PairDataset, int]:
+        """Return the part that has a row, and the row within it."""
+        number = int(np.searchsorted(self.ends, row, side="right"))
+        part = self.parts[number]
+        return part, row - (int(self.ends[number]) - len(part))
 
     def __getitems__(self, rows: np.ndarray) -> Batch:
         """Build the Batch of the pairs at `rows`."""

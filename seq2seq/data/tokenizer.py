@@ -134,8 +134,9 @@ class Tokenizer:
         for tag, number in ids.items():
             if number == self.unk_id:
                 raise ValueError(
-                    f"the tokenizer has no piece {tag}: train it with the tag (tokenizer.model=null), or, if it is a "
-                    f"ready model, with SentencePiece's --control_symbols={tag}"
+                    f"the tokenizer has no piece {tag}: leave the tag out (data.tag_target, tag of data.corpora), or "
+                    "train a tokenizer with it: in a new model's run with tokenizer.model=null, or by "
+                    f"SentencePiece's --control_symbols={tag}"
                 )
         return list(ids.values())
 

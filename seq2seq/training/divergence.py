@@ -123,6 +123,6 @@ class SkippedUpdates:
             if self.count > self.limit:
                 raise TrainingFault(
                     f"{self.count} updates had a gradient that is not finite, more than trainer.max_skipped="
-                    f"{self.limit}: {self.remedies}, or look at the sentences of the last one",
+                    f"{self.limit}: {self.remedies}, or look at the sentences of the last one in fault-*.json",
                     {"update": update.step + 1, "training_pairs": [part.tolist() for part in update.rows]},
                 )

@@ -13,6 +13,7 @@ from seq2seq.config.chosen import is_chosen
 from seq2seq.config.dicts import UNSET, differences, put
 from seq2seq.config.mixer import mixers_of
 from seq2seq.config.sections import present_settings
+from seq2seq.config.values import written
 from seq2seq.config.yaml_file import read_yaml
 from seq2seq.data.cache_folder import cached
 from seq2seq.resources import conf_dir
@@ -116,8 +117,8 @@ def _require_same_tokenizer(plan: RunPlan, tokenizer: Tokenizer, origin: str) ->
         free = key in ("vocab_size", "joint", "sampling_alpha")
         if not free and is_chosen(f"tokenizer.{key}", keys):
             raise ValueError(
-                f"init_from={origin}: tokenizer.{key}={value} has no effect, since the checkpoint's tokenizer is kept; "
-                "leave it out"
+                f"init_from={origin}: tokenizer.{key}={written(value)} has no effect, since the checkpoint's "
+                "tokenizer is kept; leave it out"
             )
 
 

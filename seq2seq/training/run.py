@@ -7,8 +7,8 @@ import logging
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
 import lightning as L
 import torch
@@ -17,7 +17,7 @@ from lightning.pytorch.loggers.logger import Logger
 
 from seq2seq import checkpoint, distributed, files
 from seq2seq.build import max_positions
-from seq2seq.data.preparation import prepare_corpora, validate_corpora
+from seq2seq.data.preparation import PreparedData, prepare_corpora, validate_corpora
 from seq2seq.experiments.folder import RunFolder, translate_command
 from seq2seq.experiments.job_records import record_run
 from seq2seq.experiments.resume import Resumed, resolve_resume
@@ -255,7 +255,7 @@ class Run:
             path = self.folder.path / f"fault-{distributed.rank()}.json"  # several ranks may fail at once
             # The fault itself matters more than a full disk.
             with contextlib.suppress(OSError):
-                files.write_json(path, {"fault": str(fault), **fault.details})
+                files.write_json(path, {"fault": str(fault), **_with_text(fault.details, self.prepared)})
         return TrainingFault(f"{fault}; {self._how_to_go_on()}")
 
     def _how_to_go_on(self) -> str:
@@ -264,6 +264,13 @@ class Run:
         if self.trained:
             return f"training is done, and {self.folder.best} is whole: resume=auto goes on with the test"
         return f"{self.folder.last} is whole: continue with resume=auto (force=true if settings changed)"
+
+
+def _with_text(details: Mapping[str, Any], prepared: PreparedData) -> dict[str, Any]:
+    """Add the text of the training pairs that a fault names, batch by batch; a stream has none to look up."""
+    if "training_pairs" not in details or "train" not in prepared.splits:
+        return {**details}
+    return {**details, "text": [prepared.split("train").pairs(rows) for rows in details["training_pairs"]]}
 
 
 def _end(state: RunState, folder: RunFolder | None, trust: Sequence[str]) -> None:

@@ -110,6 +110,11 @@ def test_too_many_end_the_run_and_name_the_sentences(corpus, tmp_path):
     told = json.loads((tmp_path / "runs" / "it" / "fault-0.json").read_text())
     assert told["update"] == 4
     assert 0 < len(told["training_pairs"][0]) <= 240
+    text = list(
+        zip(*((corpus / f"train.{language}").read_text().splitlines() for language in ("de", "en")), strict=True)
+    )
+    assert [len(batch) for batch in told["text"]] == [len(batch) for batch in told["training_pairs"]]
+    assert {tuple(pair) for pair in told["text"][0]} <= set(text)
     assert saved(tmp_path / "runs" / "it")["global_step"] == 3
 
 
