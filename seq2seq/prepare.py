@@ -69,15 +69,15 @@ def prepare(config: dict[str, Any]) -> None:
     for what, folder in data.folders.items():
         log.info("  %-24s%s (%s)", what, folder, _size(folder))
     sizes = ", ".join(f"{data.size(split):,} {split}" for split in data.splits)
-    log.info("%s pairs; %s", sizes, _batches(data))
+    log.info("%s pairs; %s", sizes, _batches(data, window=int(config["trainer"]["accumulate"])))
 
 
-def _batches(data: PreparedData) -> str:
-    """Describe the batches of an epoch on one line."""
+def _batches(data: PreparedData, *, window: int) -> str:
+    """Describe the batches of an epoch on one line; `window` is that of `TranslationDataModule`."""
     # Imports Lightning, which is needed for this line of the log alone
     from seq2seq.training.datamodule import TranslationDataModule
 
-    batches = TranslationDataModule(data)
+    batches = TranslationDataModule(data, window=window)
     # max_tokens None is `auto`, which only the device of the training can measure
     if data.plan.max_tokens is not None:
         batches.describe()

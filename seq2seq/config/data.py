@@ -92,7 +92,10 @@ class DataSettings(CorpusSettings):
     tag_target: bool = setting(False, "a piece such as <2en> before every source, for several target languages")
     streaming: bool = setting(False, "read training text while training instead of preparing it")
     shuffle_buffer: int = setting(
-        100_000, "of a stream: pairs that are shuffled together", least=1, needs={"streaming": (True,)}
+        100_000,
+        "of a stream: pairs that are shuffled together, rounded up to the blocks in which text is read (16,384 lines)",
+        least=1,
+        needs={"streaming": (True,)},
     )
     # 8 tokens: the smallest budget in which a pair of a few pieces fits
     max_tokens: int | str = setting(

@@ -531,6 +531,7 @@ def test_held_out_pairs_leave_training_with_all_their_translations(tmp_path):
     with pytest.raises(ValueError, match=r"data\.holdout=500"):
         load(replace(chosen, holdout=500), tmp_path / "c")
     held = load_corpus(chosen, cache_dir=tmp_path / "c")
+    assert held.fingerprint == corpus_fingerprint(chosen)
     assert f"900 pairs read, {len(train)} kept" in cleaning_table(held.dropped, read=held.read)
 
 
@@ -545,6 +546,8 @@ def test_sources_that_differ_in_spaces_alone_are_held_out_together(tmp_path):
     assert len(train) + len(valid) + len(test) == 100
     assert not train & valid
     assert not (train | valid) & test
+    # The fingerprint of what was held out of the same text by other hashes, when spaces counted
+    assert load_corpus(chosen, cache_dir=tmp_path / "c").fingerprint != corpus_fingerprint(chosen)
 
 
 @pytest.mark.parametrize("sources", [1, 2, 3])

@@ -14,7 +14,7 @@ from seq2seq.training.fsdp import gathered, part_like
 
 
 class WeightAverage:
-    """Average of the weights: w' = d w' + (1 - d) w after update n, with d = min(decay, (1 + n) / (10 + n)).
+    """Average of the weights: w' = d w' + (1 - d) w after update n = 1, 2, ..., with d = min(decay, n / (n + 9)).
 
     The first updates count little, so the average forgets the initialization (the warm-up of TensorFlow's moving
     averages). Averages are float32 whatever the weights are. Lightning's own does not work with sharded models.
