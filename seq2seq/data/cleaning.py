@@ -61,7 +61,7 @@ class Cleaner:
                 self._drop(rule, src, tgt)
         # Last, since only pairs that stay count as seen; the whole block at once, which numpy does fast
         if self.duplicates and kept:
-            fresh = self._first_time([(block[0][i], block[1][i]) for i in kept])
+            fresh = self.seen.add(_pair_hashes(([block[0][i] for i in kept], [block[1][i] for i in kept])))
             for i in itertools.compress(kept, ~fresh):
                 self._drop("duplicates", block[0][i], block[1][i])
             kept = list(itertools.compress(kept, fresh))
@@ -72,9 +72,9 @@ class Cleaner:
         # The first example stays
         self.dropped[rule] = Dropped(rule, old.pairs + 1, old.example or f"{shorten(src)} | {shorten(tgt)}")
 
-    def _first_time(self, pairs: list[tuple[str, str]]) -> np.ndarray:
-        """Mark the pairs that come for the first time."""
-        return self.seen.add(text_hashes([f"{src}\n{tgt}" for src, tgt in pairs]))
+    def count_kept(self, block: Pairs) -> int:
+        """Count the pairs of a block of validation or test that are among those kept; 0 without `duplicates`."""
+        return int(self.seen.contains(_pair_hashes(block)).sum())
 
 
 class HashSet:
@@ -90,14 +90,19 @@ class HashSet:
     def add(self, hashes: np.ndarray) -> np.ndarray:
         """Add `hashes` (N,); the result (N,) is True where one is new to earlier calls and comes first in this one."""
         values, first = np.unique(hashes, return_index=True)  # sorted; first: its index in `hashes`
-        new = np.ones(len(values), dtype=bool)
-        for level in self.levels:
-            # searchsorted returns level.size for what exceeds all; the comparison then fails anyway
-            new &= level[np.minimum(np.searchsorted(level, values), level.size - 1)] != values
+        new = ~self.contains(values)
         fresh = np.zeros(len(hashes), dtype=bool)  # (N,)
         fresh[first[new]] = True
         self._merge(values[new])
         return fresh
+
+    def contains(self, hashes: np.ndarray) -> np.ndarray:
+        """Mark the hashes (N,) that have been added: (N,)."""
+        found = np.zeros(len(hashes), dtype=bool)
+        for level in self.levels:
+            # searchsorted returns level.size for what exceeds all; the comparison then fails anyway
+            found |= level[np.minimum(np.searchsorted(level, hashes), level.size - 1)] == hashes
+        return found
 
     def _merge(self, values: np.ndarray) -> None:
         # Each array stays more than twice as large as the next, so there are O(log n) of them
@@ -118,6 +123,10 @@ def text_hashes(lines: Iterable[str]) -> np.ndarray:
     # Python's own hash() differs from process to process
     digests = b"".join(hashlib.blake2b(line.encode("utf-8"), digest_size=8).digest() for line in lines)
     return np.frombuffer(digests, dtype="<u8")
+
+
+def _pair_hashes(block: Pairs) -> np.ndarray:
+    return text_hashes(map("\n".join, zip(*block, strict=True)))
 
 
 def length_rules(

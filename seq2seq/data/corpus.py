@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -42,6 +43,7 @@ class Corpus(NamedTuple):
         folder: Cache folder of the text.
         train_rows: Sorted rows of train.arrow, if the training split is a subset of the text.
         whole_fingerprint: Fingerprint before the subset was chosen; "" if it is not a subset.
+        trained: By split, the pairs of validation and test that are pairs of the training text, too.
     """
 
     splits: DatasetDict
@@ -51,6 +53,7 @@ class Corpus(NamedTuple):
     folder: Path
     train_rows: np.ndarray | None = None
     whole_fingerprint: str = ""
+    trained: Mapping[str, int] = MappingProxyType({})
 
     def with_training_rows(self, rows: np.ndarray, fingerprint: str, dropped: Dropped) -> Corpus:
         """Return the corpus with a subset of its training pairs.
@@ -181,6 +184,7 @@ def _write_corpus(folder: Path, settings: CorpusSettings, cache_dir: Path) -> No
     """Write every split that has files of its own, the rows of those held out of training, and the cleaning table."""
     cleaner = Cleaner(settings.clean)
     rows = {}
+    trained: dict[str, int] = {}
     for split in settings.splits:
         if settings.place(split) is None:
             continue
@@ -188,6 +192,8 @@ def _write_corpus(folder: Path, settings: CorpusSettings, cache_dir: Path) -> No
         # Training text alone is cleaned: scores are on all of validation and test
         if split == "train":
             blocks = _cleaned(blocks, cleaner)
+        else:
+            blocks = _compared(blocks, cleaner, trained, split)
         rows[split] = _write_arrow(folder / f"{split}.arrow", blocks)
         # Refused here, by the setting's name, rather than by an empty batch later
         if rows[split] == 0:
@@ -195,7 +201,12 @@ def _write_corpus(folder: Path, settings: CorpusSettings, cache_dir: Path) -> No
     # Splits without a file of their own come out of training, after its cleaning
     held_out = [split for split in settings.splits if split not in rows]
     spaced = bool(held_out) and _hold_out(folder, held_out, settings.holdout, rows["train"])
-    report = {"dropped": [list(row) for row in cleaner.dropped.values()], "read": cleaner.read, "spaced": spaced}
+    report = {
+        "dropped": [list(row) for row in cleaner.dropped.values()],
+        "read": cleaner.read,
+        "spaced": spaced,
+        "trained": trained,
+    }
     (folder / "report.json").write_text(json.dumps(report, ensure_ascii=False), encoding="utf-8")
 
 
@@ -218,6 +229,13 @@ def _cleaned(blocks: Iterable[Pairs], cleaner: Cleaner) -> Iterator[Pairs]:
         # Progress counts pairs read, kept or not
         yield cleaner(block)
         pace.add(len(block[0]))
+
+
+def _compared(blocks: Iterable[Pairs], cleaner: Cleaner, trained: dict[str, int], split: str) -> Iterator[Pairs]:
+    """Pass the blocks of a split on; count in `trained[split]` the pairs that training has, too."""
+    for block in blocks:
+        yield block
+        trained[split] = trained.get(split, 0) + cleaner.count_kept(block)
 
 
 def _write_arrow(path: Path, blocks: Iterable[Pairs]) -> int:
@@ -299,7 +317,7 @@ def _read_corpus(folder: Path, settings: CorpusSettings, fingerprint: str) -> Co
     # A row of the table as well: pairs that are read and not trained on
     if held := sum(len(splits[split]) for split in splits if split not in named):
         dropped.append(Dropped("holdout", held, ""))
-    return Corpus(splits, dropped, report["read"], fingerprint, folder)
+    return Corpus(splits, dropped, report["read"], fingerprint, folder, trained=report.get("trained", {}))
 
 
 def _open_arrow(path: Path) -> Dataset:

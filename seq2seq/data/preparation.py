@@ -213,6 +213,16 @@ def _load_part(part: Part, plan: DataPlan) -> Corpus:
     """Load the corpus of a part, with at most `data.limit` training pairs."""
     corpus = load_corpus(part.corpus, cache_dir=plan.cache_dir)
     name = part.name if len(plan.parts) > 1 else "the corpus"
+    for split, count in corpus.trained.items():
+        # Of data.valid=data.train a warning has told
+        if count and part.corpus.place(split) != part.corpus.place("train"):
+            log.warning(
+                "%s of the %s pairs of data.%s are in the training text of %s, too",
+                f"{count:,}",
+                f"{len(corpus.splits[split]):,}",
+                split,
+                name,
+            )
     return limited(corpus, part.corpus.limit, seed=plan.seed, cache_dir=plan.cache_dir, name=name)
 
 

@@ -142,6 +142,16 @@ def test_pairs_held_out_of_one_corpus_that_another_one_trains_on_are_counted(fol
     assert "holds out as" not in caplog.text
 
 
+def test_a_named_set_whose_pairs_are_trained_on_is_warned_of(folder, tmp_path, caplog):
+    for language in ("de", "en"):
+        lines = (folder / f"train.{language}").read_text().splitlines(keepends=True)
+        (tmp_path / f"seen.{language}").write_text("".join([*lines[:3], f"Nur {language}\n"]))
+    prepared(folder, valid=str(tmp_path / "seen"))
+    assert [line for line in caplog.messages if "training text" in line] == [
+        "3 of the 4 pairs of data.valid are in the training text of the corpus, too"
+    ]
+
+
 @pytest.mark.parametrize("num_proc", [1, 2])
 def test_tags_reach_every_process_that_encodes(tmp_path, num_proc):
     block = tiny.sentences(tiny.GERMAN, 9), tiny.sentences(tiny.ENGLISH, 9)

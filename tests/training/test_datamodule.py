@@ -464,11 +464,12 @@ def test_arrays_of_the_cache_are_mapped_and_a_part_of_the_rows_is_an_index(folde
 def test_hash_set_agrees_with_a_set(values, size):
     seen, known = HashSet(), set()
     for start in range(0, len(values), size):
-        block = values[start : start + size]
+        block, earlier = values[start : start + size], set(known)
         expected = []
         for value in block:
             expected.append(value not in known)
             known.add(value)
+        assert seen.contains(np.array(block, dtype=np.uint64)).tolist() == [value in earlier for value in block]
         assert seen.add(np.array(block, dtype=np.uint64)).tolist() == expected
     assert sum(level.size for level in seen.levels) == len(known)
     assert all((np.diff(level) > 0).all() for level in seen.levels)
