@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from seq2seq.config.names import suggestion
 from seq2seq.config.values import shown
 from seq2seq.faults import disk_message, is_out_of_memory
+from seq2seq.files import written_directly
 from seq2seq.streams import fill_closed_descriptors, print_error, whole_output
 
 
@@ -230,11 +231,10 @@ def require_output(path: Path, option: str, *, inputs: Sequence[str | Path | int
         raise UsageError(f"{option} {path}: is a directory" if path.is_dir() else f"{option} {path}: no such folder")
     if path.is_file() and any(_same_file(path, other) for other in inputs):
         raise UsageError(f"{option} {path} is the {what}; choose another file")
-    # A device or a pipe is written directly, any other file beside its place
-    target = Path(os.path.realpath(path))
-    if target.is_file() or not target.exists():
+    # Any other file is written beside its place
+    if not written_directly(path):
         try:
-            _try_to_write(target.parent)
+            _try_to_write(Path(os.path.realpath(path)).parent)
         except OSError as error:
             raise UsageError(f"{option} {path}: cannot be written ({error.strerror}); choose another file") from None
 

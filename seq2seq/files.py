@@ -42,13 +42,12 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     Raises:
         IsADirectoryError: `path` is a directory.
     """
-    # Resolve links first: os.replace would replace the link itself
-    final = Path(os.path.realpath(path))
-    if final.exists() and not final.is_file() and not final.is_dir():
-        # A device or pipe cannot be replaced by rename
-        with _named_errors(path, final), open(final, "wb") as file:
+    if written_directly(path):
+        with _named_errors(path, Path(path)), open(path, "wb") as file:
             yield file
         return
+    # Resolve links first: os.replace would replace the link itself
+    final = Path(os.path.realpath(path))
     # os.replace would report this only after the work
     if final.is_dir():
         raise IsADirectoryError(f"{path} is a directory, not a file to write")
@@ -67,6 +66,14 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def written_directly(path: str | os.PathLike[str]) -> bool:
+    """Return True for a device or pipe, which no rename can replace.
+
+    It is asked for by the name that was given: what /dev/stdout and >(...) lead to has none where it is a pipe.
+    """
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ from seq2seq.cli import (
 )
 from seq2seq.config.search import SEARCH_ONLY, SamplingSettings
 from seq2seq.config.settings import keys
-from seq2seq.files import atomic_file
+from seq2seq.files import atomic_file, written_directly
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.mbr import UTILITIES
 from seq2seq.inference.progress import ProgressLine, count_lines
@@ -214,7 +214,7 @@ def _check_outputs(options: argparse.Namespace, source: Stream) -> None:
     read = {f"file of --{name}": getattr(options, name) for name in ("prefixes", "phrases", "shortlist")}
     read["input"] = _descriptor(source)
     outputs = [(f"--{name}", getattr(options, name)) for name in ("output", "alignments") if getattr(options, name)]
-    if options.resume and options.output:
+    if options.resume and options.output and not written_directly(options.output):
         # Written beside the output until it is complete
         outputs += [("the unfinished output", f"{os.path.realpath(options.output)}{ending}") for ending in UNFINISHED]
     for option, path in outputs:

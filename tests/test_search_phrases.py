@@ -12,8 +12,8 @@ from composed import EOS, VOCAB, lengths_mask, random_tokens
 from test_search import SMALL, SPECIAL, Fixed, assert_same, score, sharp, sources
 
 from seq2seq.config.search import SearchSettings
-from seq2seq.search import Constrained, Hypothesis, Source, Words, search_stream
-from seq2seq.search.constraints import Phrase, Progress, flatten, follow, guarded, unflatten
+from seq2seq.search import Constrained, Hypothesis, Source, Words, constraints, search_stream
+from seq2seq.search.constraints import Followed, Phrase, Progress, flatten, follow, guarded, unflatten
 
 ONE_LAYER = ("mixer=transformer", "model.encoder_layers=1", "model.decoder_layers=1")
 # Of a word that ends in token 4, which goes on with token 5
@@ -64,6 +64,28 @@ def test_every_translation_has_its_phrases(beam_size):
             own = guarded(phrases[row], WORDS)
             assert follow([*hypothesis.ids, EOS], own).done == set(range(len(own)))
             assert all(has(hypothesis.ids, phrase) for phrase in phrases[row])
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_progress_from_step_to_step_is_that_from_the_start(listed, monkeypatch):
+    """Of every hypothesis at every step; only a sentence's first step begins at the start."""
+    plain, afresh = Followed.all, []
+
+    def checked(self, rows, phrases, words):
+        found = plain(self, rows, phrases, words)
+        for beam, length, wanted, mine in zip(rows.tokens.tolist(), rows.position, phrases, found, strict=True):
+            assert mine == [follow(ids[:length], wanted) for ids in beam]
+        return found
+
+    monkeypatch.setattr(Followed, "all", checked)
+    monkeypatch.setattr(constraints, "follow", lambda ids, phrases: afresh.append(len(ids)) or follow(ids, phrases))
+    model, lengths = sharp(*ONE_LAYER), [4, 6, 3, 5]
+    src, _ = sources(*lengths)
+    given = [Source(src[i, : lengths[i]].tolist(), phrases=[[7, 8, 4], [9, 4 + i, 4]]) for i in range(4)]
+    settings = SearchSettings(beam_size=4, n_best=4, max_len_ratio=1.0, max_len_extra=9)
+    shortlist = (lambda ids: torch.ones(VOCAB, dtype=torch.bool)) if listed else None
+    assert all(constrained(model, given, settings, shortlist=shortlist))
+    assert set(afresh) == {0}
 
 
 def test_progress_by_hand():

@@ -24,7 +24,9 @@ class ServiceSettings(Section):
     max_body: int = setting(1 << 20, "bytes of a request's body; a larger one is refused", least=1024, most=1 << 30)
     max_texts: int = setting(128, "texts of a request", least=1, most=100_000)
     max_characters: int = setting(20_000, "characters of a request, prefixes and phrases too", least=1, most=10**8)
-    max_prefix: int = setting(200, "characters of what a translation begins with (413)", least=0, most=10**6)
+    max_prefix: int = setting(
+        200, "characters of what a translation begins with, and of a text's phrases together (413)", least=0, most=10**6
+    )
     max_phrases: int = setting(8, "phrases that a translation must have (413)", least=0, most=1000)
     max_beam_size: int = setting(
         10,

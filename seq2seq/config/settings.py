@@ -165,7 +165,9 @@ def require_used(settings: Section, typed: Collection[str], *, written: Callable
         if key not in typed or getattr(settings, name) == field.default:
             continue
         for other, values in field.metadata.get("needs", {}).items():
-            if (present := getattr(settings, other)) not in values:
+            present = getattr(settings, other)
+            # First of all None, for which Python would search a range number by number: minutes, in a long one
+            if (present is None and isinstance(values, range)) or present not in values:
                 these = f"{values[0]} or more" if isinstance(values, range) else " or ".join(map(shown, values))
                 value = getattr(settings, name)
                 # As it is written

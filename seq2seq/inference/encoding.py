@@ -63,7 +63,7 @@ def encode_parts(
     ids: list[list[list[int]]] = [[] for _ in lines]
     # A window of huge lines must fit in memory
     for chunk in _chunks(lines, _TOKENIZED_CHARACTERS):
-        for i, row in _source_ids(tokenizer, {i: _unicode(lines[i]) for i in chunk}, note):
+        for i, row in _source_ids(tokenizer, {i: whole_characters(lines[i]) for i in chunk}, note):
             *pieces, eos = row
             longest = max(1, max_len - len(tags) - 1)
             parts = [pieces] if pieces else []
@@ -138,7 +138,7 @@ def halves(rows: list[int]) -> tuple[list[int], list[int]]:
     return rows[:middle], rows[middle:]
 
 
-def _unicode(line: str) -> str:
+def whole_characters(line: str) -> str:
     """Replace lone surrogates, which no UTF-8 tokenizer takes."""
     try:
         # Encoding fails for lone surrogates alone

@@ -183,9 +183,12 @@ def _read_output(path: Path, scored: bool) -> dict[str, Tensor]:
         raise ValueError(f"{path.parent} was exported without {OUTPUT}, which a shortlist needs; export it again")
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: torch.from_numpy(file[name]) for name in file.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile):
-        raise CheckpointError(f"{path}: is damaged; copy the folder again") from None
+            found = {name: torch.from_numpy(file[name]) for name in file.files}
+    except (ValueError, OSError, EOFError, TypeError, zipfile.BadZipFile):
+        found = {}
+    if "weight" not in found:
+        raise CheckpointError(f"{path}: is damaged; copy the folder again")
+    return found
 
 
 def _session(path: Path) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.inference.encoding import whole_characters
 
 
 def source_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
@@ -24,6 +25,7 @@ def target_ids(tokenizer: Tokenizer, pieces: Sequence[str]) -> tuple[int, ...]:
     Raises:
         ValueError: The vocabulary lacks one.
     """
+    pieces = [whole_characters(piece) for piece in pieces]
     ids = tuple(int(tokenizer.tgt.piece_to_id(piece)) for piece in pieces)
     for piece, number in zip(pieces, ids, strict=True):
         # piece_to_id returns unk for an unknown piece

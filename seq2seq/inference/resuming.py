@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import IO, Any
 
-from seq2seq.files import put_in_place, write_json
+from seq2seq.files import put_in_place, write_json, written_directly
 
 # Written beside an output until it is complete: its lines, and the note that says what makes them.
 UNFINISHED = (".partial", ".partial.json")
@@ -83,7 +83,7 @@ def resumable_file(path: Path, *, made_by: Mapping[str, Any], lines_each: int) -
 
     # A link keeps pointing at its target
     final = Path(os.path.realpath(path))
-    if final.exists() and not final.is_file():
+    if written_directly(path) or final.is_dir():
         raise ValueError(f"{path} is not a regular file, which alone can be continued; leave out --resume")
     partial, note = (final.with_name(final.name + ending) for ending in UNFINISHED)
     with open(partial, "ab") as file:

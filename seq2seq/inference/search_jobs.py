@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.encoding import Note
+from seq2seq.inference.encoding import Note, whole_characters
 from seq2seq.inference.pieces import target_pieces
 from seq2seq.search import Constrained, Drawn, Hypothesis, Selection, Source, Words, length_divisor
 
@@ -171,4 +171,4 @@ def _words(tokenizer: Tokenizer) -> Words:
 
 def without_end(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """Return the ids of texts in the target's vocabulary, without eos; [] of one that has no piece, such as a space."""
-    return [row[:-1] for row in tokenizer.encode_tgt(texts)] if texts else []
+    return [row[:-1] for row in tokenizer.encode_tgt(list(map(whole_characters, texts)))] if texts else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -44,6 +45,7 @@ from seq2seq.search.graphs import cuda_graphs as on_gpu
 log = logging.getLogger(__name__)
 
 _STEP_NUMBERS = 1 << 28  # that a step of a search computes, 1 GiB in float32; wide beams get smaller batches
+_GPU = re.compile(r"cuda(?::(0|[1-9][0-9]*))?")  # cuda, cuda:0, cuda:1, ...
 _SLOTS = 512  # of attention's cache that a hypothesis reads for each of its beam: 64 positions, 8 heads
 
 
@@ -138,6 +140,8 @@ class Translator:
         for member, each in zip(members, paths, strict=True):
             _require_same_task(member, each, loaded, paths[0])
             store_weights_in(dtype, member.model)
+            if shortlist is not None:
+                _require_narrow(member.model, device)
         positions = _fewest_positions(members, trust)
         return cls(
             model=Ensemble([member.model for member in members]) if ensemble else loaded.model,
@@ -405,18 +409,22 @@ def choose_device(name: str) -> str:
     Raises:
         ValueError: The name is not that of a device, or the GPU is missing.
     """
-    # "cuda:1" -> "cuda", "1"
-    kind, _, number = name.partition(":")
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu":
         return name
-    if kind != "cuda" or (number and not number.isdecimal()):
+    found = _GPU.fullmatch(name)
+    if not found:
         raise ValueError(f"unknown device '{name}': choose cpu, cuda, cuda:N or auto")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if int(number or 0) >= count:
+    if int(found[1] or 0) >= count:
         raise ValueError(f"device '{name}' is not there ({count} GPUs are visible to torch); use --device cpu")
     return name
+
+
+def _require_narrow(model: Seq2Seq, device: str) -> None:
+    """Check that a model can score a part of the vocabulary; ValueError if a folder of graphs lacks what it takes."""
+    model.narrow(torch.arange(1, device=device), torch.ones(1, 1, dtype=torch.bool, device=device))
 
 
 def store_weights_in(dtype: str, model: Seq2Seq) -> None:

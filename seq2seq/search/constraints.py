@@ -67,7 +67,10 @@ class Progress(NamedTuple):
         """
         unmet = [index for index in range(len(phrases)) if index not in self.done]
         unmet.sort(key=lambda index: -len(phrases[index].tokens))
+        first = {phrases[index].tokens[0] for index in unmet}
         for start in range(len(tokens)):
+            if tokens[start] not in first:
+                continue
             rest = tokens[start:]
             for index in unmet:
                 if list(phrases[index].tokens[: len(rest)]) == rest:
@@ -108,6 +111,33 @@ class Progress(NamedTuple):
         return sum(len(phrases[index].tokens) for index in self.done) + self.reached
 
 
+class Followed:
+    """Progress of the hypotheses of a search, each one token after that of the step before."""
+
+    def __init__(self) -> None:
+        self._words: Words | None = None
+        # Of the last step, by phrases and tokens
+        self._known: dict[tuple[tuple[int, ...], tuple[int, ...]], Progress] = {}
+
+    def all(self, rows: OpenHypotheses, phrases: Sequence[Sequence[Phrase]], words: Words) -> list[list[Progress]]:
+        """Return the progress of each hypothesis of each sentence with its phrases, guarded by `words`."""
+        # Columns of the scores may stand for other tokens than before
+        before = self._known if words == self._words else {}
+        self._words, self._known = words, {}
+        every = zip(rows.phrases.tolist(), rows.tokens.tolist(), rows.position.tolist(), phrases, strict=True)
+        found = []
+        for flat, beam, length, wanted in every:
+            keys = [(tuple(flat), tuple(ids[:length])) for ids in beam]
+            found.append([_after(before.get((key[0], key[1][:-1])), key[1], wanted) for key in keys])
+            self._known.update(zip(keys, found[-1], strict=True))
+        return found
+
+
+def _after(before: Progress | None, ids: Sequence[int], phrases: Sequence[Phrase]) -> Progress:
+    """Return the progress after ids, from that before the last of them where it is known."""
+    return follow(ids, phrases) if before is None or not ids else before.after(ids[-1], phrases)
+
+
 class Candidate(NamedTuple):
     """An extension of a hypothesis by a token, and the number of phrase tokens that it has met."""
 
@@ -132,6 +162,7 @@ class Constrained:
 
     eos: int
     words: Words = dataclasses.field(default_factory=Words)
+    _followed: Followed = dataclasses.field(default_factory=Followed, init=False, repr=False, compare=False)
 
     def __call__(self, scores: Scores, rows: OpenHypotheses) -> Choice:
         """Choose for one sentence after another."""
@@ -143,10 +174,7 @@ class Constrained:
         words = self.words if scores.ids is None else self.words.in_columns(scores.ids.tolist())
         phrases = [guarded(unflatten(flat), words) for flat in rows.phrases.tolist()]
         position = rows.position.tolist()
-        progress = [
-            [follow(ids[:length], wanted) for ids in past]
-            for past, length, wanted in zip(rows.tokens.tolist(), position, phrases, strict=True)
-        ]
+        progress = self._followed.all(rows, phrases, words)
         wanted = self._wanted(scores, rows, progress, phrases)
         only = scores.only.view(sentences, size)[:, 0].tolist()
         given = [

@@ -154,7 +154,7 @@ def test_graphs_need_a_gpu(tmp_path, ckpt, capsys):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-@pytest.mark.parametrize("device", ["cuda", "cuda:1", "gpu", "cuda:x"])
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", "gpu", "cuda:x", "cuda:", "cuda:00", "cuda:²"])
 def test_a_device_that_is_not_there(tmp_path, ckpt, capsys, device):
     status, out = run_main(tmp_path, ckpt, b"x\n", "--device", device)
     assert (status, out) == (2, b"")

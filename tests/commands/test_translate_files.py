@@ -195,3 +195,18 @@ def test_graphs_of_single_steps_are_asked_for_no_alignment(folder, ckpt, capsys,
     )
     assert capsys.readouterr().err.startswith(expected)
     assert not [name for name in ("out", "links") if (folder / name).exists()]
+
+
+def test_outputs_may_be_pipes(folder, ckpt, capsys):
+    """As the shell names them, in /proc: `--alignments >(sort)`, `--output /dev/stdout | less`."""
+    given = ("--input", "in.de")
+    assert run(ckpt, *given, "--output", "out", "--alignments", "links") == 0
+    pipes = {name: os.pipe() for name in ("out", "links")}
+    named = {name: f"/proc/self/fd/{write}" for name, (_, write) in pipes.items()}
+    assert run(ckpt, *given, "--resume", "--output", named["out"]) == 2
+    assert "is not a regular file, which alone can be continued" in capsys.readouterr().err
+    assert run(ckpt, *given, "--output", named["out"], "--alignments", named["links"]) == 0
+    for name, (read, write) in pipes.items():
+        os.close(write)
+        with os.fdopen(read) as file:
+            assert file.read() == (folder / name).read_text()

@@ -195,6 +195,10 @@ def test_too_large(plain):
         ({"text": "a" * 50, "prefixes": ["a" * 51]}, "101 characters are too many; send at most 100"),
         ({"text": "a", "prefixes": ["a" * 201]}, "a prefix may have 200 characters at most"),
         ({"text": "a", "phrases": [["a"] * 9]}, "a text may have 8 phrases at most"),
+        (
+            {"text": "a", "phrases": [["a" * 200, "b"]]},
+            "the phrases of a text may have 200 characters together at most",
+        ),
         ({"text": "a" * 2000}, "the body has more than 2,000 bytes"),
         (b"[" * 5000, "the body has more than 2,000 bytes"),
     ]:
@@ -382,7 +386,7 @@ def test_health(plain):
     found = answer.json
     assert (found["status"], found["src_lang"], found["tgt_langs"]) == ("ok", "de", ["en"])
     assert found["limits"] == {"texts": 4, "characters": 100, "bytes": 2000, "beam_size": 10, "seconds": 600}
-    assert found["defaults"]["beam_size"] == 3
+    assert (found["defaults"]["beam_size"], found["defaults"]["beam_groups"]) == (3, 1)
     assert found["alignment"] is True
 
 

@@ -235,6 +235,19 @@ def test_the_services_own_length_penalty_may_be_negative(visit, address, monkeyp
     assert page.inner_text("#error") == "Length_penalty: input should be greater than or equal to 0, not -2."
 
 
+def test_more_alternatives_than_the_beam_of_groups_holds(visit, address, monkeypatch):
+    """The larger beam can be divided into the service's groups."""
+    grouped = dataclasses.replace(address[1].settings, beam_size=4, n_best=4, beam_groups=2)
+    monkeypatch.setattr(address[1], "settings", grouped)
+    page = visit()
+    page.locator("summary").click()
+    page.fill("#n_best", "7")
+    page.locator("#text").focus()
+    translate(page, "abc")
+    assert page.locator("#list button").count() == 7
+    assert page.inner_text("#best") == "cba/0/8/"
+
+
 def test_a_model_that_aligns_no_words(visit, address, monkeypatch):
     """The page then asks for no alignment, which the service would refuse."""
     monkeypatch.setattr(address[1], "can_align", False)

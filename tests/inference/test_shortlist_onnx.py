@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -11,9 +13,10 @@ from exported import need, plain
 from test_shortlist import toy_shortlist
 
 from seq2seq.config.search import SearchSettings
+from seq2seq.inference.description import write_description
 from seq2seq.inference.export.onnx_graphs import write_onnx
 from seq2seq.inference.model_files import load_model
-from seq2seq.inference.onnx_model import OUTPUT
+from seq2seq.inference.onnx_model import FORMAT, OUTPUT
 from seq2seq.inference.translator import Translator
 
 need("onnx", "onnxscript", "onnxruntime")
@@ -54,8 +57,31 @@ def test_graphs_take_a_shortlist(dtype, tmp_path):
         for mine, theirs in zip(candidates, twin, strict=True):
             assert mine.score == pytest.approx(theirs.score, abs=1e-4)
             assert mine.text == theirs.text or mine.score == pytest.approx(theirs.score, abs=1e-5)
-    (tmp_path / OUTPUT).unlink()
-    again = load_model(tmp_path, device="cpu")
-    noted: list[Any] = []
-    Translator(model=again.model, shortlist=shortlist, **rest).translate(LINES[:1], note=noted.append)
-    assert "export it again" in str(noted[0])
+
+
+class NarrowSession:
+    """Stands for a session of ONNX Runtime whose graph takes an output layer of some tokens; it is never run."""
+
+    def get_inputs(self) -> list[Any]:
+        """Return what says so."""
+        return [SimpleNamespace(name="scored", shape=["tokens"])]
+
+
+def test_a_folder_without_the_output_layer_is_refused_before_any_line(tmp_path, monkeypatch):
+    """Missing, cut off, empty, or another archive: at once, where there is a shortlist."""
+    given, short, weights = plain(tiny.tokenizer()), tmp_path / "short.npz", tmp_path / OUTPUT
+    write_description(tmp_path, given.meta, given.tokenizer, "onnx", {"format": FORMAT})
+    toy_shortlist(given.tokenizer).save(short)
+    np.savez(weights, weight=np.ones((given.tokenizer.tgt_vocab_size, 4), np.float32))
+    whole = weights.read_bytes()
+    monkeypatch.setattr("seq2seq.inference.onnx_model._session", lambda path: NarrowSession())
+    how = {"settings": HOW, "device": "cpu"}
+    Translator.load(tmp_path, shortlist=short, **how)
+    for content in (whole[:100], short.read_bytes(), b""):
+        weights.write_bytes(content)
+        with pytest.raises(ValueError, match="is damaged; copy"):
+            Translator.load(tmp_path, shortlist=short, **how)
+    weights.unlink()
+    with pytest.raises(ValueError, match="export it again"):
+        Translator.load(tmp_path, shortlist=short, **how)
+    Translator.load(tmp_path, **how)

@@ -51,6 +51,18 @@ def texts(results):
     return [[candidate.text for candidate in row] for row in results]
 
 
+def test_half_a_character_is_replaced_wherever_text_is_taken(translator):
+    """As in lines: a beginning or a phrase reads as with a question mark, which encoding puts there."""
+    how = {"prefixes": ["the \ud800"], "phrases": [["dog\udfff"]]}
+    whole = {"prefixes": ["the ?"], "phrases": [["dog?"]]}
+    noted, expected = [], []
+    found = translator.translate(["der \udc00 Hund"], note=noted.append, **how)
+    assert found == translator.translate(["der ? Hund"], note=expected.append, **whole)
+    assert noted == expected
+    with pytest.raises(ValueError, match=r"vocabulary has no piece '\?'"):
+        translator.translate(["der Hund"], suppress=["\ud800"])
+
+
 def test_samples_depend_on_the_seed_and_the_line_alone(translator):
     sampling = SamplingSettings(seed=3)
     drawn = texts(translator.translate(LINES, sampling=sampling))

@@ -127,7 +127,7 @@ class Service:
             "alignment": self.translator.can_align,
             "defaults": {
                 name: getattr(settings, name)
-                for name in ("n_best", "beam_size", "length_penalty", "max_len_ratio", "max_len_extra")
+                for name in ("n_best", "beam_size", "beam_groups", "length_penalty", "max_len_ratio", "max_len_extra")
             },
             "limits": {
                 "texts": limits.max_texts,

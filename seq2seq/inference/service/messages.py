@@ -173,6 +173,8 @@ def check_limits(texts: Sequence[Text], limits: ServiceSettings) -> None:
         raise RefusedError(413, f"a prefix may have {limits.max_prefix:,} characters at most")
     if max(len(each.phrases) for each in texts) > limits.max_phrases:
         raise RefusedError(413, f"a text may have {limits.max_phrases:,} phrases at most")
+    if max(sum(map(len, each.phrases)) for each in texts) > limits.max_prefix:
+        raise RefusedError(413, f"the phrases of a text may have {limits.max_prefix:,} characters together at most")
     characters = sum(each.size for each in texts)
     if characters > limits.max_characters:
         raise RefusedError(
