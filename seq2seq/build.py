@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -147,12 +148,14 @@ def bounds(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> dict[str,
     # src_positions may be absent: then both sides have `positions`
     learned = "learned" in (model["positions"], model.get("src_positions"))
     result = {"model.max_len": model["max_len"]} if learned else {}
-    for slot, path, values in mixers_of(config["mixer"]):
+    for slot, path, values in mixers_of(config["mixer"], used=True):
         per_layer = values.get("per_layer") or {}  # null in YAML is None
         for name in mixer_class(values["_target_"], _CONTRACTS[slot], trust=trust).length_arguments:
             # The shortest layer limits the stack
             if name in per_layer:
-                result[f"{path}.per_layer.{name}"] = min(per_layer[name])
+                # Of some layers there is none
+                if lengths := [each for each in per_layer[name] if each is not None]:
+                    result[f"{path}.per_layer.{name}"] = min(lengths)
             elif values.get(name) is not None:
                 result[f"{path}.{name}"] = values[name]
     return result
@@ -348,6 +351,10 @@ def _class_of(values: Mapping[str, Any], slot: str, trust: Sequence[str]) -> typ
 
 def _make(mixer: type[Any], values: Mapping[str, Any], slot: str, **sizes: Any) -> Any:
     arguments = {key: value for key, value in values.items() if key != "_target_"}
+    for name, each in inspect.signature(mixer).parameters.items():
+        required = each.default is each.empty and each.kind is each.KEYWORD_ONLY
+        if required and name not in sizes and name not in arguments:
+            raise ValueError(f"mixer.{slot}.{name} is missing: set it by +mixer.{slot}.{name}=...")
     # Errors of a constructor name the slot, since its own message knows only its arguments
     try:
         made = mixer(**sizes, **arguments)

@@ -188,6 +188,19 @@ def test_bad_values_are_named(override, message):
         build_model(config("mixer=transformer", *TINY, override))
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["mixer=lightconv", "mixer.encoder.per_layer=null"], r"^mixer\.encoder\.kernel_size is missing: set it by \+"),
+        (["mixer=dynamic_depthwise", "mixer.decoder.backend=triton"], r"^mixer\.decoder: backend=triton cannot serve"),
+        (["mixer=local_mlp", "mixer.encoder.backend=triton"], r"^mixer\.encoder: backend=triton serves decoding alone"),
+    ],
+)
+def test_arguments_that_are_missing_or_have_no_effect_are_named(overrides, message):
+    with pytest.raises(ValueError, match=message):
+        build_model(config(*overrides, *TINY))
+
+
 def test_dim_and_heads_in_every_mixer():
     for preset in ("transformer", "lightconv", "dynamicconv"):
         with pytest.raises(ValueError, match=r"dim 16 is not divisible by num_heads 5"):
@@ -319,6 +332,10 @@ def test_the_longest_sequence_is_that_of_the_most_limited_part():
         "kinds": {"a": bounded, "b": {**bounded, "max_len": 20, "per_layer": {"max_len": [60, 30]}}},
         "pattern": ["a", "b"],
     }
+    # No layer is of kind a, and every other layer of kind b has no bound
+    unused = {**hybrid, "pattern": ["b"]}
+    unused["kinds"] = hybrid["kinds"] | {"b": {**bounded, "per_layer": {"max_len": [None, 45]}}}
+    assert bounds({"model": model, "mixer": {"decoder": unused}}) == {"mixer.decoder.kinds.b.per_layer.max_len": 45}
     learned = {"model": model | {"positions": "learned"}, "mixer": {"decoder": hybrid}}
     assert max_positions(learned) == 30
     assert bounds(learned) == {

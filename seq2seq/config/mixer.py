@@ -105,20 +105,25 @@ def check_mixer(mixer: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str,
     return result
 
 
-def mixers_of(section: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Yield the slot, the dotted path and the settings of every mixer that a section `mixer` names, in their order."""
+def mixers_of(section: Mapping[str, Any], *, used: bool = False) -> Iterator[tuple[str, str, Any]]:
+    """Yield the slot, the dotted path and the settings of every mixer that a section `mixer` names, in their order.
+
+    Args:
+        used: Leave out kinds that no layer uses.
+    """
     for slot in SLOTS:
-        for path, values in _mixers(section.get(slot), f"mixer.{slot}"):
+        for path, values in _mixers(section.get(slot), f"mixer.{slot}", used=used):
             yield slot, path, values
 
 
-def _mixers(values: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _mixers(values: Any, path: str, *, used: bool) -> Iterator[tuple[str, Any]]:
     """Yield path and settings of one mixer, or of those of all `kinds`, each of which may have kinds again."""
     if not isinstance(values, Mapping):
         return
     if "kinds" in values:
         for name, kind in values["kinds"].items():
-            yield from _mixers(kind, f"{path}.kinds.{name}")
+            if not used or name in values["pattern"]:
+                yield from _mixers(kind, f"{path}.kinds.{name}", used=used)
     elif "_target_" in values:
         yield path, values
 
@@ -171,9 +176,18 @@ def _check_arguments(values: Mapping[str, Any], path: str) -> dict[str, Any]:
     # Another package's mixer, or none: `build` says what is allowed.
     if known is None:
         return dict(values)
+    per_layer = values.get("per_layer") or {}
+    if not isinstance(per_layer, Mapping):
+        raise ValueError(f"{path}.per_layer={shown(per_layer)} is not a mapping {{argument: [a value for each layer]}}")
+    for name in per_layer:
+        if name in values:
+            raise ValueError(
+                f"{path}.{name}={shown(values[name])} has no effect beside {path}.per_layer.{name}="
+                f"{shown(per_layer[name])}: set {path}.per_layer.{name}=[...] alone"
+            )
     result: dict[str, Any] = {}
     for key, value in values.items():
-        if key == "per_layer" and isinstance(value, Mapping):
+        if key == "per_layer" and per_layer:
             result[key] = {name: _check_list(each, known, name, f"{path}.{key}") for name, each in value.items()}
         elif key not in ("_target_", "per_layer"):
             result[key] = _check_argument(value, known, key, path)
@@ -199,6 +213,8 @@ def _check_argument(value: Any, known: Mapping[str, str], name: Any, path: str) 
     if hint is None:
         return value
     checked = check_value(value, hint, LIMITS.get(name, {}), key)
+    if isinstance(checked, tuple) and not isinstance(value, list | tuple):
+        return list(checked)  # one number is a list of one
     # As YAML and checkpoints have it: other values stay as they were written.
     return checked if isinstance(value, float) and type(checked) is int else value
 
@@ -238,9 +254,11 @@ def _check_heads(mixer: Mapping[str, Any], model: Mapping[str, Any]) -> None:
     if any(values.get("out_dim") for _, _, values in mixers) or not isinstance(model.get("dim"), int):
         return
     for _, path, values in mixers:
-        heads = [values.get("num_heads"), *((values.get("per_layer") or {}).get("num_heads") or ())]
-        for each in heads:
-            if isinstance(each, int) and not values.get("head_dim"):
+        per_layer = values.get("per_layer") or {}
+        if values.get("head_dim") or "head_dim" in per_layer:
+            continue
+        for each in [values.get("num_heads"), *(per_layer.get("num_heads") or ())]:
+            if isinstance(each, int):
                 try:
                     require_divisible(model["dim"], each)
                 except ValueError as error:

@@ -61,9 +61,11 @@ class ModelSettings(Section):
         "all", "all: source, target and output share one table; target: target and output do", choices=TIES
     )
     # Regularization.
-    dropout: float = setting(0.1, "dropout after embeddings and sublayers", least=0, below=1)
+    dropout: float = setting(
+        0.1, "dropout after embeddings and sublayers (on a CPU a multiple of 1/256)", least=0, below=1
+    )
     activation_dropout: float = setting(0.0, "dropout inside the feed-forward", least=0, below=1)
     attention_dropout: float = setting(0.0, "dropout of attention weights", least=0, below=1)
     weight_dropout: float = setting(
-        0.1, "DropConnect on the kernels of convolutions, after their softmax", least=0, below=1
+        0.1, "DropConnect on the kernels of convolutions, after their softmax (a multiple of 1/256)", least=0, below=1
     )

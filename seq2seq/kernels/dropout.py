@@ -25,7 +25,8 @@ def dropout(x: Tensor, drop: float, *, training: bool = True) -> Tensor:
     keep = keep_probability(drop)
     highest = int(keep * 256) - 1  # uint8 has no 256 to compare with
     mask = (random_bytes(x.shape) <= highest).to(x.dtype)  # 1 with probability keep
-    return x * mask.mul_(1.0 / keep)
+    # The scale as a number, which is not rounded to the type of x
+    return (x * mask).mul_(1.0 / keep)
 
 
 class Dropout(nn.Module):

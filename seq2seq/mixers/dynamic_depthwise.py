@@ -34,7 +34,8 @@ class DynamicDepthwise(SelfMixer):
         kernel_size: K taps.
         glu: Gate the input.
         backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`); auto takes torch, since each channel of
-            each sentence has a kernel of its own, for each of which Triton's would store a matrix.
+            each sentence has a kernel of its own, for each of which Triton's would store a matrix. The causal form,
+            whose kernels change along the sentence, has no Triton kernel.
 
     Cost:
         (13 + K) D^2 / 4 + D K + 13 D / 4 parameters; O(T K D + T D^2 + K D^2) time, causal O(T K
@@ -56,6 +57,8 @@ class DynamicDepthwise(SelfMixer):
         self.glu = glu
         self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.backend = require_backend(backend)
+        if causal and backend == "triton":
+            raise ValueError("backend=triton cannot serve the causal form; choose backend=auto or backend=torch")
         self.properties = MixingProperties(
             sparse=True, shares_positions=not causal, shares_channels=False, dynamic=True, linear=not glu
         )

@@ -56,6 +56,8 @@ class LocalMLP(SelfMixer):
         self.window = require_positive(window, "window")
         self.max_len = require_positive(max_len, "max_len")
         self.backend = require_backend(backend)
+        if not causal and backend == "triton":
+            raise ValueError("backend=triton serves decoding alone; choose backend=auto or backend=torch")
         self.inner = nn.Linear(dim, dim, bias=False)
         self.out = nn.Linear(dim, dim)
         nn.init.xavier_uniform_(self.inner.weight)

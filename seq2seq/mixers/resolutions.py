@@ -29,7 +29,8 @@ class Resolutions(SelfMixer[NoState]):
         dim: Width D of input and output.
         causal: Must be False: a block's mean would hold the future.
         num_heads: H; must divide dim.
-        resolutions: Positions r of a block, the first for the first heads; 1 is attention.
+        resolutions: Positions r of a block, the first for the first heads; 1 is attention. Of more than H
+            resolutions the last ones are left out.
         dropout: Probability to drop the weight of a block.
 
     Cost:

@@ -41,6 +41,8 @@ def stack():
         ("cross.dropout", 1, r"^mixer\.cross\.dropout=1 is not a number from 0 and below 1"),
         ("encoder.per_layer.kernel_size", [3, "x"], r"^mixer\.encoder\.per_layer\.kernel_size=x is not a whole"),
         ("encoder.per_layer.kernel_size", 3, "is not a list of one value for each layer"),
+        ("encoder.per_layer", 3, r"^mixer\.encoder\.per_layer=3 is not a mapping"),
+        ("encoder.kernel_size", 5, r"^mixer\.encoder\.kernel_size=5 has no effect beside .*per_layer\.kernel_size"),
         ("encoder.per_layer.foo", [3], r"^unknown setting mixer\.encoder\.per_layer\.foo"),
         ("encoder", "attention", r"^mixer\.encoder=attention is not a mapping"),
         ("extra_encoder_layers", "one", r"^mixer\.extra_encoder_layers=one is not a whole number"),
@@ -81,6 +83,20 @@ def test_whole_numbers_are_written_as_such(stack):
     assert repr(checked["encoder"]["per_layer"]["kernel_size"]) == "[3, 7]"
 
 
+def test_a_number_is_a_list_of_one():
+    config = resolved_settings(["mixer=multiscale"])
+    config["mixer"]["encoder"] |= {"kernel_sizes": 7}
+    assert check_mixer(config["mixer"], config["model"])["encoder"]["kernel_sizes"] == [7]
+
+
+@pytest.mark.parametrize("given", [{"head_dim": 5}, {"per_layer": {"head_dim": [5]}}], ids=str)
+def test_heads_of_a_width_of_their_own_need_not_divide_the_models(given):
+    config = resolved_settings(["mixer=quadratic"])
+    slot = {key: value for key, value in config["mixer"]["encoder"].items() if key != "head_dim"}
+    config["mixer"]["encoder"] = {**slot, "num_heads": 3, **given}
+    check_mixer(config["mixer"], config["model"])
+
+
 def test_another_packages_mixer_is_left_to_its_class(stack):
     theirs = {"_target_": "theirs.Mixer", "anything": object()}
     assert check_mixer({**stack["mixer"], "encoder": theirs}, stack["model"])["encoder"] == theirs
@@ -97,6 +113,7 @@ def test_every_mixer_of_a_section_is_found():
         ("encoder", "mixer.encoder.kinds.y.kinds.b", conv),
         ("cross", "mixer.cross", cross),
     ]
+    assert [path for _, path, _ in mixers_of(section, used=True)] == ["mixer.encoder.kinds.x", "mixer.cross"]
     assert class_names(section) == {"encoder": ["Conv", "Attention", "Conv"], "decoder": ["none"], "cross": ["Cross"]}
 
 

@@ -374,6 +374,15 @@ def test_dropout_keeps_the_mean(drop):
     assert torch.equal(gradient, kept / keep)
 
 
+@pytest.mark.parametrize("drop", [0.1, 0.3])
+def test_dropout_scales_bf16_by_an_unrounded_number(drop):
+    """Where 1 / keep is rounded first, as 1.113 to 1.109, every mean is too small."""
+    x = torch.randn(300, 100).bfloat16()
+    y = dropout(x, drop)
+    scaled = (x.float() / keep_probability(drop)).bfloat16()
+    assert torch.equal(y[y != 0], scaled[y != 0])
+
+
 def test_dropout_module():
     """Active in training only, in the type of its input, nothing at 0, repeatable by seed."""
     x, module = torch.randn(40, 40), Dropout(0.5)

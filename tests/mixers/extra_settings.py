@@ -24,12 +24,12 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
     # Names of a self mixer and of a cross mixer
     "lightconv": [
         {"softmax": False},
-        {"softmax": False, "glu": False, "kernel_size": 5},
+        {"softmax": False, "glu": False, "per_layer": {"kernel_size": [5]}},
         {"slot": "cross", "kernel_size": 4, "rate": 0.7},
     ],
     "dynamicconv": [
         {"softmax": False},
-        {"softmax": False, "glu": False, "kernel_size": 5},
+        {"softmax": False, "glu": False, "per_layer": {"kernel_size": [5]}},
         {"slot": "cross", "kernel_size": 2, "rate": 1.5},
     ],
     "fixed_context": [
