@@ -101,7 +101,8 @@ def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
     composed = None
     if not message:
         message, composed = _compose_first(overrides)
-    message = message or _several_values(words, overrides) or _unknown_file(overrides)
+    message = message or _several_values(words, overrides) or _shared_folder(words, overrides)
+    message = message or _unknown_file(overrides)
     # --cfg and the like show settings, right or wrong.
     if composed is not None and not message and all(word in _SWEEP for word in words if word.startswith("-")):
         message = _explain_values(overrides, composed)
@@ -123,6 +124,10 @@ def _explain_flags(words: Sequence[str]) -> tuple[str, list[str]]:
     except ValueError as error:
         flags = [option for action in parser._actions for option in action.option_strings]
         flag = next((word for word in words if word.startswith("-") and word.split("=")[0] not in flags), "")
+        if not flag and set(_SWEEP) & set(words):
+            # Right but for its place, which argparse does not take
+            rest = " ".join(word for word in words if word not in _SWEEP)
+            return f"-m stands before all settings: -m {shown(rest)}", []
         name = flag.lstrip("-").partition("=")[0]
         found = elsewhere(name) or suggestion(flag, flags)
         hint = f"settings are written name=value{found}" if flag else str(error)
@@ -172,6 +177,19 @@ def _several_values(words: Sequence[str], overrides: Sequence[str]) -> str:
         return ""
     key, _, value = word.partition("=")
     return f"{shown(word)} has several values: -m runs them all; for a list write {key}=[{shown(value)}]"
+
+
+def _shared_folder(words: Sequence[str], overrides: Sequence[str]) -> str:
+    """Explain a name `run` that several jobs of a sweep would have; "" if there is none."""
+    parsed = [_parse(word) for word in overrides]
+    swept = [each for each in parsed if each.is_sweep_override() and each.key_or_group != "run"]
+    names = [word.partition("=")[2] for word, each in zip(overrides, parsed, strict=True) if each.key_or_group == "run"]
+    if not swept or not set(_SWEEP) & set(words) or not names or names[-1] in ("", "null") or "$" in names[-1]:
+        return ""
+    return (
+        f"run={shown(names[-1])} would be the folder of several jobs; leave run out, or name them apart with "
+        f"'run={shown(names[-1])}-${{seed}}'"
+    )
 
 
 def _unknown_file(overrides: Sequence[str]) -> str:

@@ -179,12 +179,6 @@ def _check_arguments(values: Mapping[str, Any], path: str) -> dict[str, Any]:
     per_layer = values.get("per_layer") or {}
     if not isinstance(per_layer, Mapping):
         raise ValueError(f"{path}.per_layer={shown(per_layer)} is not a mapping {{argument: [a value for each layer]}}")
-    for name in per_layer:
-        if name in values:
-            raise ValueError(
-                f"{path}.{name}={shown(values[name])} has no effect beside {path}.per_layer.{name}="
-                f"{shown(per_layer[name])}: set {path}.per_layer.{name}=[...] alone"
-            )
     result: dict[str, Any] = {}
     for key, value in values.items():
         if key == "per_layer" and per_layer:

@@ -171,6 +171,9 @@ def notes(groups: Sequence[Group], runs: Sequence[RunResult], split: str) -> str
     repeated = [group for group in groups if len({run.seed for run in group.runs}) < len(group.runs)]
     if repeated:
         lines.append(f"Several runs of one seed, each counted: {', '.join(group.label for group in repeated)}")
+    continued = [f"{run.name} ({run.continued})" for run in runs if run.continued]
+    if continued:
+        lines.append(f"Not trained in one go by these settings: {', '.join(continued)}")
     without_lines = [run.name for run in runs if split == "test" and not run.translated]
     if without_lines:
         lines.append(f"No test translations, so no significance: {', '.join(without_lines)}")

@@ -111,6 +111,13 @@ class RunResult:
         return flat(with_window(self.config)) | decided
 
     @property
+    def continued(self) -> str:
+        """The changes of settings in the course of the run that altered it, by update; "" for none."""
+        parts = self.results.get("continued")
+        parts = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+        return "; ".join(f"at update {part.get('update')}: {shown(_joined(part.get('changes')))}" for part in parts)
+
+    @property
     def command_keys(self) -> set[str]:
         """The keys that the run's command set."""
         words = shlex.split(str(self.results.get("command", "")))[3:]  # after python -m seq2seq.train
@@ -139,6 +146,10 @@ class RunResult:
         # Of a run on a GPU the CPU time says nothing
         measured = against != "cpu" or self.results.get("accelerator", "cpu") == "cpu"
         return read_curve(self.folder.path / "metrics.csv", _AXES[against]) if measured else []
+
+
+def _joined(changes: Any) -> str:
+    return "; ".join(map(str, changes)) if isinstance(changes, list) else str(changes)
 
 
 class Unusable(NamedTuple):

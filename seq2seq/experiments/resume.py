@@ -86,6 +86,7 @@ class Resumed(NamedTuple):
         tokenizer: State of its tokenizer.
         max_tokens: Budget of a micro-batch, which data.max_tokens=auto came to; None in older checkpoints.
         threads: Threads of a run on a CPU.
+        continued: Changes of settings that alter the course of training, this one the last: {"update", "changes"}.
     """
 
     path: Path
@@ -94,6 +95,7 @@ class Resumed(NamedTuple):
     tokenizer: dict[str, Any]
     max_tokens: int | None = None
     threads: int | None = None
+    continued: Sequence[Mapping[str, Any]] = ()
 
     @classmethod
     def open(cls, path: Path, config: Mapping[str, Any], folder: RunFolder) -> Resumed:
@@ -133,6 +135,7 @@ class Resumed(NamedTuple):
         budgets = [each for each in differences(before, now) if each[0] in BUDGETS]
         if budgets:
             log.info("the run goes on under another budget: %s", "; ".join(_change(*each) for each in budgets))
+            changed = [*changed, *(_change(*each) for each in budgets if _moves_rates(each[0], before, now))]
         require_training_state(payload, config, path)
         step = payload["global_step"]
         if path != folder.last and os.path.lexists(folder.last):
@@ -145,6 +148,10 @@ class Resumed(NamedTuple):
             tokenizer=payload[checkpoint.KEY]["tokenizer"],
             max_tokens=max_tokens,
             threads=payload[ORIGIN].get("threads"),
+            continued=[
+                *(payload[ORIGIN].get("continued") or ()),
+                *([{"update": step, "changes": changed}] if changed else ()),
+            ],
         )
 
     def require_same_text(self, corpus: str, tokenizer: Mapping[str, Any], *, force: bool = False) -> None:
@@ -165,6 +172,15 @@ class Resumed(NamedTuple):
         # Not even force: the embeddings of the checkpoint have no meaning under other pieces
         if not same_pieces(self.tokenizer, tokenizer):
             raise _another_run(self.path, "the tokenizer has changed since", forcible=False)
+
+
+def _moves_rates(key: str, *settings: Mapping[str, Any]) -> bool:
+    """Return True for a bound that the learning rate follows: of updates or epochs, or of time where neither is set."""
+    counts = ("max_steps", "max_epochs")
+    counted = any(each["trainer"].get(count) for each in settings for count in counts)
+    bounds = counts if counted else ("max_time",)
+    annealed = any(each["optim"]["schedule"] == "anneal" for each in settings)
+    return annealed and key in [f"trainer.{bound}" for bound in bounds]
 
 
 def _require_latest(path: Path, step: int, folder: RunFolder) -> None:

@@ -77,11 +77,11 @@ def require_origin(payload: Mapping[str, Any], path: Path) -> None:
         ValueError: It is missing or of other contents.
     """
     origin = payload[ORIGIN]
-    kinds = {"settings": dict, "corpus": str, "max_tokens": int | None, "threads": int | None}
+    kinds = {"settings": dict, "corpus": str, "max_tokens": int | None, "threads": int | None, "continued": list | None}
     if not isinstance(origin, dict):
         raise StateError(path, ORIGIN, "is not a dictionary")
     for key, kind in kinds.items():
-        # Older files lack the last two
+        # Older files lack the last three
         if not isinstance(origin.get(key), kind):
             raise StateError(path, f"{ORIGIN}.{key}", "is missing or of the wrong type")
 

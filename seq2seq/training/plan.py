@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from seq2seq.config.data import DataSettings
-from seq2seq.config.mixer import check_mixer, packages_of
+from seq2seq.config.mixer import check_mixer, mixers_of, packages_of
 from seq2seq.config.sections import SECTIONS, Sections, read_sections
 from seq2seq.config.settings import keys, require_used, with_whole_numbers
 from seq2seq.config.trainer import bounded
@@ -114,7 +114,8 @@ def make_plan(
     plain["mixer"] = check_mixer(plain["mixer"], plain["model"])
     # A resumed run goes on with what it was begun with.
     if not _resumes(plain, mixer):
-        _require_effect(sections, typed)
+        _require_effect(sections, typed, alone=job is None)
+        _require_effect_of_mixers(plain["mixer"], typed)
     return RunPlan(
         config={**plain, "trainer": bounded(plain["trainer"])},
         mixer=mixer,
@@ -132,11 +133,14 @@ def _resumes(config: Mapping[str, Any], mixer: str) -> bool:
     return os.path.lexists(RunFolder(folder_of(config, mixer)).last) if auto else config["resume"] is not None
 
 
-def _require_effect(sections: Sections, typed: Collection[str]) -> None:
+def _require_effect(sections: Sections, typed: Collection[str], *, alone: bool) -> None:
     """Check that each setting that the user typed has an effect beside the others.
 
+    Args:
+        alone: The run is no job of a sweep.
+
     Raises:
-        ValueError: One has none.
+        ValueError: One has none, or the opposite one.
     """
     for each in (sections.data, sections.optim, sections.search, sections.trainer):
         require_used(each, typed)
@@ -152,6 +156,43 @@ def _require_effect(sections: Sections, typed: Collection[str]) -> None:
             f"trainer.accumulate_start={trainer.accumulate_start} has no effect with trainer.accumulate="
             f"{trainer.accumulate}: leave it out, or set trainer.accumulate to a multiple of it"
         )
+
+    if optim.min_lr > optim.lr:
+        raise ValueError(
+            f"optim.min_lr={optim.min_lr:g} is above the peak of the learning rate, optim.lr={optim.lr:g}, from which "
+            "it falls: lower optim.min_lr"
+        )
+    warmup = "warmup_share" if optim.schedule == "anneal" else "warmup_steps"
+    if "optim.warmup_init_lr" in typed and not getattr(optim, warmup):
+        raise ValueError(
+            f"optim.warmup_init_lr={optim.warmup_init_lr:g} has no effect with optim.{warmup}=0: leave it out, or set "
+            f"optim.{warmup}"
+        )
+    if "trainer.median_stop" in typed and trainer.median_stop and alone:
+        raise ValueError(
+            f"trainer.median_stop={trainer.median_stop} has no effect on a run that is no job of a sweep: leave it "
+            "out, or sweep over a setting with -m"
+        )
+    if "trainer.val_share" in typed and not trainer.val_time and (trainer.max_steps or trainer.max_epochs):
+        raise ValueError(
+            f"trainer.val_share={trainer.val_share:g} has no effect where updates or epochs end the run and "
+            "trainer.val_time is not set: leave it out, or set trainer.val_time"
+        )
+
+
+def _require_effect_of_mixers(mixer: Mapping[str, Any], typed: Collection[str]) -> None:
+    """Check that no argument of a mixer that the user typed stands beside a list of it for each layer.
+
+    Raises:
+        ValueError: One does, so that it has no effect.
+    """
+    for _, path, values in mixers_of(mixer):
+        for name, entries in (values.get("per_layer") or {}).items():
+            if f"{path}.{name}" in typed:
+                raise ValueError(
+                    f"{path}.{name}={shown(values.get(name))} has no effect beside {path}.per_layer.{name}="
+                    f"{shown(entries)}: set {path}.per_layer.{name}=[...] alone"
+                )
 
 
 def _require_effect_of_data(data: DataSettings, typed: Collection[str]) -> None:

@@ -12,6 +12,7 @@ from lightning.pytorch.plugins import Precision
 from seq2seq import checkpoint, files
 from seq2seq.evaluation.moses_bleu import convention_bleu
 from seq2seq.experiments.folder import git_revision
+from seq2seq.experiments.results import read_config
 from seq2seq.training.compilation import count_graphs, is_compiled
 from seq2seq.training.fsdp import load_weights
 from seq2seq.training.loggers import log_results
@@ -61,15 +62,27 @@ class Report:
         elif trainer.is_global_zero:
             files.write_text(self.folder.config, self.plan.config_yaml)
             files.write_json(self.folder.results, results)
-        # Nothing is left to do if the same search has scored these weights.
+        # Nothing is left to do if the same search has scored these weights, by the same convention.
         tested = results.get("test", {}).get("search") == dataclasses.asdict(self.search)
+        tested = tested and not trainer.strategy.broadcast(known and self._scores_otherwise())
         due = self.plan.trainer.test and not tested and "stopped" not in results
         if due:
-            results = results | {"test": self._test(trainer, task)}
+            # Scores, settings and command belong together, also of a run that had ended under others
+            results = results | {"command": self.plan.command, "test": self._test(trainer, task)}
             if trainer.is_global_zero:
+                files.write_text(self.folder.config, self.plan.config_yaml)
                 files.write_json(self.folder.results, results)
         if trainer.is_global_zero and (due or not known):
             log_results(trainer.loggers, self.plan.config, results, trainer.global_step)
+
+    def _scores_otherwise(self) -> bool:
+        """Return True if the settings in the folder score the test set by another convention."""
+        try:
+            before = read_config(self.folder.config)["data"]
+        except (OSError, ValueError):
+            return False
+        now = self.plan.config["data"]
+        return any(before.get(key) != now.get(key) for key in ("convention", "lowercase", "tokenize"))
 
     def _entries(self, trainer: L.Trainer, task: TranslationTask) -> dict[str, Any]:
         """Collect the entries of results.json, but for the test score."""

@@ -142,7 +142,7 @@ class Run:
             self.folder.create(self.plan.config_yaml)
         log.info("run folder: %s", self.folder.path)
         # The parts that share a state: task (learning rate), callbacks (budget, best score), report.
-        state = RunState(self.plan.trainer, self.plan.config["callbacks"])
+        state = RunState(self.plan.trainer, self.plan.config["callbacks"], self.resumed and self.resumed.continued)
         task = self._task(state.budget)
         self._batch_shape = lambda: task.batch_shape
         callbacks = make_callbacks(

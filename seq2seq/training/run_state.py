@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from seq2seq.training.budget import Budget, Stopwatch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from seq2seq.config.trainer import TrainerSettings
     from seq2seq.training.throughput import Meter
@@ -52,10 +52,20 @@ class BestScore:
 
 
 class RunState:
-    """State that the callbacks of a run share; each value is written by one of them."""
+    """State that the callbacks of a run share; each value is written by one of them.
 
-    def __init__(self, settings: TrainerSettings, callbacks: Mapping[str, Any] | None = None) -> None:
+    Args:
+        continued: Changes of settings in the course of the run, as `Resumed` has them.
+    """
+
+    def __init__(
+        self,
+        settings: TrainerSettings,
+        callbacks: Mapping[str, Any] | None = None,
+        continued: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
         self.settings = settings
+        self.continued = [dict(each) for each in continued or ()]
         self.budget = Budget(settings, callbacks)
         self.best = BestScore()
         # Training alone: validation and saving are left out, until the next micro-batch begins.
@@ -97,4 +107,5 @@ class RunState:
             "seconds_over_budget": round(max(0.0, elapsed - limit), 2) if limit else 0.0,
             "throughput": self.meter.report(seconds) if self.meter else None,
             **({"stopped": self.stopped} if self.stopped else {}),
+            **({"continued": self.continued} if self.continued else {}),
         }

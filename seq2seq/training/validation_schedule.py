@@ -34,6 +34,7 @@ class ValidationSchedule:
         self._validated = 0.0
         self._started = 0.0
         self._spent = 0.0
+        self._waiting = False  # for its time, since an earlier update
         self._told = False
 
     def begin(self) -> None:
@@ -44,6 +45,7 @@ class ValidationSchedule:
         """Record the duration of a validation."""
         # The interval counts from here, so validations slower than it do not follow one another.
         self._validated = self.budget.clock.seconds
+        self._waiting = False
         took = self._validated - self._started
         self._spent += took
         self.budget.reserve(took)
@@ -52,19 +54,22 @@ class ValidationSchedule:
         """Return True if the run is to be validated after this update."""
         seconds = self.settings.val_time
         if self._is_counted(trainer) and not self._is_near_end(trainer):
-            return not self.budget.by_clock_alone or self._is_worth_its_time(trainer)
+            if not self.budget.by_clock_alone:
+                return True
+            self._waiting = True
         asked = seconds is not None and self.budget.clock.seconds - self._validated >= seconds
-        return asked and self._is_worth_its_time(trainer)
+        return (self._waiting or asked) and self._is_worth_its_time(trainer)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a resumed run continues from."""
-        return {"validated": self._validated, "spent": self._spent}
+        return {"validated": self._validated, "spent": self._spent, "waiting": self._waiting}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from an earlier part of the run."""
         self._validated = state["validated"]
         # Older checkpoints do not know it.
         self._spent = state.get("spent", 0.0)
+        self._waiting = state.get("waiting", False)
 
     def _is_counted(self, trainer: L.Trainer) -> bool:
         steps = self.settings.val_steps

@@ -287,6 +287,17 @@ def test_runs_of_one_seed_are_told(tmp_path, capsys):
     assert "Several runs of one seed, each counted: gru\n" in capsys.readouterr().out
 
 
+def test_runs_that_went_on_under_other_settings_are_told(tmp_path, capsys):
+    """Also of a file of results that somebody has changed."""
+    refs = references(20)
+    changes = ["trainer.max_steps was 6 and is now 12", "seed was 1 and is now 2"]
+    for name, continued in (("a", [{"update": 6, "changes": changes}]), ("b", "x"), ("c", [3, {}])):
+        rewrite(write_run(tmp_path / name, refs, mixer="gru"), continued=continued)
+    assert compare.main([str(tmp_path)]) == 0
+    told = "Not trained in one go by these settings: a (at update 6: trainer.max_steps was 6 and is now 12; seed was 1"
+    assert told in capsys.readouterr().out
+
+
 def test_groups_are_told_apart_by_whole_values(tmp_path, capsys):
     """Long lists of kernels; 0 and 0.0 are one value. Each group has the test of its own translations."""
     refs = references(20)

@@ -33,7 +33,7 @@ from seq2seq.config.settings import read_section
 from seq2seq.config.trainer import DEFAULT_EPOCHS, TrainerSettings
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.experiments.folder import RunFolder, folder_of
-from seq2seq.experiments.results import RunResult, read_run
+from seq2seq.experiments.results import RunResult, read_config, read_run
 from seq2seq.experiments.resume import Resumed
 from seq2seq.inference.translator import Translator
 from seq2seq.training.budget import Budget
@@ -463,6 +463,42 @@ def test_every_changed_setting_is_told_and_force_continues(corpus, tmp_path, cap
     forced = execute(toycorpus.settings(corpus, tmp_path, *other, "force=true"))
     assert told in caplog.text
     assert checkpoint.read(forced.folder.last)["global_step"] == 2
+
+
+@pytest.mark.parametrize("schedule", ["anneal", "constant"])
+def test_a_run_says_where_it_was_continued_under_other_settings(corpus, tmp_path, schedule):
+    """A rate that follows the budget has fallen once more by then; a constant one has not noticed."""
+    given = ("run=it", "trainer.test=false", "force=true", f"optim.schedule={schedule}")
+    execute(toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=2"))
+    execute(toycorpus.settings(corpus, tmp_path, *given, "resume=auto", "trainer.max_steps=3"))
+    last = ("resume=auto", "trainer.max_steps=4", "model.dropout=0.3")
+    folder = execute(toycorpus.settings(corpus, tmp_path, *given, *last)).folder
+    budgets = [["trainer.max_steps was 2 and is now 3"], ["trainer.max_steps was 3 and is now 4"]]
+    first = [{"update": 2, "changes": budgets[0]}] if schedule == "anneal" else []
+    second = {"update": 3, "changes": ["model.dropout was 0.1 and is now 0.3", *(budgets[1] if first else [])]}
+    results = json.loads(folder.results.read_text())
+    assert results["continued"] == [*first, second]
+    assert checkpoint.read(folder.last)["run"]["continued"] == [*first, second]
+
+
+def test_a_finished_run_that_is_scored_otherwise_has_the_settings_of_its_scores(corpus, tmp_path, caplog):
+    """Another search, another convention: so that no comparison takes them for what they were."""
+    caplog.set_level("INFO")
+    given = ("run=it", "trainer.max_steps=1", "resume=auto", "force=true")
+    folder = execute(toycorpus.settings(corpus, tmp_path, *given)).folder
+    before = json.loads(folder.results.read_text())
+    execute(toycorpus.settings(corpus, tmp_path, *given, "search.beam_size=1"))
+    results, config = json.loads(folder.results.read_text()), read_config(folder.config)
+    assert (results["test"]["search"]["beam_size"], config["search"]["beam_size"]) == (1, 1)
+    assert {key for key in results if results[key] != before[key]} <= {"command", "test"}
+    assert "convention" not in results["test"]
+    more = ("search.beam_size=1", "data.convention=tokenized", "data.lowercase=true")
+    execute(toycorpus.settings(corpus, tmp_path, *given, *more))
+    assert json.loads(folder.results.read_text())["test"]["convention"]["name"] == "BLEU (tokenized)"
+    # Nothing is left
+    caplog.clear()
+    execute(toycorpus.settings(corpus, tmp_path, *given, *more))
+    assert "scoring the test set" not in caplog.text
 
 
 def test_no_epoch_is_continued_beyond_its_end(corpus, tmp_path):
@@ -987,6 +1023,22 @@ def test_max_time_bounds_a_run(corpus, tmp_path):
     assert (results["max_time"], results["ended_by"]) == (1, "max_time")
     assert results["seconds_over_budget"] == pytest.approx(max(0, results["seconds"] - 1), abs=0.011)
     assert run.folder.best.exists()
+
+
+def test_no_update_follows_a_validation_that_used_up_the_time(corpus, tmp_path, monkeypatch):
+    """And no second validation."""
+    share, validations = [0.0], []
+    monkeypatch.setattr(Budget, "_time_share", lambda self: share[0])
+
+    class Slow(L.Callback):
+        def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+            share[0] = 1.0
+            validations.append(trainer.global_step)
+
+    given = ("run=it", "trainer.max_time=1h", "trainer.max_steps=9", "trainer.val_steps=2", "trainer.test=false")
+    folder = execute(toycorpus.settings(corpus, tmp_path, *given), Slow()).folder
+    found = json.loads(folder.results.read_text())
+    assert (found["steps"], found["ended_by"], validations) == (2, "max_time", [2])
 
 
 def test_a_count_cut_off_by_the_clock_is_told(corpus, tmp_path, caplog):

@@ -100,6 +100,21 @@ def test_a_group_is_chosen_once():
     assert explain(["+mixer/self@mixer.kinds.conv=dynamicconv", "mixer=transformer", "mixer=lightconv"]) == ""
 
 
+def test_jobs_of_a_sweep_have_folders_of_their_own(capsys):
+    for words in (["run=m", "seed=1,2"], ["run=a,b", "seed=1,2"], ["mixer=glob(gru*)", "run=m"]):
+        with pytest.raises(SystemExit):
+            refuse_mistakes("train", ["-m", *words])
+        assert "would be the folder of several jobs; leave run out" in capsys.readouterr().err
+    for words in (["run=m-${seed}", "seed=1,2"], ["run=a,b", "seed=1"], ["run=null", "seed=1,2"], ["seed=1,2"]):
+        refuse_mistakes("train", ["-m", *words])
+
+
+def test_the_flag_of_a_sweep_stands_first(capsys):
+    with pytest.raises(SystemExit):
+        refuse_mistakes("train", ["mixer=gru", "-m", "seed=1,2"])
+    assert "train: -m stands before all settings: -m mixer=gru seed=1,2\n" in capsys.readouterr().err
+
+
 def test_several_values_need_a_sweep(capsys):
     for word, remedy in (("model.dropout=0,5", "model.dropout=[0,5]"), ("seed=range(1,3)", "-m runs them all")):
         with pytest.raises(SystemExit) as end:

@@ -42,7 +42,6 @@ def stack():
         ("encoder.per_layer.kernel_size", [3, "x"], r"^mixer\.encoder\.per_layer\.kernel_size=x is not a whole"),
         ("encoder.per_layer.kernel_size", 3, "is not a list of one value for each layer"),
         ("encoder.per_layer", 3, r"^mixer\.encoder\.per_layer=3 is not a mapping"),
-        ("encoder.kernel_size", 5, r"^mixer\.encoder\.kernel_size=5 has no effect beside .*per_layer\.kernel_size"),
         ("encoder.per_layer.foo", [3], r"^unknown setting mixer\.encoder\.per_layer\.foo"),
         ("encoder", "attention", r"^mixer\.encoder=attention is not a mapping"),
         ("extra_encoder_layers", "one", r"^mixer\.extra_encoder_layers=one is not a whole number"),

@@ -202,6 +202,13 @@ def test_a_peak_that_no_schedule_reads_is_refused():
             ["trainer.accumulate=2", "trainer.accumulate_start=2"],
             "accumulate_start=2 has no effect with trainer.accumulate=2: leave it out",
         ),
+        (["optim.warmup_init_lr=1e-3", "optim.warmup_share=0"], "init_lr=0.001 has no effect with .*warmup_share=0"),
+        (["trainer.median_stop=4"], "median_stop=4 has no effect on a run that is no job of a sweep: leave it out"),
+        (["trainer.val_share=0.2"], "val_share=0.2 has no effect where updates or epochs end the run"),
+        (
+            ["mixer=lightconv", "+mixer.encoder.kernel_size=5"],
+            r"mixer.encoder.kernel_size=5 has no effect beside mixer.encoder.per_layer.kernel_size=\[3, 7, 15, 31",
+        ),
         (["search.diversity=3"], "search.diversity=3.0 has no effect with search.beam_groups=1: .* to 2 or more"),
     ],
 )
@@ -210,6 +217,13 @@ def test_a_setting_that_nothing_reads_is_refused(words, message):
         make_plan(resolved_settings(words), mixer="transformer", typed=typed_settings(words))
     # From Python, where nobody knows what was typed, it is ignored
     make_plan(resolved_settings(words), mixer="transformer")
+
+
+@pytest.mark.parametrize("schedule", ["anneal", "cosine", "adam"])
+def test_a_rate_does_not_rise_where_it_should_fall(schedule):
+    words = [f"optim={schedule}", "optim.lr=1e-3", "optim.min_lr=1e-2"]
+    with pytest.raises(ValueError, match=r"min_lr=0.01 is above the peak .* optim.lr=0.001, from .*: lower"):
+        make_plan(resolved_settings(words), mixer="transformer")
 
 
 @pytest.mark.parametrize("idle", ["data.shuffle_buffer=9", "trainer.accumulate_start=1"])

@@ -82,7 +82,7 @@ def test_the_clock_bounds_the_share_of_validations(caplog):
     assert not schedule.due(6, at=235)
     assert schedule.due(7, at=236)
     assert not schedule.due(8, at=353)  # the end is nearer than 4 seconds
-    assert schedule.schedule.state_dict() == {"validated": 160.0, "spent": 8.0}
+    assert schedule.schedule.state_dict() == {"validated": 160.0, "spent": 8.0, "waiting": False}
 
 
 def test_a_share_of_one_is_no_limit():
@@ -99,4 +99,22 @@ def test_a_resumed_run_knows_its_validations():
     first, second = (Clocked(max_time=360.0, val_time=30.0) for _ in range(2))
     first.validate(at=100, took=4)
     second.schedule.load_state_dict(first.schedule.state_dict())
-    assert second.schedule.state_dict() == {"validated": 104.0, "spent": 4.0}
+    assert second.schedule.state_dict() == {"validated": 104.0, "spent": 4.0, "waiting": False}
+
+
+def test_a_validation_that_was_due_is_made_once_there_is_time():
+    """Not only at the next multiple or end of an epoch; a resumed run makes up for it, too."""
+    for interval, due in ((5, 5), (None, 10)):
+        schedule = Clocked(max_time=1000.0, val_steps=interval)
+        schedule.validate(at=10, took=10)
+        assert not schedule.due(due - 1, at=99)
+        assert not schedule.due(due, at=100)
+        resumed = Clocked(max_time=1000.0, val_steps=interval)
+        resumed.validate(at=10, took=10)
+        resumed.schedule.load_state_dict(schedule.schedule.state_dict())
+        for each in (schedule, resumed):
+            # 20 of 400 seconds are a twentieth
+            assert not each.due(due + 1, at=389)
+            assert each.due(due + 2, at=390)
+            each.validate(at=390, took=10)
+            assert not each.due(due + 3, at=999)

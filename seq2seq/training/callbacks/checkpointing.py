@@ -74,6 +74,7 @@ class SaveLast(L.Callback):
     def __init__(self, last: LastCheckpoint, state: RunState, origin: dict[str, Any]) -> None:
         self.last = last
         self.origin = origin
+        self._continued = state.continued
         self._every = state.settings.save_time
         self._clock = state.budget.clock
 
@@ -101,7 +102,8 @@ class SaveLast(L.Callback):
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         # Asked here: Lightning divides the cores among several processes, when they have started.
         threads = torch.get_num_threads() if pl_module.device.type == "cpu" else None
-        checkpoint[ORIGIN] = {**self.origin, "max_tokens": data.max_tokens, "threads": threads}
+        found = {"max_tokens": data.max_tokens, "threads": threads, "continued": self._continued}
+        checkpoint[ORIGIN] = {**self.origin, **found}
 
 
 class SaveBest(L.Callback):

@@ -48,6 +48,9 @@ class Stopping(L.Callback):
             # Scores are the same on every rank, so there is nothing to agree on.
             self.budget.end_by(self.budget.reached(trainer))
             trainer.should_stop = True
+        # A validation may take longer than the time that is left: no update, and no second validation, follows it.
+        elif self.budget.settings.max_time and not trainer.should_stop and self.budget.is_spent(trainer):
+            trainer.should_stop = True
         # No bound is reached, so a callback of the user's, which was called before, has stopped the run.
         if trainer.should_stop and not self.budget.ended_by:
             self.budget.ended_by = CALLBACKS
