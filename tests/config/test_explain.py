@@ -73,7 +73,8 @@ def test_a_mistyped_key_is_told_with_what_is_like_it(words, wrong, near):
         ["~logger.csv", "~mixer.encoder.per_layer", "logger.tensorboard=null"],
         ["data.corpora={a: {train: x}}", "mixer.encoder.per_layer.kernel_size=[3,7]"],
         ["run=it-${seed}-${hydra:job.num}", "hydra/launcher=slurm", "hydra.launcher.partition=gpu"],
-        ["optim.lr=interval(1e-4,1e-3)", "seed=range(1,4)", "run=2024"],
+        ["optim.lr=interval(1e-4,1e-3)", "seed=range(1,4)", "run=2024-${seed}"],
+        ["run=2024"],
         ["mixer=glob(*)", "mixer/self@mixer.decoder=glob([l*,a*],exclude=lstm)"],
     ],
 )
