@@ -12,7 +12,8 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from seq2seq.build import hidden_matrices
 from seq2seq.config.optim import OptimSettings
@@ -294,6 +295,46 @@ def test_muon_goes_on_from_its_state():
     update(part, second, range(2, 4))
     for expected, found in zip(whole, part, strict=True):
         assert torch.equal(expected, found)
+
+
+class Copies(TorchDispatchMode):
+    """Counter of the operations that copy into blocks."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func.name().startswith(("aten::copy_", "aten::_foreach_copy_"))
+        return func(*args, **(kwargs or {}))
+
+
+def test_blocks_are_written_at_once(monkeypatch):
+    """The same bits as by a loop over them, also after an update that is skipped."""
+    settings = OptimSettings(name="muon", lr=0.1, warmup_steps=0, weight_decay=0.01)
+    first = [torch.randn(6, 4), torch.randn(12, 4), torch.randn(4, 6)]
+    gradients = [[torch.randn_like(each) for each in first] for _ in range(12)]
+
+    def trained() -> list[Tensor]:
+        matrices = [nn.Parameter(each.clone()) for each in first]
+        sizes = dict(zip(matrices, [(6,), (6, 6), (4,)], strict=True))
+        optimizer = build_optimizer(matrices, settings, sizes)
+        for number, turn in enumerate(gradients):
+            for matrix, gradient in zip(matrices, turn, strict=True):
+                matrix.grad = gradient.clone()
+            optimizer.found_inf = torch.tensor(float(number == 4))  # type: ignore[attr-defined]
+            optimizer.step()
+        return [*matrices, *(optimizer.state[matrix]["momentum_buffer"] for matrix in matrices)]
+
+    def loop(blocks: list[Tensor], values: list[Tensor]) -> None:
+        for block, value in zip(blocks, values, strict=True):
+            block.copy_(value)
+
+    with Copies() as copies:
+        found = trained()
+    # Of each of the two shapes
+    assert copies.count == 2 * len(gradients)
+    monkeypatch.setattr(torch, "_foreach_copy_", loop)
+    for one, other in zip(found, trained(), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_muon_takes_one_group_of_parameters():
