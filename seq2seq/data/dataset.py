@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import copy
+import math
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from seq2seq.data.batching import Batch, TokenBatchSampler, collate
+from seq2seq.data.batching import Batch, TokenBatchSampler, aligned, collate
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.token_cache import Encoder
 from seq2seq.data.tokenizer import Tokenizer
@@ -24,6 +25,8 @@ from seq2seq.distributed import SIGNALS
 # Pairs whose drawn segmentations show how much longer than the best ones they are, and the share that is to have room.
 _TRIED_ROWS = 1000
 _ROOM = 0.95
+# Bytes at a multiple of which each part of a packed batch begins; kernels are compiled anew for pointers that do not.
+_ALIGNMENT = 16
 
 
 class DrawnLengths(NamedTuple):
@@ -248,45 +251,55 @@ class Packed(NamedTuple):
 
     @classmethod
     def of(cls, batch: Batch) -> Packed:
-        """Pack a batch, ids before masks."""
-        # int64 first: views of them must start at multiples of 8 bytes
-        parts = [batch.index, batch.src, batch.tgt_in, batch.tgt_out, batch.src_mask, batch.tgt_mask]
-        data = np.concatenate([part.numpy().ravel().view(np.uint8) for part in parts])
-        return cls(data, (batch.src.shape[0], batch.src.shape[1], batch.tgt_in.shape[1]))
+        """Pack a batch."""
+        shape = batch.src.shape[0], batch.src.shape[1], batch.tgt_in.shape[1]
+        sizes = [aligned(dtype.itemsize * math.prod(own), _ALIGNMENT) for own, dtype in _fields(shape)]
+        packed = cls(np.empty(sum(sizes), np.uint8), shape)
+        for view, part in zip(packed.unpack(), batch, strict=True):
+            view.copy_(part)
+        return packed
 
     def unpack(self) -> Batch:
         """Unpack the Batch, as views of the bytes."""
-        data = torch.from_numpy(self.data)
-        rows, src, tgt = self.shape
-        words = [(rows,), (rows, src), (rows, tgt), (rows, tgt)]
-        end = 8 * sum(np.prod(shape, dtype=int) for shape in words)  # bytes of the int64 tensors
-        index, *ids = _split(data[:end].view(torch.int64), words)
-        masks = _split(data[end:].view(torch.bool), [(rows, src), (rows, tgt)])
-        # The fields' order in Batch differs from that in the bytes
-        return Batch(ids[0], masks[0], ids[1], ids[2], masks[1], index)
+        return views_of(torch.from_numpy(self.data), self.shape)
 
 
-def _split(flat: Tensor, shapes: list[tuple[int, ...]]) -> list[Tensor]:
-    parts = flat.split([int(np.prod(shape)) for shape in shapes])
-    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+def views_of(data: Tensor, shape: tuple[int, int, int]) -> Batch:
+    """View the bytes (bytes,) of a `Packed`, on any device, as its Batch."""
+    views, start = [], 0
+    for own, dtype in _fields(shape):
+        end = start + dtype.itemsize * math.prod(own)
+        views.append(data[start:end].view(dtype).view(own))
+        start = aligned(end, _ALIGNMENT)
+    return Batch(*views)
+
+
+def _fields(shape: tuple[int, int, int]) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    """Return the shapes and types of the fields of a Batch of B, S, T."""
+    rows, src, tgt = shape
+    ids = [((rows, src), torch.int64), ((rows, tgt), torch.int64)]
+    masks = [((rows, src), torch.bool), ((rows, tgt), torch.bool)]
+    return [ids[0], masks[0], ids[1], ids[1], masks[1], ((rows,), torch.int64)]
+
+
+def _unpacked(batches: Iterator[Batch | Packed]) -> Iterator[Batch]:
+    for batch in batches:
+        yield batch.unpack() if isinstance(batch, Packed) else batch
 
 
 class PackedLoader(DataLoader):
     """DataLoader of Batches, which its workers send packed.
 
     Attributes:
-        ahead: What the iterator of batches goes through, such as their copy to a GPU.
+        ahead: What turns what workers send into batches, such as their copy to a GPU.
     """
 
-    ahead: Callable[[Iterator[Batch]], Iterator[Batch]] = staticmethod(iter)
+    ahead: Callable[[Iterator[Batch | Packed]], Iterator[Batch]] = staticmethod(_unpacked)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         """Iterate over the batches."""
-        return self.ahead(self._batches())
-
-    def _batches(self) -> Iterator[Batch]:
-        for batch in self._start():
-            yield batch.unpack() if isinstance(batch, Packed) else batch
+        # Workers start with the first batch, not before
+        yield from self.ahead(self._start())
 
     def _start(self) -> Iterator[Batch | Packed]:
         """Start the workers, if there are any."""

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol, TypeVar
 
 import torch
+from torch import Tensor
 
 from seq2seq.data.batching import Batch
+from seq2seq.data.dataset import Packed, views_of
 
 Ticket = TypeVar("Ticket")
 
@@ -15,7 +17,7 @@ Ticket = TypeVar("Ticket")
 class Copier(Protocol[Ticket]):
     """Asynchronous copy of batches: `start` queues one, `finish` returns the batch that it has become."""
 
-    def start(self, batch: Batch) -> Ticket:
+    def start(self, batch: Batch | Packed) -> Ticket:
         """Queue the copy of a batch, without waiting for it."""
         ...
 
@@ -24,7 +26,7 @@ class Copier(Protocol[Ticket]):
         ...
 
 
-def copied_ahead(batches: Iterable[Batch], copier: Copier[Ticket]) -> Iterator[Batch]:
+def copied_ahead(batches: Iterable[Batch | Packed], copier: Copier[Ticket]) -> Iterator[Batch]:
     """Iterate over copies of the batches; the next one's copy is queued before a batch is handed out."""
     waiting: list[Ticket] = []
     for batch in batches:
@@ -36,9 +38,10 @@ def copied_ahead(batches: Iterable[Batch], copier: Copier[Ticket]) -> Iterator[B
 
 
 class _Queued(NamedTuple):
-    """Batch whose copy is queued, and the event that ends it."""
+    """Bytes of a batch whose copy is queued, its B, S and T, and the event that ends the copy."""
 
-    batch: Batch
+    data: Tensor
+    shape: tuple[int, int, int]
     ready: torch.cuda.Event
 
 
@@ -53,21 +56,21 @@ class StreamCopier:
         self.device = device
         self.stream = torch.cuda.Stream(device)
 
-    def start(self, batch: Batch) -> _Queued:
-        """Queue the copy of a batch on this copier's stream."""
+    def start(self, batch: Batch | Packed) -> _Queued:
+        """Queue the copy of a batch on this copier's stream, as one buffer."""
+        packed = batch if isinstance(batch, Packed) else Packed.of(batch)
         # Of memory that is not pinned, the driver would make a copy first, for which the host waits
-        pinned = [part.pin_memory() for part in batch]
+        pinned = torch.from_numpy(packed.data).pin_memory()
         with torch.cuda.stream(self.stream):
-            copies = Batch(*(part.to(self.device, non_blocking=True) for part in pinned))
+            data = pinned.to(self.device, non_blocking=True)
             ready = torch.cuda.Event()
             ready.record(self.stream)
-        return _Queued(copies, ready)
+        return _Queued(data, packed.shape, ready)
 
     def finish(self, ticket: _Queued) -> Batch:
         """Return the batch; the current stream waits for its copy, and its memory is kept for that stream."""
         current = torch.cuda.current_stream(self.device)
         current.wait_event(ticket.ready)
-        for part in ticket.batch:
-            # Allocated on the copier's stream, which would otherwise reuse it as soon as the host lets go of it
-            part.record_stream(current)
-        return ticket.batch
+        # Allocated on the copier's stream, which would otherwise reuse it as soon as the host lets go of it
+        ticket.data.record_stream(current)
+        return views_of(ticket.data, ticket.shape)

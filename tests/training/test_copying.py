@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from seq2seq.data.batching import Batch
+from seq2seq.data.dataset import Packed
 from seq2seq.training.copying import StreamCopier, copied_ahead
 
 
@@ -69,14 +70,29 @@ def test_calls_of_a_copier(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "to", lambda self, device, **given: seen.append(given) or self.clone())
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, which: seen.append(("keep", which is current)))
     copier, given = StreamCopier(torch.device("cuda")), batch(5)
-    ticket = copier.start(given)
-    copies = [{"non_blocking": True}] * 6
-    assert seen == ["pin"] * 6 + ["enter", *copies, ("record", "side"), "leave"]
-    seen.clear()
-    found = copier.finish(ticket)
-    assert seen == [("wait", True)] + [("keep", True)] * 6
-    for one, other in zip(found, given, strict=True):
+    # From this process, and from a worker
+    for sent in (given, Packed.of(given)):
+        seen.clear()
+        ticket = copier.start(sent)
+        assert seen == ["pin", "enter", {"non_blocking": True}, ("record", "side"), "leave"]
+        seen.clear()
+        found = copier.finish(ticket)
+        assert seen == [("wait", True), ("keep", True)]
+        for one, other in zip(found, given, strict=True):
+            assert torch.equal(one, other)
+            assert one.dtype == other.dtype
+            # As the parts of a batch of their own are: kernels are compiled for such pointers
+            assert one.data_ptr() % 16 == 0
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 2), (16, 4, 8)])
+def test_a_packed_batch_is_the_batch(shape):
+    rows, src, tgt = shape
+    sides = [torch.randint(9, (rows, width)) for width in (src, tgt, tgt)]
+    given = Batch(sides[0], sides[0] > 3, sides[1], sides[2], sides[2] > 3, torch.arange(rows))
+    for one, other in zip(Packed.of(given).unpack(), given, strict=True):
         assert torch.equal(one, other)
+        assert one.dtype == other.dtype
 
 
 @pytest.mark.gpu
@@ -85,8 +101,9 @@ def test_what_arrives_on_a_gpu():
         pytest.skip("needs a CUDA device")
     device = torch.device("cuda", 0)
     given = [batch(number) for number in range(1, 200)]
+    sent = [Packed.of(each) if i % 2 else each for i, each in enumerate(given)]
     total = torch.zeros((), dtype=torch.int64, device=device)
-    for copied, original in zip(copied_ahead(iter(given), StreamCopier(device)), given, strict=True):
+    for copied, original in zip(copied_ahead(sent, StreamCopier(device)), given, strict=True):
         assert all(part.device == device for part in copied)
         total += (copied.src - original.src.to(device)).abs().sum()
     assert total.item() == 0
