@@ -53,8 +53,7 @@ class TrainerSettings(Section):
     )
     max_time: float | None = duration(
         None,
-        "training and validation time, as 90s, 10m or 1h30m; data preparation and the final test come on top, and a "
-        "long last validation may overrun it",
+        "training and validation time, as 90s, 10m or 1h30m; data preparation and the final test come on top",
     )
     accumulate: int = setting(1, "micro-batches per update", least=1)
     accumulate_start: int | None = setting(

@@ -65,7 +65,9 @@ class Stopwatch:
 class Budget:
     """Bounds of a run: updates, epochs, time and patience.
 
-    Time is that of `clock`, which counts training and validation over all parts of a resumed run.
+    `clock` counts training, validation and saving over all parts of a resumed run, `training` counts training alone.
+    The limit of time is one of the clock. A learning rate that follows time follows training after the start, which
+    is the first update of each part: it compiles, loads and tunes.
 
     Args:
         callbacks: The section `callbacks`: a run that they have stopped goes on with others.
@@ -75,12 +77,60 @@ class Budget:
         self.settings = settings
         self.callbacks = dict(callbacks or {})
         self.clock = Stopwatch()
+        self.training = Stopwatch()
+        self.start_seconds = 0.0  # of training, in the first updates of all parts
+        # Seconds of training when this part began, and when its first update ended
+        self._begun = self._first_ended = 0.0
+        self._updates = 0  # in this part
         self.agreement = Agreement()
         self.bad_validations = 0  # in a row without a better score; `Stopping` counts them
         self.ended_by: str | None = None  # one of BOUNDS, or CALLBACKS
         # Clocks differ between ranks: the share that all of them agreed on after the last update.
         self.agreed_share = 0.0
-        self.validation_seconds = 0.0  # of the last one
+        # Seconds: of the last validation, or as expected; of training between two; of all validations so far.
+        self.validation_seconds = 0.0
+        self.validation_interval = math.inf
+        self.validations_spent = 0.0
+        # Second of the clock at which the last validation began, and seconds of it that are counted.
+        self._validation_began = self._validation_counted = 0.0
+
+    def begin(self) -> None:
+        """Begin a part of the run."""
+        self._begun = self.training.seconds
+        self._updates = 0
+
+    def end_update(self) -> None:
+        """Count an update; the first one ends the start."""
+        self._updates += 1
+        if self._updates == 1:
+            self._first_ended = self.training.seconds
+            self.start_seconds += self._first_ended - self._begun
+
+    def begin_validation(self) -> None:
+        """Start to measure a validation."""
+        self._validation_began = self.clock.seconds
+        self._validation_counted = 0.0
+
+    def end_validation(self) -> None:
+        """Record how long the validation took; called again, what was saved after it counts, too."""
+        self.validation_seconds = self.clock.seconds - self._validation_began
+        self.validations_spent += self.validation_seconds - self._validation_counted
+        self._validation_counted = self.validation_seconds
+
+    @property
+    def first_update_seconds(self) -> float:
+        """Seconds of this part's first update."""
+        return self._first_ended - self._begun
+
+    @property
+    def trained_seconds(self) -> float:
+        """Seconds of training without the start of any part."""
+        return (self.training.seconds if self._updates else self._begun) - self.start_seconds
+
+    @property
+    def update_seconds(self) -> float:
+        """Mean seconds of an update of this part after its first; 0 before the second."""
+        return (self.training.seconds - self._first_ended) / (self._updates - 1) if self._updates > 1 else 0.0
 
     def used_share(self, trainer: L.Trainer) -> float:
         """Return the used share, 0 to 1, of the bound that will be reached first."""
@@ -89,18 +139,32 @@ class Budget:
     def schedule_share(self, trainer: L.Trainer) -> float:
         """Return the share that an annealed learning rate follows.
 
-        It is that of updates or epochs if they bound the run, else that of time. So a run that is bounded by a count
-        repeats bit for bit, even if the clock ends it before.
+        It is that of updates or epochs if they bound the run, so that such a run repeats bit for bit, even if the clock
+        ends it before. Else it is the seconds of training after the start, over those that there will be: the limit
+        less the start and all validations, also those to come.
         """
         # A count is the same on every rank and in every repetition.
         if self.settings.max_steps or self.settings.max_epochs:
             return min(1.0, self._counted_share(trainer))
         # Ranks must have one learning rate, so none follows its own clock.
-        return self.agreed_share if trainer.world_size > 1 else min(1.0, self._time_share())
+        return self.agreed_share if trainer.world_size > 1 else self.trained_share()
 
-    def agree(self, trainer: L.Trainer) -> None:
-        """Agree with all ranks, which call this together, on the used share."""
-        self.agreed_share = self.agreement.maxima([self.used_share(trainer)])[0]
+    def agree(self) -> None:
+        """Agree with all ranks, which call this together, on the share of time."""
+        self.agreed_share = self.agreement.maxima([self.trained_share()])[0]
+
+    def trained_share(self) -> float:
+        """Return the share of the time for training that is used, 0 to 1; 0 without a limit of time."""
+        limit = self.settings.max_time
+        if not limit:
+            return 0.0
+        left = max(0.0, limit - self.clock.seconds - self._reserve())
+        # Validations between now and the last one, at the present interval and at most `val_share` of the run
+        took = self.validation_seconds
+        between = left * took / (took + self.validation_interval) if took else 0.0
+        left -= min(between, max(0.0, self.settings.val_share * limit - self.validations_spent))
+        trained = self.trained_seconds
+        return trained / (trained + left) if left else 1.0
 
     @property
     def out_of_patience(self) -> bool:
@@ -125,10 +189,6 @@ class Budget:
             done = -(-(trainer.fit_loop.epoch_loop.batch_idx + 1) // window)
             left = min(left, (self.settings.max_epochs - trainer.current_epoch) * epoch - done)
         return left
-
-    def reserve(self, validation_seconds: float) -> None:
-        """Reserve time for a last validation that takes as long as the one before."""
-        self.validation_seconds = validation_seconds
 
     def reached(self, trainer: L.Trainer) -> int:
         """Return which of BOUNDS is reached, counted from 1; 0 for none."""
@@ -157,8 +217,10 @@ class Budget:
         """Return the state that a resumed run continues from."""
         return {
             "elapsed": self.clock.seconds,
+            "start_seconds": self.start_seconds,
             "bad_validations": self.bad_validations,
             "validation_seconds": self.validation_seconds,
+            "validations_spent": self.validations_spent,
             "agreed_share": self.agreed_share,
             # With its value: a resumed run under another value of the same bound goes on.
             "ended": [self.ended_by, self._limit(self.ended_by)] if self.ended_by else None,
@@ -167,10 +229,11 @@ class Budget:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from an earlier part of the run."""
         self.clock.load(state["elapsed"])
+        self.start_seconds = state["start_seconds"]
         self.bad_validations = state["bad_validations"]
         self.validation_seconds = state["validation_seconds"]
-        # Older checkpoints lack it: until the next agreement, the rate is that of a run that begins.
-        self.agreed_share = state.get("agreed_share", 0.0)
+        self.validations_spent = state["validations_spent"]
+        self.agreed_share = state["agreed_share"]
         # The clock may disagree: a last validation shorter than the time reserved for it leaves some of it unused.
         bound, limit = state.get("ended") or (None, None)
         self.ended_by = bound if bound and self._limit(bound) == limit else None
@@ -192,8 +255,12 @@ class Budget:
         limit = self.settings.max_time
         if not limit:
             return 0.0
-        # At most a twentieth is reserved: an early validation takes longer, for its translations do not end.
-        return (self.clock.seconds + min(self.validation_seconds, limit / 20)) / limit
+        # The update that would end nearest to the limit is the last
+        return (self.clock.seconds + self.update_seconds / 2) / (limit - self._reserve())
+
+    def _reserve(self) -> float:
+        """Return the seconds reserved for the last validation, at most half of the limit."""
+        return min(self.validation_seconds, (self.settings.max_time or 0.0) / 2)
 
 
 def epochs_done(trainer: L.Trainer) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -68,7 +69,10 @@ class Report:
         due = self.plan.trainer.test and not tested and "stopped" not in results
         if due:
             # Scores, settings and command belong together, also of a run that had ended under others
+            began = time.monotonic()
             results = results | {"command": self.plan.command, "test": self._test(trainer, task)}
+            results["test_seconds"] = round(time.monotonic() - began, 2)
+            log.info("the test took %.0f s", results["test_seconds"])
             if trainer.is_global_zero:
                 files.write_text(self.folder.config, self.plan.config_yaml)
                 files.write_json(self.folder.results, results)
@@ -108,7 +112,13 @@ class Report:
 
     def _test(self, trainer: L.Trainer, task: TranslationTask) -> dict[str, Any]:
         """Score the test set with the best checkpoint."""
-        log.info("scoring the test set with %s (beam %d)", self.folder.best, self.search.beam_size)
+        log.info(
+            "scoring the test set, %s sentences, with %s (beam %d)%s",
+            f"{self.data.prepared.size('test'):,}",
+            self.folder.best,
+            self.search.beam_size,
+            "; trainer.max_time does not count it" if self.plan.trainer.max_time else "",
+        )
         if self.precision == "bf16-true" and not self.plan.trainer.sharded:
             # As `translate` and `score` load the checkpoint. FSDP has its own precision: there, bf16 weights decode.
             trainer.strategy.precision_plugin = Precision()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from seq2seq.training.budget import Budget, Stopwatch
+from seq2seq.training.budget import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,11 +68,10 @@ class RunState:
         self.continued = [dict(each) for each in continued or ()]
         self.budget = Budget(settings, callbacks)
         self.best = BestScore()
-        # Training alone: validation and saving are left out, until the next micro-batch begins.
-        self.training_watch = Stopwatch()
         # For the report: written by `ProgressLog`.
         self.epochs = 0.0
-        self.target_tokens = 0.0
+        self.target_tokens = 0.0  # of all updates, and of the first one of each part
+        self.start_tokens = 0.0
         self.meter: Meter | None = None
         self.stopped: str | None = None  # why median stopping ended the run
         self.signum = 0  # that arrived when the test was nearly done; `Signals` sets it
@@ -85,27 +84,31 @@ class RunState:
     @property
     def cpu_seconds(self) -> float | None:
         """CPU seconds of training; None where several processes train, or an older part of the run has not counted."""
-        seconds = self.training_watch.cpu_seconds
+        seconds = self.budget.training.cpu_seconds
         return None if math.isnan(seconds) or self.settings.processes > 1 else round(seconds, 2)
 
     def report(self) -> dict[str, Any]:
         """Return the entries of results.json about scores, time and throughput."""
-        seconds = self.training_watch.seconds
+        seconds = self.budget.training.seconds
         elapsed = self.budget.clock.seconds
         limit = self.settings.max_time
+        # Tokens a second after the first update, which compiles and loads, if there are others
+        start = self.budget.start_seconds if self.target_tokens > self.start_tokens else 0.0
+        tokens = self.target_tokens - (self.start_tokens if start else 0.0)
+        rate = tokens / max(seconds - start, 1e-9)
         return {
             "valid": self.best.report,
             "best_step": self.best.step,
             "ended_by": self.ended_by,
             "epochs": round(self.epochs, 3),
-            "target_tokens_per_second": round(self.target_tokens / max(seconds, 1e-9), 1),
+            "target_tokens_per_second": round(rate, 1),
+            "start_seconds": round(self.budget.start_seconds, 2),
             "training_seconds": round(seconds, 2),
             "training_cpu_seconds": self.cpu_seconds,
             "seconds": round(elapsed, 2),
             "max_time": limit,
-            # A last validation may take longer than the time reserved for it.
             "seconds_over_budget": round(max(0.0, elapsed - limit), 2) if limit else 0.0,
-            "throughput": self.meter.report(seconds) if self.meter else None,
+            "throughput": self.meter.report(self.target_tokens / rate if rate else seconds) if self.meter else None,
             **({"stopped": self.stopped} if self.stopped else {}),
             **({"continued": self.continued} if self.continued else {}),
         }

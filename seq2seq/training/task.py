@@ -135,12 +135,14 @@ class TranslationTask(L.LightningModule):
     def on_train_start(self) -> None:
         """Set the rate of the first update, which in a resumed run may follow another budget than before."""
         if self.budget and self.trainer.global_step:
-            self.budget.agree(self.trainer)
+            self.budget.agree()
             self.lr_schedulers().follow(self.budget.schedule_share(self.trainer))  # type: ignore[union-attr]
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        """Step the schedule, which takes no metric, but the used share of the budget."""
-        scheduler.share = self.budget.schedule_share(self.trainer) if self.budget else 0.0
+        """Step the schedule, which takes no metric, but the used share of the budget, once after each update."""
+        if self.budget:
+            self.budget.end_update()
+            scheduler.share = self.budget.schedule_share(self.trainer)
         scheduler.step()
 
     def sum_losses(self, batch: Batch) -> LossSums:

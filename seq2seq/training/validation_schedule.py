@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 # The last validation comes at the end of the run: none is made within this share of `val_steps` before it.
 _NEAR = 0.1
+# Likewise within this share of a run that the clock ends.
+_LEFT = 0.05
 
 
 class ValidationSchedule:
@@ -24,35 +26,32 @@ class ValidationSchedule:
 
     If updates or epochs end the run and define the interval, elapsed time has no influence, so that the run is
     reproducible. If time alone ends the run, or defines the interval, a validation that is due is postponed until all
-    of them take at most `val_share` of the run's time, and skipped if less time is left than the last one took.
+    of them take at most `val_share` of the run's time, its start not counted, and skipped near the end: where a
+    twentieth of the run would not be left after it.
     """
 
     def __init__(self, settings: TrainerSettings, budget: Budget) -> None:
         self.settings = settings
         self.budget = budget
-        # Seconds of the run's clock: the end of the last validation, the start of this one, and all of them together.
-        self._validated = 0.0
-        self._started = 0.0
-        self._spent = 0.0
+        self._validated = 0.0  # second of the run's clock at which the last one ended
         self._waiting = False  # for its time, since an earlier update
         self._told = False
 
     def begin(self) -> None:
         """Start to measure a validation."""
-        self._started = self.budget.clock.seconds
+        self.budget.begin_validation()
 
     def end(self) -> None:
         """Record the duration of a validation."""
         # The interval counts from here, so validations slower than it do not follow one another.
         self._validated = self.budget.clock.seconds
         self._waiting = False
-        took = self._validated - self._started
-        self._spent += took
-        self.budget.reserve(took)
+        self.budget.end_validation()
 
     def is_due(self, trainer: L.Trainer) -> bool:
         """Return True if the run is to be validated after this update."""
         seconds = self.settings.val_time
+        self.budget.validation_interval = self._interval(trainer)
         if self._is_counted(trainer) and not self._is_near_end(trainer):
             if not self.budget.by_clock_alone:
                 return True
@@ -62,14 +61,20 @@ class ValidationSchedule:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a resumed run continues from."""
-        return {"validated": self._validated, "spent": self._spent, "waiting": self._waiting}
+        return {"validated": self._validated, "waiting": self._waiting}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from an earlier part of the run."""
         self._validated = state["validated"]
-        # Older checkpoints do not know it.
-        self._spent = state.get("spent", 0.0)
-        self._waiting = state.get("waiting", False)
+        self._waiting = state["waiting"]
+
+    def _interval(self, trainer: L.Trainer) -> float:
+        """Return the seconds of training between two validations."""
+        steps = self.settings.val_steps
+        if steps is None and self.settings.val_time is None:
+            steps = trainer.num_training_batches / trainer.accumulate_grad_batches
+        counted = (steps or math.inf) * (self.budget.update_seconds or math.inf)
+        return min(counted, self.settings.val_time or math.inf)
 
     def _is_counted(self, trainer: L.Trainer) -> bool:
         steps = self.settings.val_steps
@@ -84,16 +89,16 @@ class ValidationSchedule:
 
     def _is_worth_its_time(self, trainer: L.Trainer) -> bool:
         passed = self.budget.clock.seconds
-        # As long as the one before; nothing is known of the first.
         took = self.budget.validation_seconds
         used = self.budget.used_share(trainer)
-        left = passed * (1 - used) / used if used else math.inf
-        if left < took:
+        total = passed / used if used else math.inf
+        if took and total - passed < took + _LEFT * total:
             return False
-        if self._spent + took > self.settings.val_share * (passed + took) and took:
+        spent = self.budget.validations_spent + took
+        if spent > self.settings.val_share * (self.budget.trained_seconds + spent) and took:
             if not self._told:
                 log.info(
-                    "the last validation took %.0f s: the next one waits until they take at most %g%% of the time "
+                    "a validation takes %.0f s: the next one waits until they take at most %g%% of the time "
                     "(trainer.val_share)",
                     took, 100 * self.settings.val_share,
                 )  # fmt: skip

@@ -40,7 +40,9 @@ class Clocked:
         self.schedule.end()
 
     def due(self, step: int, *, at: float) -> bool:
+        # All time is training, but for validations
         self.budget.clock.load(at)
+        self.budget._begun = at - self.budget.validations_spent
         return self.schedule.is_due(trainer(step))
 
 
@@ -74,15 +76,16 @@ def test_the_clock_bounds_the_share_of_validations(caplog):
     assert schedule.due(2, at=30)
     schedule.validate(at=30, took=4)
     assert not schedule.due(3, at=70)
-    assert "the last validation took 4 s: the next one waits" in caplog.text
+    assert "a validation takes 4 s: the next one waits" in caplog.text
     # 8 of 160 seconds are a twentieth
     assert not schedule.due(4, at=155)
     assert schedule.due(5, at=156)
     schedule.validate(at=156, took=4)
     assert not schedule.due(6, at=235)
     assert schedule.due(7, at=236)
-    assert not schedule.due(8, at=353)  # the end is nearer than 4 seconds
-    assert schedule.schedule.state_dict() == {"validated": 160.0, "spent": 8.0, "waiting": False}
+    assert not schedule.due(8, at=335)  # no twentieth of the run would be left
+    assert schedule.schedule.state_dict() == {"validated": 160.0, "waiting": False}
+    assert schedule.budget.validations_spent == 8
 
 
 def test_a_share_of_one_is_no_limit():
@@ -99,7 +102,9 @@ def test_a_resumed_run_knows_its_validations():
     first, second = (Clocked(max_time=360.0, val_time=30.0) for _ in range(2))
     first.validate(at=100, took=4)
     second.schedule.load_state_dict(first.schedule.state_dict())
-    assert second.schedule.state_dict() == {"validated": 104.0, "spent": 4.0, "waiting": False}
+    second.budget.load_state_dict(first.budget.state_dict())
+    assert second.schedule.state_dict() == {"validated": 104.0, "waiting": False}
+    assert second.budget.validations_spent == 4
 
 
 def test_a_validation_that_was_due_is_made_once_there_is_time():

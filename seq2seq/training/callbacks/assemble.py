@@ -28,6 +28,7 @@ from seq2seq.training.callbacks.samples import LogSamples
 from seq2seq.training.callbacks.signals import Signals
 from seq2seq.training.callbacks.stopping import Stopping
 from seq2seq.training.callbacks.validation import RecordScores, Validation
+from seq2seq.training.callbacks.warm_up import WarmUp
 from seq2seq.training.callbacks.window_end import WindowEnd
 from seq2seq.training.run_state import RunState
 from seq2seq.training.task import TranslationTask
@@ -37,6 +38,7 @@ from seq2seq.training.task import TranslationTask
 # Checkpoint, such as ModelCheckpoint, to the end. For each of these, what must have happened before it:
 _ORDER = (
     SetResultsAside,
+    WarmUp,  # no clock runs yet
     ProgressLog,  # its row about this update is in the checkpoints that those below write
     LogSamples,
     Profile,
@@ -86,6 +88,7 @@ def make_callbacks(
     # Those of every run.
     callbacks: list[L.Callback] = [
         SetResultsAside(folder, config_yaml),
+        WarmUp(state.budget),
         ProgressLog(state=state, settings=settings, console=Console(quiet=not distributed.is_first_process())),
         LogSamples(settings.samples),
         RecordScores(folder, state),
@@ -109,7 +112,7 @@ def make_callbacks(
         callbacks.append(KeepLast(folder, settings.keep_last))
     if job and settings.median_stop:
         # A budget of time alone makes equal times comparable, any other equal updates.
-        axis = "step" if settings.max_steps or settings.max_epochs else "seconds"
+        axis = "step" if settings.max_steps or settings.max_epochs else "train/seconds_after_start"
         callbacks.append(MedianStop(state=state, job=job, peers=settings.median_stop, axis=axis))
     # The order above is made here, whatever the order of the lines that added them.
     return sorted(callbacks, key=lambda callback: _ORDER.index(type(callback)))

@@ -25,7 +25,7 @@ class LastCheckpoint:
         self.saved = 0.0  # the second of the run at which it was written
         self._average = average
         self._clock = state.budget.clock
-        self._training_watch = state.training_watch
+        self._training_watch = state.budget.training
         self._before_training = False
 
     @contextlib.contextmanager
@@ -76,6 +76,7 @@ class SaveLast(L.Callback):
         self.origin = origin
         self._continued = state.continued
         self._every = state.settings.save_time
+        self._budget = state.budget
         self._clock = state.budget.clock
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -93,9 +94,10 @@ class SaveLast(L.Callback):
             self.last.save(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save."""
+        """Save, which belongs to the time of the validation."""
         if trainer.state.fn == "fit":
             self.last.save(trainer)
+            self._budget.end_validation()
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add what a resumed run must agree with; Lightning does not call this for weights alone."""

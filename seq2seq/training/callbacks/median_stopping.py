@@ -21,8 +21,8 @@ class MedianStop(L.Callback):
     """Callback that stops a job whose best BLEU so far is below the median of the other jobs' at this point.
 
     Only jobs that got so far are counted, and nothing is stopped before `peers` of them have. The point is an update
-    (`axis` "step") or seconds of training and validation ("seconds"). A job needs only the sweep's folder for it, so
-    it works with every launcher and sweeper.
+    (`axis` "step") or seconds of training after the start ("train/seconds_after_start"), which the learning rate
+    follows. A job needs only the sweep's folder for it, so it works with every launcher and sweeper.
 
     Reference:
         Golovin et al. 2017, Google Vizier: median stopping, here with maxima instead of running means.
@@ -44,7 +44,7 @@ class MedianStop(L.Callback):
         if trainer.state.fn != "fit" or trainer.should_stop:
             return
         # Same updates or same seconds: whatever bounds the jobs alike.
-        point = trainer.global_step if self.axis == "step" else self.state.budget.clock.seconds
+        point = trainer.global_step if self.axis == "step" else self.state.budget.trained_seconds
         median = median_at(point, self._curves(), peers=self.peers)
         median = trainer.strategy.broadcast(median)  # clocks and files may show other processes another one
         best = self.state.best.bleu

@@ -19,6 +19,7 @@ from seq2seq.evaluation.evaluator import Evaluation
 from seq2seq.training.budget import epochs_done
 from seq2seq.training.callbacks.samples import samples
 from seq2seq.training.callbacks.window_end import window_ends
+from seq2seq.training.compilation import is_compiled
 from seq2seq.training.run_state import RunState
 from seq2seq.training.task import TranslationTask
 from seq2seq.training.throughput import Meter
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 _REFRESH = 0.5  # seconds between updates of the bar: each one waits for the device
 # Seconds after which the rate of a run is known well enough to say how long it will take.
 _RATE_KNOWN = 5.0
+# Share of a limit of time from which on the time of the first update is told.
+_TOLD = 0.1
 
 
 class IntervalAverages:
@@ -64,12 +67,15 @@ class ProgressLog(L.Callback):
         self.state = state
         self.settings = settings
         self.console = console
-        self.watch = state.training_watch
+        self.watch = state.budget.training
         # Of intervals of their own: rows go by updates, the bar by seconds.
         self._for_log = IntervalAverages()
         self._for_bar = IntervalAverages()
         self._shown = 0.0
-        self._begun = (0.0, 0.0)  # seconds, and share of the budget, at the start of this part of the run
+        # Seconds, and share of the budget, when this part of the run began, and from its first update on after that.
+        self._begun = (0.0, 0.0)
+        self._tokens = 0.0  # before this part of the run
+        self._first = True  # update of this part
         # Two updates need no announcement
         self._announced = settings.dry_run
         self._logged_step = 0
@@ -86,6 +92,7 @@ class ProgressLog(L.Callback):
         self.state.meter = meter
         # Forgets an earlier part's sums; those of the log go on, as its rows do.
         self._for_bar.take(pl_module, self.watch.seconds)
+        self._tokens = float(pl_module.train_sums[2])
         self._begin(trainer)
         self.watch.start()
         if self.console.is_terminal:
@@ -113,6 +120,9 @@ class ProgressLog(L.Callback):
         if not window_ends(trainer, batch_idx):
             return
         assert isinstance(pl_module, TranslationTask)
+        if self._first:
+            self._first = False
+            self._end_start(trainer, pl_module)
         step = trainer.global_step
         if step % self.settings.log_steps == 0:
             self._log(trainer, pl_module)
@@ -175,6 +185,7 @@ class ProgressLog(L.Callback):
             # Of this process alone: unknown to a run that goes on in another number of them
             "cpu_seconds": math.nan if self.settings.processes > 1 else self.watch.cpu_seconds,
             "epochs": self.state.epochs,
+            "start_tokens": self.state.start_tokens,
             "logged_step": self._logged_step,
             "logged": self._for_log.state(),
             "meter": self.state.meter.state() if self.state.meter else self._meter_state,
@@ -186,6 +197,7 @@ class ProgressLog(L.Callback):
         self.state.epochs = state_dict["epochs"]
         self._logged_step = state_dict["logged_step"]
         self._for_log.load(state_dict["logged"])
+        self.state.start_tokens = state_dict["start_tokens"]
         # Lightning restores callbacks before `on_train_start` builds the meter.
         self._meter_state = state_dict.get("meter")
 
@@ -200,6 +212,21 @@ class ProgressLog(L.Callback):
                 "continuing at update %s, epoch %.2f: %.0f%% of the run is done, after %s of training and validation",
                 f"{trainer.global_step:,}", epochs_done(trainer), 100 * share, clock(budget.clock.seconds),
             )  # fmt: skip
+
+    def _end_start(self, trainer: L.Trainer, task: TranslationTask) -> None:
+        """Count rates from here on, and tell what the first update took of a limit of time."""
+        budget = self.state.budget
+        self._begun = (budget.clock.seconds, budget.used_share(trainer))
+        self.state.start_tokens += float(task.train_sums[2]) - self._tokens
+        limit, took = self.settings.max_time, budget.first_update_seconds
+        if limit is None or took < _TOLD * limit:
+            return
+        what = "compiling and the first update" if is_compiled(task.model) else "the first update"
+        text = f"{what} took {took:.0f} of {limit:.0f} s (trainer.max_time)"
+        if budget.clock.seconds < limit:
+            self.console.print(text, highlight=False, soft_wrap=True)
+        elif trainer.is_global_zero:
+            log.warning("%s: the run ends after a single update; raise trainer.max_time", text)
 
     def _announce(self, trainer: L.Trainer) -> None:
         """Report how long the run will take, once."""
@@ -239,6 +266,7 @@ class ProgressLog(L.Callback):
             "epoch": self.state.epochs,
             "seconds": self.state.budget.clock.seconds,
             "train/seconds": self.watch.seconds,
+            "train/seconds_after_start": self.state.budget.trained_seconds,
             **({} if (cpu := self.state.cpu_seconds) is None else {"train/cpu_seconds": cpu}),
         }
         for logger in trainer.loggers:

@@ -23,11 +23,12 @@ class Stopping(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the clock."""
+        self.budget.begin()
         self.budget.clock.start()
 
     def votes(self, trainer: L.Trainer) -> Sequence[float]:
-        """Return the bound that is reached and the used share of the budget."""
-        return self.budget.reached(trainer), self.budget.used_share(trainer)
+        """Return the bound that is reached and the used share of the time for training."""
+        return self.budget.reached(trainer), self.budget.trained_share()
 
     def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
         """Stop, after a last validation, if a bound is reached on any rank."""

@@ -1,0 +1,73 @@
+"""Do before the clock starts what would take its time, and learn how long a validation takes."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import lightning as L
+import torch
+
+from seq2seq.config.trainer import TrainerSettings
+from seq2seq.data.batching import Batch
+from seq2seq.training.budget import Budget
+from seq2seq.training.datamodule import TranslationDataModule
+from seq2seq.training.split_evaluation import make_evaluator
+from seq2seq.training.task import TranslationTask
+
+log = logging.getLogger(__name__)
+
+# Share of a limit of time from which on a validation is called long.
+_LONG = 0.25
+# Bytes a second that a checkpoint is written with, where none has been written yet, and float32 numbers that best.ckpt
+# and last.ckpt have together for each weight: the weight twice, and two moments.
+_WRITTEN, _SAVED = 1e9, 4
+
+
+class WarmUp(L.Callback):
+    """Callback that estimates the first validation's time, for which a limit of time reserves some."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.settings: TrainerSettings = budget.settings
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Time a batch of the validation, unless an earlier part of the run knows the time of a whole one."""
+        assert isinstance(pl_module, TranslationTask)
+        limit = self.settings.max_time
+        # Ranks with a part of the model each would have to gather it
+        if limit is None or self.budget.validation_seconds or self.settings.sharded:
+            return
+        data: TranslationDataModule = trainer.datamodule  # type: ignore[attr-defined]
+        seconds = validation_seconds(trainer, pl_module, data)
+        (seconds,) = self.budget.agreement.maxima([seconds])
+        self.budget.validation_seconds = seconds
+        if seconds > _LONG * limit and trainer.is_global_zero:
+            log.warning(
+                "a validation takes about %.0f s of trainer.max_time=%.0f s: raise the limit, or validate on fewer "
+                "sentences with trainer.val_sentences",
+                seconds, limit,
+            )  # fmt: skip
+
+
+def validation_seconds(trainer: L.Trainer, task: TranslationTask, data: TranslationDataModule) -> float:
+    """Estimate the seconds of a validation by its middle batch, decoded with the weights as they are.
+
+    Translations of an untrained model do not end before their limit, so that a later validation takes less.
+    """
+    loader = data.val_dataloader()
+    batches = list(loader.batch_sampler)  # type: ignore[arg-type]
+    batch: Batch = loader.dataset.__getitems__(batches[len(batches) // 2])  # type: ignore[attr-defined]
+    batch = Batch(*(part.to(task.device) for part in batch))
+    evaluator = make_evaluator(task, data, "valid")
+    took = 0.0
+    task.eval()
+    with torch.no_grad(), trainer.precision_plugin.val_step_context():
+        # On a GPU the first time loads and tunes
+        for _ in range(2 if task.device.type == "cuda" else 1):
+            began = time.monotonic()
+            evaluator.add(batch, task.sum_losses)
+            took = time.monotonic() - began
+    task.train()
+    weights = sum(parameter.numel() for parameter in task.parameters())
+    return took * len(batches) + _SAVED * 4 * weights / _WRITTEN
