@@ -227,14 +227,14 @@ class Translator:
             src, src_mask: (B, S), on the model's device.
         """
         size = most_rows(self.settings.beam_size, self.tokenizer.tgt_vocab_size)
+        how: dict[str, Any] = {"settings": self.settings, "special": self.special}
+        how |= {"shortlist": self.shortlist, "graphs": self.graphs}
         # The autocast of a validation would make its score another than that of the text a user gets.
         with torch.autocast(src.device.type, enabled=False):
             hypotheses = [
                 [Joined([each.ids], each.score) for each in beams]
                 for rows, mask in zip(src.split(size), src_mask.split(size), strict=True)
-                for beams in search(
-                    self.model, rows, mask, settings=self.settings, special=self.special, shortlist=self.shortlist
-                )
+                for beams in search(self.model, rows, mask, **how)
             ]
         return _as_text(self.tokenizer, hypotheses)
 

@@ -84,10 +84,12 @@ class Graphs:
 
     Args:
         make: Makes the recorder of a search.
+        quiet: Do not log that steps are not captured: nobody has asked for it.
     """
 
-    def __init__(self, make: Callable[[], Recorder]) -> None:
+    def __init__(self, make: Callable[[], Recorder], *, quiet: bool = False) -> None:
         self.make = make
+        self.quiet = quiet
         self.count = 0
         self.seconds = 0.0
         self.failed = False
@@ -97,7 +99,8 @@ class Graphs:
         """Log, once, why steps are not captured."""
         if reason not in self._said:
             self._said.add(reason)
-            log.warning("decoding without CUDA graphs: %s", reason)
+            level = logging.DEBUG if self.quiet else logging.WARNING
+            log.log(level, "decoding without CUDA graphs: %s", reason)
 
     def fail(self, reason: str) -> None:
         """Capture nothing from here on."""
@@ -106,11 +109,11 @@ class Graphs:
         self.failed = True
 
 
-def cuda_graphs(device: torch.device) -> Graphs:
+def cuda_graphs(device: torch.device, *, quiet: bool = False) -> Graphs:
     """Return what lets searches on a GPU capture their steps; ValueError on any other device."""
     if device.type != "cuda":
         raise ValueError(f"CUDA graphs need a GPU, and this runs on '{device}'; leave out --cuda-graphs")
-    return Graphs(functools.partial(CudaRecorder, device))
+    return Graphs(functools.partial(CudaRecorder, device), quiet=quiet)
 
 
 class Steps:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 
 from seq2seq.checkpoint import search_settings
 from seq2seq.evaluation.evaluator import EvalData, Evaluation, Evaluator
 from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.translator import Translator
+from seq2seq.search.graphs import Graphs, cuda_graphs
+from seq2seq.training.fsdp import is_sharded
 
 if TYPE_CHECKING:
     from seq2seq.training.task import TranslationTask
@@ -31,6 +34,7 @@ def make_evaluator(task: TranslationTask, data: EvalData, split: str) -> Evaluat
         settings=search,
         device=task.device,
         max_len=min(LONGEST_SOURCE, search.max_len or LONGEST_SOURCE),
+        graphs=decoding_graphs(task),
     )
     return Evaluator(
         translator,
@@ -40,6 +44,15 @@ def make_evaluator(task: TranslationTask, data: EvalData, split: str) -> Evaluat
         directions=data.directions(split),
         limit=task.sentences.get(split),
     )
+
+
+def decoding_graphs(task: TranslationTask) -> Graphs | None:
+    """Return what captures decoding steps on a GPU, the same in all of a run; None where steps stay plain."""
+    # Sharded layers are hooked by the host, and weights in bf16 are decoded within Lightning's own default type
+    narrow = any(parameter.dtype != torch.float32 for parameter in task.model.parameters())
+    if task.device.type != "cuda" or is_sharded(task.model) or narrow:
+        return None
+    return vars(task).setdefault("decoding_graphs", cuda_graphs(task.device, quiet=True))
 
 
 def result_of_all_ranks(evaluator: Evaluator, *, world_size: int) -> Evaluation:
