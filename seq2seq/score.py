@@ -15,6 +15,7 @@ from seq2seq.cli import (
     exit_status,
     fail,
     nonempty,
+    option_name,
     positive,
     require_standard_output,
     require_text_output,
@@ -141,10 +142,10 @@ def _refuse_idle(parser: Parser, options: argparse.Namespace) -> None:
     groups = [group for group in parser._action_groups if (group.title or "").endswith("with --ckpt")]
     for action in () if options.ckpt else [action for group in groups for action in group._group_actions]:
         if getattr(options, action.dest) != action.default:
-            parser.error(f"{action.option_strings[-1]} goes with --ckpt; files are scored as they are")
+            parser.error(f"{option_name(action.dest)} goes with --ckpt; files are scored as they are")
     for action in parser._actions if options.forced_decoding else ():
         if action.dest not in FORCED and getattr(options, action.dest, action.default) != action.default:
-            option = action.option_strings[-1]
+            option = option_name(action.dest)
             parser.error(
                 f"{option} has no effect with --forced-decoding, which neither searches nor compares; "
                 f"leave {option} out"

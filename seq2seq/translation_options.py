@@ -57,7 +57,8 @@ def add_model_options(parser: argparse._ActionsContainer) -> None:
     add("--tgt-lang", type=nonempty, metavar="LANG", help="target language, of a checkpoint that has several")
     add("--device", default="auto", metavar="DEVICE", help="cpu, cuda, cuda:N or auto (auto)")
     add("--dtype", choices=DTYPES, help="number format of the weights (float32; on a GPU bfloat16, but to score)")
-    add("--cuda-graphs", action="store_true", help="on a GPU, replay decoding steps that are captured once")
+    text = "on a GPU, replay decoding steps that are captured once (where that is possible)"
+    add("--cuda-graphs", action=argparse.BooleanOptionalAction, help=text)
     add("--threads", type=whole_number(1, MOST_THREADS), metavar="N", help="CPU threads (torch's choice)")
     text = "package, besides seq2seq, whose mixers a checkpoint may name; may be repeated"
     add("--trust", action="append", default=[], metavar="PACKAGE", help=text)

@@ -14,6 +14,7 @@ import torch
 from composed import BOS, EOS, PAD, PRESETS, VOCAB, tiny
 from recorded_steps import PretendedGPU, TwinRecorder
 
+import seq2seq.inference.translator
 import seq2seq.search.graphs
 from seq2seq.config.search import SearchSettings
 from seq2seq.inference.translator import Translator
@@ -239,6 +240,24 @@ def test_what_cannot_be_captured_is_not_tried(caplog):
 def test_a_cpu_has_no_graphs(tmp_path):
     with pytest.raises(ValueError, match="CUDA graphs need a GPU, and this runs on 'cpu'; leave out --cuda-graphs"):
         Translator.load(tiny_checkpoint.save(tmp_path), device="cpu", cuda_graphs=True)
+
+
+@pytest.mark.parametrize(
+    ("device", "asked", "captures"),
+    [("cpu", None, False), ("cpu", False, False), ("cuda", None, True), ("cuda:1", True, True), ("cuda", False, False)],
+)
+def test_a_gpu_has_graphs_by_default(device, asked, captures):
+    graphs = seq2seq.inference.translator._graphs(device, asked)
+    assert (graphs is not None) == captures
+    assert graphs is None or graphs.quiet == (asked is None)
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_only_graphs_that_are_asked_for_are_missed_aloud(caplog, quiet):
+    graphs = Graphs(functools.partial(TwinRecorder, {}), quiet=quiet)
+    for _ in range(2):
+        found(model_of("mixer=transformer", *SHALLOW), sources(phrases=([7, 4],)), graphs, selection=Constrained(EOS))
+    assert caplog.text.count("decoding without CUDA graphs") == (not quiet)
 
 
 def on_gpu(model: Any, graphs: Graphs | None) -> list[Any]:

@@ -112,7 +112,7 @@ class Translator:
         tgt_lang: str | None = None,
         ensemble: Sequence[str | os.PathLike[str]] = (),
         shortlist: str | os.PathLike[str] | None = None,
-        cuda_graphs: bool = False,
+        cuda_graphs: bool | None = None,
     ) -> Translator:
         """Load a checkpoint, a folder that `export` wrote with weights or ONNX graphs, or one on a hub.
 
@@ -126,14 +126,14 @@ class Translator:
             tgt_lang: Target language, of a checkpoint that has several (default: the one it names first).
             ensemble: Further checkpoints with the same tokenizer, of any mixers, whose probabilities are averaged.
             shortlist: File of `python -m seq2seq.shortlist`, whose pieces alone translations may have.
-            cuda_graphs: On a GPU, replay decoding steps that are captured once.
+            cuda_graphs: Replay decoding steps that are captured once (default: on a GPU, where that is possible).
 
         Raises:
             ValueError: The checkpoint, device, dtype, language or shortlist cannot be used; the message is one line.
         """
         paths = [locate(path), *map(locate, ensemble)]
         device = "cpu" if device == "auto" and any(map(runs_on_cpu_alone, paths)) else choose_device(device)
-        graphs = on_gpu(torch.device(device)) if cuda_graphs else None
+        graphs = _graphs(device, cuda_graphs)
         dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
         members = [load_model(each, device=device, dtype=dtype, trust=trust) for each in paths]
         loaded = members[0]
@@ -420,6 +420,12 @@ def choose_device(name: str) -> str:
     if int(found[1] or 0) >= count:
         raise ValueError(f"device '{name}' is not there ({count} GPUs are visible to torch); use --device cpu")
     return name
+
+
+def _graphs(device: str, asked: bool | None) -> Graphs | None:
+    """Return what captures decoding steps, quietly where it is not asked for; None for plain steps."""
+    wanted = device != "cpu" if asked is None else asked
+    return on_gpu(torch.device(device), quiet=asked is None) if wanted else None
 
 
 def _require_narrow(model: Seq2Seq, device: str) -> None:
