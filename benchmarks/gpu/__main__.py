@@ -2,14 +2,14 @@
 
     python -m benchmarks.gpu --out DIR --budget 540       # a first visit
     python -m benchmarks.gpu --resume DIR --budget 540    # a later one: parts that are done are not repeated
-    python -m benchmarks.gpu --pack FOLDER --corpora CORPORA    # before: one folder with all that must travel
+    python -m benchmarks.gpu --pack FOLDER --corpora CORPORA    # before: the data and the wheels that must travel
 
-Every part runs in a process of its own with its own time limit: the kernels; training steps of four mixers in two
-sizes at 27 and 1,024 tokens; decoding; memory; optimizers; the tests in parallel; profiles; launch settings; the
-training command; quality. DIR has results.json, log.txt and verdicts.md after every part. The command ends, with all
-that it started, before the budget does; the exit status is 3 if parts are left to do, and 1 if some failed. Needs
-torch, triton and numpy; parts that need other packages or data say so. Without a GPU it rehearses: the same parts with
-tiny sizes.
+Every part runs in a process of its own with its own time limit: replayed training steps against plain ones, bit for
+bit; attention by its backends; what a launch costs the host; the training command with four mixers; the kernels; eager
+and compiled steps in two sizes; decoding; the tests in parallel; memory; optimizers; launch settings; quality. DIR has
+results.json, log.txt and verdicts.md after every part. The command ends, with all that it started, before the budget
+does; the exit status is 3 if parts are left to do, and 1 if some failed. Needs torch, triton and numpy; parts that need
+other packages or data say so. Without a GPU it rehearses: the same parts with tiny sizes.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--budget", type=float, default=540.0, help="seconds that the whole command may take")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto: cuda if there is one")
     add("--data", type=Path, default=ROOT / "headline-data", help="the folder that benchmarks.headline prepared")
+    add("--command-data", nargs=3, metavar=("FOLDER", "SRC", "TGT"), help="corpus of the training command: a folder "
+        "with train, valid, test and joint.model, and its languages; left out: the embedded corpus")  # fmt: skip
     add("--parts", nargs="+", default=[], metavar="PART", help="run these alone; a name's beginning suffices")
     add("--corpora", type=Path, help="with --pack: prepare the data from these, if --data has none")
     add("--wheels", type=Path, help="with --pack: take the wheels of this folder, and download none")
@@ -78,7 +80,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if results.data.setdefault("device", device) != device:
         print(f"gpu: {folder} has results of {results.data['device']}; take another folder", file=sys.stderr)
         return 2
-    runner = Runner(results, device=device, data=options.data.absolute(), budget=options.budget, began=began)
+    more = (
+        ["--command-data", str(Path(options.command_data[0]).absolute()), *options.command_data[1:]]
+        if options.command_data
+        else []
+    )
+    runner = Runner(results, device=device, data=options.data.absolute(), budget=options.budget, began=began, more=more)
     wanted = [part for part in parts_of(device) if part.name.startswith(tuple(options.parts) or "")]
     # The page describes the machine of the last visit
     results.parts.pop("machine", None)

@@ -1,9 +1,12 @@
-"""Make one folder that has what a visit needs: the source tree, the prepared data, and wheels of what may be missing.
+"""Make one folder that has what a visit needs beside a checkout: the prepared data, and wheels of what may be missing.
 
-FOLDER/run.sh            installs the wheels where Python lacks the packages, and runs `python -m benchmarks.gpu`
-FOLDER/headline-data/    what benchmarks.headline prepared: arrays, references, tokenizer, settings of the models
-FOLDER/wheels/           for Python 3.12 on Linux
-FOLDER/...               the tracked files of the repository
+FOLDER/              what benchmarks.headline prepared: arrays, references, tokenizer, settings of the models
+FOLDER/wheels/       for Python 3.12 on Linux
+
+There, from the root of a checkout:
+
+    python3 -m pip install --no-index --no-deps --target SITE FOLDER/wheels/*.whl
+    PYTHONPATH=SITE python3 -m benchmarks.gpu --data FOLDER --out DIR
 """
 
 from __future__ import annotations
@@ -15,32 +18,17 @@ from pathlib import Path
 
 from benchmarks.gpu.records import ROOT
 
-LIMIT_MIB = 60
+# With the checkout, less than what a machine may be sent at once.
+LIMIT_MIB = 45
 # What a machine that has torch, Lightning, SentencePiece, sacreBLEU and pytest lacks.
-PACKAGES = ("hydra-core", "omegaconf", "antlr4-python3-runtime", "datasets", "dill", "multiprocess", "sacremoses")
+PACKAGES = (
+    *("hydra-core", "omegaconf", "antlr4-python3-runtime", "datasets", "dill", "multiprocess", "sacremoses", "entmax"),
+    *("hydra-submitit-launcher", "submitit"),
+)
 # Packages that are published as sources alone; they are pure Python.
 _FROM_SOURCE = ("antlr4-python3-runtime",)
 _PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 _PYTHON = ("--python-version=3.12", "--implementation=cp", "--only-binary=:all:")
-
-_SCRIPT = """\
-#!/bin/sh
-# usage: sh run.sh --out DIR [--budget 540] [...], as of python -m benchmarks.gpu --help
-# Installs what is missing beside Python's own packages, and changes nothing of them.
-here=$(cd "$(dirname "$0")" && pwd)
-site=${SEQ2SEQ_SITE:-$here/.site}
-python=${PYTHON:-python3}
-install() { "$python" -m pip install --quiet --no-index --no-deps --no-cache-dir --target "$site" "$@"; }
-if [ ! -d "$site" ] && ls "$here"/wheels/*.whl >/dev/null 2>&1; then
-    install "$here"/wheels/*.whl || for wheel in "$here"/wheels/*.whl; do
-        install "$wheel" || echo "goes on without $wheel" >&2
-    done
-fi
-# PYTHONPATH comes before Python's own packages, so what is packed would hide them
-PYTHONPATH=$here:$site${PYTHONPATH:+:$PYTHONPATH}
-export PYTHONPATH
-exec "$python" -m benchmarks.gpu "$@"
-"""
 
 
 def pack(folder: Path, *, data: Path, corpora: Path | None, wheels: Path | None) -> int:
@@ -55,10 +43,8 @@ def pack(folder: Path, *, data: Path, corpora: Path | None, wheels: Path | None)
     try:
         if folder.exists() and any(folder.iterdir()):
             raise ValueError(f"{folder} is not empty; choose a new folder")
-        copy_tree(folder)
-        add_data(folder / "headline-data", data, corpora)
+        add_data(folder, data, corpora)
         add_wheels(folder / "wheels", wheels)
-        (folder / "run.sh").write_text(_SCRIPT, encoding="utf-8")
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20
         print(f"{folder}: {size:.1f} MiB in {sum(path.is_file() for path in folder.rglob('*'))} files")
         if size > LIMIT_MIB:
@@ -69,21 +55,10 @@ def pack(folder: Path, *, data: Path, corpora: Path | None, wheels: Path | None)
     return 0
 
 
-def copy_tree(folder: Path) -> None:
-    """Copy the tracked files of the repository, as they are now."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    for name in filter(None, listed.split("\0")):
-        # A file may be tracked and deleted
-        if (ROOT / name).is_file():
-            target = folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, target)
-
-
 def add_data(target: Path, data: Path, corpora: Path | None) -> None:
     """Copy the prepared folder, or prepare it."""
     if (data / "headline-data.json").is_file():
-        shutil.copytree(data, target)
+        shutil.copytree(data, target, dirs_exist_ok=True)
         return
     if corpora is None:
         raise ValueError(f"{data} holds no headline-data.json; give --data, or --corpora to prepare it from")

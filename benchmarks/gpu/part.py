@@ -13,24 +13,28 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.records import file_name, write_atomically
+from benchmarks.gpu.records import LEFT_OUT, file_name, write_atomically
 
 # Modules of the kinds of work: each has a function `run(job)`.
 _MODULES = {
     "machine": "machine",
+    "replay": "replays",
+    "attention": "attention",
+    "launch": "launch",
+    "sdpa": "attention",
     "kernels": "kernels",
     "tune": "kernels",
-    "step": "steps",
+    "eager": "steps",
+    "compiled": "compiled",
     "memory": "memory",
     "optimizers": "optimizers",
     "decode": "decoding",
-    "profile": "profiles",
     "pytest": "suites",
-    "train": "training_run",
+    "command": "command",
     "quality": "quality",
 }
 
@@ -44,10 +48,21 @@ class Job:
         data: The prepared folder.
         device: "cuda" or "cpu"; on a CPU all sizes are tiny.
         limit: Seconds after which the part is killed.
+        command_data: Folder of the corpus that the training command reads, source and target language.
     """
 
-    def __init__(self, name: str, folder: Path, *, data: Path, device: str, limit: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        *,
+        data: Path,
+        device: str,
+        limit: float,
+        command_data: tuple[str, str, str] | None = None,
+    ) -> None:
         self.name, self.folder, self.data, self.device = name, folder, data, device
+        self.command_data = command_data
         self.on_gpu = device == "cuda"
         self.deadline = time.monotonic() + limit
         self.path = folder / "parts" / f"{file_name(name)}.json"
@@ -61,6 +76,15 @@ class Job:
     def left(self, reserve: float = 0.0) -> float:
         """Return the seconds that are left, but for `reserve`."""
         return max(0.0, self.deadline - time.monotonic() - reserve)
+
+    def while_time(self, names: Sequence[str], least: float) -> Iterator[str]:
+        """Yield names; exit and leave out the others once fewer than `least` seconds are left."""
+        for place, name in enumerate(names):
+            # The first in any case
+            if place and self.left() < least:
+                print(f"no time was left for {len(names) - place} of {len(names)}, the first: {name}")
+                raise SystemExit(LEFT_OUT)
+            yield name
 
     def save(self, **values: Any) -> None:
         """Add values to the result, and write it."""
@@ -77,10 +101,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--device", choices=("cuda", "cpu"), required=True)
     parser.add_argument("--limit", type=float, default=600.0)
-    options = parser.parse_args(argv)
-    job = Job(options.name, options.out, data=options.data, device=options.device, limit=options.limit)
+    parser.add_argument("--command-data", nargs=3)
+    options = vars(parser.parse_args(argv))
+    job = Job(options.pop("name"), options.pop("out"), **options)
     job.save()
-    kind = options.name.split("/")[0]
+    kind = job.name.split("/")[0]
     importlib.import_module(f"benchmarks.gpu.{_MODULES[kind]}").run(job)
     job.save()
     return 0

@@ -38,22 +38,31 @@ def parts_of(device: str) -> list[Part]:
 
 
 def _parts() -> list[Part]:
-    # The two mixers of the goals before the others, base before big
-    first = [Part(f"step/base/{mixer}", 150, 45) for mixer in MIXERS[:2]]
-    steps = [Part(f"step/{size}/{mixer}", 180, 45) for size in SIZES for mixer in MIXERS]
     return [
         Part("machine", 60, 5, data=False),
+        # What decides how training runs on a GPU: together less than 200 seconds
+        Part("replay", 110, 30),
+        Part("attention", 60, 20, data=False),
+        Part("launch", 40, 10, data=False),
+        Part("sdpa", 60, 15, data=False),
+        *(Part(f"command/{mixer}/16384", 120, 70, data=False) for mixer in MIXERS[:2]),
         Part("kernels", 150, 40, data=False),
-        *first,
-        *(part for part in steps if part.name not in {one.name for one in first}),
+        Part("eager", 150, 40),
+        *(Part(f"compiled/base/{mixer}", 150, 45) for mixer in MIXERS[:2]),
+        *(Part(f"command/{mixer}/65536", 120, 70, data=False) for mixer in MIXERS[:2]),
+        *(Part(f"command/{mixer}/16384/eager", 120, 70, data=False) for mixer in MIXERS[:2]),
         Part("decode", 150, 40),
+        # What has passed is not repeated when these go on
+        Part("pytest/gpu", 240, 30, data=False),
+        Part("pytest/kernels", 240, 30, data=False),
+        *(Part(f"command/{mixer}/{tokens}", 120, 70, data=False) for mixer in MIXERS[2:] for tokens in (16384, 65536)),
+        *(Part(f"command/{mixer}/16384/eager", 120, 70, data=False) for mixer in MIXERS[2:]),
+        # A budget of tokens that it finds itself
+        Part("command/dynamicconv/auto", 180, 90, data=False),
+        *(Part(f"compiled/big/{mixer}", 180, 45) for mixer in MIXERS[:2]),
+        *(Part(f"compiled/{size}/lightconv", 180, 45) for size in SIZES),
         Part("memory", 90, 20),
         Part("optimizers", 60, 15),
-        # What has passed is not repeated when these go on
-        Part("pytest/kernels", 240, 30, data=False),
-        Part("pytest/gpu", 240, 30, data=False),
-        *(Part(f"profile/{mixer}", 120, 40) for mixer in MIXERS[:2]),
         Part("tune", 300, 90, data=False),
-        Part("train", 180, 90, data=False),
         *(Part(f"quality/{mixer}", 420, 240) for mixer in MIXERS),
     ]

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,13 @@ class Runner:
         data: The prepared folder; parts that need it do not run without one.
         budget: Seconds that the whole command may take.
         began: The value of time.monotonic() when it began.
+        more: Further options of every part.
     """
 
-    def __init__(self, results: Results, *, device: str, data: Path, budget: float, began: float) -> None:
-        self.results, self.device, self.data = results, device, data
+    def __init__(
+        self, results: Results, *, device: str, data: Path, budget: float, began: float, more: Sequence[str] = ()
+    ) -> None:
+        self.results, self.device, self.data, self.more = results, device, data, more
         self.began, self.deadline = began, began + budget - _RESERVE
 
     def run(self, parts: list[Part]) -> bool:
@@ -88,7 +92,7 @@ class Runner:
 
     def _command(self, part: Part, limit: float) -> list[str]:
         options = [f"--out={self.results.folder}", f"--data={self.data}", f"--device={self.device}", f"--limit={limit}"]
-        return [sys.executable, "-m", "benchmarks.gpu.part", part.name, *options]
+        return [sys.executable, "-m", "benchmarks.gpu.part", part.name, *options, *self.more]
 
     def _environment(self) -> dict[str, str]:
         path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]

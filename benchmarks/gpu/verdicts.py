@@ -20,12 +20,14 @@ def page(results: Results) -> str:
         ("Parts that are not done", _missing),
         ("Correct?", _correct),
         ("Fast?", _fast),
-        ("Training steps: compiled, recompiled?", _steps),
+        ("Training command", _commands),
+        ("Replayed and eager steps", _steps),
+        ("Attention, launches", _attention),
+        ("Compiled steps", _compiled_steps),
         ("Decoding, base, 64 sentences of 27, beam 5", _decoding),
         ("Memory of uncompiled steps", _memory),
-        ("Profile of a base step", _profiles),
         ("Launch settings", _tuned),
-        ("Training command, quality", _quality),
+        ("Quality", _quality),
     ]
     blocks = ["\n".join(_head(results))]
     for title, lines in sections:
@@ -136,38 +138,126 @@ def _fast(results: Results) -> Iterator[str]:
         yield f"  - {op}: {', '.join(costs)}"
 
 
+def _commands(results: Results) -> Iterator[str]:
+    found = [(name, results.result(name)) for name in results.parts if name.startswith("command/")]
+    rows = [(name, one) for name, one in found if "rates" in one]
+    if rows:
+        yield "| mixer, tokens | updates | first, s | tokens/s, later half | BLEU | over the limit, s | test, s |"
+        yield "|---|--:|--:|--:|--:|--:|--:|"
+    for name, one in rows:
+        keys = (
+            "steps",
+            "start_seconds",
+            "target_tokens_per_second",
+            "test bleu",
+            "seconds_over_budget",
+            "test_seconds",
+        )
+        steps, start, rate, bleu, over, test = (one.get(key) for key in keys)
+        cells = [
+            " ".join(name.split("/")[1:]),
+            number(steps if steps is not None else one["updates so far"]),
+            number(start, ".1f"),
+            f"{number(rate)}, {number(one['later tokens/s'])}",
+            number(bleu, ".1f"),
+            f"{number(over, '.1f')} of {number(one.get('max_time'))}",
+            number(test, ".1f"),
+        ]
+        yield f"| {' | '.join(cells)} |"
+
+
 def _steps(results: Results) -> Iterator[str]:
+    replayed, eager = results.result("replay"), results.result("eager")
+    names = [name for name in {**replayed, **eager} if "/" in name]
+    if names:
+        yield "| model | T | way | tokens/s | MFU sheet / measured | ms busy | kernels, waits |"
+        yield "|---|--:|---|--:|--:|--:|---|"
+    for name in names:
+        # A profile is that of the first row
+        for size, one in eager.get(name, {}).items():
+            if size != "profile":
+                profile = eager[name].get("profile", {}) if size == next(iter(eager[name])) else {}
+                yield _row(results, name, size, "eager", one, profile)
+        if name in replayed:
+            one = replayed[name]
+            yield _row(results, name, f"16384 x {one.get('length')}", "replayed", one, one.get("profile", {}))
+    for name, one in replayed.items():
+        if isinstance(one, dict) and "same" in one:
+            same, twice = (" ".join(map(str, one[key])) for key in ("same", "plain twice"))
+            seeds = "" if one["seeds differ"] else "; SEEDS DO NOT MATTER"
+            yield f"- {name}: of {one['weights']} gradients {same} have the same bits, plain twice {twice}{seeds}"
+            if "captures" in one:
+                cost = one["captures"]
+                yield f"  - {cost['shapes']} more shapes: {cost['s']} s, {number(cost.get('GiB'), '.2f')} GiB"
+
+
+def _row(results: Results, name: str, size: str, way: str, one: dict[str, Any], profile: dict[str, Any]) -> str:
+    if "error" in one:
+        return f"| {name} | {size} | {way} | {_cell(one['error'])[:80]} | | | |"
+    busy = profile.get("us a step")
+    cells = [
+        *(name, size, way, number(one.get("target_tokens_per_second")), _shares(results, one)),
+        number(busy / 1e3 if busy else None, ".1f"),
+        f"{number(profile.get('kernels a step'))}, {profile.get('waits a step')}" if profile else "",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _shares(results: Results, one: dict[str, Any]) -> str:
+    """Format a rate as shares of the data sheet's product and of the measured one."""
+    rate = results.result("kernels").get("device", {}).get("matmul_bf16_tflop_s")
+    sheet, flops = one.get("mfu"), one.get("model_flops_per_second")
+    measured = flops / rate / 1e12 if flops and rate else one.get("mfu_of_measured")
+    return f"{number(sheet, '.1%')} / {number(measured, '.1%')}"
+
+
+def _attention(results: Results) -> Iterator[str]:
+    for shape, ways in results.result("attention").items():
+        if shape != "part":
+            times = [
+                f"{way} {number(one['forward us'])}, {number(one['both us'])}" if isinstance(one, dict) else f"{way} -"
+                for way, one in ways.items()
+            ]
+            yield f"- {shape}, us forward, both: {'; '.join(times)}"
+    launches = {name: us for name, us in results.result("launch").items() if name != "part"}
+    if launches:
+        yield "- us of the host: " + ", ".join(f"{name} {number(us, '.1f')}" for name, us in launches.items())
+    for way, names in results.result("sdpa").items():
+        if way != "part":
+            shown = ", ".join(dict.fromkeys(name.split(".")[-2] for name in names))
+            yield f"- compiled, {way}: {shown or 'neither softmax nor attention'}"
+
+
+def _compiled_steps(results: Results) -> Iterator[str]:
     lines = [
         f"| {size} {mixer} | {line}"
         for size in SIZES
         for mixer in MIXERS
-        for line in _step(results, results.result(f"step/{size}/{mixer}"))
+        for line in _compiled_rows(results, results.result(f"compiled/{size}/{mixer}"))
     ]
     if lines:
-        yield "| model | T | tokens/s | MFU sheet / measured | GiB | eager | graphs, breaks |"
+        yield "| model | T | first batches, s | tokens/s | MFU sheet / measured | GiB | graphs, breaks |"
         yield "|---|--:|--:|--:|--:|--:|---|"
         yield from lines
         yield ""
         yield "Graphs after: timing, batches of other shapes, the same again, validation, again; then graph breaks."
 
 
-def _step(results: Results, found: dict[str, Any]) -> Iterator[str]:
-    rate = results.result("kernels").get("device", {}).get("matmul_bf16_tflop_s")
-    lengths = [value for key, value in found.items() if key.startswith("length ")]
+def _compiled_rows(results: Results, found: dict[str, Any]) -> Iterator[str]:
+    lengths = [value for key, value in found.items() if key.startswith("length ") and "graphs" in value]
     for place, one in enumerate(lengths):
-        sheet, flops = one.get("mfu"), one.get("model_flops_per_second")
-        measured = flops / rate / 1e12 if flops and rate else None
-        shares = f"{number(sheet, '.1%')} / {number(measured, '.1%')}"
-        last = place == len(lengths) - 1
         cells = [
             str(one["length"]),
+            number(one.get("warm_up_seconds"), ".1f"),
             number(one["target_tokens_per_second"]),
-            shares,
+            _shares(results, one),
             number(one.get("memory_gib"), ".1f"),
-            number(found.get("eager")) if place == 0 else "",
-            _compiled(found) if last else f"{one['graphs']}, {one['breaks']}",
+            _compiled(found) if place == len(lengths) - 1 else f"{one['graphs']}, {one['breaks']}",
         ]
         yield " | ".join(cells) + " |"
+    if replayed := found.get("replayed"):
+        rate = number(replayed["target_tokens_per_second"])
+        yield f"{replayed['length']} | replayed | {rate} | {_shares(results, replayed)} | | |"
 
 
 def _compiled(found: dict[str, Any]) -> str:
@@ -216,17 +306,6 @@ def _memory(results: Results) -> Iterator[str]:
             yield f"- update, {name}: {number(found['ms'], '.2f')} ms, of which the host {host}"
 
 
-def _profiles(results: Results) -> Iterator[str]:
-    for mixer in MIXERS[:2]:
-        found = results.result(f"profile/{mixer}")
-        if "us a step" not in found:
-            continue
-        counts = f"{number(found['launches a step'])} launches, {found['waits a step']} waits"
-        yield f"- {mixer}: {number(found['us a step'])} us a step on the device, {counts}"
-        for row in found["kernels"][:8]:
-            yield f"  - {number(row['us'])} us, {number(row['calls'], '.1f')} calls: {_cell(row['name'])[:70]}"
-
-
 def _tuned(results: Results) -> Iterator[str]:
     rows = results.result("tune").get("tune", [])
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
@@ -244,11 +323,6 @@ def _tuned(results: Results) -> Iterator[str]:
 
 
 def _quality(results: Results) -> Iterator[str]:
-    found = results.result("train")
-    if "throughput" in found:
-        rates = found["throughput"] or {}
-        shown = ", ".join(f"{key} {number(value, ',.4g')}" for key, value in list(rates.items())[:6])
-        yield f"- train, max_tokens=auto: found {found['max_tokens']}; {shown}"
     for mixer in MIXERS:
         found = results.result(f"quality/{mixer}")
         if "target_tokens_per_second" in found:

@@ -1,0 +1,160 @@
+"""Time attention by its backends at the shapes of training, and show what it becomes in a compiled graph."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from benchmarks.gpu.steps import wait
+from seq2seq.kernels.attention import attention, packed_attention
+from seq2seq.search.graphs import CudaRecorder
+
+if TYPE_CHECKING:
+    from benchmarks.gpu.part import Job
+
+
+class Shape(NamedTuple):
+    """Sentences, heads, queries, keys, and channels of a head."""
+
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    channels: int
+
+
+# Short sentences, the typical batch of a corpus, and long sentences: 16k tokens each.
+_SHAPES = (Shape(585, 8, 28, 28, 64), Shape(372, 8, 40, 48, 64), Shape(16, 8, 1024, 1024, 64))
+_TINY = (Shape(2, 2, 8, 8, 64),)
+
+
+def run(job: Job) -> None:
+    """Run the part that the job names."""
+    {"attention": time_backends, "sdpa": list_operations}[job.name](job)
+
+
+def time_backends(job: Job) -> None:
+    """Save the microseconds of a call by shape and backend, forward and with its backward pass."""
+    for shape in _SHAPES if job.on_gpu else _TINY:
+        row: dict[str, Any] = {}
+        for name, call, inputs in _calls(shape, torch.device(job.device)):
+            try:
+                row[name] = _timed(call, inputs)
+            except RuntimeError as error:
+                row[name] = str(error)[:80]
+            job.save(**{f"B {shape.batch} T {shape.queries} S {shape.keys}": row})
+
+
+def _calls(shape: Shape, device: torch.device) -> list[tuple[str, Callable[[], Tensor], list[Tensor]]]:
+    """List names, calls, and the tensors that get gradients."""
+
+    def heads(length: int) -> Tensor:
+        rows = torch.randn(shape.batch, length, shape.heads, shape.channels, device=device, dtype=torch.bfloat16)
+        return rows.transpose(1, 2).requires_grad_()
+
+    q, k, v = heads(shape.queries), heads(shape.keys), heads(shape.keys)
+    mask = torch.ones(shape.batch, 1, 1, shape.keys, device=device, dtype=torch.bool)
+
+    def by(backend: SDPBackend, given: Tensor | None = None) -> Callable[[], Tensor]:
+        def call() -> Tensor:
+            with sdpa_kernel([backend if device.type == "cuda" else SDPBackend.MATH]):
+                return F.scaled_dot_product_attention(q, k, v, attn_mask=given)
+
+        return call
+
+    ways: dict[str, Callable[[], Tensor]] = {
+        "ours, mask": lambda: attention(q, k, v, mask=mask),
+        "flash": by(SDPBackend.FLASH_ATTENTION),
+        "efficient, mask": by(SDPBackend.EFFICIENT_ATTENTION, mask),
+        "efficient, float mask": by(SDPBackend.EFFICIENT_ATTENTION, torch.zeros_like(mask, dtype=q.dtype)),
+        "cudnn": by(SDPBackend.CUDNN_ATTENTION),
+        "math, mask": by(SDPBackend.MATH, mask),
+    }
+    if shape.queries == shape.keys:
+        ways["ours, causal"] = lambda: attention(q, k, v, causal=True)
+    if device.type == "cuda":
+        ways["packed, mask"] = lambda: packed_attention(q, k, v, mask[:, 0, 0])
+    return [(name, call, [q, k, v]) for name, call in ways.items()]
+
+
+def _timed(call: Callable[[], Tensor], inputs: list[Tensor]) -> dict[str, float]:
+    grad = torch.randn_like(call())
+    device = grad.device
+    return {
+        "forward us": device_us(call, device),
+        "both us": device_us(lambda: torch.autograd.grad(call(), inputs, grad), device),
+    }
+
+
+def device_us(call: Callable[[], object], device: torch.device, calls: int = 50) -> float:
+    """Return the microseconds of a call on the GPU, by a graph of many; on a CPU those of one call."""
+    for _ in range(3):
+        call()
+    wait(device)
+    if device.type != "cuda":
+        began = time.perf_counter()
+        call()
+        return round(1e6 * (time.perf_counter() - began), 1)
+
+    def several() -> None:
+        for _ in range(calls):
+            call()
+
+    # The host of a GPU may take longer for a launch than the GPU for the kernel
+    try:
+        several = CudaRecorder(device).record(several)
+    except RuntimeError as error:
+        print(f"timed without a graph: {error}")
+    several()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    several()
+    end.record()
+    wait(device)
+    return round(1e3 * start.elapsed_time(end) / calls, 1)
+
+
+def list_operations(job: Job) -> None:
+    """Save which operation attention is in a graph, before code is generated: `softmax` alone means unfused."""
+    for dynamic, causal, block in itertools.product((True, False), repeat=3):
+        way = f"{'sdpa_kernel' if block else 'flag'}, dynamic={dynamic}, {'causal' if causal else 'mask'}"
+        names = _operations(torch.device(job.device), dynamic=dynamic, causal=causal, block=block)
+        job.save(**{way: names})
+
+
+def _operations(device: torch.device, *, dynamic: bool, causal: bool, block: bool) -> list[str]:
+    """Compile a call up to its graph; cuDNN is kept away by a block within the graph, or by a flag before."""
+    from torch._dynamo.backends.common import aot_autograd
+
+    found: list[str] = []
+
+    def note(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        targets = [str(node.target) for node in graph.graph.nodes]
+        found.extend(name for name in targets if "scaled_dot" in name or "softmax" in name)
+        return graph.forward
+
+    taken = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        with sdpa_kernel(taken) if block else contextlib.nullcontext():
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
+
+    torch._dynamo.reset()
+    heads = torch.randn(6, 28, 3, 8, 64, device=device, dtype=torch.bfloat16, requires_grad=True)
+    q, k, v = (heads[:, :, part].transpose(1, 2) for part in range(3))
+    mask = None if causal else torch.ones(6, 1, 1, 28, device=device, dtype=torch.bool)
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(block)
+    try:
+        torch.compile(attend, backend=aot_autograd(fw_compiler=note), dynamic=dynamic)(q, k, v, mask)
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+    return found

@@ -1,0 +1,54 @@
+"""Time the host's part of a launch: operations of torch, a layer under autocast, and an operator in Triton."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from benchmarks.gpu.steps import wait
+from seq2seq.kernels.dynamicconv import dynamicconv
+
+if TYPE_CHECKING:
+    from benchmarks.gpu.part import Job
+
+
+def run(job: Job) -> None:
+    """Save the microseconds after which the host is free again; a busy GPU would hide nothing, since sizes are tiny."""
+    device = torch.device(job.device)
+    x, layer = torch.zeros(1, 8, device=device), torch.nn.Linear(8, 8).to(device)
+    z, logits = (
+        torch.randn(2, 16, *shape, device=device, dtype=torch.bfloat16, requires_grad=True) for shape in ((64,), (4, 7))
+    )
+
+    def with_autocast() -> None:
+        with torch.autocast(device.type, torch.bfloat16):
+            layer(x)
+
+    def both_ways() -> None:
+        dynamicconv(z, logits, causal=True).sum().backward()
+
+    calls: dict[str, Callable[[], object]] = {
+        "add_": lambda: x.add_(1),
+        "linear": lambda: layer(x),
+        "linear, autocast": with_autocast,
+        "dynamicconv": lambda: dynamicconv(z, logits, causal=True),
+        "dynamicconv, sum, backward": both_ways,
+    }
+    for name, call in calls.items():
+        job.save(**{name: host_us(call, device, 200 if job.on_gpu else 2)})
+
+
+def host_us(call: Callable[[], object], device: torch.device, calls: int) -> float:
+    """Return the microseconds of the host to ask for a call."""
+    for _ in range(max(1, calls // 10)):
+        call()
+    wait(device)
+    began = time.perf_counter()
+    for _ in range(calls):
+        call()
+    asked = time.perf_counter() - began
+    wait(device)
+    return round(1e6 * asked / calls, 1)

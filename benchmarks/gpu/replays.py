@@ -1,0 +1,175 @@
+"""Replay training steps: forward and backward pass of a batch's shape captured once, against plain passes."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from benchmarks.gpu.profiles import profiled
+from benchmarks.gpu.steps import LENGTHS, TOKENS, padded, synthetic_batch
+from benchmarks.headline.data import Prepared, synthetic
+from benchmarks.headline.training import Trainer
+from seq2seq.data.batching import Batch
+from seq2seq.search.graphs import CudaRecorder
+
+if TYPE_CHECKING:
+    from benchmarks.gpu.part import Job
+
+# By what they decide. With `bf16_residual` the residual stream is in bf16, too.
+CASES = (
+    *("base/transformer", "base/dynamicconv", "base/transformer/bf16_residual", "big/transformer", "base/lightconv"),
+    *("big/dynamicconv", "base/bahdanau"),
+)
+# Target tokens a sentence of the batches whose captures are counted.
+_MORE_LENGTHS = range(16, 128, 8)
+# Seconds that a model takes, at least.
+_LEAST = 15.0
+
+
+def run(job: Job) -> None:
+    """Compare gradients bit for bit, time steps and captures, model by model."""
+    for case in job.while_time(CASES, _LEAST):
+        try:
+            _measure(job, case)
+        except RuntimeError as error:
+            # The next model is worth having
+            job.save(**{case: {"error": f"{type(error).__name__}: {str(error)[:300]}"}})
+        if job.on_gpu:
+            torch.cuda.empty_cache()
+
+
+def _measure(job: Job, case: str) -> None:
+    size, mixer, *more = case.split("/")
+    trainer = ReplayedTrainer(Prepared(job.data).model(size, mixer), device=torch.device(job.device), compile=False)
+    if more:
+        from seq2seq.training.assembly import keep_stream_in_bf16
+
+        keep_stream_in_bf16(trainer.model)
+    length, tokens = (LENGTHS[0], TOKENS) if job.on_gpu else (6, 24)
+    row: dict[str, Any] = same_gradients(trainer, tokens // length, length)
+    job.save(**{case: row})
+    batches = itertools.repeat(synthetic_batch(trainer, tokens, length))
+    trainer.warm_up(batches)
+    row |= trainer.run(batches, seconds=2.0 if job.on_gpu else 0.1)
+    row |= {"length": length, "capture s": [round(took, 3) for took in trainer.capture_seconds]}
+    job.save(**{case: row})
+    row["profile"] = profiled(functools.partial(trainer._step, next(batches), share=0.5), trainer.device)
+    job.save(**{case: row})
+    if case == CASES[0]:
+        row["captures"] = cost_of_captures(trainer, tokens, _MORE_LENGTHS if job.on_gpu else (4, 8))
+        job.save(**{case: row})
+
+
+class ReplayedTrainer(Trainer):
+    """Trainer that captures forward and backward pass at the first batch of a shape, and replays them from there on.
+
+    Gradients have one place each. On a CPU nothing is captured: the passes run plainly, in the same places.
+
+    Attributes:
+        replaying: False runs the passes plainly.
+        capture_seconds: Of each capture, after its warm-up.
+    """
+
+    def __init__(self, config: dict[str, Any], **how: Any) -> None:
+        super().__init__(config, **how)
+        self.replaying = True
+        self.capture_seconds: list[float] = []
+        self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
+        self._gradients: list[Tensor] = []
+        self._recorder = CudaRecorder(self.device) if self.device.type == "cuda" else None
+        self._recordings: dict[tuple[int, ...], _Recording] = {}
+
+    def plain(self, batch: Batch) -> Any:
+        """Run the passes as they are; gradients add to those that there are."""
+        return super()._backward(batch)
+
+    def _backward(self, batch: Batch) -> Any:
+        if not self.replaying:
+            return self.plain(batch)
+        self._gradients = self._gradients or [torch.zeros_like(weight) for weight in self.weights]
+        for weight, gradient in zip(self.weights, self._gradients, strict=True):
+            weight.grad = gradient
+        shape = (*batch.src.shape, *batch.tgt_in.shape)
+        if shape not in self._recordings:
+            self._recordings[shape] = self._record(batch)
+        recording = self._recordings[shape]
+        for mine, given in zip(recording.batch, batch, strict=True):
+            mine.copy_(given)
+        torch._foreach_zero_(self._gradients)  # type: ignore[attr-defined]
+        recording.replay()
+        return recording.sums[0]
+
+    def _record(self, batch: Batch) -> _Recording:
+        mine = Batch(*(part.clone() for part in batch))
+        sums: list[Any] = []
+
+        def passes() -> None:
+            sums[:] = [self.plain(mine)]
+
+        if self._recorder is None:
+            return _Recording(mine, passes, sums)
+        for _ in range(2):
+            self._recorder.warm_up(passes)
+        began = time.perf_counter()
+        replay = self._recorder.record(passes)
+        self.capture_seconds.append(time.perf_counter() - began)
+        return _Recording(mine, replay, sums)
+
+
+class _Recording(NamedTuple):
+    """What was captured: the batch that it reads, what runs it, and where its sums are."""
+
+    batch: Batch
+    replay: Callable[[], None]
+    sums: list[Any]
+
+
+def same_gradients(trainer: ReplayedTrainer, rows: int, length: int) -> dict[str, Any]:
+    """Count the weights whose gradients have the same bits, plain and replayed, and plain twice.
+
+    The capture is of another batch than those compared, and each seed has dropout masks of its own.
+    """
+    shape = ((max(1, rows), length, length),)
+    first, *others = (next(padded(trainer.config, trainer.device, shape)) for _ in range(3))
+    trainer._backward(first)
+    found: dict[str, Any] = {"weights": len(trainer.weights), "same": [], "plain twice": []}
+    replayed: list[Tensor] = []
+    for seed, batch in enumerate(others):
+        plain = _gradients(trainer, batch, seed, replaying=False)
+        found["plain twice"].append(_equal(plain, _gradients(trainer, batch, seed, replaying=False)))
+        replayed = _gradients(trainer, batch, seed, replaying=True)
+        found["same"].append(_equal(plain, replayed))
+    # The same batch under another seed
+    other = _gradients(trainer, others[-1], len(others), replaying=True)
+    return found | {"seeds differ": _equal(replayed, other) < len(trainer.weights)}
+
+
+def _gradients(trainer: ReplayedTrainer, batch: Batch, seed: int, *, replaying: bool) -> list[Tensor]:
+    trainer.replaying = replaying
+    trainer.optimizer.zero_grad(set_to_none=True)
+    torch.manual_seed(seed)
+    trainer._backward(batch)
+    trainer.replaying = True
+    return [torch.zeros_like(w) if w.grad is None else w.grad.clone() for w in trainer.weights]
+
+
+def _equal(some: list[Tensor], others: list[Tensor]) -> int:
+    return sum(torch.equal(one, other) for one, other in zip(some, others, strict=True))
+
+
+def cost_of_captures(trainer: ReplayedTrainer, tokens: int, lengths: Any) -> dict[str, Any]:
+    """Return the seconds and the GiB that the captures of further shapes take."""
+    on_gpu = trainer.device.type == "cuda"
+    free = torch.cuda.mem_get_info()[0] if on_gpu else 0
+    before, began = len(trainer.capture_seconds), time.perf_counter()
+    for length in lengths:
+        trainer._backward(synthetic(max(1, tokens // length), length, trainer.config["tgt_vocab_size"], trainer.device))
+    found = {"shapes": len(lengths), "s": round(time.perf_counter() - began, 2)}
+    found["capture s"] = [round(took, 3) for took in trainer.capture_seconds[before:]]
+    return found | ({"GiB": round((free - torch.cuda.mem_get_info()[0]) / 2**30, 2)} if on_gpu else {})
