@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.gpu import verdicts
-from benchmarks.gpu.plan import parts_of
+from benchmarks.gpu.plan import Part, parts_of
 from benchmarks.gpu.records import FAILED, ROOT, Results, write_atomically
 from benchmarks.gpu.runner import Runner
 
@@ -48,14 +48,21 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--corpora", type=Path, help="with --pack: prepare the data from these, if --data has none")
     add("--wheels", type=Path, help="with --pack: take the wheels of this folder, and download none")
     options = parser.parse_args(argv)
-    chosen = [part for part in parts_of("cuda") if part.name.startswith(tuple(options.parts) or "")]
-    if not chosen:
+    if not chosen(options.parts, "cuda"):
         parser.error(f"--parts {' '.join(options.parts)}: there are {', '.join(p.name for p in parts_of('cuda'))}")
     if options.out and (options.out / "results.json").exists():
         parser.error(f"{options.out} has results; go on with --resume {options.out}")
     if options.resume and not (options.resume / "results.json").is_file():
         parser.error(f"{options.resume} has no results.json; begin with --out {options.resume}")
     return options
+
+
+def chosen(names: Sequence[str], device: str) -> list[Part]:
+    """List the parts with these names, or whose names begin so; all without names."""
+    parts = parts_of(device)
+    known = {part.name for part in parts}
+    exact, begins = set(names) & known, tuple(set(names) - known)
+    return [part for part in parts if not names or part.name in exact or part.name.startswith(begins)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else []
     )
     runner = Runner(results, device=device, data=options.data.absolute(), budget=options.budget, began=began, more=more)
-    wanted = [part for part in parts_of(device) if part.name.startswith(tuple(options.parts) or "")]
+    wanted = chosen(options.parts, device)
     # The page describes the machine of the last visit
     results.parts.pop("machine", None)
     complete = runner.run([part for part in parts_of(device) if part.name == "machine" or part in wanted])

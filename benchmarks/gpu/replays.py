@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import time
 from collections.abc import Callable
@@ -40,6 +41,8 @@ def run(job: Job) -> None:
         except RuntimeError as error:
             # The next model is worth having
             job.save(**{case: {"error": f"{type(error).__name__}: {str(error)[:300]}"}})
+        # A trainer's recordings refer to it
+        gc.collect()
         if job.on_gpu:
             torch.cuda.empty_cache()
 
