@@ -91,8 +91,13 @@ def _replay(trainer: ReplayedTrainer, job: Job) -> None:
     trainer.model.train()
     length = LENGTHS[0] if job.on_gpu else 6
     batches = itertools.repeat(synthetic_batch(trainer, _tokens(job), length))
-    trainer.warm_up(batches)
-    job.save(replayed={"length": length, **trainer.run(batches, seconds=2.0 if job.on_gpu else 0.1)})
+    try:
+        trainer.warm_up(batches)
+        found = trainer.run(batches, seconds=2.0 if job.on_gpu else 0.1)
+    except RuntimeError as error:
+        # They compile all the same
+        found = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
+    job.save(replayed={"length": length, **found})
 
 
 def _tokens(job: Job) -> int:

@@ -256,8 +256,8 @@ def _compiled_rows(results: Results, found: dict[str, Any]) -> Iterator[str]:
         ]
         yield " | ".join(cells) + " |"
     if replayed := found.get("replayed"):
-        rate = number(replayed["target_tokens_per_second"])
-        yield f"{replayed['length']} | replayed | {rate} | {_shares(results, replayed)} | | |"
+        rate, error = number(replayed.get("target_tokens_per_second")), _cell(replayed.get("error", ""))[:80]
+        yield f"{replayed['length']} | replayed | {rate} | {_shares(results, replayed)} | | {error} |"
 
 
 def _compiled(found: dict[str, Any]) -> str:
