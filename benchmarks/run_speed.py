@@ -70,7 +70,7 @@ class Training:
             self.model.bfloat16()
         trainer = read_section(TrainerSettings, run.config["trainer"], "trainer")
         prepare_for_training(self.model, trainer, compile=bool(run.results.get("compiled")))
-        self.window = trainer.accumulate
+        self.window = int(run.results.get("accumulate", trainer.accumulate))
         max_tokens = int(run.results["max_tokens"])
         self.batches = itertools.cycle(_batches(run, loaded.tokenizer, sentences, max_tokens))
 

@@ -69,15 +69,16 @@ def prepare(config: dict[str, Any]) -> None:
     for what, folder in data.folders.items():
         log.info("  %-24s%s (%s)", what, folder, _size(folder))
     sizes = ", ".join(f"{data.size(split):,} {split}" for split in data.splits)
-    log.info("%s pairs; %s", sizes, _batches(data, window=int(config["trainer"]["accumulate"])))
+    processes = read_sections(config).trainer.processes
+    log.info("%s pairs; %s", sizes, _batches(data, int(config["trainer"]["accumulate"]), processes))
 
 
-def _batches(data: PreparedData, *, window: int) -> str:
-    """Describe the batches of an epoch on one line; `window` is that of `TranslationDataModule`."""
+def _batches(data: PreparedData, window: int, processes: int) -> str:
+    """Describe the batches of an epoch on one line; for the arguments see `TranslationDataModule`."""
     # Imports Lightning, which is needed for this line of the log alone
     from seq2seq.training.datamodule import TranslationDataModule
 
-    batches = TranslationDataModule(data, window=window)
+    batches = TranslationDataModule(data, window=window, processes=processes)
     # max_tokens None is `auto`, which only the device of the training can measure
     if data.plan.max_tokens is not None:
         batches.describe()

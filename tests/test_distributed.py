@@ -86,6 +86,23 @@ def test_two_processes_are_one_that_accumulates(corpus, tmp_path, growing):
     assert [int(row["step"]) for row in rows if row["lr"]] == list(range(1, 10))
 
 
+@pytest.mark.slow
+def test_two_processes_share_the_tokens_of_an_update(corpus, tmp_path):
+    """One process makes the same updates, and goes on with what two have left."""
+    update = ("data.batch_tokens=600", "model.dropout=0", "model.attention_dropout=0", *GIVEN[1:])
+    process = start(corpus, tmp_path, "run=two", "trainer.max_steps=6", "data.max_tokens=300", *update)
+    given = (GIVEN[0], *update)
+    train(make_plan(toycorpus.settings(corpus, tmp_path, "run=one", "data.max_tokens=600", *given), mixer="x"))
+    shown, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, shown
+    assert state(tmp_path, "two")["global_step"] == 6
+    on = ("run=two", "resume=auto", "data.max_tokens=auto", *given)
+    train(make_plan(toycorpus.settings(corpus, tmp_path, *on), mixer="x"))
+    one, two = state(tmp_path, "one"), state(tmp_path, "two")
+    torch.testing.assert_close(two["state_dict"], one["state_dict"], atol=1e-5, rtol=1e-4)
+    assert two["train_sums"] == pytest.approx(one["train_sums"], rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("environment", "rank", "local_rank"),
     [
@@ -310,7 +327,7 @@ def test_as_many_sentences_an_update_is_the_same_run():
 def test_counts_of_batches_for_other_processes():
     counts = {"ready": 6, "started": 6, "processed": 6, "completed": 5}
     progress = {"current": dict(counts), "total": dict(counts)}
-    rescale(progress, 2 / 1, 2)
+    rescale(progress, (2, 1), 2)
     assert progress["current"] == {"ready": 12, "started": 12, "processed": 12, "completed": 11}
-    rescale(progress, 1 / 8, 1)
+    rescale(progress, (1, 8), 1)
     assert progress["current"]["processed"] == 1

@@ -11,6 +11,8 @@ from seq2seq.config.settings import Section, internal, keys, read_section, setti
 from seq2seq.config.tokenizer import VOCAB_SIZE
 from seq2seq.config.values import shown
 
+# Tokens of a micro-batch on a CPU under max_tokens=auto; a larger one is no faster there.
+CPU_MICRO_BATCH = 4096
 SPLITS = ("train", "valid", "test")
 # sacreBLEU's tokenizers by target language; others have that of `metrics.tokenize_for`.
 TOKENIZE = {"de": "13a", "en": "13a", "fr": "13a", "ro": "13a", "zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
@@ -100,8 +102,15 @@ class DataSettings(CorpusSettings):
     # 8 tokens: the smallest budget in which a pair of a few pieces fits
     max_tokens: int | str = setting(
         4096,
-        "budget of a micro-batch: rows * longest side, padding counted; auto: the most that a GPU's memory holds",
+        "budget of a micro-batch: rows * longest side, padding counted; auto, beside batch_tokens: the most that a "
+        f"GPU's memory holds, {CPU_MICRO_BATCH} on a CPU",
         words=("auto",),
+        least=8,
+    )
+    batch_tokens: int | None = setting(
+        None,
+        "budget of an update, over all devices, which max_tokens then only cuts into micro-batches; null: an update is "
+        "trainer.accumulate micro-batches on each device",
         least=8,
     )
     vocab_size: int = setting(
@@ -124,6 +133,14 @@ class DataSettings(CorpusSettings):
     lowercase: bool = setting(
         False, "compute the score of data.convention on lower-cased text", needs={"convention": CONVENTIONS}
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_tokens == "auto" and self.batch_tokens is None:
+            raise ValueError(
+                "data.max_tokens=auto sizes the micro-batches of a machine, and the recipe must say how many tokens an "
+                "update has: set data.batch_tokens, to 25000 for example"
+            )
 
 
 def corpus_settings(data: Mapping[str, Any]) -> CorpusSettings:

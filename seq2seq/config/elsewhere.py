@@ -9,7 +9,10 @@ from seq2seq.config.names import suggestion
 # By setting: the names that others have for it, in lower case and without separators (batch_size, batchSize).
 _OTHERS = {
     "optim.lr (model=<size> sets it for optim=muon and optim=anneal, as optim.peak_lr)": "lr learningrate rate maxlr",
-    "data.max_tokens, which counts tokens": "batch batchsize maxtokensperbatch trainbatchsize",
+    "data.max_tokens, which counts the tokens of a micro-batch": "batch batchsize maxtokensperbatch trainbatchsize "
+    "microbatchsize devicebatchsize perdevicetrainbatchsize",
+    "data.batch_tokens, which counts the tokens of an update": "globalbatchsize totalbatchsize effectivebatchsize "
+    "globalbatchtokens tokensperupdate updatetokens",
     "trainer.max_epochs": "epoch epochs numepochs numtrainepochs",
     "trainer.max_steps": "steps updates maxupdates numsteps trainsteps iterations",
     "trainer.max_time": "time maxhours timelimit",

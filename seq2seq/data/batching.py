@@ -17,6 +17,7 @@ from seq2seq.data.ragged import Ragged
 
 if TYPE_CHECKING:
     from seq2seq.data.multi_corpus import Mixture
+    from seq2seq.data.updates import UpdateCut
 
 
 class Batch(NamedTuple):
@@ -260,6 +261,8 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         window: Micro-batches of an update on each rank. A window on one rank is the same update as a micro-batch on
             each of `window` ranks: the number of batches is a multiple of window * world_size where there are enough
             sentences, of world_size in any case.
+        cut: Cuts updates, whose parts have `max_tokens`, into micro-batches, which are then the batches. None leaves
+            the parts whole, and an update is a window of them.
         mixture: Draws the rows of every epoch (None: each has every row once). Their lengths differ by epoch, but the
             number of batches is that of epoch 0: the fullest are halved, or the last ones, in random order, left out;
             in a mixture of two corpora with 196 batches that was two at most.
@@ -276,6 +279,7 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         rank: int = 0,
         world_size: int = 1,
         window: int = 1,
+        cut: UpdateCut | None = None,
         mixture: Mixture | None = None,
     ) -> None:
         if not 0 <= rank < world_size:
@@ -288,6 +292,7 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         self.rank = rank
         self.world_size = world_size
         self.window = window
+        self.cut = cut
         self.mixture = mixture
         self.epoch = 0
         self.start = 0  # batches that the next iteration skips
@@ -315,14 +320,18 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         if self._cached is None or self._cached[0] != self.epoch:
             batches = self._batches_of(self.epoch)
             # A mixture's later epochs have as many as its first
-            self._cached = (self.epoch, exactly(batches, self._count) if self.mixture and self.epoch else batches)
+            if self.mixture and self.epoch:
+                batches = exactly(batches, self._count)
+            if self.cut:
+                order = {"seed": self.seed, "epoch": self.epoch}
+                batches = self.cut.apply(batches, self.src_lengths, self.tgt_lengths, **order)
+            self._cached = (self.epoch, batches)
         return self._cached[1]
 
     @cached_property
     def _count(self) -> int:
-        """Batches of a mixture's first epoch, over all ranks."""
-        kept = self._cached
-        return len(kept[1] if kept and kept[0] == 0 else self._batches_of(0))
+        """Batches of a mixture's first epoch, over all ranks, before they are cut."""
+        return len(self._batches_of(0))
 
     def _batches_of(self, epoch: int) -> list[np.ndarray]:
         """Compute the batches of an epoch's rows, however many they are."""
@@ -335,6 +344,8 @@ class TokenBatchSampler(Sampler[np.ndarray]):
     def _token_batches(self, epoch: int, *lengths: np.ndarray) -> list[np.ndarray]:
         # Every rank computes all batches, and takes its share in `__iter__`: no communication
         options = {"max_tokens": self.max_tokens, "seed": self.seed, "epoch": epoch, "shuffle": self.shuffle}
+        if self.cut:
+            return token_batches(*lengths, **options, multiple_of=self.cut.parts)
         if self.window > 1:
             with contextlib.suppress(ValueError):  # too few sentences for whole windows
                 return token_batches(*lengths, **options, multiple_of=self.window * self.world_size)

@@ -14,6 +14,7 @@ from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.data.batching import longest_width
 from seq2seq.data.multi_corpus import Part, only_splits, parts_of
 from seq2seq.data.streaming import StreamSettings
+from seq2seq.data.updates import part_tokens
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,9 @@ class DataPlan:
         tgt: Target language.
         parts: The corpora to prepare; of a streamed corpus, its validation and test sets alone.
         stream: The training text that is read during training, if `data.streaming` is set.
-        max_tokens: Batch size in tokens, padding included; None until `data.max_tokens=auto` has been decided.
+        max_tokens: Tokens of a micro-batch, padding included; None until `data.max_tokens=auto` has been decided.
         auto: True if `data.max_tokens` is `auto`, decided or not.
+        batch_tokens: Tokens of an update, over all ranks; None if it is a number of micro-batches.
         tokenize: sacreBLEU's tokenizers by language, where they are not the usual ones.
     """
 
@@ -39,6 +41,7 @@ class DataPlan:
     stream: StreamSettings | None
     max_tokens: int | None
     auto: bool
+    batch_tokens: int | None
     num_proc: int
     num_workers: int
     temperature: float
@@ -71,12 +74,7 @@ class DataPlan:
             parts = (replace(parts[0], corpus=only_splits(parts[0].corpus, ("valid", "test"))),)
         # Symbols that the tokenizer is trained with; the streamed corpus has the tags of its part
         tags = [tag for part in parts for tag in part.tags]
-        # A trial step of the longest pair decides `auto`
         auto = settings.max_tokens == "auto"
-        if auto and stream and not stream.corpus.clean.max_length:
-            raise ValueError(
-                "data.max_tokens=auto needs the longest pair, which is unknown for a stream: set data.clean.max_length"
-            )
         return cls(
             src=settings.src,
             tgt=settings.tgt,
@@ -89,6 +87,7 @@ class DataPlan:
             # A number, as its field has no word but `auto`
             max_tokens=None if auto else int(settings.max_tokens),
             auto=auto,
+            batch_tokens=settings.batch_tokens,
             num_proc=settings.num_proc,
             num_workers=settings.num_workers,
             temperature=settings.temperature,
@@ -100,8 +99,13 @@ class DataPlan:
         """Return the same plan with a decided batch size."""
         return replace(self, max_tokens=max_tokens)
 
+    @property
+    def part_tokens(self) -> int:
+        """Tokens of a batch of sentences of similar length, which bounds a pair; a machine may cut it further."""
+        return part_tokens(self.batch_tokens) if self.batch_tokens else self.require_max_tokens()
+
     def require_max_tokens(self) -> int:
-        """Return the batch size in tokens; ValueError while `auto` has not been decided."""
+        """Return the size of a micro-batch in tokens; ValueError while `auto` has not been decided."""
         if self.max_tokens is None:
             raise ValueError("data.max_tokens=auto is decided by seq2seq.train alone: set data.max_tokens to a number")
         return self.max_tokens
@@ -112,12 +116,11 @@ class DataPlan:
         return (*self.parts, self.stream.part) if self.stream else self.parts
 
     @property
-    def longest_allowed(self) -> float:
-        """Length in tokens of the longest sentence allowed in training; infinite if the settings bound none."""
+    def longest_allowed(self) -> int:
+        """Length in tokens of the longest sentence allowed in training."""
         # The most permissive corpus decides; None bounds nothing
-        longest = max(part.corpus.clean.max_length or math.inf for part in self.all_parts)
-        # With `auto` the budget is chosen to fit the longest pair, not the other way round
-        return longest if self.auto else min(longest, longest_width(self.require_max_tokens()))
+        rules = [part.corpus.clean.max_length or math.inf for part in self.all_parts]
+        return int(min(max(rules), longest_width(self.part_tokens)))
 
     @property
     def target_languages(self) -> list[str]:

@@ -33,6 +33,7 @@ from seq2seq.data.subset import limited
 from seq2seq.data.swapped_sides import refuse_swapped
 from seq2seq.data.token_cache import Encoded, Encoder, read_ids, write_ids
 from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, train_tokenizer
+from seq2seq.data.updates import UpdateCut, part_tokens
 
 log = logging.getLogger(__name__)
 
@@ -91,26 +92,32 @@ class PreparedData:
         """Lengths in tokens of the longest training source and target; of a stream, the longest allowed."""
         if self.plan.stream:
             longest = self.plan.stream.corpus.clean.max_length
-            # Without a rule on length the budget bounds a pair
-            longest = longest or longest_width(self.plan.require_max_tokens())
-            return longest, longest
+            # The budget bounds a pair, too
+            longest = min(longest or math.inf, longest_width(self.plan.part_tokens))
+            return int(longest), int(longest)
         src, tgt = (int(side.max()) for side in self.split("train").room)
         # A batch has one width for the drawn segmentations of both sides.
         return (max(src, tgt), max(src, tgt)) if self.plan.tokenizer.sampling_alpha > 0 else (src, tgt)
 
     def with_max_tokens(self, max_tokens: int) -> PreparedData:
-        """Return the data for another batch size, without the pairs that are too long for it.
+        """Return the same pairs, cut into micro-batches of another size."""
+        return replace(self, plan=self.plan.with_max_tokens(max_tokens))
+
+    def cut(self, world_size: int = 1) -> UpdateCut | None:
+        """Return how updates are cut into micro-batches; None where these are what the settings count.
 
         Raises:
-            ValueError: No training pair fits.
+            ValueError: The longest pair exceeds a micro-batch.
         """
-        if max_tokens == self.plan.max_tokens:
-            return self
-        # Only pairs wider than the new budget make a difference to the splits
-        plan = self.plan.with_max_tokens(max_tokens)
-        if plan.stream or max(self.longest) <= longest_width(max_tokens):
-            return replace(self, plan=plan)
-        return prepare_corpora(plan, validate=False)  # from the cache
+        plan = self.plan
+        if plan.batch_tokens is None:
+            return None
+        batch, longest = plan.batch_tokens, max(self.longest)
+        # Each rank reads pairs of its own of a stream, and makes its share of an update of them
+        if plan.stream:
+            batch, world_size = _share(batch, world_size), 1
+            longest = min(longest, longest_width(part_tokens(batch)))
+        return UpdateCut.of(batch, max_tokens=plan.require_max_tokens(), longest=longest, world_size=world_size)
 
     def mixture(self) -> Mixture | None:
         """Return the sampling of several training corpora; None if an epoch has every pair once."""
@@ -124,15 +131,18 @@ class PreparedData:
         sizes = [len(part) for part in data.parts]
         return Mixture(sizes, weights=chosen, temperature=temperature, seed=self.plan.seed)
 
-    def stream(self, *, rank: int = 0, world_size: int = 1, src_multiple: int = 1) -> PairStream:
+    def stream(
+        self, *, rank: int = 0, world_size: int = 1, src_multiple: int = 1, cut: UpdateCut | None = None
+    ) -> PairStream:
         """Open the streamed training text of one rank."""
-        stream = self.plan.stream
+        stream, batch = self.plan.stream, self.plan.batch_tokens
         assert stream, "nothing is streamed"
         return PairStream(
             blocks=stream.blocks,
             encoder=Encoder(tokenizer=self.tokenizer, tags=self.tokenizer.tag_ids(stream.part.tags)),
             clean=stream.corpus.clean,
-            max_tokens=self.plan.require_max_tokens(),
+            max_tokens=part_tokens(_share(batch, world_size)) if batch else self.plan.require_max_tokens(),
+            cut=cut,
             shuffle_buffer=stream.shuffle_buffer,
             seed=self.plan.seed,
             rank=rank,
@@ -144,6 +154,11 @@ class PreparedData:
     def first_padding(self) -> float:
         """Share of padding in the first shuffle buffer of the stream."""
         return self.stream().first_padding()
+
+
+def _share(batch_tokens: int, world_size: int) -> int:
+    """Return the tokens of an update that each of several ranks reads, at least as many as the setting's least."""
+    return max(8, batch_tokens // world_size)
 
 
 def validate_corpora(plan: DataPlan) -> None:
@@ -392,8 +407,9 @@ def _open_split(
         rows=_rows_to_keep(src, tgt, part, corpus, plan) if split == "train" else None,
         tags=tokenizer.tag_ids(part.tags),
         sample_seed=plan.seed if sampling else None,
-        # A model may have positions for the longest pair that is allowed alone; with `auto` memory is measured by it
-        widest=None if plan.auto or plan.longest_allowed == math.inf else int(plan.longest_allowed),
+        # A model may have positions for the longest pair that is allowed alone; micro-batches are sized by the longest
+        # one that there is
+        widest=None if plan.batch_tokens else plan.longest_allowed,
     )
 
 
@@ -401,9 +417,7 @@ def _rows_to_keep(src: Ragged, tgt: Ragged, part: Part, corpus: Corpus, plan: Da
     """Apply the length rules, log the table of all cleaning, and return the remaining rows (None: all)."""
     text = corpus.splits["train"]
     clean = part.corpus.clean
-    # With `auto` still open, the settings' own rules apply alone
-    limit = _INT32 if plan.max_tokens is None else longest_width(plan.max_tokens)
-    masks = length_rules(src.lengths, tgt.lengths, settings=clean, max_tokens=limit)
+    masks = length_rules(src.lengths, tgt.lengths, settings=clean, max_tokens=longest_width(plan.part_tokens))
     # One table: rules on text, applied when the corpus was written, then those on lengths
     dropped = list(corpus.dropped)
     for rule, mask in masks.items():
@@ -419,8 +433,9 @@ def _rows_to_keep(src: Ragged, tgt: Ragged, part: Part, corpus: Corpus, plan: Da
         return None
     kept = np.flatnonzero(~drop)
     if kept.size == 0:
+        budget = f"data.batch_tokens={plan.batch_tokens}" if plan.batch_tokens else f"data.max_tokens={plan.max_tokens}"
         raise ValueError(
-            f"no training pair{_label('', part, plan)} is left: data.max_tokens={plan.max_tokens or 'auto'}, "
+            f"no training pair{_label('', part, plan)} is left: {budget}, "
             f"data.clean.max_length={clean.max_length} and length_ratio={clean.length_ratio} drop them all"
         )
     # 4 bytes a row where they suffice

@@ -22,6 +22,7 @@ from seq2seq.data.loading import open_split
 from seq2seq.data.multi_corpus import Part, only_splits
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.token_cache import Encoder
+from seq2seq.data.updates import UpdateCut
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +136,7 @@ class PairStream(IterableDataset):
         encoder: Makes ids of a block, with the corpus's tags.
         clean: Rules of cleaning; repeated pairs stay, whatever they say.
         max_tokens: Highest cost of a batch, as in `token_batches`.
+        cut: Cuts updates of such batches into micro-batches; None leaves them whole.
         shuffle_buffer: Pairs of a buffer.
         src_multiple: As in `collate`.
 
@@ -154,6 +156,7 @@ class PairStream(IterableDataset):
         rank: int = 0,
         world_size: int = 1,
         src_multiple: int = 1,
+        cut: UpdateCut | None = None,
     ) -> None:
         self.blocks = blocks
         self.encoder = encoder
@@ -165,6 +168,7 @@ class PairStream(IterableDataset):
         self.rank = rank
         self.world_size = world_size
         self.src_multiple = src_multiple
+        self.cut = cut
         self.start = 0  # batches that the next iteration skips
 
     def __iter__(self) -> Iterator[Batch | Packed]:
@@ -180,7 +184,9 @@ class PairStream(IterableDataset):
             src = buffer.src.select(rows)  # B rows
             tgt = buffer.tgt.select(rows)
             special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id}
-            batch = collate(src, tgt, buffer.positions[rows], **special, src_multiple=self.src_multiple)
+            # A row below 0 counts for nothing, see `updates.IDLE`
+            index = np.where(rows < 0, rows, buffer.positions[rows])
+            batch = collate(src, tgt, index, **special, src_multiple=self.src_multiple)
             # `get_worker_info` is None in the main process
             yield Packed.of(batch) if get_worker_info() else batch
 
@@ -199,27 +205,34 @@ class PairStream(IterableDataset):
     def _cut(self, buffer: _Buffer, number: int) -> list[np.ndarray]:
         # Another order for each buffer of each rank
         epoch = number * self.world_size + self.rank
-        return token_batches(
-            buffer.src.lengths, buffer.tgt.lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=epoch
-        )
+        lengths = buffer.src.lengths, buffer.tgt.lengths
+        parts = 1 if self.cut is None else self.cut.parts
+        order = {"seed": self.seed, "epoch": epoch}
+        batches = token_batches(*lengths, max_tokens=self.max_tokens, multiple_of=parts, **order)  # type: ignore[arg-type]
+        return self.cut.apply(batches, *lengths, **order) if self.cut else batches
 
     def _buffers(self) -> Iterator[_Buffer]:
-        """Collect this rank's pairs round after round, `shuffle_buffer` at a time (at a round's end perhaps fewer)."""
+        """Collect this rank's pairs round after round, `shuffle_buffer` at a time.
+
+        At the end of a round there are perhaps fewer; where they are cut into updates, they go into the next buffer.
+        """
+        blocks: list[_Buffer] = []
+        size = 0
         for number in itertools.count():
-            blocks: list[_Buffer] = []
-            size = 0
             empty = True
             for block in self._encoded(number):
                 blocks.append(block)
                 size += len(block.positions)
                 # A round without a single pair would repeat forever
-                empty = empty and not size
+                empty = empty and not len(block.positions)
                 if size >= self.shuffle_buffer:
                     yield _joined(blocks)
                     blocks = []
                     size = 0
-            if size:
+            if size and not self.cut:
                 yield _joined(blocks)
+                blocks = []
+                size = 0
             if empty:
                 raise ValueError(
                     "no training pair is left of the stream: check data.train, data.clean and data.max_tokens"

@@ -45,6 +45,7 @@ BUDGETS = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "train
 ROUNDING = ("trainer.compile",)
 # Settings that are younger than the names of runs: at their defaults they do not count, so that names stay.
 _YOUNGER = {
+    "data.batch_tokens": None,
     "trainer.bf16_residual": False,
     "trainer.accumulate_start": None,
     "trainer.accumulate_share": 0.5,
@@ -220,10 +221,14 @@ def config_hash(config: Mapping[str, Any]) -> str:
 def with_window(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of `config` whose trainer.accumulate and accumulate_start count micro-batches over all ranks.
 
-    One device with 8 micro-batches and 4 devices with 2 make the same updates, so they share a name and a group.
+    One device with 8 micro-batches and 4 devices with 2 make the same updates, so they share a name and a group. Where
+    data.batch_tokens sizes updates, the micro-batches are the machine's, and count for nothing.
     """
     result = copy.deepcopy(dict(config))
-    trainer = result.get("trainer", {})
+    trainer, data = result.get("trainer", {}), result.get("data", {})
+    if data.get("batch_tokens"):
+        data["max_tokens"] = None
+        return result
     for key in (each.partition(".")[2] for each in PER_PROCESS):
         if trainer.get(key):
             trainer[key] *= trainer.get("devices", 1) * trainer.get("nodes", 1)

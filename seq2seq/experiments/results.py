@@ -107,6 +107,9 @@ class RunResult:
         # What `auto` came to, so that `auto` and the same value spelled out are one setting
         values = {key: self.results.get(name) for key, name in _DECIDED.items()}
         values["data.corpus"] = self.fingerprint
+        # Of updates by tokens, micro-batches are the machine's
+        if self.config["data"].get("batch_tokens"):
+            del values["data.max_tokens"]
         decided = {key: value for key, value in values.items() if value is not None}
         return flat(with_window(self.config)) | decided
 

@@ -118,13 +118,12 @@ class Resumed(NamedTuple):
                 f"a new run from these weights with init_from={path}"
             )
         require_origin(payload, path)
-        max_tokens = payload[ORIGIN].get("max_tokens")
         now = present_settings(config)
         try:
             # Both under the present names and with all defaults, else an older run would always differ
             before = present_settings(payload[ORIGIN]["settings"])
             # Settings that alter the course of training: refused, or logged with force=true
-            changed = _changes(before, now, max_tokens)
+            changed = _changes(before, now)
         except (AttributeError, KeyError, TypeError, ValueError):  # a section that is none, a number that is a word
             raise StateError(path, f"{ORIGIN}.settings", "are not the settings of a run") from None
         if changed and not config["force"]:
@@ -146,7 +145,7 @@ class Resumed(NamedTuple):
             step=step,
             corpus=payload[ORIGIN]["corpus"],
             tokenizer=payload[checkpoint.KEY]["tokenizer"],
-            max_tokens=max_tokens,
+            max_tokens=payload[ORIGIN].get("max_tokens"),
             threads=payload[ORIGIN].get("threads"),
             continued=[
                 *(payload[ORIGIN].get("continued") or ()),
@@ -198,7 +197,7 @@ def _require_same_run(folder: RunFolder, *known: Mapping[str, Any]) -> None:
     """Raise ValueError if the run in `folder` has none of the `known` settings: a checkpoint would replace its own."""
     try:
         there = read_config(folder.config)
-        changed = [_changes(there, settings, None) for settings in known]
+        changed = [_changes(there, settings) for settings in known]
     except (OSError, ValueError) as error:
         changed = [[str(error)]]
     if all(changed):
@@ -208,11 +207,11 @@ def _require_same_run(folder: RunFolder, *known: Mapping[str, Any]) -> None:
         )
 
 
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any], max_tokens: int | None) -> list[str]:
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """List the settings whose change alters the course of training, as `<key> was <a> and is now <b>`."""
     free = (*HARMLESS, *BUDGETS, *ROUNDING)
-    # auto means what it came to, and the micro-batches of an update count over all ranks
-    first, second = (without(_decided(with_window(each), max_tokens), free) for each in (before, now))
+    # The micro-batches of an update count over all ranks
+    first, second = (without(with_window(each), free) for each in (before, now))
     # The number shown is a product, see `with_window`
     return [
         _change(f"{key} (times all processes)" if key in PER_PROCESS else key, a, b)
@@ -228,13 +227,6 @@ def _some(changed: Sequence[str]) -> str:
     """Join the first changes: with another mixer there are dozens."""
     more = len(changed) - _LISTED
     return "; ".join(changed[:_LISTED]) + (f"; and {more} more" if more > 0 else "")
-
-
-def _decided(config: dict[str, Any], max_tokens: int | None) -> dict[str, Any]:
-    """Return `config` with what data.max_tokens=auto came to, if that is known."""
-    data = config.get("data", {})
-    auto = max_tokens is not None and data.get("max_tokens") == "auto"
-    return {**config, "data": {**data, "max_tokens": max_tokens}} if auto else config
 
 
 def _another_run(path: Path, reason: str, *, forcible: bool = True) -> ValueError:

@@ -1,4 +1,4 @@
-"""`data.max_tokens=auto`: the largest micro-batch, in tokens, whose update fits the memory of a GPU."""
+"""`data.max_tokens=auto`: the largest micro-batch, in tokens, that fits the memory of a GPU."""
 
 from __future__ import annotations
 
@@ -34,35 +34,27 @@ _SHARE = 0.9
 _TOO_MANY = ("invalid configuration argument", "triton error [cuda]: invalid argument")
 
 
-def require_gpu(accelerator: str) -> None:
-    """Raise ValueError on a CPU, which has no memory of its own to fill."""
-    if accelerator != "gpu":
-        raise ValueError(
-            "data.max_tokens=auto fills the memory of a GPU, and this run is on a CPU: "
-            "set data.max_tokens to a number, 4096 for example"
-        )
-
-
 def largest_that_fits(
     fits: Callable[[int], bool], *, start: int = GRAIN, most: int = MOST, grain: int = GRAIN, tolerance: float = 0.05
 ) -> int:
     """Search for the largest number up to `most` that fits, to within `tolerance` of it; 0 if `start` does not.
 
-    Doubles while it fits, then bisects; every number is `start` plus a multiple of `grain`, or `most`. The answer has
-    itself been tried, also where `fits` is not monotone.
+    Tries `most` first, then doubles from `start` while it fits, then bisects; every number is `start` plus a multiple
+    of `grain`, or `most`. The answer has itself been tried, also where `fits` is not monotone.
     """
+    if fits(most):
+        return most
     if not fits(start):
         return 0
-    # Double: the bounds of the bisection. `most + grain` stands for a failure that was never tried.
-    fitting, failing = start, most + grain
-    while fitting < most:
-        doubled = min(2 * fitting, most)
-        if not fits(doubled):
-            failing = doubled
+    # Double: the bounds of the bisection.
+    fitting, failing = start, most
+    while 2 * fitting < most:
+        if not fits(2 * fitting):
+            failing = 2 * fitting
             break
-        fitting = doubled
+        fitting *= 2
     # Bisect, on the grid of `grain`; max(1, ...) keeps the step from being 0.
-    while failing - fitting > max(grain, tolerance * fitting) and fitting < most:
+    while failing - fitting > max(grain, tolerance * fitting):
         middle = fitting + max(1, (failing - fitting) // 2 // grain) * grain
         fitting, failing = (middle, failing) if fits(middle) else (fitting, middle)
     return fitting
@@ -164,6 +156,7 @@ def find_max_tokens(
     precision: str,
     copies: int = 0,
     src_multiple: int = 1,
+    most: int = MOST,
 ) -> int:
     """Find the most tokens that a task of `make_task` can be trained with on `device`; leave no trace of the search.
 
@@ -173,6 +166,7 @@ def find_max_tokens(
         precision: Lightning's name of it.
         copies: Further copies of the weights that the run will keep.
         src_multiple: The source is padded to a multiple of this.
+        most: More is not needed.
 
     Raises:
         TrainingFault: Not even the fewest fit.
@@ -181,7 +175,7 @@ def find_max_tokens(
     # Random state and memory limit are restored: the run's results do not depend on the search.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), limited(device):
         given = {"longest": longest, "device": device, "precision": precision, "copies": copies}
-        found, tried = _search(make_task, **given, src_multiple=src_multiple)
+        found, tried = _search(make_task, min(most, MOST), **given, src_multiple=src_multiple)
     _forget(device)
     if not found:
         raise TrainingFault(
@@ -195,7 +189,7 @@ def find_max_tokens(
     return found
 
 
-def _search(make_task: Callable[[], TranslationTask], **given: Any) -> tuple[int, int]:
+def _search(make_task: Callable[[], TranslationTask], most: int, **given: Any) -> tuple[int, int]:
     """Return the most tokens that fit, or 0, and how many sizes were tried; the task ends with this function."""
     try:
         rehearsal = Rehearsal(make_task(), **given)
@@ -204,7 +198,7 @@ def _search(make_task: Callable[[], TranslationTask], **given: Any) -> tuple[int
             raise
         # Weights and optimizer state alone are too large.
         return 0, 0
-    return largest_that_fits(rehearsal.fits), rehearsal.tried
+    return largest_that_fits(rehearsal.fits, start=min(GRAIN, most), most=most), rehearsal.tried
 
 
 @contextlib.contextmanager

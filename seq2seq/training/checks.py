@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,6 @@ from seq2seq.evaluation.metrics import check_tokenize, tokenize_for
 from seq2seq.evaluation.moses_bleu import check_convention
 from seq2seq.model import Seq2Seq
 from seq2seq.training import finetune
-from seq2seq.training.auto_batch_size import require_gpu
 from seq2seq.training.plan import RunPlan
 
 if TYPE_CHECKING:
@@ -85,25 +83,23 @@ def check_positions(plan: RunPlan, data: DataPlan) -> None:
     longest = data.longest_allowed
     named = ", ".join(f"{key}={n}" for key, n in bounds(plan.config, trust=plan.trust).items())
     otherwise = f"data.clean.max_length={longest_width(most)}, or sinusoidal positions and mixers without max_len"
-    if longest == math.inf:
-        raise ValueError(f"{named}, and data.max_tokens=auto bounds no sentence: set {otherwise}")
     if longest > longest_width(most):
-        needed = int(padded_width(int(longest)))
+        needed = int(padded_width(longest))
         raise ValueError(
             f"{named} is too few for training sentences of up to {longest} pieces, padded to {needed}; "
             f"set it to {needed} or more, or {otherwise}"
         )
 
 
-def decide_max_tokens(plan: RunPlan, data: DataPlan, resumed: Resumed | None, accelerator: str) -> DataPlan:
+def decide_max_tokens(plan: RunPlan, data: DataPlan, resumed: Resumed | None) -> DataPlan:
     """Keep the batch size that data.max_tokens=auto chose for an earlier part of the run, on any device.
 
     Raises:
-        ValueError: There is no GPU to measure, or the model is sharded.
+        ValueError: The model is sharded.
     """
     if not data.auto:
         return data
-    # Another size would change the order of the batches, and the position in it.
+    # Another size would change the random numbers of micro-batches.
     if resumed and resumed.max_tokens:
         return data.with_max_tokens(resumed.max_tokens)
     if plan.trainer.sharded:
@@ -111,5 +107,4 @@ def decide_max_tokens(plan: RunPlan, data: DataPlan, resumed: Resumed | None, ac
             "data.max_tokens=auto measures a whole model on each GPU, and trainer.strategy=fsdp has none: "
             "set data.max_tokens to a number"
         )
-    require_gpu(accelerator)
     return data

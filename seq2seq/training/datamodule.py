@@ -15,6 +15,7 @@ from seq2seq.data.dataset import BatchLoader, MixedPairs, PackedLoader
 from seq2seq.data.multi_corpus import Direction, directions
 from seq2seq.data.preparation import PreparedData
 from seq2seq.data.streaming import PairStream, StreamLoader
+from seq2seq.data.updates import UpdateCut
 from seq2seq.distributed import Agreement
 from seq2seq.evaluation.metrics import tokenize_for
 from seq2seq.inference.limits import GPU_TOKENS
@@ -28,13 +29,15 @@ class TranslationDataModule(LightningDataModule):
 
     Args:
         src_multiple: The width of a batch's source is a multiple of this.
-        window: Micro-batches of the largest update on each rank.
+        window: Micro-batches of the largest update on each rank; data.batch_tokens decides it where it is set.
+        processes: Ranks there will be.
     """
 
-    def __init__(self, prepared: PreparedData, *, src_multiple: int = 1, window: int = 1) -> None:
+    def __init__(self, prepared: PreparedData, *, src_multiple: int = 1, window: int = 1, processes: int = 1) -> None:
         super().__init__()
         self.src_multiple = src_multiple
-        self.window = window
+        self._window = window
+        self.processes = processes
         self.prepared = prepared
         self.epoch = 0
         self._train_sampler: TokenBatchSampler | None = None
@@ -63,6 +66,8 @@ class TranslationDataModule(LightningDataModule):
                 self._train_sampler = None
                 self._stream = None
                 self.describe()
+        if self.cut and self.trainer is not None:
+            self.trainer.accumulate_grad_batches = self.window
 
     def describe(self) -> None:
         """Log the share of padding and the number of batches."""
@@ -81,8 +86,21 @@ class TranslationDataModule(LightningDataModule):
 
     @property
     def max_tokens(self) -> int:
-        """Tokens of a batch, padding included."""
+        """Tokens of a micro-batch, padding included."""
         return self.prepared.plan.require_max_tokens()
+
+    @property
+    def cut(self) -> UpdateCut | None:
+        """The cut of updates into micro-batches; None where an update is a number of these."""
+        return self.prepared.cut(self.processes)
+
+    @property
+    def window(self) -> int:
+        """Micro-batches of the largest update on each rank."""
+        if (cut := self.cut) is None:
+            return self._window
+        # The cut of a stream is that of a rank's own share
+        return cut.micro_batches // (1 if self.streaming else self.processes)
 
     @property
     def padding_share(self) -> float:
@@ -190,7 +208,8 @@ class TranslationDataModule(LightningDataModule):
         rank, world_size = self._world()
         # As above: a stream skips what other ranks read.
         if self._stream is None or (self._stream.rank, self._stream.world_size) != (rank, world_size):
-            self._stream = self.prepared.stream(rank=rank, world_size=world_size, src_multiple=self.src_multiple)
+            ranks = {"rank": rank, "world_size": world_size}
+            self._stream = self.prepared.stream(**ranks, src_multiple=self.src_multiple, cut=self.cut)
         return self._stream
 
     def _sampler(self, split: str) -> TokenBatchSampler:
@@ -198,17 +217,19 @@ class TranslationDataModule(LightningDataModule):
         training = split == "train"
         rank, world_size = self._world()
         src, tgt = data.room
+        plan = self.prepared.plan
         return TokenBatchSampler(
             src_lengths=src,
             tgt_lengths=tgt,
             # Beams need memory of their own: at most what `translate` takes on a GPU.
-            max_tokens=self.max_tokens if training else min(self.max_tokens, GPU_TOKENS),
-            seed=self.prepared.plan.seed,
+            max_tokens=plan.part_tokens if training else min(self.max_tokens, GPU_TOKENS),
+            seed=plan.seed,
             shuffle=training,
             rank=rank,
             world_size=world_size,
             # A window on one rank is the same update as a micro-batch on each of as many ranks.
-            window=self.window if training else 1,
+            window=self._window if training else 1,
+            cut=self.cut if training else None,
             # Corpora with weights or a temperature are sampled; else every pair comes once an epoch.
             mixture=self.prepared.mixture() if training else None,
         )

@@ -20,11 +20,15 @@ class TrainingFault(Exception):  # noqa: N818 - shown as a fault, not as a mista
         self.details = details or {}
 
 
-def as_fault(error: BaseException, *, shape: Sequence[int] | None, max_tokens: int | None) -> TrainingFault | None:
+def as_fault(
+    error: BaseException, *, shape: Sequence[int] | None, max_tokens: int | None, batch_tokens: int | None = None
+) -> TrainingFault | None:
     """Return the fault to report for an error of the data or the machine, None for any other error.
 
     Args:
         shape: Sentences, source and target width of the last batch; None before there was one.
+        max_tokens: Tokens of a micro-batch.
+        batch_tokens: Tokens of an update, where micro-batches do not size it.
     """
     if is_out_of_memory(error):
         if not shape:
@@ -33,10 +37,10 @@ def as_fault(error: BaseException, *, shape: Sequence[int] | None, max_tokens: i
                 "other programs hold the memory; take a smaller one, more memory or another device, or end the others"
             )
         sentences, source, target = shape
+        update = "" if batch_tokens else " and raise trainer.accumulate as much"
         return TrainingFault(
             f"out of memory on a batch of {sentences} sentences, {source} + {target} pieces wide: lower "
-            f"data.max_tokens={max_tokens} and raise trainer.accumulate as much, or set "
-            "trainer.checkpoint_activations=true"
+            f"data.max_tokens={max_tokens}{update}, or set trainer.checkpoint_activations=true"
         )
     # A validation or the test of a run whose weights have grown without bound.
     if isinstance(error, FloatingPointError):

@@ -97,6 +97,12 @@ def make_plan(
             "optim.name=muon updates whole matrices, of which trainer.strategy=fsdp gives each process a part: set "
             "trainer.strategy=ddp, or optim.name=adam"
         )
+    trainer, batch = sections.trainer, sections.data.batch_tokens
+    if batch is not None and trainer.accumulate > 1:
+        raise ValueError(
+            f"trainer.accumulate={trainer.accumulate} counts micro-batches of an update, and data.batch_tokens={batch} "
+            "its tokens: set one of the two"
+        )
     start, resume = sections.run.init_from, sections.run.resume
     if start is not None and not os.path.exists(start) and resume in (None, "auto"):
         # The folder that `auto` looks in has a name that follows from the checkpoint

@@ -100,6 +100,7 @@ class Report:
             "parameters": sum(p.numel() for p in task.model.parameters()),
             "padding": round(self.data.padding_share, 4),
             "max_tokens": self.data.max_tokens,
+            "accumulate": trainer.accumulate_grad_batches,
             "precision": self.precision,
             "accelerator": self.accelerator,
             **_compilation(task),

@@ -17,6 +17,8 @@ from lightning.pytorch.loggers.logger import Logger
 
 from seq2seq import checkpoint, distributed, files
 from seq2seq.build import max_positions
+from seq2seq.config.data import CPU_MICRO_BATCH
+from seq2seq.data.batching import padded_width
 from seq2seq.data.preparation import PreparedData, prepare_corpora, validate_corpora
 from seq2seq.experiments.folder import RunFolder, translate_command
 from seq2seq.experiments.job_records import record_run
@@ -98,7 +100,7 @@ class Run:
         self.folder, last = resolve_resume(plan.run.resume, plan.folder, named=plan.run.run is not None)
         self._found = self.folder.version()
         self.resumed = Resumed.open(last, plan.config, self.folder) if last else None
-        self.data_plan = checks.decide_max_tokens(plan, data_plan, self.resumed, self.accelerator)
+        self.data_plan = checks.decide_max_tokens(plan, data_plan, self.resumed)
         self.src_multiple = hardware.src_multiple(self.accelerator, max_positions(plan.config, trust=plan.trust))
         self.trained = False
         self._batch_shape: Callable[[], Sequence[int] | None] = lambda: None  # for the message of a fault
@@ -196,7 +198,9 @@ class Run:
         if self.data_plan.max_tokens is None:  # auto, and no earlier part of the run decided it
             self.prepared = self.prepared.with_max_tokens(self._largest_batch())
             self.data_plan = self.prepared.plan
-        data = TranslationDataModule(self.prepared, src_multiple=self.src_multiple, window=self.plan.trainer.accumulate)
+        settings = self.plan.trainer
+        batches = {"window": settings.accumulate, "processes": settings.processes}
+        data = TranslationDataModule(self.prepared, src_multiple=self.src_multiple, **batches)
         data.describe()
         return data
 
@@ -213,12 +217,14 @@ class Run:
         return measure_threads(self._task, shape, precision=self.precision)
 
     def _largest_batch(self) -> int:
-        """Find the batch size for data.max_tokens=auto on this rank's device; the ranks agree when they meet."""
-        on_gpu = self.accelerator == "gpu"
+        """Find the micro-batch for data.max_tokens=auto on this rank's device; the ranks agree when they meet."""
+        if self.accelerator != "gpu":
+            return max(CPU_MICRO_BATCH, int(padded_width(max(self.prepared.longest))))
         return find_max_tokens(
             self._task,
             longest=self.prepared.longest,
-            device=torch.device("cuda", distributed.local_rank()) if on_gpu else torch.device("cpu"),
+            most=self.data_plan.part_tokens,
+            device=torch.device("cuda", distributed.local_rank()),
             precision=self.precision,
             # DDP's buckets of gradients, and the average of the weights.
             copies=(self.plan.trainer.processes > 1) + (self.plan.trainer.ema is not None),
@@ -248,7 +254,9 @@ class Run:
         if isinstance(error, Divergence):
             return error
         fault = error if isinstance(error, TrainingFault) else None
-        fault = fault or as_fault(error, shape=self._batch_shape(), max_tokens=self.data_plan.max_tokens)
+        plan = self.data_plan
+        budgets = {"max_tokens": plan.max_tokens, "batch_tokens": plan.batch_tokens}
+        fault = fault or as_fault(error, shape=self._batch_shape(), **budgets)
         if fault is None:
             return error
         if fault.details:

@@ -93,6 +93,9 @@ class TranslationTask(L.LightningModule):
         self.skipped.note(batch.index)  # to name its sentences if the gradient is not finite
         with record_function(FORWARD):
             sums = self.sum_losses(batch)
+        # A row alone may be an idle micro-batch, see `updates.IDLE`
+        if batch.src.shape[0] == 1:
+            sums = LossSums(*(torch.where(batch.index[0] < 0, 0, each) for each in sums))
         # Sums stay on the device: reading them here would wait for it at every micro-batch.
         loss = sums.loss.detach().double()
         # Filled on the device: a tensor made of a number of the host's is a copy that waits
@@ -226,10 +229,15 @@ class TranslationTask(L.LightningModule):
         # `processed`, not `completed`, which lags by one in the hook that saves.
         epoch = loops["epoch_progress"]["current"]["processed"]
         progress = loops["epoch_loop.batch_progress"]
-        # Other ranks share an epoch's batches differently: turn the position into theirs.
-        if checkpoint["processes"] != self.trainer.world_size:
+        # Other ranks, and other micro-batches of the same updates, share an epoch differently: turn the position into
+        # theirs.
+        window, ranks = self.trainer.accumulate_grad_batches, self.trainer.world_size
+        if checkpoint["processes"] != ranks:
             self._data.refuse_rescaling(checkpoint["processes"])
-            rescale(progress, checkpoint["processes"] / self.trainer.world_size, self.trainer.accumulate_grad_batches)
+        if self._data.cut:
+            rescale(progress, (window, checkpoint["accumulated"]), window)
+        elif checkpoint["processes"] != ranks:
+            rescale(progress, (checkpoint["processes"], ranks), window)
         batches = progress["current"]
         # Lightning begins the next epoch by itself if the checkpoint was made in the last batch's hook; if it was made
         # after that, it asks for one batch more, and must find the epoch at its end.
@@ -239,9 +247,10 @@ class TranslationTask(L.LightningModule):
 
 
 def window_state(trainer: L.Trainer, budget: Budget | None) -> dict[str, Any]:
-    """Return the number of ranks, and whether the batch has grown, for a checkpoint."""
-    grown = budget is not None and trainer.accumulate_grad_batches > budget.settings.first_window
-    return {"processes": trainer.world_size, "grown": grown}
+    """Return the number of ranks, the micro-batches of an update, and whether these have grown, for a checkpoint."""
+    window = trainer.accumulate_grad_batches
+    grown = budget is not None and bool(budget.settings.accumulate_start) and window > budget.settings.first_window
+    return {"processes": trainer.world_size, "accumulated": window, "grown": grown}
 
 
 def restore_window(trainer: L.Trainer, checkpoint: Mapping[str, Any], budget: Budget | None) -> None:
@@ -253,11 +262,12 @@ def restore_window(trainer: L.Trainer, checkpoint: Mapping[str, Any], budget: Bu
             trainer.accumulate_grad_batches = budget.settings.accumulate
 
 
-def rescale(progress: dict[str, Any], factor: float, window: int) -> None:
-    """Turn a rank's counts of batches into those of as many batches over other ranks, in whole windows; in place."""
+def rescale(progress: dict[str, Any], ratio: tuple[int, int], window: int) -> None:
+    """Multiply a rank's counts of batches by a ratio, in whole windows; in place."""
+    new, old = ratio
     for counts in (progress["current"], progress["total"]):
         # Rounded down to a whole window: an update is never resumed in its middle.
-        processed = int(counts["processed"] * factor) // window * window
+        processed = counts["processed"] * new // old // window * window
         lag = counts["processed"] - counts["completed"]
         # The lag of `completed` says in which hook the checkpoint was made; `on_load_checkpoint` reads it.
         counts |= {"ready": processed, "started": processed, "processed": processed, "completed": processed - lag}

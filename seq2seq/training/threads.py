@@ -142,7 +142,8 @@ def typical_shape(prepared: PreparedData) -> tuple[int, int, int]:
         data = prepared.split("train")
         lengths = [int(np.median(side)) for side in (data.src_lengths, data.tgt_lengths)]
     src, tgt = (int(padded_width(max(1, length))) for length in lengths)
-    return max(1, prepared.plan.require_max_tokens() // max(src, tgt)), src, tgt
+    tokens = min(prepared.plan.require_max_tokens(), prepared.plan.part_tokens)
+    return max(1, tokens // max(src, tgt)), src, tgt
 
 
 def _seconds(update: Callable[[], object], count: int, *, least: float) -> float:

@@ -108,7 +108,7 @@ def test_what_a_published_score_averages_is_kept(name, count, steps):
 def test_values_of_the_recipes():
     """Values that are easily lost on the way through three files."""
     wmt, french, chinese = (settings(f"{pair}_dynamicconv") for pair in ("wmt16_en_de", "wmt14_en_fr", "wmt17_zh_en"))
-    assert wmt["data"]["max_tokens"] * wmt["trainer"]["accumulate"] == 458_752
+    assert (wmt["data"]["batch_tokens"], wmt["trainer"]["accumulate"]) == (458_752, 1)
     assert [c["model"]["dropout"] for c in (wmt, french, chinese)] == [0.3, 0.1, 0.2]
     assert [c["model"]["weight_dropout"] for c in (wmt, french, chinese)] == [0.1, 0.1, 0.2]
     assert [c["mixer"]["encoder"]["weight_dropout"] for c in (wmt, french, chinese)] == [0.1, 0.1, 0.2]
@@ -116,7 +116,7 @@ def test_values_of_the_recipes():
     assert [c["search"]["length_penalty"] for c in (wmt, french)] == [0.5, 0.9]
     assert [c["trainer"]["max_steps"] for c in (wmt, french)] == [30_000, 80_000]
     iwslt = settings("iwslt14_de_en_dynamicconv")
-    assert (iwslt["data"]["max_tokens"], iwslt["optim"]["lr"], iwslt["optim"]["weight_decay"]) == (4000, 5e-4, 1e-4)
+    assert (iwslt["data"]["batch_tokens"], iwslt["optim"]["lr"], iwslt["optim"]["weight_decay"]) == (4000, 5e-4, 1e-4)
     assert not iwslt["mixer"]["encoder"]["glu"]
     assert not iwslt["mixer"]["decoder"]["glu"]
 

@@ -298,8 +298,6 @@ def test_a_cache_deleted_while_it_is_used_is_still_read(corpus, cache, tmp_path)
     assert len(prepared.references("test")) == 20
     data = prepared.split("train")
     assert int(data.ids([0, 1])[0].ids[0]) >= 0
-    # Another budget drops longer pairs, for which the cache is read again
-    assert prepared.with_max_tokens(max(prepared.longest) - 1).size("train") < prepared.size("train")
 
 
 @pytest.mark.slow

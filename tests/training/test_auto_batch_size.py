@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from seq2seq import checkpoint
 from seq2seq.build import build_model
+from seq2seq.config.data import CPU_MICRO_BATCH
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.search import SearchSettings
 from seq2seq.data.batching import aligned, padded_width, token_batches
@@ -63,7 +64,7 @@ def test_the_search_finds_the_largest_but_for_its_tolerance(limit, start, most):
     assert len(tried) == len(set(tried)) <= 20
     assert all(number % 256 == 0 and number <= most for number in tried)
     if limit < start:
-        assert (found, tried) == (0, [start])
+        assert (found, tried) == (0, [most, start])
     else:
         assert found in tried
         assert found <= best
@@ -196,16 +197,21 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch):
 
 
 def auto(corpus: Path, folder: Path, *overrides: str) -> dict[str, Any]:
-    return toycorpus.settings(corpus, folder, "data.max_tokens=auto", *overrides)
+    return toycorpus.settings(corpus, folder, "data.max_tokens=auto", "data.batch_tokens=600", *overrides)
 
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search runs on a CPU, where `memory` limits it."""
-    monkeypatch.setattr("seq2seq.training.checks.require_gpu", lambda accelerator: None)
+
+    def search(run: Run) -> int:
+        longest, most = run.prepared.longest, run.data_plan.part_tokens
+        return find_max_tokens(run._task, longest=longest, device=CPU, precision=run.precision, most=most)
+
+    monkeypatch.setattr(Run, "_largest_batch", search)
 
 
-def test_a_model_in_parts_has_no_whole_to_measure(corpus, tmp_path, as_on_a_gpu):
+def test_a_model_in_parts_has_no_whole_to_measure(corpus, tmp_path):
     with pytest.raises(ValueError, match=r"trainer\.strategy=fsdp has none: set data\.max_tokens to a number"):
         Run(
             make_plan(
@@ -221,16 +227,23 @@ def test_muon_has_no_whole_matrices_in_a_model_in_parts(corpus, tmp_path):
         make_plan(settings, mixer="transformer")
 
 
+def test_a_micro_batch_alone_does_not_say_how_large_an_update_is(corpus, tmp_path):
+    settings = toycorpus.settings(corpus, tmp_path, "data.max_tokens=auto")
+    with pytest.raises(ValueError, match=r"set data\.batch_tokens"):
+        make_plan(settings, mixer="transformer")
+
+
 def test_a_cpu_has_no_memory_to_fill(corpus, tmp_path):
-    with pytest.raises(ValueError, match=r"this run is on a CPU: set data\.max_tokens to a number"):
-        Run(make_plan(auto(corpus, tmp_path), mixer="transformer"))
-    assert not (tmp_path / "runs").exists()
+    run = Run(make_plan(auto(corpus, tmp_path, "trainer.max_steps=1", "trainer.test=false"), mixer="transformer"))
+    run.execute()
+    assert run.data.max_tokens == CPU_MICRO_BATCH
+    assert run.data.window == 1
 
 
 @pytest.mark.slow
 def test_a_run_is_the_one_with_the_number_that_was_found(corpus, tmp_path, memory, as_on_a_gpu):
     """Bit for bit; and resumed on any device, it looks for no other number."""
-    more = ("trainer.accumulate=2", "trainer.ema=0.9", "trainer.test=false", "model.dropout=0.2")
+    more = ("data.batch_tokens=600", "trainer.ema=0.9", "trainer.test=false", "model.dropout=0.2")
     memory(300 * 400)  # logits, of 300 pieces
     found = Run(make_plan(auto(corpus, tmp_path, "run=auto", *more), mixer="transformer"))
     found.execute()
@@ -266,16 +279,17 @@ def test_a_resumed_run_keeps_its_number_however_it_is_given(corpus, tmp_path, me
     monkeypatch.undo()  # a CPU again, which may go on with what a GPU began
     resumed = Run(make_plan(auto(corpus, tmp_path, "run=it", "resume=auto"), mixer="transformer"))
     assert resumed.data_plan.max_tokens == size
-    same = toycorpus.settings(corpus, tmp_path, f"data.max_tokens={size}")
-    assert Resumed.open(first.folder.last, same, first.folder).max_tokens == size
-    other = toycorpus.settings(corpus, tmp_path, f"data.max_tokens={size + 8}")
-    with pytest.raises(ValueError, match=rf"data\.max_tokens was {size} and is now {size + 8}"):
-        Resumed.open(first.folder.last, other, first.folder)
+    # The machine's own: any number goes on
+    other = auto(corpus, tmp_path, f"data.max_tokens={size + 8}")
+    assert Resumed.open(first.folder.last, other, first.folder).max_tokens == size
+    update = auto(corpus, tmp_path, "data.batch_tokens=601")
+    with pytest.raises(ValueError, match=r"data\.batch_tokens was 600 and is now 601"):
+        Resumed.open(first.folder.last, update, first.folder)
 
 
 def test_learned_positions_must_know_the_longest_sentence(corpus, tmp_path):
     given = ("model.positions=learned", "model.max_len=64")
-    with pytest.raises(ValueError, match=r"auto bounds no sentence: set data\.clean\.max_length=64"):
+    with pytest.raises(ValueError, match=r"of up to 600 pieces.* data\.clean\.max_length=64"):
         Run(make_plan(auto(corpus, tmp_path, "data.clean.max_length=null", *given), mixer="transformer"))
     with pytest.raises(ValueError, match=r"of up to 65 pieces"):
         Run(make_plan(auto(corpus, tmp_path, "data.clean.max_length=65", *given), mixer="transformer"))
@@ -290,30 +304,23 @@ def data_plan(corpus: Path, max_tokens: int | str, *overrides: str) -> DataPlan:
     return DataPlan.from_mapping(config["data"], tokenizer=config["tokenizer"], seed=1, cache_dir=cache)
 
 
-@pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("size", [16, 512])
-def test_data_follow_the_budget_whenever_it_is_decided(corpus, size, before):
-    """16 pieces drop long pairs, which were there while nothing was decided."""
-    plain, auto = prepare_corpora(data_plan(corpus, size)), data_plan(corpus, "auto")
-    if before:
-        made = prepare_corpora(auto.with_max_tokens(size))
-    else:
-        undecided = prepare_corpora(auto)
-        assert undecided.size("train") == 240
-        with pytest.raises(ValueError, match=r"set data\.max_tokens to a number"):
-            TranslationDataModule(undecided).train_dataloader()
-        made = undecided.with_max_tokens(size)
-    assert made.longest == plain.longest
-    assert made.size("train") == plain.size("train")
-    assert (made.size("train") < 240) == (size == 16)
-    loaders = [TranslationDataModule(each).train_dataloader() for each in (plain, made)]
-    batches = [[batch.index.tolist() for batch in loader] for loader in loaders]
-    assert batches[0] == batches[1]
+@pytest.mark.parametrize("size", [48, 512])
+def test_pairs_do_not_depend_on_the_micro_batch(corpus, size):
+    undecided = prepare_corpora(data_plan(corpus, "auto", "data.batch_tokens=512"))
+    plain = prepare_corpora(data_plan(corpus, 512))
+    assert undecided.longest == plain.longest
+    with pytest.raises(ValueError, match=r"set data\.max_tokens to a number"):
+        TranslationDataModule(undecided).train_dataloader()
+    made = TranslationDataModule(undecided.with_max_tokens(size))
+    rows = [row for batch in made.train_dataloader() for row in batch.index.tolist()]
+    assert sorted(row for row in rows if row >= 0) == list(range(plain.size("train")))
+    assert (made.window > 1) == (size == 48)
 
 
 def test_either_side_may_be_cut_as_long_as_the_other(corpus):
     plain = prepare_corpora(data_plan(corpus, 512))
-    measured = prepare_corpora(data_plan(corpus, "auto", "tokenizer.sampling_alpha=0.1"))
+    sampled = ("data.batch_tokens=512", "tokenizer.sampling_alpha=0.1")
+    measured = prepare_corpora(data_plan(corpus, "auto", *sampled))
     assert measured.longest == (max(plain.longest),) * 2
     # A budget that is given bounds a batch by itself, and leaves room for draws of the longest
     given = prepare_corpora(data_plan(corpus, 512, "tokenizer.sampling_alpha=0.1"))
@@ -324,16 +331,11 @@ def test_either_side_may_be_cut_as_long_as_the_other(corpus):
         assert widest <= made.longest[0]
 
 
-def test_a_stream_must_say_how_long_a_pair_may_be(corpus):
-    stream = ("data.streaming=true", "data.clean.max_length=null")
-    with pytest.raises(ValueError, match=r"which is unknown for a stream: set data\.clean\.max_length"):
-        data_plan(corpus, "auto", *stream)
-    plain, auto = (prepare_corpora(data_plan(corpus, size, stream[0])) for size in (256, "auto"))
-    assert auto.longest == (250, 250)
-    modules = [TranslationDataModule(each) for each in (plain, auto.with_max_tokens(256))]
-    assert modules[0].padding_share == modules[1].padding_share
-    first, second = (next(iter(each.train_dataloader())) for each in modules)
-    assert first.index.tolist() == second.index.tolist()
+def test_the_budget_of_an_update_bounds_the_pairs_of_a_stream(corpus):
+    stream = ("data.streaming=true", "data.batch_tokens=256")
+    for rule, longest in (("250", 250), ("null", 256)):
+        made = prepare_corpora(data_plan(corpus, "auto", *stream, f"data.clean.max_length={rule}"))
+        assert made.longest == (longest, longest)
 
 
 def test_the_budget_of_translation_is_bounded(corpus):
@@ -350,9 +352,8 @@ def test_preparing_needs_no_number(corpus, tmp_path, caplog):
 
 SCRIPT = """
 import os
-from seq2seq.training import auto_batch_size
-auto_batch_size.require_gpu = lambda accelerator: None
-auto_batch_size.find_max_tokens = lambda *parts, **more: 256 if os.environ.get("LOCAL_RANK") == "1" else 512
+from seq2seq.training.run import Run
+Run._largest_batch = lambda run: 256 if os.environ.get("LOCAL_RANK") == "1" else 512
 from seq2seq.train import main
 main()
 """
@@ -364,13 +365,16 @@ def test_processes_take_the_least(corpus, tmp_path):
     script = tmp_path / "of_two_sizes.py"
     script.write_text(SCRIPT)
     short = ("trainer.test=false", "trainer.max_steps=1")
-    words = toycorpus.words(corpus, tmp_path, "data.max_tokens=auto", "trainer.devices=2", "run=two", *short)
+    data = ("data.max_tokens=auto", "data.batch_tokens=2000")
+    words = toycorpus.words(corpus, tmp_path, *data, "trainer.devices=2", "run=two", *short)
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(auto_batch_size.__file__).parents[2])}
     command = [sys.executable, str(script), *words]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     folder = tmp_path / "runs" / "two"
-    assert json.loads((folder / "results.json").read_text())["max_tokens"] == 256
+    found = json.loads((folder / "results.json").read_text())
+    # 2,000 tokens over two devices of 256 each
+    assert (found["max_tokens"], found["accumulate"]) == (256, 5)
     assert checkpoint.read(folder / "checkpoints" / "last.ckpt")["run"]["max_tokens"] == 256
 
 

@@ -1,0 +1,106 @@
+"""Updates of as many tokens as the recipe says (`data.batch_tokens`), cut into micro-batches that the machine can take.
+
+An update consists of parts, each a batch of `token_batches`: sentences of similar length. The parts of an epoch are
+ranked by width and shared out in strata, so that every update has short, middle and long sentences in the same
+proportions. All of that depends on the text, the seed and the tokens of an update alone. The machine (the memory
+of a device, the number of devices) decides only into how many micro-batches each part is cut.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from seq2seq.data.batching import padded_width
+
+# Tokens of a part, up to which a batch of one length is an update of its own, and most parts of an update: beyond, the
+# parts grow, so that a GPU has micro-batches of a size that keeps it busy.
+_PART, _MOST_PARTS = 1 << 14, 8
+# Rows of a micro-batch that counts for nothing, whatever row of the text it has.
+IDLE = np.array([-1])
+
+
+def part_tokens(batch_tokens: int) -> int:
+    """Return the budget of a part of an update: rows * longest side, padding counted."""
+    return batch_tokens // _parts(batch_tokens)
+
+
+def _parts(batch_tokens: int) -> int:
+    return min(_MOST_PARTS, max(1, batch_tokens // _PART))
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdateCut:
+    """Number of parts of an update, and of micro-batches that each part is cut into, over all ranks."""
+
+    parts: int
+    cuts: int
+
+    @classmethod
+    def of(cls, batch_tokens: int, *, max_tokens: int, longest: int, world_size: int = 1) -> UpdateCut:
+        """Choose the fewest micro-batches of at most `max_tokens`, equally many for each rank.
+
+        Args:
+            batch_tokens: Budget of an update.
+            max_tokens: Budget of a micro-batch: rows * longest side, padding counted.
+            longest: Tokens of the longest side of a pair.
+
+        Raises:
+            ValueError: The longest pair alone exceeds `max_tokens`.
+        """
+        widest = int(padded_width(max(1, longest)))
+        if widest > max_tokens:
+            raise ValueError(
+                f"data.max_tokens={max_tokens} is below the longest training pair, {longest} pieces, padded to "
+                f"{widest}: raise data.max_tokens, or lower data.clean.max_length"
+            )
+        widths = np.unique(padded_width(np.arange(1, longest + 1)))
+        # A part of width w has at most this many rows, and a micro-batch room for as many
+        rows, room = part_tokens(batch_tokens) // widths, max_tokens // widths
+        parts = _parts(batch_tokens)
+        cuts = max(1, int((-(-rows // room)).max()))
+        while parts * cuts % world_size:
+            cuts += 1
+        return cls(parts, cuts)
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of an update over all ranks."""
+        return self.parts * self.cuts
+
+    def apply(
+        self, parts: Sequence[np.ndarray], src_lengths: np.ndarray, tgt_lengths: np.ndarray, *, seed: int, epoch: int
+    ) -> list[np.ndarray]:
+        """Group parts, in random order, into updates, and cut these into micro-batches.
+
+        Args:
+            parts: Rows of each part, sorted by width; their number divides by `self.parts`.
+            src_lengths: (N,) tokens of the sources.
+            tgt_lengths: (N,) tokens of the targets.
+
+        Returns:
+            The rows of each micro-batch; as many as `micro_batches` make an update. Some may be IDLE.
+        """
+        cut: list[np.ndarray] = []
+        for update in self._updates(parts, src_lengths, tgt_lengths, np.random.default_rng([seed, epoch, 1])):
+            pieces = [piece for part in update for piece in np.array_split(part, min(self.cuts, len(part)))]
+            # Long sentences may be fewer than there are micro-batches; all ranks have equally many of these
+            cut += [*pieces, *[IDLE] * (self.micro_batches - len(pieces))]
+        return cut
+
+    def _updates(
+        self,
+        parts: Sequence[np.ndarray],
+        src_lengths: np.ndarray,
+        tgt_lengths: np.ndarray,
+        rng: np.random.Generator,
+    ) -> list[list[np.ndarray]]:
+        """Take a part of each stratum for every update."""
+        if self.parts == 1:
+            return [[part] for part in parts]
+        widths = [int(padded_width(max(src_lengths[part].max(), tgt_lengths[part].max()))) for part in parts]
+        strata = np.argsort(widths, kind="stable").reshape(self.parts, -1)  # (parts, updates)
+        drawn = rng.permuted(strata, axis=1).T.tolist()
+        return [[parts[i] for i in update] for update in drawn]
