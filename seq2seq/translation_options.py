@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from seq2seq.cli import UsageError, nonempty, number, option_name, positive, whole_number
 from seq2seq.config.search import KEPT, SearchSettings
 from seq2seq.config.settings import keys, require_used
-from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE, MOST_SOURCE, MOST_THREADS
+from seq2seq.inference.limits import CPU_TOKENS, DTYPES, LONGEST_SOURCE, MOST_SOURCE, MOST_THREADS
 
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator
@@ -48,7 +48,7 @@ def add_model_options(parser: argparse._ActionsContainer) -> None:
         if name in KEPT:
             text = f"{_SEARCH_HELP.get(name, field.metadata['help'])} (default: the run's)"
             add(option_name(name), help=text, **value_of(SearchSettings, name))
-    text = f"source pieces in a batch, padding counted ({CPU_TOKENS} on a CPU, {GPU_TOKENS} on a GPU)"
+    text = f"source pieces in a batch, padding counted ({CPU_TOKENS} on a CPU, as many as memory holds on a GPU)"
     add("--max-tokens", type=positive, metavar="N", help=text)
     text = f"longest source line in pieces ({LONGEST_SOURCE})"
     add("--max-len", type=whole_number(1, MOST_SOURCE), default=LONGEST_SOURCE, metavar="N", help=text)

@@ -14,12 +14,11 @@ import torch
 from composed import BOS, EOS, PAD, PRESETS, VOCAB, tiny
 from recorded_steps import PretendedGPU, TwinRecorder
 
-import seq2seq.inference.translator
 import seq2seq.search.graphs
 from seq2seq.config.search import SearchSettings
 from seq2seq.inference.translator import Translator
 from seq2seq.search import Constrained, Drawn, Ensemble, Graphs, NotFiniteScoresError, Source, Specials, search_stream
-from seq2seq.search.graphs import cuda_graphs
+from seq2seq.search.graphs import choose_graphs, cuda_graphs
 from seq2seq.search.rows import OpenHypotheses, Rows
 from seq2seq.state import Ancestry, ancestries
 
@@ -247,7 +246,7 @@ def test_a_cpu_has_no_graphs(tmp_path):
     [("cpu", None, False), ("cpu", False, False), ("cuda", None, True), ("cuda:1", True, True), ("cuda", False, False)],
 )
 def test_a_gpu_has_graphs_by_default(device, asked, captures):
-    graphs = seq2seq.inference.translator._graphs(device, asked)
+    graphs = choose_graphs(torch.device(device), asked)
     assert (graphs is not None) == captures
     assert graphs is None or graphs.quiet == (asked is None)
 

@@ -21,6 +21,7 @@ from seq2seq.config.values import shown
 from seq2seq.data.languages import target_languages, target_tags
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.faults import first_line
+from seq2seq.inference.batch_rows import most_rows, search_rows
 from seq2seq.inference.encoding import Note as Note
 from seq2seq.inference.encoding import encode_parts, halves
 from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE, MOST_PARTS
@@ -40,13 +41,11 @@ from seq2seq.inference.search_jobs import (
 from seq2seq.inference.shortlist import Shortlist
 from seq2seq.model import Seq2Seq
 from seq2seq.search import Ensemble, Graphs, Hypothesis, Specials, models_of, search, search_stream
-from seq2seq.search.graphs import cuda_graphs as on_gpu
+from seq2seq.search.graphs import choose_graphs
 
 log = logging.getLogger(__name__)
 
-_STEP_NUMBERS = 1 << 28  # that a step of a search computes, 1 GiB in float32; wide beams get smaller batches
 _GPU = re.compile(r"cuda(?::(0|[1-9][0-9]*))?")  # cuda, cuda:0, cuda:1, ...
-_SLOTS = 512  # of attention's cache that a hypothesis reads for each of its beam: 64 positions, 8 heads
 
 
 class Candidate(NamedTuple):
@@ -63,7 +62,7 @@ class Translator:
         model: In evaluation mode, on `device`.
         meta: The `seq2seq` entry of the checkpoint.
         settings: Search settings; `max_len` is the model's number of positions.
-        max_tokens: Source pieces in a batch, padding counted.
+        max_tokens: Source pieces in a batch, padding counted (default: by device, on a GPU as many as memory holds).
         max_len: Source pieces of a line, its tags and end of sentence counted; a longer one is translated in parts.
         tgt_lang: Target language (default: the one that the checkpoint names first).
         tags: Ids before every source, which ask for it.
@@ -79,7 +78,7 @@ class Translator:
         meta: dict[str, Any],
         settings: SearchSettings,
         device: str | torch.device = "cpu",
-        max_tokens: int = CPU_TOKENS,
+        max_tokens: int | None = None,
         max_len: int = LONGEST_SOURCE,
         tgt_lang: str | None = None,
         tags: Sequence[int] = (),
@@ -91,7 +90,9 @@ class Translator:
         self.meta = meta
         self.settings = settings
         self.device = device
-        self.max_tokens = max_tokens
+        gpu = torch.device(device).type == "cuda"
+        self.max_tokens = max_tokens or (GPU_TOKENS if gpu else CPU_TOKENS)
+        self.by_memory = gpu and max_tokens is None
         self.max_len = max_len
         self.tgt_lang = tgt_lang or str(meta["tgt_lang"])
         self.tags = list(tags)
@@ -122,7 +123,7 @@ class Translator:
             device: cpu, cuda, cuda:N, or auto for a GPU if there is one.
             dtype: Number format of the weights, one of DTYPES (default: float32 on a CPU, bfloat16 on a GPU).
             trust: Packages, besides seq2seq, whose mixers the checkpoint may name.
-            max_tokens: Source pieces in a batch, padding counted (default: by device).
+            max_tokens: Source pieces in a batch, padding counted (default: as above).
             tgt_lang: Target language, of a checkpoint that has several (default: the one it names first).
             ensemble: Further checkpoints with the same tokenizer, of any mixers, whose probabilities are averaged.
             shortlist: File of `python -m seq2seq.shortlist`, whose pieces alone translations may have.
@@ -133,7 +134,7 @@ class Translator:
         """
         paths = [locate(path), *map(locate, ensemble)]
         device = "cpu" if device == "auto" and any(map(runs_on_cpu_alone, paths)) else choose_device(device)
-        graphs = _graphs(device, cuda_graphs)
+        graphs = choose_graphs(torch.device(device), cuda_graphs)
         dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
         members = [load_model(each, device=device, dtype=dtype, trust=trust) for each in paths]
         loaded = members[0]
@@ -149,7 +150,7 @@ class Translator:
             meta=loaded.meta,
             settings=dataclasses.replace(settings or search_settings(loaded.meta), max_len=positions),
             device=device,
-            max_tokens=max_tokens or (CPU_TOKENS if device == "cpu" else GPU_TOKENS),
+            max_tokens=max_tokens,
             max_len=min(max_len, positions or max_len),
             tgt_lang=tgt_lang,
             tags=target_tags(loaded.meta, loaded.tokenizer, tgt_lang),
@@ -227,14 +228,15 @@ class Translator:
             src, src_mask: (B, S), on the model's device.
         """
         size = most_rows(self.settings.beam_size, self.tokenizer.tgt_vocab_size)
-        how: dict[str, Any] = {"settings": self.settings, "special": self.special}
-        how |= {"shortlist": self.shortlist, "graphs": self.graphs}
+        if self.by_memory:
+            size = search_rows(self, src.shape[1], self.settings, len(src))
+        how: dict[str, Any] = {"special": self.special, "shortlist": self.shortlist, "graphs": self.graphs}
         # The autocast of a validation would make its score another than that of the text a user gets.
         with torch.autocast(src.device.type, enabled=False):
             hypotheses = [
                 [Joined([each.ids], each.score) for each in beams]
                 for rows, mask in zip(src.split(size), src_mask.split(size), strict=True)
-                for beams in search(self.model, rows, mask, **how)
+                for beams in search(self.model, rows, mask, settings=self.settings, **how)
             ]
         return _as_text(self.tokenizer, hypotheses)
 
@@ -322,14 +324,13 @@ def _search_parts(
     done: Callable[[int], None],
 ) -> None:
     """Find the translations of the parts `rows`; where the search fails, retry what is left in halves."""
-    most = most_rows(job.settings.beam_size, translator.tokenizer.tgt_vocab_size)
     reason = None
     stream = search_stream(
         translator.model,
         (parts[i].source for i in rows),
         special=translator.special,
         settings=job.settings,
-        rows=lambda width: min(max(1, translator.max_tokens // width), most),
+        rows=lambda width: search_rows(translator, width, job.settings, len(rows)),
         device=torch.device(translator.device),
         selection=job.selection,
         suppress=job.suppress,
@@ -422,12 +423,6 @@ def choose_device(name: str) -> str:
     return name
 
 
-def _graphs(device: str, asked: bool | None) -> Graphs | None:
-    """Return what captures decoding steps, quietly where it is not asked for; None for plain steps."""
-    wanted = device != "cpu" if asked is None else asked
-    return on_gpu(torch.device(device), quiet=asked is None) if wanted else None
-
-
 def _require_narrow(model: Seq2Seq, device: str) -> None:
     """Check that a model can score a part of the vocabulary; ValueError if a folder of graphs lacks what it takes."""
     model.narrow(torch.arange(1, device=device), torch.ones(1, 1, dtype=torch.bool, device=device))
@@ -440,10 +435,3 @@ def store_weights_in(dtype: str, model: Seq2Seq) -> None:
     # .data: the parameter objects stay, and with them tied weights
     for parameter in model.parameters():
         parameter.data = parameter.data.to(getattr(torch, dtype))
-
-
-def most_rows(beam_size: int, vocab_size: int) -> int:
-    """Return how many sentences may be searched at a time, by what a step computes for each; one is always allowed."""
-    # A hypothesis has a score of every token, and of every slot that its beam has filled in each head of attention
-    numbers = beam_size * max(vocab_size, beam_size * _SLOTS)
-    return max(1, _STEP_NUMBERS // numbers)

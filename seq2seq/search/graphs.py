@@ -116,6 +116,12 @@ def cuda_graphs(device: torch.device, *, quiet: bool = False) -> Graphs:
     return Graphs(functools.partial(CudaRecorder, device), quiet=quiet)
 
 
+def choose_graphs(device: torch.device, asked: bool | None) -> Graphs | None:
+    """Return what captures steps on a GPU, quietly where it is not asked for (None); None for plain steps."""
+    wanted = device.type == "cuda" if asked is None else asked
+    return cuda_graphs(device, quiet=asked is None) if wanted else None
+
+
 class Steps:
     """The steps of some rows: plain ones, or, with `graphs`, captured and replayed."""
 

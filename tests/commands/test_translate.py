@@ -22,7 +22,7 @@ from conftest import PATIENCE, child_cpu_seconds
 
 from seq2seq import search, translate
 from seq2seq.config.search import SearchSettings
-from seq2seq.inference import line_stream
+from seq2seq.inference import batch_rows, line_stream
 from seq2seq.inference import translator as inference
 from seq2seq.inference.limits import MOST_PARTS
 from seq2seq.inference.line_stream import RawLine
@@ -453,7 +453,7 @@ def test_wide_beams_get_smaller_batches(ckpt, monkeypatch):
     sizes = []
     step = translator.model.step
     monkeypatch.setattr(translator.model, "step", lambda *given: (sizes.append(len(given[0]) // 4), step(*given))[1])
-    monkeypatch.setattr(inference, "_STEP_NUMBERS", 3 * 4 * 4 * inference._SLOTS)
+    monkeypatch.setattr(batch_rows, "_STEP_NUMBERS", 3 * 4 * 4 * batch_rows._SLOTS)
     assert translator.texts(lines) == whole
     assert max(sizes) == 3
 

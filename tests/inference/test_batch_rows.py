@@ -1,0 +1,98 @@
+"""How many sentences are searched at a time: by tokens, by a step's numbers, and on a GPU by its free memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from composed import VOCAB
+from composed import tiny as model_of
+
+import seq2seq.inference.translator
+from seq2seq.config.search import SearchSettings
+from seq2seq.inference import batch_rows
+from seq2seq.inference.batch_rows import fitting_rows, kept_bytes, most_rows, search_rows
+from seq2seq.inference.limits import evaluation_tokens
+from seq2seq.inference.translator import Translator
+
+CPU = torch.device("cpu")
+BEAM = SearchSettings(beam_size=4, max_len_ratio=0, max_len_extra=20)
+
+
+@pytest.fixture
+def translator(tmp_path: Path) -> Translator:
+    return Translator.load(tiny.save(tmp_path), settings=BEAM, device="cpu")
+
+
+def test_what_attention_keeps_of_a_sentence():
+    """One layer of width 16: keys and values of the source, and of each hypothesis's target."""
+    t = tiny.tokenizer()
+    model = tiny.build_model(tiny.model_config(t)).eval()
+    expected = 4 * 16 * 2 * 8 + 4 * 4 * 16 * 2 * 20
+    assert expected <= kept_bytes(model, 8, BEAM, CPU) <= 1.1 * expected
+
+
+@pytest.mark.parametrize("mixer", ["transformer", "dynamicconv", "bahdanau"])
+def test_rows_follow_memory_and_the_beam(monkeypatch, mixer):
+    model, free = model_of(f"mixer={mixer}"), 10**8
+    monkeypatch.setattr(batch_rows, "free_memory", lambda device: free)
+    rows = fitting_rows(model, 8, BEAM, VOCAB, CPU)
+    assert rows & (rows - 1) == 0
+    each = kept_bytes(model, 8, BEAM, CPU) + 4 * BEAM.beam_size * VOCAB
+    assert free / 4 <= 8 * rows * each <= free
+    free *= 4
+    assert fitting_rows(model, 8, BEAM, VOCAB, CPU) == 4 * rows
+    assert (
+        fitting_rows(model, 8, SearchSettings(beam_size=16, max_len_ratio=0, max_len_extra=20), VOCAB, CPU) < 4 * rows
+    )
+    free = 0
+    assert fitting_rows(model, 8, BEAM, VOCAB, CPU) == 1
+
+
+def test_a_cpu_and_a_users_limit_do_not_ask_for_memory(translator, monkeypatch):
+    monkeypatch.setattr(batch_rows, "free_memory", None)
+    assert search_rows(translator, 10, BEAM, 10**6) == 204
+    assert search_rows(translator, 5000, BEAM, 10**6) == 1
+    assert search_rows(translator, 1, SearchSettings(beam_size=1000), 10**6) == most_rows(
+        1000, translator.tokenizer.tgt_vocab_size
+    )
+    given = {"model": translator.model, "tokenizer": translator.tokenizer, "meta": translator.meta, "settings": BEAM}
+    own = Translator(**given, device="cuda", max_tokens=100_000)
+    assert search_rows(own, 10, BEAM, 10**6) == 10_000
+
+
+def test_a_gpu_is_asked_where_more_sentences_wait(translator, monkeypatch):
+    given = {"model": translator.model, "tokenizer": translator.tokenizer, "meta": translator.meta, "settings": BEAM}
+    on_gpu = Translator(**given, device="cuda")
+    fitting = 5000
+    monkeypatch.setattr("seq2seq.inference.batch_rows.fitting_rows", lambda *given: fitting)
+    assert search_rows(on_gpu, 10, BEAM, 819) == 819
+    assert search_rows(on_gpu, 10, BEAM, 820) == 5000
+    assert search_rows(on_gpu, 100, BEAM, 820) == 655
+    fitting = 2
+    assert search_rows(on_gpu, 100, BEAM, 820) == 2
+    assert search_rows(on_gpu, 100_000, BEAM, 820) == 1
+
+
+def test_evaluations_have_larger_batches_on_a_gpu_alone():
+    assert [evaluation_tokens(given, gpu=True) for given in (1024, 16_384, 10**6)] == [4096, 65_536, 65_536]
+    assert [evaluation_tokens(given, gpu=False) for given in (1024, 16_384, 10**6)] == [1024, 8192, 8192]
+
+
+def test_a_padded_batch_is_searched_in_parts(translator, monkeypatch):
+    src = torch.randint(4, 50, (5, 6))
+    whole, sizes = translator.decode(src, src > 0), []
+    plain = seq2seq.inference.translator.search
+
+    def counted(model: Any, rows: torch.Tensor, *rest: Any, **how: Any) -> Any:
+        sizes.append(len(rows))
+        return plain(model, rows, *rest, **how)
+
+    monkeypatch.setattr("seq2seq.inference.translator.search", counted)
+    monkeypatch.setattr("seq2seq.inference.batch_rows.fitting_rows", lambda *given: 2)
+    translator.max_tokens, translator.by_memory = 6, True
+    assert [row[0].text for row in translator.decode(src, src > 0)] == [row[0].text for row in whole]
+    assert sizes == [2, 2, 1]
