@@ -33,8 +33,11 @@ def run(job: Job) -> None:
     seconds = max(10.0, min(_SECONDS, job.left(reserve=_BESIDE))) if job.on_gpu else 2.0
     size = ["model=base"] if job.on_gpu else ["model=tiny", "model.dim=16", "model.ffn_dim=32", "model.num_heads=2"]
     words = [f"mixer={mixer}", *size, *corpus(job), *(EAGER if "eager" in ways else ())]
-    words += [f"data.max_tokens={tokens if job.on_gpu else 512}", f"trainer.max_time={seconds:.0f}s"]
-    words += ["trainer.log_steps=20", "trainer.line_time=5s", f"trainer.val_sentences={50 if job.on_gpu else 2}"]
+    words += [f"data.max_tokens={tokens if job.on_gpu or tokens == 'auto' else 512}"]
+    # The machine cuts these updates into micro-batches
+    words += [f"data.batch_tokens={65536 if job.on_gpu else 512}"] if tokens == "auto" else []
+    words += [f"trainer.max_time={seconds:.0f}s", f"trainer.val_sentences={50 if job.on_gpu else 2}"]
+    words += ["trainer.log_steps=20", "trainer.line_time=5s"]
     # Translations of a tiny model do not end, and take longer than all else
     words += [] if job.on_gpu else ["trainer.test=false"]
     with tempfile.TemporaryDirectory() as runs:

@@ -57,7 +57,7 @@ def _parts() -> list[Part]:
         Part("pytest/kernels", 240, 30, data=False),
         *(Part(f"command/{mixer}/{tokens}", 120, 70, data=False) for mixer in MIXERS[2:] for tokens in (16384, 65536)),
         *(Part(f"command/{mixer}/16384/eager", 120, 70, data=False) for mixer in MIXERS[2:]),
-        # A budget of tokens that it finds itself
+        # Micro-batches of a size that it finds itself
         Part("command/dynamicconv/auto", 180, 90, data=False),
         *(Part(f"compiled/big/{mixer}", 180, 45) for mixer in MIXERS[:2]),
         *(Part(f"compiled/{size}/lightconv", 180, 45) for size in SIZES),
