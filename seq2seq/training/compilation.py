@@ -15,38 +15,37 @@ from seq2seq.mixer import CrossMixer, SelfMixer
 from seq2seq.model import Seq2Seq
 
 log = logging.getLogger(__name__)
-# Most graphs of one layer: of a first shape, of all others, of a single row, and of one row and others beside it
+# Updates before `settle`: among their batches are all kinds that a run has
+FIRST_UPDATES = 10
+# Most graphs of one layer: sizes of 1 (a single row, a side of one piece) are compiled apart from all others
 _GRAPHS = 4
 
 
 def resolve_compile(settings: TrainerSettings, accelerator: str, model: nn.Module) -> bool:
-    """Decide whether a run compiles its model; `auto` does on a GPU, where nothing speaks against it.
+    """Return True if a run compiles its model, for which trainer.compile=true must ask.
+
+    `auto` does not: on an H200 the first update came 28 s (Transformer) and 62 s (DynamicConv) after the start, and
+    later shapes stalled training for up to 20 s.
 
     Args:
         accelerator: "cpu" or "gpu".
         model: The model; one on the meta device will do.
+
+    Raises:
+        ValueError: The compiler cannot serve this GPU.
     """
-    if settings.compile != "auto":
-        return bool(settings.compile)
-    if accelerator != "gpu":
+    if settings.compile is not True:
         return False
-    problem = obstacle(settings, model)
-    if problem:
-        log.info("trainer.compile=auto: the model is not compiled, since %s", problem)
-    return problem is None
+    if accelerator == "gpu":
+        from torch.utils._triton import has_triton
 
-
-def obstacle(settings: TrainerSettings, model: nn.Module) -> str | None:
-    """Return why `trainer.compile=auto` leaves a model on a GPU uncompiled, None if it does not."""
-    if settings.sharded:
-        return "its weights are sharded (trainer.strategy=fsdp)"
+        problem = launcher_obstacle() if has_triton() else "Triton is missing, or does not serve this GPU"
+        if problem:
+            raise ValueError(f"trainer.compile=true: {problem}; or set trainer.compile=false")
     if loops := unrolled(model):
-        return f"{', '.join(loops)} would be compiled anew for every length"
-    if settings.processes > 1:
-        return "several processes (DDP) with a compiled model are not tested: ask for it with trainer.compile=true"
-    from torch.utils._triton import has_triton
-
-    return launcher_obstacle() if has_triton() else "Triton is missing, or does not serve this GPU"
+        names = ", ".join(loops)
+        log.warning("trainer.compile=true: %s will be compiled anew for every length of the first updates", names)
+    return True
 
 
 def unrolled(model: nn.Module) -> list[str]:
@@ -61,16 +60,28 @@ def compile_parts(model: Seq2Seq) -> None:
     Layers that differ in their weights alone share a graph. As one graph, six encoder and six decoder layers of the
     base Transformer take 4.6 times as long to compile (docs/log.md), minutes before the first update.
 
-    Dynamo keeps a limited number of graphs of a function for all models of the process, so those of earlier models
-    are dropped, and the limit is raised to what layers that all differ may need.
+    Such layers have one graph for all sizes but 1. Dynamo keeps a limited number of graphs of a function for all models
+    of the process, so those of earlier models are dropped, and the limit is raised to what layers that all differ may
+    need.
+
+    What is set here stays set for the rest of the process. So does SDPA's flag for cuDNN, which must be off whenever a
+    graph with attention is made or runs; eager calls do without cuDNN in any case, see `attention.without_cudnn`.
     """
+    import torch.fx.experimental._config
     from torch._dynamo.utils import counters
 
     torch.compiler.reset()
+    torch.compiler.set_stance("default")  # an earlier run of the process may have settled
     counters.clear()  # what `count_graphs` reads
+    torch.backends.cuda.enable_cudnn_sdp(False)
     layers = [*model.encoder.layers, *model.decoder.layers]
-    limits: Any = torch._dynamo.config
-    limits.recompile_limit = max(limits.recompile_limit, _GRAPHS * len(layers))
+    dynamo: Any = torch._dynamo.config
+    dynamo.recompile_limit = max(dynamo.recompile_limit, _GRAPHS * len(layers))
+    # Rates of dropout become constants in any case, but only when a layer has been traced with them as symbols
+    dynamo.specialize_float = True
+    symbols: Any = torch.fx.experimental._config
+    # Else a graph that is made for equal sizes, as S and T of a third of all batches are, serves equal ones alone
+    symbols.use_duck_shape = False
     for part in (*layers, model.output):
         part.compile(dynamic=True)
 
@@ -87,6 +98,16 @@ def eager(model: Seq2Seq) -> Any:
     allows a function, for a small part of the run.
     """
     return torch.compiler.set_stance("force_eager") if is_compiled(model) else contextlib.nullcontext()
+
+
+def settle(model: Seq2Seq) -> None:
+    """Compile nothing more of a compiled model: calls that no graph serves run as if it were not compiled.
+
+    A graph takes up to a minute, more than a run gains by it; `FIRST_UPDATES` have made those that most batches need.
+    This lasts until the next `compile_parts`, through blocks of `eager`.
+    """
+    if is_compiled(model):
+        torch.compiler.set_stance("eager_on_recompile")
 
 
 class Graphs(NamedTuple):

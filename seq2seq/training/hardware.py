@@ -42,6 +42,16 @@ def resolve_precision(precision: str, accelerator: str) -> str:
     return {"bf16": "bf16-mixed", "bf16-true": "bf16-true"}.get(precision, "32-true")
 
 
+def bf16_note(precision: str, accelerator: str) -> str | None:
+    """Return what a GPU without bf16 makes of trainer.precision, None where there is nothing to say."""
+    if accelerator != "gpu" or precision not in ("auto", "bf16", "bf16-true") or has_bf16(accelerator):
+        return None
+    name = torch.cuda.get_device_name()
+    if precision == "auto":
+        return f"{name} has no bf16: trainer.precision=auto trains in float32"
+    return f"{name} has no bf16, which torch emulates: trainer.precision=32 is faster"
+
+
 def has_bf16(accelerator: str) -> bool:
     """Return True if matrix products in bfloat16 run in hardware.
 
@@ -119,7 +129,8 @@ def require_packing(model: nn.Module, accelerator: str, precision: str) -> None:
 
     if accelerator != "gpu" or precision == "32-true":
         names = ", ".join(sorted({type(module).__name__ for module in packed}))
-        lacking = "bf16: set trainer.precision=bf16" if accelerator == "gpu" else "a GPU"
+        can = accelerator == "gpu" and has_bf16(accelerator)
+        lacking = "bf16: set trainer.precision=bf16" if can else "a GPU with bf16"
         raise ValueError(f"packed=true of {names} needs {lacking}, or leave packed at false")
     for module in packed:
         values: Any = module

@@ -10,11 +10,12 @@ import pytest
 import torch
 import toycorpus
 from torch import nn
-from torch._dynamo.testing import CompileCounter
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from seq2seq import checkpoint
 from seq2seq.config.trainer import TrainerSettings
 from seq2seq.experiments.json_file import read_json
+from seq2seq.kernels import attention
 from seq2seq.training import compilation
 from seq2seq.training.assembly import prepare_for_training
 from seq2seq.training.plan import make_plan
@@ -23,16 +24,24 @@ from seq2seq.training.run import Run
 # What compiles takes seconds; `make test-all` has it
 EXHAUSTIVE = {"test_a_run_compiles_few_graphs_and_none_in_validations", "test_calls_without_a_graph_are_counted"}
 
-# Of encoder and decoder: one for other numbers of rows and widths than the first batch's, one for a single row, one
-# more of the decoder where the first batch had equal widths.
-MOST = 5
+# Of encoder and decoder: one for a single row, one for other numbers of rows
+MOST = 4
+
+
+@pytest.fixture(autouse=True)
+def process():
+    """Leave the process as it was."""
+    allowed = torch.backends.cuda.cudnn_sdp_enabled()
+    yield
+    torch.compiler.set_stance("default")
+    torch.backends.cuda.enable_cudnn_sdp(allowed)
 
 
 @pytest.fixture
-def counter(monkeypatch):
+def counter(monkeypatch, request):
     """Compile with a backend that runs the traced graphs as they are, and counts them."""
     torch._dynamo.reset()
-    found, compile_ = CompileCounter(), nn.Module.compile
+    found, compile_ = CompileCounterWithBackend(getattr(request, "param", "eager")), nn.Module.compile
     monkeypatch.setattr(nn.Module, "compile", lambda self, **given: compile_(self, backend=found, **given))
     yield found
     torch._dynamo.reset()
@@ -41,7 +50,7 @@ def counter(monkeypatch):
 class Graphs(L.Callback):
     """Recorder of the number of graphs at the end of each epoch."""
 
-    def __init__(self, counter: CompileCounter) -> None:
+    def __init__(self, counter: CompileCounterWithBackend) -> None:
         self.counter, self.found = counter, []
 
     def on_train_epoch_end(self, *_: Any) -> None:
@@ -51,7 +60,7 @@ class Graphs(L.Callback):
 class Validations(L.Callback):
     """Recorder of the number of graphs before each validation and after it."""
 
-    def __init__(self, counter: CompileCounter) -> None:
+    def __init__(self, counter: CompileCounterWithBackend) -> None:
         self.counter, self.found = counter, []
 
     def on_validation_start(self, *_: Any) -> None:
@@ -96,43 +105,93 @@ def settings(**given: Any) -> TrainerSettings:
     return TrainerSettings(max_steps=1, **given)
 
 
-def test_compiled_on_a_gpu_alone_unless_told(monkeypatch):
+@pytest.mark.parametrize("accelerator", ["cpu", "gpu"])
+def test_compiled_where_told_alone(monkeypatch, caplog, accelerator):
     monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)
     monkeypatch.setattr(compilation, "launcher_obstacle", lambda: None)
-    model = composed.tiny().train()
-    assert not compilation.resolve_compile(settings(), "cpu", model)
-    assert compilation.resolve_compile(settings(), "gpu", model)
-    for told in (True, False):
-        for accelerator in ("cpu", "gpu"):
-            assert compilation.resolve_compile(settings(compile=told), accelerator, model) is told
+    for told in ("auto", False, True):
+        given = settings(compile=told)
+        assert compilation.resolve_compile(given, accelerator, composed.tiny()) is (told is True)
+        assert not caplog.text
+        compilation.resolve_compile(given, accelerator, composed.tiny("mixer=bahdanau"))
+        assert ("Bahdanau, BiGRU" in caplog.text) is (told is True)
 
 
+def test_a_gpu_that_cannot_compile_says_why(monkeypatch):
+    for triton, reason in ((False, "Triton is missing"), (True, "no gcc")):
+        monkeypatch.setattr("torch.utils._triton.has_triton", lambda found=triton: found)
+        monkeypatch.setattr(compilation, "launcher_obstacle", lambda: "no gcc")
+        assert not compilation.resolve_compile(settings(), "gpu", composed.tiny())
+        with pytest.raises(ValueError, match=rf"{reason}.*trainer\.compile=false"):
+            compilation.resolve_compile(settings(compile=True), "gpu", composed.tiny())
+
+
+# Rows, source and target width: equal widths first, then twelve others
+SHAPES = [
+    (3, 12, 12), (3, 9, 13), (5, 5, 7), (4, 20, 17), (7, 8, 8), (2, 30, 24), (9, 7, 6), (6, 6, 10), (2, 31, 40),
+    (8, 12, 5), (8, 8, 8), (3, 3, 5), (4, 24, 16),
+]  # fmt: skip
+
+
+# aot_eager traces gradients, too: their guards count, and so do layers that are traced twice
 @pytest.mark.parametrize(
-    ("missing", "given", "mixer", "reason"),
-    [
-        ("torch.utils._triton.has_triton", {}, "transformer", "Triton is missing"),
-        ("launcher", {}, "transformer", "no gcc"),
-        (None, {"strategy": "fsdp", "devices": 2}, "transformer", "sharded"),
-        (None, {"devices": 2}, "transformer", "several processes"),
-        (None, {}, "bahdanau", "Bahdanau, BiGRU would be compiled anew"),
-        (None, {}, "lstm", "LSTM would"),
-    ],
+    ("counter", "mixer", "most"),
+    [("aot_eager", "transformer", 2), ("eager", "lightconv", 4), ("eager", "dynamicconv", 4)],
+    indirect=["counter"],
 )
-def test_a_gpu_that_does_not_compile_says_why(monkeypatch, caplog, missing, given, mixer, reason):
-    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: missing != "torch.utils._triton.has_triton")
-    monkeypatch.setattr(compilation, "launcher_obstacle", lambda: "no gcc" if missing == "launcher" else None)
-    caplog.set_level("INFO")
-    assert not compilation.resolve_compile(settings(**given), "gpu", composed.tiny(f"mixer={mixer}"))
-    assert reason in caplog.text
+def test_equal_widths_in_the_first_batch_cost_no_further_graph(counter, mixer, most):
+    """One graph of an encoder's and of a decoder's layer for each size of kernels."""
+    sizes = [f"mixer.{slot}.per_layer.kernel_size=[3,7]" for slot in ("encoder", "decoder")]
+    layers = ("model.encoder_layers=2", "model.decoder_layers=2")
+    model = composed.tiny(f"mixer={mixer}", *layers, *(sizes if "conv" in mixer else ())).train()
+    compilation.compile_parts(model)
+    counts = []
+    for rows, src_width, tgt_width in SHAPES:
+        src, tgt = torch.full((rows, src_width), 5), torch.full((rows, tgt_width), 5)
+        model.features(src, src > 0, tgt, tgt > 0).sum().backward()
+        counts.append(compilation.count_graphs())
+    assert counter.frame_count == most
+    assert counts == [(most, 0)] * len(SHAPES)
 
 
-def small(*overrides: str) -> nn.Module:
+def test_a_settled_model_compiles_no_more_until_another_is_made(counter):
+    model = small()
+    compilation.settle(model)  # which is not compiled: nothing to settle
+    compilation.compile_parts(model)
+    made = trained(model, 3)
+    assert made.whole
+    compilation.settle(model)
+    expected = gradients(model.eval(), rows=1)
+    assert trained(model, 1) == made
+    with compilation.eager(model):
+        assert trained(model, 1) == made
+    # Settled still, after a validation
+    assert trained(model, 1) == made
+    assert torch.equal(gradients(model, rows=1), expected)
+    following = small()
+    compilation.compile_parts(following)
+    assert trained(following, 1).whole
+
+
+def test_attention_is_compiled_with_cudnn_off_and_without_a_context(counter, monkeypatch):
+    """On a CPU, as if it were a GPU."""
+    monkeypatch.setattr(attention, "without_cudnn", lambda _, real=attention.without_cudnn: real(True))
+    model = small()
+    compilation.compile_parts(model)
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+    assert trained(model, 3).whole
+    targets = [str(node.target) for graph in counter.graphs for node in graph.graph.nodes]
+    assert any("scaled_dot_product_attention" in target for target in targets)
+    assert not any("sdp_kernel" in target or "sdpa_kernel" in target for target in targets)
+
+
+def small(*overrides: str) -> Any:
     """A Transformer of one layer a side."""
     sizes = ("model.encoder_layers=1", "model.decoder_layers=1")
     return composed.tiny("mixer=transformer", *sizes, *overrides).train()
 
 
-def trained(model: nn.Module, rows: int) -> compilation.Graphs:
+def trained(model: Any, rows: int) -> compilation.Graphs:
     """One pass forward and backward of `rows` sentences."""
     src = torch.full((rows, 4), 5)
     model.features(src, src > 0, src, src > 0).sum().backward()
@@ -169,10 +228,10 @@ def test_checkpointed_layers_are_computed_twice_compiled_or_not(monkeypatch, com
     torch._dynamo.reset()
 
 
-def gradients(model: nn.Module) -> torch.Tensor:
+def gradients(model: nn.Module, rows: int = 3) -> torch.Tensor:
     """All gradients of one batch, in one row."""
     model.zero_grad()
-    trained(model, 3)
+    trained(model, rows)
     return torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
 
 

@@ -7,8 +7,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 import toycorpus
 
+from seq2seq.mixers.attention import CrossAttention
 from seq2seq.training import hardware
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
@@ -42,6 +44,35 @@ def test_freed_memory_is_kept_for_later_tensors(chosen):
     # A page of 4 KiB or of 2 MiB
     assert before >= 4 * 32
     assert after >= 4 * 32 if chosen else after < 32
+
+
+@pytest.mark.parametrize(
+    ("capability", "precision", "lightnings", "note"),
+    [
+        ((8, 0), "auto", "bf16-mixed", None),
+        ((7, 5), "auto", "32-true", "auto trains in float32"),
+        ((7, 0), "bf16", "bf16-mixed", "precision=32 is faster"),
+        ((7, 0), "bf16-true", "bf16-true", "precision=32 is faster"),
+        ((7, 5), "32", "32-true", None),
+        ((7, 5), "tf32", "32-true", None),
+    ],
+)
+def test_an_older_gpu_says_what_it_trains_in(monkeypatch, capability, precision, lightnings, note):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: capability >= (8, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
+    assert hardware.resolve_precision(precision, "gpu") == lightnings
+    told = hardware.bf16_note(precision, "gpu") or ""
+    assert told.startswith("Tesla T4 has no bf16") is (note is not None)
+    assert (note or "") in told
+    assert hardware.bf16_note(precision, "cpu") is None
+
+
+@pytest.mark.parametrize(("bf16", "lacking"), [(True, r"trainer\.precision=bf16"), (False, "a GPU with bf16")])
+def test_packing_asks_for_what_the_gpu_can_do(monkeypatch, bf16, lacking):
+    monkeypatch.setattr(hardware, "has_bf16", lambda accelerator: bf16)
+    mixer = CrossAttention(dim=16, memory_dim=16, num_heads=2, packed=True)
+    with pytest.raises(ValueError, match=f"packed=true of CrossAttention needs .*{lacking}"):
+        hardware.require_packing(mixer, "gpu", "32-true")
 
 
 def test_a_run_keeps_freed_memory_before_it_measures_threads(tmp_path, monkeypatch):

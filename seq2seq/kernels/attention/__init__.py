@@ -11,14 +11,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from seq2seq.kernels.attention.reference import attention_reference
 from seq2seq.kernels.attention.weights import allow
-
-# On Hopper torch 2.11 to 2.13 prefer cuDNN, whose backward pass gives NaN under a mask for some lengths
-# (pytorch#196678) and which plans anew for every shape; without it FLASH serves no mask, EFFICIENT a padding mask.
-_TAKEN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 def attention(
@@ -72,18 +67,24 @@ def packed_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, dropout: 
 
 
 def without_cudnn(on_gpu: bool) -> Any:
-    """Return a context in which SDPA does not choose cuDNN; off a GPU, where there is none, one that does nothing."""
-    if not on_gpu:
+    """Return a context in which SDPA does not choose cuDNN; one that does nothing where it cannot.
+
+    It cannot off a GPU, nor with its flag off, as it is for compiled calls: see `training.compilation.compile_parts`.
+
+    On Hopper torch 2.11 to 2.13 prefer cuDNN, whose backward pass gives NaN under a mask for some lengths
+    (pytorch#196678) and which plans anew for every shape; without it FLASH serves no mask, EFFICIENT a padding mask.
+    Torch's own context, `sdpa_kernel`, takes 0.4 ms of an eager call, and keeps compiled ones out of the compiler's
+    cache (pytorch#194007).
+    """
+    if not on_gpu or torch.compiler.is_compiling() or not torch.backends.cuda.cudnn_sdp_enabled():
         return contextlib.nullcontext()
-    # Torch's own context compiles without a graph break, but takes 0.4 ms of an eager call
-    return sdpa_kernel(_TAKEN) if torch.compiler.is_compiling() else _flag_off()
+    return _flag_off()
 
 
 @contextlib.contextmanager
 def _flag_off() -> Iterator[None]:
-    before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
         yield
     finally:
-        torch.backends.cuda.enable_cudnn_sdp(before)
+        torch.backends.cuda.enable_cudnn_sdp(True)
