@@ -121,7 +121,7 @@ class TrainerSettings(Section):
     strategy: str = setting("ddp", "of several processes: ddp has a whole model each, fsdp a shard", choices=STRATEGIES)
     compile: bool | str = setting(
         "auto",
-        "compile the model with torch.compile for training; auto: on one GPU, but for recurrent mixers",
+        "compile the model with torch.compile for training; auto: no",
         words=("auto",),
     )
     checkpoint_activations: bool = setting(False, "recompute activations in the backward pass: less memory, more time")

@@ -126,6 +126,17 @@ def padding_share(
     return 1 - tokens / cells
 
 
+def batch_shapes(
+    src_lengths: np.ndarray, tgt_lengths: np.ndarray, batches: list[np.ndarray], *, src_multiple: int = 1
+) -> set[tuple[int, int, int]]:
+    """Collect the shapes of batches: rows, source width and target width, as `collate` pads them."""
+    found = set()
+    for rows in batches:
+        src, tgt = (int(padded_width(lengths[rows].max())) for lengths in (src_lengths, tgt_lengths))
+        found.add((len(rows), aligned(src, src_multiple), tgt))
+    return found
+
+
 class _WidthClasses(NamedTuple):
     """All pairs of padded widths (source, target) in the order of batching, so that a pair of sentences is one number.
 

@@ -81,7 +81,7 @@ class Budget:
         self.start_seconds = 0.0  # of training, in the first updates of all parts
         # Seconds of training when this part began, and when its first update ended
         self._begun = self._first_ended = 0.0
-        self._updates = 0  # in this part
+        self.updates = 0  # in this part
         self.agreement = Agreement()
         self.bad_validations = 0  # in a row without a better score; `Stopping` counts them
         self.ended_by: str | None = None  # one of BOUNDS, or CALLBACKS
@@ -97,12 +97,12 @@ class Budget:
     def begin(self) -> None:
         """Begin a part of the run."""
         self._begun = self.training.seconds
-        self._updates = 0
+        self.updates = 0
 
     def end_update(self) -> None:
         """Count an update; the first one ends the start."""
-        self._updates += 1
-        if self._updates == 1:
+        self.updates += 1
+        if self.updates == 1:
             self._first_ended = self.training.seconds
             self.start_seconds += self._first_ended - self._begun
 
@@ -125,12 +125,12 @@ class Budget:
     @property
     def trained_seconds(self) -> float:
         """Seconds of training without the start of any part."""
-        return (self.training.seconds if self._updates else self._begun) - self.start_seconds
+        return (self.training.seconds if self.updates else self._begun) - self.start_seconds
 
     @property
     def update_seconds(self) -> float:
         """Mean seconds of an update of this part after its first; 0 before the second."""
-        return (self.training.seconds - self._first_ended) / (self._updates - 1) if self._updates > 1 else 0.0
+        return (self.training.seconds - self._first_ended) / (self.updates - 1) if self.updates > 1 else 0.0
 
     def used_share(self, trainer: L.Trainer) -> float:
         """Return the used share, 0 to 1, of the bound that will be reached first."""

@@ -10,7 +10,7 @@ import torch
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
-from seq2seq.data.batching import TokenBatchSampler, padding_share
+from seq2seq.data.batching import TokenBatchSampler, batch_shapes, padding_share
 from seq2seq.data.dataset import BatchLoader, MixedPairs, PackedLoader
 from seq2seq.data.multi_corpus import Direction, directions
 from seq2seq.data.preparation import PreparedData
@@ -18,10 +18,34 @@ from seq2seq.data.streaming import PairStream, StreamLoader
 from seq2seq.data.updates import UpdateCut
 from seq2seq.distributed import Agreement
 from seq2seq.evaluation.metrics import tokenize_for
-from seq2seq.inference.limits import GPU_TOKENS
+from seq2seq.inference.limits import evaluation_tokens
 from seq2seq.training.copying import StreamCopier, copied_ahead
 
 log = logging.getLogger(__name__)
+
+
+class EvalTexts:
+    """Raw text of the splits of prepared data, as `EvalData` asks for it."""
+
+    def __init__(self, prepared: PreparedData) -> None:
+        self.prepared = prepared
+
+    def sources(self, split: str) -> list[str]:
+        """Load the raw source text of a split."""
+        return self.prepared.sources(split)
+
+    def references(self, split: str) -> list[str]:
+        """Load the raw target text of a split."""
+        return self.prepared.references(split)
+
+    def directions(self, split: str) -> list[Direction]:
+        """List the parts of a split that are scored by themselves; none if it is one corpus."""
+        plan = self.prepared.plan
+        data = self.prepared.split(split)
+        # A corpus of a mixture may lack the split; the others follow one another in it.
+        parts = [part for part in plan.parts if split in part.corpus.splits]
+        sizes = [len(part) for part in data.parts] if isinstance(data, MixedPairs) else [len(data)]
+        return directions(parts, sizes, lambda language: plan.tokenize.get(language) or tokenize_for(language))
 
 
 class TranslationDataModule(LightningDataModule):
@@ -39,6 +63,7 @@ class TranslationDataModule(LightningDataModule):
         self._window = window
         self.processes = processes
         self.prepared = prepared
+        self.texts = EvalTexts(prepared)
         self.epoch = 0
         self._train_sampler: TokenBatchSampler | None = None
         self._stream: PairStream | None = None
@@ -97,10 +122,9 @@ class TranslationDataModule(LightningDataModule):
     @property
     def window(self) -> int:
         """Micro-batches of the largest update on each rank."""
-        if (cut := self.cut) is None:
-            return self._window
         # The cut of a stream is that of a rank's own share
-        return cut.micro_batches // (1 if self.streaming else self.processes)
+        ranks = 1 if self.streaming else self.processes
+        return self.cut.micro_batches // ranks if self.cut else self._window
 
     @property
     def padding_share(self) -> float:
@@ -113,6 +137,13 @@ class TranslationDataModule(LightningDataModule):
         data = self.prepared.split("train")
         batches = self._training_sampler().batches()
         return padding_share(data.src_lengths, data.tgt_lengths, batches, src_multiple=self.src_multiple)
+
+    def shapes(self) -> set[tuple[int, int, int]]:
+        """Return rows, source width and target width of this epoch's training batches; none are known of a stream."""
+        if self.streaming:
+            return set()
+        src, tgt = self.prepared.split("train").room
+        return batch_shapes(src, tgt, self._training_sampler().batches(), src_multiple=self.src_multiple)
 
     @property
     def batches_per_epoch(self) -> float:
@@ -145,25 +176,6 @@ class TranslationDataModule(LightningDataModule):
         if self.streaming:
             raise ValueError(f"a streamed run is continued with as many processes as before: {processes}")
 
-    # Text to score against
-
-    def sources(self, split: str) -> list[str]:
-        """Load the raw source text of a split."""
-        return self.prepared.sources(split)
-
-    def references(self, split: str) -> list[str]:
-        """Load the raw target text of a split."""
-        return self.prepared.references(split)
-
-    def directions(self, split: str) -> list[Direction]:
-        """List the parts of a split that are scored by themselves; none if it is one corpus."""
-        plan = self.prepared.plan
-        data = self.prepared.split(split)
-        # A corpus of a mixture may lack the split; the others follow one another in it.
-        parts = [part for part in plan.parts if split in part.corpus.splits]
-        sizes = [len(part) for part in data.parts] if isinstance(data, MixedPairs) else [len(data)]
-        return directions(parts, sizes, lambda language: plan.tokenize.get(language) or tokenize_for(language))
-
     # Loaders
 
     def train_dataloader(self) -> DataLoader:
@@ -172,7 +184,8 @@ class TranslationDataModule(LightningDataModule):
         if self.trainer is not None:
             self.epoch = self.trainer.current_epoch
         if self.streaming:
-            return self._copied(StreamLoader(self._training_stream(), num_workers=self.prepared.plan.num_workers))
+            loader = StreamLoader(self._training_stream(), num_workers=self.prepared.plan.num_workers)
+            return _copied(loader, self._device)
         self.set_epoch(self.epoch)
         return self._loader("train", self._training_sampler())
 
@@ -186,14 +199,12 @@ class TranslationDataModule(LightningDataModule):
 
     def _loader(self, split: str, sampler: TokenBatchSampler) -> DataLoader:
         data = self.prepared.split(split).sampled_by(sampler, self.src_multiple)
-        return self._copied(BatchLoader(data, batch_sampler=sampler, num_workers=self.prepared.plan.num_workers))
+        loader = BatchLoader(data, batch_sampler=sampler, num_workers=self.prepared.plan.num_workers)
+        return _copied(loader, self._device)
 
-    def _copied(self, loader: PackedLoader) -> PackedLoader:
-        """Let a loader copy its batches to this rank's GPU, if it has one, ahead of their use."""
-        device = torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
-        if device.type == "cuda":
-            loader.ahead = functools.partial(copied_ahead, copier=StreamCopier(device))
-        return loader
+    @property
+    def _device(self) -> torch.device:
+        return torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
 
     def _training_sampler(self) -> TokenBatchSampler:
         current = self._train_sampler
@@ -217,12 +228,11 @@ class TranslationDataModule(LightningDataModule):
         training = split == "train"
         rank, world_size = self._world()
         src, tgt = data.room
-        plan = self.prepared.plan
+        plan, on_gpu = self.prepared.plan, self._device.type == "cuda"
         return TokenBatchSampler(
             src_lengths=src,
             tgt_lengths=tgt,
-            # Beams need memory of their own: at most what `translate` takes on a GPU.
-            max_tokens=plan.part_tokens if training else min(self.max_tokens, GPU_TOKENS),
+            max_tokens=plan.part_tokens if training else evaluation_tokens(self.max_tokens, gpu=on_gpu),
             seed=plan.seed,
             shuffle=training,
             rank=rank,
@@ -238,3 +248,10 @@ class TranslationDataModule(LightningDataModule):
         """Return this process's rank and the number of ranks."""
         trainer = self.trainer
         return (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
+
+
+def _copied(loader: PackedLoader, device: torch.device) -> PackedLoader:
+    """Let a loader copy its batches to a GPU ahead of their use; on a CPU they stay as they are."""
+    if device.type == "cuda":
+        loader.ahead = functools.partial(copied_ahead, copier=StreamCopier(device))
+    return loader

@@ -131,7 +131,8 @@ class MuonWithAdam(torch.optim.Optimizer):
             skipped = self.found_inf != 0
             new, updated = torch.where(skipped, momentum, new), torch.where(skipped, weight, updated)
         # One launch for all blocks: one for each costs the host more than the copies cost a GPU
-        torch._foreach_copy_([*buffers, *weights], [*new.unbind(), *updated.unbind()])
+        copy: Any = torch._foreach_copy_  # type: ignore[reportPrivateImportUsage]
+        copy([*buffers, *weights], [*new.unbind(), *updated.unbind()])
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:

@@ -86,23 +86,7 @@ def make_plan(
         ValueError: a key or value is wrong; the message names it and what to write instead.
     """
     sections = read_sections(config)
-    # The same section serves `translate`, where more than one is allowed.
-    if sections.search.n_best != 1:
-        raise ValueError(
-            f"search.n_best={sections.search.n_best}: a score is that of the best translation alone; leave it at 1 "
-            "(seq2seq.translate --n-best lists more)"
-        )
-    if sections.optim.name == "muon" and sections.trainer.sharded:
-        raise ValueError(
-            "optim.name=muon updates whole matrices, of which trainer.strategy=fsdp gives each process a part: set "
-            "trainer.strategy=ddp, or optim.name=adam"
-        )
-    trainer, batch = sections.trainer, sections.data.batch_tokens
-    if batch is not None and trainer.accumulate > 1:
-        raise ValueError(
-            f"trainer.accumulate={trainer.accumulate} counts micro-batches of an update, and data.batch_tokens={batch} "
-            "its tokens: set one of the two"
-        )
+    _require_together(sections)
     start, resume = sections.run.init_from, sections.run.resume
     if start is not None and not os.path.exists(start) and resume in (None, "auto"):
         # The folder that `auto` looks in has a name that follows from the checkpoint
@@ -130,6 +114,31 @@ def make_plan(
         chosen=chosen,
         **vars(sections),
     )
+
+
+def _require_together(sections: Sections) -> None:
+    """Check settings of several sections against each other.
+
+    Raises:
+        ValueError: Some exclude each other.
+    """
+    # The same section serves `translate`, where more than one is allowed.
+    if sections.search.n_best != 1:
+        raise ValueError(
+            f"search.n_best={sections.search.n_best}: a score is that of the best translation alone; leave it at 1 "
+            "(seq2seq.translate --n-best lists more)"
+        )
+    if sections.optim.name == "muon" and sections.trainer.sharded:
+        raise ValueError(
+            "optim.name=muon updates whole matrices, of which trainer.strategy=fsdp gives each process a part: set "
+            "trainer.strategy=ddp, or optim.name=adam"
+        )
+    trainer, batch = sections.trainer, sections.data.batch_tokens
+    if batch is not None and trainer.accumulate > 1:
+        raise ValueError(
+            f"trainer.accumulate={trainer.accumulate} counts micro-batches of an update, and data.batch_tokens={batch} "
+            "its tokens: set one of the two"
+        )
 
 
 def _resumes(config: Mapping[str, Any], mixer: str) -> bool:

@@ -17,6 +17,7 @@ from seq2seq.experiments.results import read_config
 from seq2seq.training.compilation import count_graphs, is_compiled
 from seq2seq.training.fsdp import load_weights
 from seq2seq.training.loggers import log_results
+from seq2seq.training.split_evaluation import decoding_graphs
 
 if TYPE_CHECKING:
     import lightning as L
@@ -104,6 +105,7 @@ class Report:
             "precision": self.precision,
             "accelerator": self.accelerator,
             **_compilation(task),
+            **_decoding(task),
             "versions": checkpoint.versions(),
             "git_revision": git_revision(),
             "corpus": self.data.prepared.fingerprint,
@@ -146,6 +148,12 @@ def _compilation(task: TranslationTask) -> dict[str, Any]:
     if graphs.eager:
         log.warning("%d calls found no compiled graph, and ran without: see torch's warnings above", graphs.eager)
     return {"compiled": True, "graphs": graphs.compiled, "eager_calls": graphs.eager}
+
+
+def _decoding(task: TranslationTask) -> dict[str, Any]:
+    """Return the entries about graphs of decoding steps, which a GPU replays."""
+    graphs = decoding_graphs(task)
+    return {"decoding_graphs": graphs.count, "decoding_capture_seconds": round(graphs.seconds, 2)} if graphs else {}
 
 
 def _report_earlier(plan: RunPlan, results: dict[str, Any], folder: RunFolder) -> None:

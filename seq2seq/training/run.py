@@ -198,9 +198,8 @@ class Run:
         if self.data_plan.max_tokens is None:  # auto, and no earlier part of the run decided it
             self.prepared = self.prepared.with_max_tokens(self._largest_batch())
             self.data_plan = self.prepared.plan
-        settings = self.plan.trainer
-        batches = {"window": settings.accumulate, "processes": settings.processes}
-        data = TranslationDataModule(self.prepared, src_multiple=self.src_multiple, **batches)
+        sizes = {"window": self.plan.trainer.accumulate, "processes": self.plan.trainer.processes}
+        data = TranslationDataModule(self.prepared, src_multiple=self.src_multiple, **sizes)
         data.describe()
         return data
 
@@ -245,6 +244,8 @@ class Run:
     def _fit(self, trainer: L.Trainer, task: TranslationTask) -> None:
         parameters = sum(p.numel() for p in task.model.parameters())
         log.info("%s parameters, %s on %s", f"{parameters:,}", self.precision, self.accelerator)
+        if note := hardware.bf16_note(self.plan.trainer.precision, self.accelerator):
+            log.warning("%s", note)
         if self.resumed:
             log.info("resuming from %s", self.resumed.path)
         trainer.fit(task, datamodule=self.data, ckpt_path=self.resumed.path if self.resumed else None)
@@ -264,14 +265,15 @@ class Run:
             # The fault itself matters more than a full disk.
             with contextlib.suppress(OSError):
                 files.write_json(path, {"fault": str(fault), **_with_text(fault.details, self.prepared)})
-        return TrainingFault(f"{fault}; {self._how_to_go_on()}")
+        return TrainingFault(f"{fault}; {_how_to_go_on(self.folder, trained=self.trained)}")
 
-    def _how_to_go_on(self) -> str:
-        if not self.folder.last.exists():
-            return "there was no checkpoint yet"
-        if self.trained:
-            return f"training is done, and {self.folder.best} is whole: resume=auto goes on with the test"
-        return f"{self.folder.last} is whole: continue with resume=auto (force=true if settings changed)"
+
+def _how_to_go_on(folder: RunFolder, *, trained: bool) -> str:
+    if not folder.last.exists():
+        return "there was no checkpoint yet"
+    if trained:
+        return f"training is done, and {folder.best} is whole: resume=auto goes on with the test"
+    return f"{folder.last} is whole: continue with resume=auto (force=true if settings changed)"
 
 
 def _with_text(details: Mapping[str, Any], prepared: PreparedData) -> dict[str, Any]:
@@ -322,6 +324,9 @@ def _leave(stop: TrainingInterrupt) -> NoReturn:
 
 def _quiet_lightning() -> None:
     """Turn off Lightning's tips, and its warnings about what is so on purpose."""
+    logging.getLogger("datasets").setLevel(logging.WARNING)  # versions of libraries that are there
+    # Of Inductor, about a softmax of its own
+    warnings.filterwarnings("ignore", message=r"\s*Online softmax is disabled")
     # INFO is about devices and tips; the run logs its own device.
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)

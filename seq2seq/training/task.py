@@ -22,7 +22,7 @@ from seq2seq.evaluation.evaluator import Evaluation
 from seq2seq.model import Seq2Seq
 from seq2seq.training.budget import Budget
 from seq2seq.training.checkpoint_io import require_restorable
-from seq2seq.training.compilation import eager
+from seq2seq.training.compilation import FIRST_UPDATES, eager, settle
 from seq2seq.training.divergence import SkippedUpdates, remedies, require_finite_loss, require_finite_weights
 from seq2seq.training.fsdp import is_sharded, make_parts, make_whole, shard
 from seq2seq.training.loss import LossSums
@@ -145,6 +145,8 @@ class TranslationTask(L.LightningModule):
         """Step the schedule, which takes no metric, but the used share of the budget, once after each update."""
         if self.budget:
             self.budget.end_update()
+            if self.budget.updates == FIRST_UPDATES:
+                settle(self.model)
             scheduler.share = self.budget.schedule_share(self.trainer)
         scheduler.step()
 
@@ -184,7 +186,7 @@ class TranslationTask(L.LightningModule):
         make_whole(self.model)
         require_finite_weights(self.model, self.optim, step=self.trainer.global_step)
         self._split = split
-        self._evaluator = make_evaluator(self, self._data, split)
+        self._evaluator = make_evaluator(self, self._data.texts, split)
 
     def _finite_losses(self, batch: Batch) -> LossSums:
         """Compute the summed losses of a batch, which come before its translations."""

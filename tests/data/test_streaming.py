@@ -93,7 +93,7 @@ def test_every_pair_comes_once_a_round_and_is_what_its_place_says(folder):
     # Of training text nothing is written to the disk.
     assert made.prepared.fingerprint.endswith("-70")
     with pytest.raises(ValueError, match="'train' is streamed"):
-        made.sources("train")
+        made.texts.sources("train")
     sizes = [path.stat().st_size for path in (folder / "cache").glob("text-*/*.arrow")]
     assert sum(sizes) < (folder / "train.de").stat().st_size
 

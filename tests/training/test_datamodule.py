@@ -89,10 +89,10 @@ def test_batches_hold_the_text_that_index_names(folder):
     for split, loader in loaders.items():
         rows = sorted(texts(made.prepared, loader()))
         assert [index for index, _, _ in rows] == list(range(SIZES[split]))
-        assert [src for _, src, _ in rows] == made.sources(split)
-        assert [tgt for _, _, tgt in rows] == made.references(split)
+        assert [src for _, src, _ in rows] == made.texts.sources(split)
+        assert [tgt for _, _, tgt in rows] == made.texts.references(split)
         assert made.prepared.size(split) == SIZES[split]
-    assert made.references("test") == (folder / "test.en").read_text().splitlines()
+    assert made.texts.references("test") == (folder / "test.en").read_text().splitlines()
     batches = list(made.train_dataloader())
     masks = [mask for batch in batches for mask in (batch.src_mask, batch.tgt_mask)]
     real, cells = sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks)
@@ -240,7 +240,10 @@ def test_subword_sampling_varies_by_epoch_follows_the_seed_and_holds_the_budget(
         batches = list(loader)
         assert all(max(b.src.numel(), b.tgt_in.numel()) <= 300 for b in batches)
         assert sorted(texts(made.prepared, batches)) == [
-            (i, *pair) for i, pair in enumerate(zip(made.sources("train"), made.references("train"), strict=True))
+            (i, *pair)
+            for i, pair in enumerate(
+                zip(made.prepared.sources("train"), made.prepared.references("train"), strict=True)
+            )
         ]
         return {index: row for b in batches for index, row in zip(b.index.tolist(), b.src.tolist(), strict=True)}
 

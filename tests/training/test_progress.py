@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +10,8 @@ import torch
 from rich.console import Console
 
 from seq2seq.config.trainer import TrainerSettings
-from seq2seq.training.callbacks.progress import IntervalAverages, ProgressLog
+from seq2seq.training.budget import Budget
+from seq2seq.training.callbacks.progress import IntervalAverages, ProgressLog, TimeLeft
 from seq2seq.training.run_state import BestScore, RunState
 
 
@@ -45,12 +45,10 @@ def test_cpu_seconds_of_several_processes_stay_unknown():
 
 def test_one_epoch_is_announced_as_one(monkeypatch):
     settings = TrainerSettings(max_epochs=1, max_steps=2)
-    out = io.StringIO()
-    log = ProgressLog(state=RunState(settings), settings=settings, console=Console(file=out))
+    left = TimeLeft(Budget(settings))
     trainer: Any = None
-    monkeypatch.setattr(log, "_time_left", lambda _: "0:01:00")
-    log._announce(trainer)
-    assert out.getvalue() == "about 0:01:00 left of 1 epoch, 2 updates\n"
+    monkeypatch.setattr(left, "shown", lambda _: "0:01:00")
+    assert left.announcement(trainer) == "about 0:01:00 left of 1 epoch, 2 updates"
 
 
 def test_of_validations_with_equal_bleu_the_likelier_is_the_best():

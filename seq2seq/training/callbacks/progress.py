@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from seq2seq.config.durations import clock
 from seq2seq.config.trainer import TrainerSettings
 from seq2seq.evaluation.evaluator import Evaluation
-from seq2seq.training.budget import epochs_done
+from seq2seq.training.budget import Budget, epochs_done
 from seq2seq.training.callbacks.samples import samples
 from seq2seq.training.callbacks.window_end import window_ends
 from seq2seq.training.compilation import is_compiled
@@ -60,6 +60,39 @@ class IntervalAverages:
         self._sums, self._seconds = (state[0], state[1], state[2]), state[3]
 
 
+class TimeLeft:
+    """Estimate of the time to the end of a run, from its rate since `begin`."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self._seconds = self._share = 0.0
+
+    @property
+    def passed(self) -> float:
+        """Seconds since `begin`."""
+        return self.budget.clock.seconds - self._seconds
+
+    def begin(self, trainer: L.Trainer) -> None:
+        """Count from now on: at the beginning of this part of the run, and again after its first update."""
+        self._seconds, self._share = self.budget.clock.seconds, self.budget.used_share(trainer)
+
+    def shown(self, trainer: L.Trainer) -> str:
+        """Return the time left; a question mark if nothing of the run was done since."""
+        done = self.budget.used_share(trainer)
+        if done <= self._share:
+            return "?"
+        return clock(self.passed * (1 - done) / (done - self._share))
+
+    def announcement(self, trainer: L.Trainer) -> str:
+        """Return the time left, and of what."""
+        settings = self.budget.settings
+        bounds = {"epoch": settings.max_epochs, "update": settings.max_steps}
+        words = [f"{count:,} {name}{'s' if count > 1 else ''}" for name, count in bounds.items() if count]
+        if settings.max_time:
+            words.append(f"{clock(settings.max_time)} at most")
+        return f"about {self.shown(trainer)} left of {', '.join(words)}"
+
+
 class ProgressLog(L.Callback):
     """Callback that shows and logs tokens/s, loss, learning rate, time left, scores and samples of validations."""
 
@@ -72,8 +105,7 @@ class ProgressLog(L.Callback):
         self._for_log = IntervalAverages()
         self._for_bar = IntervalAverages()
         self._shown = 0.0
-        # Seconds, and share of the budget, when this part of the run began, and from its first update on after that.
-        self._begun = (0.0, 0.0)
+        self._time_left = TimeLeft(state.budget)
         self._tokens = 0.0  # before this part of the run
         self._first = True  # update of this part
         # Two updates need no announcement
@@ -126,8 +158,9 @@ class ProgressLog(L.Callback):
         step = trainer.global_step
         if step % self.settings.log_steps == 0:
             self._log(trainer, pl_module)
-        if not self._announced and self.state.budget.clock.seconds - self._begun[0] >= _RATE_KNOWN:
-            self._announce(trainer)
+        if not self._announced and self._time_left.passed >= _RATE_KNOWN:
+            self._announced = True
+            self.console.print(self._time_left.announcement(trainer), highlight=False, soft_wrap=True)
         wait = _REFRESH if self._bar else self.settings.line_time
         if time.monotonic() - self._shown >= wait:
             self._show(trainer, pl_module)
@@ -205,7 +238,7 @@ class ProgressLog(L.Callback):
         """Report where a resumed run continues."""
         budget = self.state.budget
         share = budget.used_share(trainer)
-        self._begun = (budget.clock.seconds, share)
+        self._time_left.begin(trainer)
         # A new run has nothing to report, nor has one that is over.
         if trainer.global_step and share < 1 and not budget.ended_by:
             log.info(
@@ -216,38 +249,10 @@ class ProgressLog(L.Callback):
     def _end_start(self, trainer: L.Trainer, task: TranslationTask) -> None:
         """Count rates from here on, and tell what the first update took of a limit of time."""
         budget = self.state.budget
-        self._begun = (budget.clock.seconds, budget.used_share(trainer))
+        self._time_left.begin(trainer)
         self.state.start_tokens += float(task.train_sums[2]) - self._tokens
-        limit, took = self.settings.max_time, budget.first_update_seconds
-        if limit is None or took < _TOLD * limit:
-            return
-        what = "compiling and the first update" if is_compiled(task.model) else "the first update"
-        text = f"{what} took {took:.0f} of {limit:.0f} s (trainer.max_time)"
-        if budget.clock.seconds < limit:
+        if text := _start_text(budget, compiled=is_compiled(task.model)):
             self.console.print(text, highlight=False, soft_wrap=True)
-        elif trainer.is_global_zero:
-            log.warning("%s: the run ends after a single update; raise trainer.max_time", text)
-
-    def _announce(self, trainer: L.Trainer) -> None:
-        """Report how long the run will take, once."""
-        self._announced = True
-        bounds = {"epoch": self.settings.max_epochs, "update": self.settings.max_steps}
-        words = [f"{count:,} {name}{'s' if count > 1 else ''}" for name, count in bounds.items() if count]
-        if self.settings.max_time:
-            words.append(f"{clock(self.settings.max_time)} at most")
-        self.console.print(
-            f"about {self._time_left(trainer)} left of {', '.join(words)}", highlight=False, soft_wrap=True
-        )
-
-    def _time_left(self, trainer: L.Trainer) -> str:
-        """Estimate the time to the end from the rate of this part of the run."""
-        seconds, share = self._begun
-        budget = self.state.budget
-        done = budget.used_share(trainer)
-        # Nothing was used in this part of the run: there is no rate.
-        if done <= share:
-            return "?"
-        return clock((budget.clock.seconds - seconds) * (1 - done) / (done - share))
 
     def _close(self) -> None:
         if self._bar:
@@ -275,7 +280,7 @@ class ProgressLog(L.Callback):
     def _show(self, trainer: L.Trainer, task: TranslationTask) -> None:
         now = self._for_bar.take(task, self.watch.seconds)
         share = self.state.budget.used_share(trainer)
-        left = self._time_left(trainer)
+        left = self._time_left.shown(trainer)
         text = (
             f"step {trainer.global_step:,}  epoch {epochs_done(trainer):.2f}  loss {now['loss']:.3f}  "
             f"lr {_rate(trainer):.2e}  {now['tokens_per_second']:,.0f} tokens/s"
@@ -285,6 +290,16 @@ class ProgressLog(L.Callback):
             self._bar.refresh()
         else:
             self.console.print(f"{100 * share:3.0f}%  {text}  {left} left", highlight=False, soft_wrap=True)
+
+
+def _start_text(budget: Budget, *, compiled: bool) -> str | None:
+    """Return what the first update took of a limit of time, None if it is not worth telling."""
+    limit, took = budget.settings.max_time, budget.first_update_seconds
+    if limit is None or took < _TOLD * limit:
+        return None
+    what = "compiling and the first update" if compiled else "the first update"
+    rest = "" if budget.clock.seconds < limit else ": the run ends after it; raise trainer.max_time"
+    return f"{what} took {took:.0f} of {limit:.0f} s (trainer.max_time){rest}"
 
 
 def _new_meter(trainer: L.Trainer, task: TranslationTask) -> Meter:

@@ -14,6 +14,7 @@ from seq2seq.training.budget import Budget
 from seq2seq.training.datamodule import TranslationDataModule
 from seq2seq.training.split_evaluation import make_evaluator
 from seq2seq.training.task import TranslationTask
+from seq2seq.training.warm_up import warm_kernels
 
 log = logging.getLogger(__name__)
 
@@ -25,20 +26,23 @@ _WRITTEN, _SAVED = 1e9, 4
 
 
 class WarmUp(L.Callback):
-    """Callback that estimates the first validation's time, for which a limit of time reserves some."""
+    """Callback that compiles kernels, and estimates the first validation's time, which a limit of time reserves."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
         self.settings: TrainerSettings = budget.settings
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Time a batch of the validation, unless an earlier part of the run knows the time of a whole one."""
+        """Compile kernels, and time a batch of the validation, unless an earlier part of the run has measured one."""
         assert isinstance(pl_module, TranslationTask)
+        data: TranslationDataModule = trainer.datamodule  # type: ignore[attr-defined]
+        if pl_module.device.type == "cuda":
+            context = trainer.precision_plugin.train_step_context
+            warm_kernels(pl_module.model, pl_module.optim, data.shapes(), device=pl_module.device, context=context)
         limit = self.settings.max_time
         # Ranks with a part of the model each would have to gather it
         if limit is None or self.budget.validation_seconds or self.settings.sharded:
             return
-        data: TranslationDataModule = trainer.datamodule  # type: ignore[attr-defined]
         seconds = validation_seconds(trainer, pl_module, data)
         (seconds,) = self.budget.agreement.maxima([seconds])
         self.budget.validation_seconds = seconds
@@ -59,7 +63,7 @@ def validation_seconds(trainer: L.Trainer, task: TranslationTask, data: Translat
     batches = list(loader.batch_sampler)  # type: ignore[arg-type]
     batch: Batch = loader.dataset.__getitems__(batches[len(batches) // 2])  # type: ignore[attr-defined]
     batch = Batch(*(part.to(task.device) for part in batch))
-    evaluator = make_evaluator(task, data, "valid")
+    evaluator = make_evaluator(task, data.texts, "valid")
     took = 0.0
     task.eval()
     with torch.no_grad(), trainer.precision_plugin.val_step_context():
