@@ -16,7 +16,15 @@ def sum_losses(model: Seq2Seq, batch: Batch, settings: OptimSettings) -> LossSum
 
     For R-Drop the batch is concatenated with itself, 2 B rows, and passes through the model once, so that each copy has
     dropout masks of its own. Static kernels draw one DropConnect mask for both copies, which adds no divergence.
+
+    An idle micro-batch (see `data.updates.IDLE`) has sums of 0.
     """
+    sums = _sum_losses(model, batch, settings)
+    # Only a row alone may be one
+    return sums if len(batch.index) > 1 else LossSums(*(torch.where(batch.index[0] < 0, 0, each) for each in sums))
+
+
+def _sum_losses(model: Seq2Seq, batch: Batch, settings: OptimSettings) -> LossSums:
     smoothing = settings.label_smoothing
     if model.training and settings.r_drop:
         src, src_mask, tgt_in, _, tgt_mask, _ = (torch.cat([part, part]) for part in batch)

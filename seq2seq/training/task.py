@@ -93,9 +93,6 @@ class TranslationTask(L.LightningModule):
         self.skipped.note(batch.index)  # to name its sentences if the gradient is not finite
         with record_function(FORWARD):
             sums = self.sum_losses(batch)
-        # A row alone may be an idle micro-batch, see `updates.IDLE`
-        if batch.src.shape[0] == 1:
-            sums = LossSums(*(torch.where(batch.index[0] < 0, 0, each) for each in sums))
         # Sums stay on the device: reading them here would wait for it at every micro-batch.
         loss = sums.loss.detach().double()
         # Filled on the device: a tensor made of a number of the host's is a copy that waits
@@ -130,10 +127,8 @@ class TranslationTask(L.LightningModule):
     def configure_optimizers(self) -> Any:
         """Build the optimizer and its schedule, which Lightning steps once per update."""
         optimizer = build_optimizer(self.parameters(), self.optim, hidden_matrices(self.model))
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": Schedule(optimizer, self.optim), "interval": "step"},
-        }
+        schedule = {"scheduler": Schedule(optimizer, self.optim), "interval": "step"}
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def on_train_start(self) -> None:
         """Set the rate of the first update, which in a resumed run may follow another budget than before."""
@@ -231,15 +226,7 @@ class TranslationTask(L.LightningModule):
         # `processed`, not `completed`, which lags by one in the hook that saves.
         epoch = loops["epoch_progress"]["current"]["processed"]
         progress = loops["epoch_loop.batch_progress"]
-        # Other ranks, and other micro-batches of the same updates, share an epoch differently: turn the position into
-        # theirs.
-        window, ranks = self.trainer.accumulate_grad_batches, self.trainer.world_size
-        if checkpoint["processes"] != ranks:
-            self._data.refuse_rescaling(checkpoint["processes"])
-        if self._data.cut:
-            rescale(progress, (window, checkpoint["accumulated"]), window)
-        elif checkpoint["processes"] != ranks:
-            rescale(progress, (checkpoint["processes"], ranks), window)
+        fit_to_machine(progress, checkpoint, self.trainer, self._data)
         batches = progress["current"]
         # Lightning begins the next epoch by itself if the checkpoint was made in the last batch's hook; if it was made
         # after that, it asks for one batch more, and must find the epoch at its end.
@@ -262,6 +249,17 @@ def restore_window(trainer: L.Trainer, checkpoint: Mapping[str, Any], budget: Bu
         grown = checkpoint.get("window", 0) > budget.settings.first_window * trainer.world_size
         if checkpoint.get("grown", grown):
             trainer.accumulate_grad_batches = budget.settings.accumulate
+
+
+def fit_to_machine(progress: dict[str, Any], checkpoint: Mapping[str, Any], trainer: L.Trainer, data: Any) -> None:
+    """Turn a position in an epoch that other ranks or micro-batches have shared into this run's; in place."""
+    window, ranks, before = trainer.accumulate_grad_batches, trainer.world_size, checkpoint["processes"]
+    if before != ranks:
+        data.refuse_rescaling(before)
+    if data.cut:
+        rescale(progress, (window, checkpoint["accumulated"]), window)
+    elif before != ranks:
+        rescale(progress, (before, ranks), window)
 
 
 def rescale(progress: dict[str, Any], ratio: tuple[int, int], window: int) -> None:
