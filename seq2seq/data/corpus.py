@@ -97,6 +97,14 @@ class Corpus(NamedTuple):
                 start = end
 
 
+def _require_apart(cache_dir: Path, folder: Path) -> None:
+    """Raise ValueError if a cache lies in the folder of a data set, whose files would then be its own."""
+    cache, folder = cache_dir.resolve(), folder.resolve()
+    # Hidden folders are no part of a data set
+    if cache.is_relative_to(folder) and not any(part.startswith(".") for part in cache.relative_to(folder).parts):
+        raise ValueError(f"cache={cache_dir} is in data.path={folder}: set cache=<a folder elsewhere>")
+
+
 def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
     """Check languages, files, columns and direction cheaply; of a remote corpus, the languages and that it is there.
 
@@ -125,6 +133,8 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
     # A name on the hub, or a path
     folder = resolve_path(settings.path) if settings.path else None
     on_hub = folder is not None and not folder.is_dir()
+    if folder is not None and not on_hub:
+        _require_apart(cache_dir, folder)
     if on_hub and str(settings.path).startswith(("package://", "/", ".", "~")):
         raise ValueError(f"data.path: the folder {folder} does not exist")
     # Text that was prepared before needs neither the hub nor its cache

@@ -798,3 +798,12 @@ def test_unknown_names_and_missing_direction_are_refused():
         corpus_settings({"src": "de", "tgt": "en", "clean": {"dedup": True}})
     with pytest.raises(ValueError, match=r"data\.tgt=null"):
         corpus_settings({"src": "de"})
+
+
+def test_a_cache_is_no_part_of_the_data_set(tmp_path):
+    """Its files would change the fingerprint: a second preparation would read everything again."""
+    write_parquet(tmp_path / "train.parquet", wmt())
+    chosen = options(tmp_path, path=str(tmp_path), train="train", valid="train", test="train")
+    with pytest.raises(ValueError, match=r"^cache=.* is in data\.path=.*: set cache="):
+        validate_corpus(chosen, cache_dir=tmp_path / "cache")
+    validate_corpus(chosen, cache_dir=tmp_path / ".cache")
