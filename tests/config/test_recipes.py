@@ -17,6 +17,7 @@ from seq2seq.config.sections import read_sections
 from seq2seq.config.settings import read_section
 from seq2seq.evaluation.moses_bleu import check_convention
 from seq2seq.resources import conf_dir
+from seq2seq.training.flops import training_flops
 from seq2seq.training.optim import learning_rate
 
 RECIPES = {path.stem: path.read_text("utf-8") for path in sorted((conf_dir() / "experiment").glob("*.yaml"))}
@@ -132,3 +133,140 @@ def test_the_transformer_has_the_published_rates(name, dim):
     for step in (1, 1000, 4000, 10_000, 100_000):
         expected = dim**-0.5 * min(step**-0.5, step * 4000**-1.5)
         assert learning_rate(step, found) == pytest.approx(expected, rel=2e-3)
+
+
+BENCHMARK = conf_dir() / "experiment" / "benchmark"
+TASKS = sorted(path.stem for path in BENCHMARK.glob("*.yaml"))
+# Updates, tokens of an update, optimizer, languages, whether the test set is opened
+PLAN = {
+    "grid_en_fr": (1600, 4096, "muon", "en fr", False),
+    "grid_it_en_small": (2500, 25_000, "muon", "it en", False),
+    "grid_it_en_base": (2500, 25_000, "muon", "it en", False),
+    "q1_en_de": (3200, 4096, "muon", "en de", True),
+    "q1_en_fr": (3200, 4096, "muon", "en fr", True),
+    "q1_more_en_de": (3200, 4096, "muon", "en de", True),
+    "q1_more_en_fr": (3200, 4096, "muon", "en fr", True),
+    "q1_flops_en_fr": (3052, 4096, "muon", "en fr", True),
+    "q2_ours": (6400, 4096, "muon", "en de", True),
+    "q2_authors": (8000, 8192, "adam", "en de", True),
+    "q3_small": (10_000, 25_000, "muon", "it en", True),
+    "q3_base": (10_000, 25_000, "muon", "it en", True),
+    "q3_data": (900, 4096, "muon", "it en", True),
+}
+
+
+@functools.cache
+def composed(*overrides: str) -> Any:
+    """Compose the settings of a command, Hydra's own included."""
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        return compose("train", list(overrides), return_hydra_config=True)
+
+
+def jobs(task: str) -> list[str]:
+    """The files that the systems of a task choose, one override each."""
+    sweep = composed(f"experiment=benchmark/{task}").hydra.sweeper.params
+    (group,) = [key for key in sweep if key.endswith(("/system", "/flops"))]
+    return [f"{group}={name}" for name in sweep[group].split(",")]
+
+
+def plain(task: str, *overrides: str) -> dict[str, Any]:
+    """The settings of one job of a task."""
+    config = composed(f"experiment=benchmark/{task}", *overrides)
+    found = OmegaConf.to_container(
+        OmegaConf.masked_copy(config, [key for key in config if key != "hydra"]), resolve=True
+    )
+    assert isinstance(found, dict)
+    return {str(key): value for key, value in found.items()}
+
+
+def test_the_protocol_names_every_task():
+    page = (conf_dir().parent / "docs" / "benchmark.md").read_text("utf-8")
+    assert set(TASKS) == set(PLAN)
+    for task, (updates, tokens, *_) in PLAN.items():
+        assert f"`{task}`" in page
+        if task != "q1_flops_en_fr":
+            assert f"{updates:,}" in page
+        # The file says its command and its budget
+        text = (BENCHMARK / f"{task}.yaml").read_text("utf-8")
+        assert f"-m experiment=benchmark/{task}\n" in text
+        assert re.search(r"# Budget: .*(update|epoch)", text)
+        assert f"{tokens:,}" in text or tokens == 8192
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_of_the_benchmark_has_the_planned_values(task):
+    config = plain(task)
+    read_sections(config)
+    updates, tokens, optimizer, languages, tested = PLAN[task]
+    trainer, data = config["trainer"], config["data"]
+    assert (trainer["max_steps"], trainer["max_epochs"], trainer["max_time"]) == (updates, None, None)
+    assert (data["batch_tokens"], config["optim"]["name"], trainer["test"]) == (tokens, optimizer, tested)
+    assert f"{data['src']} {data['tgt']}" == languages
+    assert config["search"]["beam_size"] == 5
+    # As many validations as the mean of the last ten checkpoints needs
+    assert trainer["keep_last"] == 10
+    sweep = composed(f"experiment=benchmark/{task}").hydra.sweeper.params
+    if task.startswith("grid"):
+        assert composed(f"experiment=benchmark/{task}").seed == 0
+        assert "optim.peak_lr" in sweep
+    else:
+        assert sweep.seed == "1,2,3,4,5"
+        assert updates >= 10 * trainer["val_steps"]
+
+
+@pytest.mark.parametrize("task", ["q1_en_fr", "q1_more_en_de", "q2_authors", "q3_base"])
+def test_systems_of_a_task_differ_in_the_mixer_alone(task):
+    systems = [plain(task, job) for job in jobs(task)]
+    first, *others = [{key: value for key, value in system.items() if key != "mixer"} for system in systems]
+    assert all(other == first for other in others)
+    mixers = [str(system["mixer"]) for system in systems]
+    assert len(set(mixers)) == len(mixers)
+
+
+def test_systems_of_the_first_question():
+    """Depth, gate, windows and positions are what their names say."""
+    mixer = {
+        job.partition("=")[2]: plain("q1_en_fr", job)["mixer"] for job in [*jobs("q1_en_fr"), *jobs("q1_more_en_fr")]
+    }
+    depth = {name: each.get("extra_encoder_layers") or 0 for name, each in mixer.items()}
+    deep = {"transformer_deep", "lightconv", "lightconv_no_gate", "dynamicconv"}
+    assert {name for name, extra in depth.items() if extra == 1} == deep
+    assert all(extra == 0 for name, extra in depth.items() if name not in deep)
+    assert not mixer["lightconv_no_gate"]["decoder"]["glu"]
+    assert mixer["windows"]["encoder"]["per_layer"]["window"] == [3, 7, 15, 31]
+    assert mixer["separable_64"]["decoder"]["max_len"] == 64
+
+
+def test_data_sizes_have_equal_epochs():
+    for name, count in {"10k": 10_000, "30k": 30_000, "100k": 100_000, "300k": 300_000, "all": 648_849}.items():
+        config = plain("q3_data", f"experiment/benchmark/pairs={name}")
+        assert config["data"]["limit"] == (None if name == "all" else count)
+        assert config["trainer"]["max_steps"] == pytest.approx(0.09 * count, rel=0.001)
+
+
+def test_updates_at_equal_flops():
+    """A target token of a pair of 14 and 15 pieces costs what docs/benchmark.md says."""
+    page = (conf_dir().parent / "docs" / "benchmark.md").read_text("utf-8")
+    row = re.compile(r"^\| `(\w+)` \| [45] \+ 4 \| ([\d.]+)M \| ([\d.]+)M \| ([\d.]+) \| ([\d,]+) \|$", re.MULTILINE)
+    found = {name: numbers for name, *numbers in row.findall(page)}
+    costs = {name: _cost(name) for name in found}
+    for name, (parameters, millions, ratio, updates) in found.items():
+        count, cost = costs[name]
+        share = cost / costs["transformer"][1]
+        assert (parameters, millions, ratio) == (f"{count / 1e6:.2f}", f"{cost / 1e6:.1f}", f"{share:.2f}"), name
+        planned = 3200 if abs(share - 1) < 0.02 else round(3200 / share)
+        assert int(updates.replace(",", "")) == planned, name
+        if planned != 3200:
+            assert plain("q1_flops_en_fr", f"experiment/benchmark/flops={name}")["trainer"]["max_steps"] == planned
+
+
+def _cost(system: str) -> tuple[int, float]:
+    """Parameters, and training FLOPs of a target token."""
+    config = plain("q1_en_fr", f"experiment/benchmark/system={system}")
+    sizes = {"src_vocab_size": 10_000, "tgt_vocab_size": 10_000, "pad_id": 0, "joint": True}
+    built = {"model": config["model"], "mixer": config["mixer"], **sizes}
+    with on_meta_device():
+        model = build_model(built)
+    flops = training_flops(built)
+    assert flops is not None
+    return sum(parameter.numel() for parameter in model.parameters()), flops(32, 14, 15) / (32 * 15)
