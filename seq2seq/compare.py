@@ -1,4 +1,4 @@
-"""Compare runs: a table by mixer over seeds for each test set, with significance and figures of BLEU against time."""
+"""Compare runs: a table by mixer over seeds for each test set, with tests and figures of BLEU against time."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from seq2seq.cli import (
     exit_status,
     fail,
     nonempty,
+    number,
     positive,
     require_folder,
     require_standard_output,
@@ -30,12 +31,11 @@ Examples:
   python -m seq2seq.compare runs --by optim.peak_lr --split valid       # a sweep over learning rates
 
 BLEU and chrF are means over seeds ± the sample standard deviation; time is that of training and validation, h:mm:ss,
-training CPU time, of runs on a CPU, is without validation;
-Δ BLEU and p are against the baseline: paired bootstrap on the test translations, run against run of the same seed
-(in their order, where none is common).
-The adjusted p allows for the number of all these pairs (Holm 1979); of several seeds it says how many pairs are better
-or worse at 0.05. 'p over seeds' is of Welch's t-test between the scores of all seeds: it allows for the randomness of
-training, as the others allow for the choice of sentences.
+training CPU time, of runs on a CPU, is without validation. Rows that share a letter do not differ at 0.05.
+A second table has the differences from the baseline: with 95% intervals and p values of Welch's t test over seeds, of
+the paired t test where both have the same seeds, and of a bootstrap over seeds and sentences together. 'equivalence p'
+is that of a difference of --margin or more (two one-sided tests). The p values of a column are adjusted for their
+number (Holm 1979).
 What cannot be compared (unfinished, damaged, failed, no run at all) is left out, with a line that says why.
 Exit status: 0 done; 1 a job failed (--watch), or there is no finished run; 2 wrong options; 130 interrupted."""
 
@@ -47,9 +47,10 @@ def _parser() -> Parser:
     text = "a mixer or label, or a run's folder for the row it is in, to test against (the first row)"
     parser.add_argument("--baseline", metavar="NAME", help=text)
     parser.add_argument("--split", choices=("test", "valid"), default="test", help="whose scores (test)")
-    parser.add_argument(
-        "--resamples", type=whole_number(1, MOST_SAMPLES), default=1000, metavar="N", help="bootstrap resamples (1000)"
-    )
+    add = parser.add_argument
+    add("--resamples", type=whole_number(1, MOST_SAMPLES), default=10_000, metavar="N", help="of the bootstrap (10000)")
+    text = "BLEU by which groups may differ and still count as equivalent (0.5)"
+    add("--margin", type=number(0.001, 100), default=0.5, metavar="BLEU", help=text)
     parser.add_argument("--out", type=nonempty, metavar="DIR", help="write comparison.md and comparison.csv there")
     parser.add_argument(
         "--figure",
@@ -86,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     """Follow a sweep if asked to, compare the runs, and return the exit status."""
-    from seq2seq.experiments.comparison_report import compare
+    from seq2seq.experiments.comparison_report import Settings, compare
     from seq2seq.experiments.figures import require_matplotlib
     from seq2seq.experiments.sweep_watch import watch
 
@@ -98,17 +99,17 @@ def _run(options: argparse.Namespace) -> int:
     out = _require_out(Path(options.out), options) if options.out else None
     # Blocks until the sweep has ended; returns the number of jobs that failed
     failed = watch([Path(path) for path in options.runs], interval=options.interval) if options.watch else 0
-    collected = compare(
-        options.runs,
+    settings = Settings(
         split=options.split,
         baseline=options.baseline,
         samples=options.resamples,
-        out=out,
-        figure_against=options.against if options.figure else None,
+        margin=options.margin,
         by_length=options.by_length,
         by=options.by,
         ignore=options.ignore,
     )
+    figure_against = options.against if options.figure else None
+    collected = compare(options.runs, settings, out=out, figure_against=figure_against)
     # On stderr, since the table on stdout may be piped into a file
     for item in collected.unusable:
         print_error(f"left out: {item.name}: {item.reason}")

@@ -181,6 +181,29 @@ def paired_bootstrap(
     return found
 
 
+def bleu_counts(
+    hypotheses: Sequence[str], references: References, *, tokenize: str = "13a", lowercase: bool = False
+) -> np.ndarray:
+    """Return sacreBLEU's statistics of every sentence, whose sums `bleu_of_counts` takes: (N, 10).
+
+    They are the lengths of hypothesis and reference, then the matching and all n-grams, n = 1..4 of each.
+    """
+    streams = _streams(hypotheses, references, "hypotheses")
+    return np.array(_bleu(tokenize, lowercase)._extract_corpus_statistics(list(hypotheses), streams), dtype=float)
+
+
+def bleu_of_counts(counts: np.ndarray) -> np.ndarray:
+    """Compute corpus BLEU of summed statistics, as sacreBLEU does: (..., 10) to (...)."""
+    lengths, matching, total = counts[..., :2], counts[..., 2:6], counts[..., 6:]
+    # Of n-grams without a match, the first counts as 1/2, the second as 1/4, and so on
+    smoothed = np.where(matching > 0, matching, 0.5 ** np.cumsum(matching == 0, axis=-1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        penalty = np.exp(np.minimum(0, 1 - lengths[..., 1] / lengths[..., 0]))
+        score = 100 * penalty * np.exp(np.log(smoothed / total).mean(-1))
+    # Without any match, or without a single n-gram of one length, it is 0
+    return np.where((matching.sum(-1) > 0) & (total.min(-1) > 0), score, 0.0)
+
+
 def _resampled(
     metric: BLEU | CHRF | TER, hypotheses: list[str], streams: list[list[str]], samples: np.ndarray
 ) -> tuple[Any, np.ndarray]:

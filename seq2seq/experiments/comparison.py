@@ -4,67 +4,49 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-from seq2seq.evaluation.metrics import TOKENIZERS, paired_bootstrap
+import numpy as np
+
+from seq2seq.evaluation.metrics import TOKENIZERS, bleu_counts
+from seq2seq.experiments.bootstrap import Resampled, resample_seeds, resample_sentences
+from seq2seq.experiments.estimates import LEVEL, Estimate, paired, welch
 from seq2seq.experiments.groups import Group
-from seq2seq.experiments.p_values import holm, welch
+from seq2seq.experiments.p_values import holm
 from seq2seq.experiments.results import RunResult
 
-
-class Trial(NamedTuple):
-    """Difference in BLEU between a run and one of the baseline, and how probable it is by chance.
-
-    Attributes:
-        p_value: Of this pair by itself.
-        adjusted: The p value adjusted for the number of all pairs that are tested, by `holm`.
-    """
-
-    difference: float
-    p_value: float
-    adjusted: float
+# Tests of a difference, each adjusted for the number of groups by itself.
+TESTS = ("welch", "paired", "bootstrap", "equivalence")
 
 
-@dataclasses.dataclass(frozen=True)
-class Significance:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Difference:
     """Difference in mean BLEU between a group and the baseline, and tests of it.
 
     Args:
-        trials: Paired bootstrap of each pair of runs: would these runs differ on other sentences?
-        over_seeds: p value of Welch's t-test between the scores of both groups: would other seeds differ? None if one
-            of them has a single run.
+        value: The difference.
+        welch: Its estimate over seeds, whichever they are; None if one of the groups has a single one.
+        paired: Its estimate over pairs of equal seeds; None if the groups have others, or a single one.
+        resampled: Over resamples of seeds and sentences; None without translations.
+        adjusted: p values by the name of the test, adjusted for the number of groups by `holm`. That of "equivalence"
+            is of a difference outside the margin, by Welch's estimate.
     """
 
-    difference: float
-    trials: list[Trial]
-    over_seeds: float | None = None
+    value: float
+    welch: Estimate | None
+    paired: Estimate | None
+    resampled: Resampled | None
+    adjusted: Mapping[str, float]
 
     @property
-    def p_text(self) -> str:
-        """The p values of the pairs, each by itself, as text."""
-        return _span([trial.p_value for trial in self.trials])
-
-    @property
-    def adjusted_text(self) -> str:
-        """The adjusted p values as text; of several pairs, also how many are better, and how many worse, at 0.05."""
-        span = _span([trial.adjusted for trial in self.trials])
-        if len(self.trials) == 1:
-            return span
-        # 0.05 is the conventional level, which the help text of `compare` names
-        significant = [trial for trial in self.trials if trial.adjusted < 0.05]
-        better = sum(trial.difference > 0 for trial in significant)
-        worse = sum(trial.difference < 0 for trial in significant)
-        return f"{span}: {better} better, {worse} worse of {len(self.trials)}"
-
-
-def _span(values: Sequence[float]) -> str:
-    # Compared as printed, so that no span reads '0.010 to 0.010'
-    least = f"{min(values):.3f}"
-    greatest = f"{max(values):.3f}"
-    return least if least == greatest else f"{least} to {greatest}"
+    def verdict(self) -> str:
+        """The answer over seeds: better, worse, equivalent (and also better or worse, if by less), or open."""
+        if self.welch is None:
+            return ""
+        better = "better" if self.value > 0 else "worse"
+        words = [better] if self.adjusted["welch"] < LEVEL else []
+        return " but ".join([*words, *(["equivalent"] if self.adjusted["equivalence"] < LEVEL else [])]) or "open"
 
 
 def choose_baselines(tables: Sequence[Sequence[Group]], name: str | None) -> list[Group | None]:
@@ -103,74 +85,67 @@ def _is_meant(group: Group, name: str) -> bool:
     return name in (group.mixer, group.label, *names) or Path(name).resolve() in folders
 
 
-def significance(groups: Sequence[Group], baseline: Group, *, samples: int) -> dict[str, Significance]:
-    """Test each group's BLEU on the test set against the baseline's.
-
-    Translations are tested by paired bootstrap resampling, run against run, and scores over all seeds by `welch`.
-
-    Runs of the same seed are paired where two groups have seeds in common, else runs in order. The p values of all
-    pairs together are adjusted by `holm`: of many mixers like the baseline some look better by chance.
+def differences(
+    groups: Sequence[Group], baseline: Group, split: str, *, samples: int, margin: float
+) -> dict[str, Difference]:
+    """Test each group's BLEU against the baseline's.
 
     Args:
+        split: "test" or "valid"; of the validation set no translations are saved, so that there is no bootstrap.
         samples: Number of resampled test sets.
+        margin: Differences up to this one count as equivalence.
 
     Returns:
-        Results by the group's label, without the baseline and groups in which no pair of runs saved its translations.
-
-    Reference: Koehn 2004, Statistical significance tests for machine translation evaluation.
+        Results by the group's label, without the baseline.
     """
-    others = [group for group in groups if group is not baseline]
-    tested = [[_tested(one, other, samples) for one, other in _pairs(baseline, group)] for group in others]
-    adjusted = iter(holm([p_value for pairs in tested for _, p_value in pairs]))
-    results = {}
-    for group, pairs in zip(others, tested, strict=True):
-        if pairs:
-            # Over all runs of both groups, as in the table, also those without translations
-            mean, expected = (statistics.fmean(each.values("test", "bleu")) for each in (group, baseline))
-            trials = [Trial(*pair, adjusted=next(adjusted)) for pair in pairs]
-            over_seeds = welch(*(each.values("test", "bleu") for each in (group, baseline)))
-            results[group.label] = Significance(mean - expected, trials, over_seeds)
-    return results
+    resampled = _resampled(groups, baseline, samples) if split == "test" else {}
+    scores = {group.label: group.by_seed(split, "bleu") for group in groups}
+    base = scores.pop(baseline.label)
+    found = {
+        label: Difference(
+            value=statistics.fmean(each.values()) - statistics.fmean(base.values()),
+            welch=welch([*each.values()], [*base.values()]),
+            paired=paired(each, base),
+            resampled=resampled.get(label),
+            adjusted={},
+        )
+        for label, each in scores.items()
+    }
+    adjusted = {label: _p_values(each, margin) for label, each in found.items()}
+    for test in TESTS:
+        labels = [label for label, p_values in adjusted.items() if test in p_values]
+        for label, p in zip(labels, holm([adjusted[label][test] for label in labels]), strict=True):
+            adjusted[label][test] = p
+    return {label: dataclasses.replace(each, adjusted=adjusted[label]) for label, each in found.items()}
 
 
-def _pairs(baseline: Group, group: Group) -> list[tuple[RunResult, RunResult]]:
-    # The test resamples sentences, so it needs the translations and not just a score
-    ours = [run for run in baseline.runs if run.translated]
-    theirs = [run for run in group.runs if run.translated]
-    # Of several runs with one seed, the first with the first, the second with the second
-    by_seed = _numbered(ours)
-    common = [(by_seed[key], run) for key, run in _numbered(theirs).items() if key in by_seed]
-    # Both are sorted by seed; what the longer group has more is not tested
-    pairs = common or list(zip(ours, theirs, strict=False))
-    # Runs without the sources joined the set by their settings, and may have been scored on another text
-    return [(one, other) for one, other in pairs if one.test_lines("ref") == other.test_lines("ref")]
+def _p_values(difference: Difference, margin: float) -> dict[str, float]:
+    """Return the p values of the tests that there are, not adjusted."""
+    tests = zip(TESTS, (difference.welch, difference.paired, difference.resampled), strict=False)
+    found = {name: test.p_value for name, test in tests if test}
+    return found | ({"equivalence": difference.welch.equivalence_p(margin)} if difference.welch else {})
 
 
-def _numbered(runs: Sequence[RunResult]) -> dict[tuple[int, int], RunResult]:
-    """Key each run by its seed and its number among the runs with that seed."""
-    count: Counter[int] = Counter()
-    numbered = {}
-    for run in runs:
-        numbered[run.seed, count[run.seed]] = run
-        count[run.seed] += 1
-    return numbered
+def _resampled(groups: Sequence[Group], baseline: Group, samples: int) -> dict[str, Resampled]:
+    """Bootstrap the groups that saved their translations against the baseline, by label."""
+    references = next((run.test_lines("ref") for run in baseline.runs if run.translated), None)
+    counts: dict[str, dict[int, list[np.ndarray]]] = {}
+    for group in groups:
+        for run in group.runs:
+            # Runs without the sources joined the set by their settings, and may have been scored on another text
+            if references and run.translated and run.test_lines("ref") == references:
+                counts.setdefault(group.label, {}).setdefault(run.seed, []).append(_counts(run))
+    if len(counts) < 2:
+        return {}
+    scores = resample_sentences(counts, samples)
+    base = scores.pop(baseline.label)
+    return {label: resample_seeds(each, base) for label, each in scores.items()}
 
 
-def _tested(baseline: RunResult, run: RunResult, samples: int) -> tuple[float, float]:
-    """Return the difference in BLEU of two runs, and its p value."""
+def _counts(run: RunResult) -> np.ndarray:
     tokenize, lowercase = scoring(run)
-    rows = paired_bootstrap(
-        {"baseline": baseline.test_lines("hyp") or [], "system": run.test_lines("hyp") or []},
-        run.test_lines("ref") or [],
-        tokenize=tokenize,
-        lowercase=lowercase,
-        samples=samples,
-        metrics=["bleu"],
-    )
-    # Rows in the order of the systems; the baseline itself has no p value
-    first, second = rows
-    assert second.p_value is not None
-    return second.value - first.value, second.p_value
+    hypotheses, references = (run.test_lines(side) or [] for side in ("hyp", "ref"))
+    return bleu_counts(hypotheses, references, tokenize=tokenize, lowercase=lowercase)
 
 
 def scoring(run: RunResult) -> tuple[str, bool]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from seq2seq.experiments.comparison import choose_baselines, significance
+from seq2seq.experiments.comparison import choose_baselines, differences
 from seq2seq.experiments.comparison_table import Table, as_csv, markdown, notes
 from seq2seq.experiments.groups import group_runs
 from seq2seq.experiments.plot import draw, overlapping
 from seq2seq.experiments.results import CollectedRuns, RunResult, collect
-from seq2seq.experiments.scored_sets import ScoredSet, differences, scored_sets
+from seq2seq.experiments.scored_sets import ScoredSet, scored_sets, text_differences
 from seq2seq.experiments.setting_scores import (
     SettingScores,
     draw_by_setting,
@@ -22,6 +23,29 @@ from seq2seq.experiments.setting_scores import (
 )
 from seq2seq.experiments.source_length import LengthScores, draw_by_length, length_table, score_by_length
 from seq2seq.files import write_text
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Settings of a comparison.
+
+    Args:
+        split: The scores to compare, "test" or "valid".
+        baseline: A mixer, a group's label or a run's folder; the first group if None.
+        samples: Resamples of the bootstrap.
+        margin: Differences in BLEU up to this one count as equivalence.
+        by_length: Words by which a part of the test set is longer than the one before, for BLEU by source length.
+        by: A setting, `section.name`, for BLEU by its values.
+        ignore: Settings, `section.name`, in which the runs of one row may differ.
+    """
+
+    split: str
+    baseline: str | None
+    samples: int
+    margin: float
+    by_length: int | None
+    by: str | None
+    ignore: Collection[str]
 
 
 class _Report(NamedTuple):
@@ -67,60 +91,47 @@ class _Report(NamedTuple):
 
 
 def compare(
-    patterns: Sequence[str],
-    *,
-    split: str,
-    baseline: str | None,
-    samples: int,
-    out: Path | None,
-    figure_against: str | None,
-    by_length: int | None = None,
-    by: str | None = None,
-    ignore: Collection[str] = (),
+    patterns: Sequence[str], settings: Settings, *, out: Path | None = None, figure_against: str | None = None
 ) -> CollectedRuns:
     """Print a table of the finished runs for each test set, and write them to a folder.
 
     Args:
         patterns: Run folders, sweep folders, folders of runs, or globs of these.
-        split: The scores to compare, "test" or "valid".
-        baseline: A mixer, a group's label or a run's folder; the first group if None.
-        samples: Resamples of the paired bootstrap.
+        settings: Settings of the comparison.
         out: The folder for comparison.md and comparison.csv, with all tables; None writes nothing.
         figure_against: The axis of the curves, "time", "cpu" or "updates", in a figure for each table; None draws none.
-        by_length: Words by which a part of the test set is longer than the one before, for BLEU by source length.
-        by: A setting, `section.name`, for BLEU by its values.
-        ignore: Settings, `section.name`, in which the runs of one row may differ.
 
     Returns:
         The runs that were compared, and what was left out.
 
     Raises:
-        ValueError: No group fits the baseline, or more than one; or no run has the setting `by`, or one to `ignore`.
+        ValueError: No group fits the baseline, or more than one; or no run has a setting that is named.
     """
+    split, by = settings.split, settings.by
     # Nothing is printed for an empty comparison: the caller reports why each run was left out
     collected = collect(patterns, split)
     if not collected.runs:
         return collected
     sets = scored_sets(collected.runs, split)
     # An unknown setting is refused before any computation
-    for option, keys in (("--by", [by] if by else []), ("--ignore", ignore)):
+    for option, keys in (("--by", [by] if by else []), ("--ignore", settings.ignore)):
         for key in keys:
             require_setting(collected.runs, key, option)
-    tables = _tables(sets, split, baseline, samples, ignore)
+    tables = _tables(sets, settings)
     reports = [
         _Report(
             table,
             each.runs,
-            score_by_length(table.groups, by_length) if by_length else None,
-            score_by_setting(each.runs, by, split, ignore) if by else None,
+            score_by_length(table.groups, settings.by_length) if settings.by_length else None,
+            score_by_setting(each.runs, by, split, settings.ignore) if by else None,
         )
         for table, each in zip(tables, sets, strict=True)
     ]
-    text = "\n".join(each.text(split, baseline, titled=len(reports) > 1) for each in reports)
+    text = "\n".join(each.text(split, settings.baseline, titled=len(reports) > 1) for each in reports)
     # Of two sets of one corpus it is said how they differ
-    text += "".join(f"{line}\n" for line in (differences(sets) if split == "test" else ()))
-    if ignore:
-        text += f"Runs of one row may differ in {', '.join(ignore)}.\n"
+    text += "".join(f"{line}\n" for line in (text_differences(sets) if split == "test" else ()))
+    if settings.ignore:
+        text += f"Runs of one row may differ in {', '.join(settings.ignore)}.\n"
     # Printed before files are written, which may fail
     print(text, end="", flush=True)
     if out is not None:
@@ -128,17 +139,15 @@ def compare(
     return collected
 
 
-def _tables(
-    sets: Sequence[ScoredSet], split: str, baseline: str | None, samples: int, ignore: Collection[str]
-) -> list[Table]:
-    groups = [group_runs(each.runs, ignore) for each in sets]
+def _tables(sets: Sequence[ScoredSet], settings: Settings) -> list[Table]:
+    split, margin = settings.split, settings.margin
+    groups = [group_runs(each.runs, settings.ignore) for each in sets]
     # Refuse an unknown baseline before any computation
-    bases = choose_baselines(groups, baseline)
+    bases = choose_baselines(groups, settings.baseline)
     tables = []
     for each, members, base in zip(sets, groups, bases, strict=True):
-        # Of the validation set no translations are saved, so there is nothing to test
-        tests = significance(members, base, samples=samples) if base and split == "test" else {}
-        tables.append(Table(each.title, members, base, tests))
+        found = differences(members, base, split, samples=settings.samples, margin=margin) if base else {}
+        tables.append(Table(each.title, members, base, found, margin))
     return tables
 
 

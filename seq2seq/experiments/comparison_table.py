@@ -7,81 +7,130 @@ import io
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from seq2seq.config.durations import clock
-from seq2seq.experiments.comparison import Significance
+from seq2seq.experiments.bootstrap import Resampled
+from seq2seq.experiments.comparison import TESTS, Difference
+from seq2seq.experiments.estimates import Estimate, mean
 from seq2seq.experiments.groups import Group
+from seq2seq.experiments.letters import letters
+from seq2seq.experiments.p_values import p_text
 from seq2seq.experiments.results import NUMBERS, RunResult
 from seq2seq.experiments.scored_sets import first_signature
 from seq2seq.experiments.tables import markdown_table
 
 # Without validation, as its name says: "time" has both.
 _CPU_TIME = "training CPU time"
+# Numbers of results.json that say as much of the machine as of the model.
+_MACHINES = ("target_tokens_per_second", "training_seconds", "training_cpu_seconds", "seconds")
 # Columns of numbers, aligned to the right.
 _RIGHT = ("BLEU", "chrF", "parameters", "tokens/s", "time", _CPU_TIME, "updates", "best step", "Δ BLEU")
 
 
+# Notes below the tables.
+_LETTERS = "Rows without a letter in common differ at 0.05: t tests of all pairs, one standard deviation, Holm."
+_DIFFERENCES = """\
+Intervals are of 95%, each by itself; the p values of a column are adjusted together (Holm). The first interval and p
+are Welch's, over seeds; the bootstrap is over seeds and sentences. Equivalent: less than {margin:g} BLEU apart, by two
+one-sided Welch tests; open: shown to be neither different nor equivalent."""
+
+
 class Table(NamedTuple):
-    """Groups of runs that were scored on one set, and their tests against one of them.
+    """Groups of runs that were scored on one set, and their differences from one of them.
 
     Attributes:
         title: Title of the set.
         groups: The groups, a row each.
         baseline: The group that the others are compared with, if there is one.
-        tests: Results of `significance`, by the group's label.
+        differences: Those of `comparison.differences`, by the group's label.
+        margin: Differences up to this one count as equivalence.
     """
 
     title: str
     groups: Sequence[Group]
     baseline: Group | None
-    tests: Mapping[str, Significance]
+    differences: Mapping[str, Difference]
+    margin: float
 
-    @property
-    def pairs(self) -> int:
-        """Number of pairs of runs that are tested, for which their p values are adjusted."""
-        return sum(len(test.trials) for test in self.tests.values())
+    def letters(self, split: str) -> dict[str, str]:
+        """Return by the group's label the letters that it shares with groups from which it does not differ."""
+        return letters({group.label: group.values(split, "bleu") for group in self.groups})
 
 
 def markdown(table: Table, split: str) -> str:
-    """Format a table as Markdown with a row for each group.
+    """Format a table as Markdown with a row for each group, and below it that of the differences from the baseline.
 
     Columns in which all cells are empty are left out.
 
     Args:
         split: "test" or "valid".
     """
-    rows = [_cells(table, group, split) for group in table.groups]
-    # Without several settings, or without a test, their columns would be empty
+    shared = table.letters(split)
+    text = _without_empty([_cells(group, split, shared.get(group.label, "")) for group in table.groups])
+    if shared:
+        text += f"\n{_LETTERS}\n"
+    if table.baseline and table.differences:
+        title = f"against {table.baseline.label}"
+        rows = [_difference_cells(title, label, each) for label, each in table.differences.items()]
+        text += f"\n{_without_empty(rows)}\n{_DIFFERENCES.format(margin=table.margin)}\n"
+    return text
+
+
+def _without_empty(rows: Sequence[Mapping[str, str]]) -> str:
     columns = [name for name in rows[0] if any(row[name] for row in rows)]
     texts = [[row[name] for name in columns] for row in rows]
     return markdown_table(columns, texts, right=_RIGHT, padded=True) + "\n"
 
 
-def _cells(table: Table, group: Group, split: str) -> dict[str, str]:
+def _cells(group: Group, split: str, shared: str) -> dict[str, str]:
     """Format a group's row, by column."""
-    test = table.tests.get(group.label)
-    # Without any test there is no p column, which this word alone would keep
-    without_test = "baseline" if group is table.baseline and table.tests else ""
+    estimate = mean(group.values(split, "bleu"))
     return {
         "mixer": group.mixer,
         "settings": group.settings_text,
         "seeds": ", ".join(str(run.seed) for run in group.runs),
         "BLEU": mean_and_deviation(group.values(split, "bleu")),
+        "95% interval": f"{estimate.interval[0]:.2f} to {estimate.interval[1]:.2f}" if estimate else "",
+        "letters": shared,
         "chrF": mean_and_deviation(group.values(split, "chrf")),
         "parameters": _count(group.mean("parameters")),
-        "tokens/s": _whole(group.mean("target_tokens_per_second")),
-        "time": _time(group.mean("seconds")),
+        "tokens/s": _by_accelerator(group, "target_tokens_per_second", _whole),
+        "time": _by_accelerator(group, "seconds", _time),
         _CPU_TIME: _cpu_clock(group),
         "updates": _whole(group.mean("steps")),
         "best step": _whole(group.mean("best_step")),
-        "Δ BLEU": f"{test.difference:+.2f}" if test else "",
-        "p": test.p_text if test else without_test,
-        # Of a single pair it would be the same number again
-        "adjusted p": test.adjusted_text if test and table.pairs > 1 else "",
-        "p over seeds": f"{test.over_seeds:.3f}" if test and test.over_seeds is not None else "",
     }
+
+
+def _difference_cells(title: str, label: str, difference: Difference) -> dict[str, str]:
+    """Format the row of a group's difference from the baseline, by column; `title` is that of the first."""
+    p_values = {name: p_text(p) for name, p in difference.adjusted.items()}
+    return {
+        title: label,
+        "Δ BLEU": f"{difference.value:+.2f}",
+        "95% interval": _interval(difference.welch),
+        "p": p_values.get("welch", ""),
+        "paired interval": _interval(difference.paired),
+        "paired p": p_values.get("paired", ""),
+        "bootstrap interval": _interval(difference.resampled),
+        "bootstrap p": p_values.get("bootstrap", ""),
+        "equivalence p": p_values.get("equivalence", ""),
+        "verdict": difference.verdict,
+    }
+
+
+def _interval(found: Estimate | Resampled | None) -> str:
+    return f"{found.interval[0]:+.2f} to {found.interval[1]:+.2f}" if found else ""
+
+
+def _by_accelerator(group: Group, key: str, text: Callable[[float], str]) -> str:
+    """Format a mean that the machine decides, of CPU and GPU apart: their mean would be that of neither."""
+    if len(group.accelerators) == 1:
+        return text(group.mean(key))
+    cells = [(kind, text(group.mean(key, kind))) for kind in group.accelerators]
+    return ", ".join(f"{cell} ({kind})" for kind, cell in cells if cell)
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:
@@ -102,7 +151,7 @@ def _whole(number: float) -> str:
 
 def _cpu_clock(group: Group) -> str:
     """Format the CPU time of training, where no GPU did the work and every run recorded it."""
-    on_cpu = all(run.results.get("accelerator", "cpu") == "cpu" for run in group.runs)
+    on_cpu = group.accelerators == ["cpu"]
     recorded = not any(math.isnan(run.number("training_cpu_seconds")) for run in group.runs)
     return clock(group.mean("training_cpu_seconds")) if on_cpu and recorded else ""
 
@@ -124,7 +173,6 @@ def as_csv(tables: Sequence[Table], split: str) -> str:
 
 
 def _numbers(table: Table, group: Group, split: str) -> dict[str, Any]:
-    test = table.tests.get(group.label)
     row: dict[str, Any] = {
         "mixer": group.mixer,
         "settings": group.settings_text,
@@ -137,17 +185,30 @@ def _numbers(table: Table, group: Group, split: str) -> dict[str, Any]:
         # A single run has no sample deviation
         row[f"{metric}_mean"] = round(statistics.fmean(values), 4)
         row[f"{metric}_std"] = round(statistics.stdev(values), 4) if len(values) > 1 else ""
+    row |= _bounds("bleu", mean(group.values(split, "bleu")))
+    row["letters"] = table.letters(split).get(group.label, "")
     for key in NUMBERS:
-        mean = group.mean(key)
+        # Neither machine's, where both were used
+        number = math.nan if key in _MACHINES and len(group.accelerators) > 1 else group.mean(key)
         # nan where an older run lacks the number: an empty cell, which readers take for missing
-        row[key] = "" if math.isnan(mean) else round(mean, 2)
+        row[key] = "" if math.isnan(number) else round(number, 2)
     row["baseline"] = table.baseline.label if table.baseline else ""
-    row["bleu_difference"] = round(test.difference, 4) if test else ""
-    row["p_values"] = " ".join(f"{trial.p_value:.4f}" for trial in test.trials) if test else ""
-    row["adjusted_p_values"] = " ".join(f"{trial.adjusted:.4f}" for trial in test.trials) if test else ""
-    row["p_value_over_seeds"] = f"{test.over_seeds:.4f}" if test and test.over_seeds is not None else ""
+    difference = table.differences.get(group.label)
+    row["bleu_difference"] = round(difference.value, 4) if difference else ""
+    for name in ("welch", "paired", "bootstrap"):
+        found = (difference.resampled if name == "bootstrap" else getattr(difference, name)) if difference else None
+        row |= _bounds(name, found)
+    for name in TESTS:
+        row[f"{name}_p"] = f"{difference.adjusted[name]:.4g}" if difference and name in difference.adjusted else ""
+    row["verdict"] = difference.verdict if difference else ""
     row["runs"] = " ".join(str(run.folder.path) for run in group.runs)
     return row
+
+
+def _bounds(name: str, found: Estimate | Resampled | None) -> dict[str, Any]:
+    """Return both ends of an interval as columns of the CSV."""
+    low, high = found.interval if found else ("", "")
+    return {f"{name}_low": low and round(low, 4), f"{name}_high": high and round(high, 4)}
 
 
 def _runs(count: int) -> str:
@@ -155,7 +216,7 @@ def _runs(count: int) -> str:
 
 
 def notes(groups: Sequence[Group], runs: Sequence[RunResult], split: str) -> str:
-    """Describe the scores in a few lines: split, signature, revisions, threads, seeds, runs without significance."""
+    """Describe the scores in a few lines: split, signature, revisions, threads, seeds, runs without a bootstrap."""
     # Runs of one set have the same
     lines = [f"Scores of the {split} set, {_runs(len(runs))}. BLEU: {first_signature(runs[0], split)}"]
     # Scores of two versions of the code may differ for reasons other than the mixer
@@ -170,11 +231,13 @@ def notes(groups: Sequence[Group], runs: Sequence[RunResult], split: str) -> str
         lines.append(f"Not of one number of threads, so times cannot be compared: {counts}; see trainer.threads")
     repeated = [group for group in groups if len({run.seed for run in group.runs}) < len(group.runs)]
     if repeated:
-        lines.append(f"Several runs of one seed, each counted: {', '.join(group.label for group in repeated)}")
+        lines.append(
+            f"Several runs of one seed count as one, their mean: {', '.join(group.label for group in repeated)}"
+        )
     continued = [f"{run.name} ({run.continued})" for run in runs if run.continued]
     if continued:
         lines.append(f"Not trained in one go by these settings: {', '.join(continued)}")
     without_lines = [run.name for run in runs if split == "test" and not run.translated]
     if without_lines:
-        lines.append(f"No test translations, so no significance: {', '.join(without_lines)}")
+        lines.append(f"No test translations, so no bootstrap: {', '.join(without_lines)}")
     return "".join(line + "\n" for line in lines)

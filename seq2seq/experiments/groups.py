@@ -49,14 +49,36 @@ class Group:
         """The settings that set the group apart, as the command line has them."""
         return " ".join(f"{key}={written(value)}" for key, value in self.settings.items())
 
-    def values(self, split: str, metric: str) -> list[float]:
-        """Return a score of every run."""
-        return [run.score(split, metric) for run in self.runs]
+    def by_seed(self, split: str, metric: str) -> dict[int, float]:
+        """Return a score by seed; of several runs with one seed, which say nothing of other seeds, the mean."""
+        scores: dict[int, list[float]] = {}
+        for run in self.runs:
+            scores.setdefault(run.seed, []).append(run.score(split, metric))
+        return {seed: statistics.fmean(values) for seed, values in scores.items()}
 
-    def mean(self, key: str) -> float:
-        """Return the mean of a number of results.json over the runs that have it; nan if none does."""
-        numbers = [number for run in self.runs if not math.isnan(number := run.number(key))]
+    def values(self, split: str, metric: str) -> list[float]:
+        """Return a score of every seed."""
+        return list(self.by_seed(split, metric).values())
+
+    def mean(self, key: str, accelerator: str | None = None) -> float:
+        """Return the mean of a number of results.json over the runs that have it; nan if none does.
+
+        Args:
+            accelerator: Only over the runs on this one.
+        """
+        runs = [run for run in self.runs if accelerator in (None, accelerator_of(run))]
+        numbers = [number for run in runs if not math.isnan(number := run.number(key))]
         return statistics.fmean(numbers) if numbers else math.nan
+
+    @property
+    def accelerators(self) -> list[str]:
+        """What the runs were trained on, "cpu" or "gpu", in alphabetical order."""
+        return sorted({accelerator_of(run) for run in self.runs})
+
+
+def accelerator_of(run: RunResult) -> str:
+    """Return what a run was trained on; older runs, which do not say so, on a CPU."""
+    return str(run.results.get("accelerator", "cpu"))
 
 
 def group_runs(runs: Sequence[RunResult], ignore: Collection[str] = ()) -> list[Group]:

@@ -1,12 +1,10 @@
-"""P values: of two groups of scores (Welch's t-test), and adjusted for the number of tests (Holm's method)."""
+"""P values: adjusted for the number of tests (Holm's method), of Welch's t test, and as text."""
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Sequence
 
-import numpy as np
+from seq2seq.experiments import estimates
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -26,32 +24,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def welch(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Compute the two-sided p value of equal means, of groups whose variances may differ; None where it is undefined.
-
-    t = (mean_1 - mean_2) / sqrt(v_1 + v_2), v_i the sample variance of group i divided by its size n_i, with
-    (v_1 + v_2)^2 / (v_1^2 / (n_1 - 1) + v_2^2 / (n_2 - 1)) degrees of freedom. It needs two values of each group, and
-    values that are not all alike.
-
-    Reference: Welch 1947, The generalization of 'Student's' problem when several different population variances are
-        involved.
-    """
-    if min(len(one), len(other)) < 2:
-        return None
-    parts = [statistics.variance(values) / len(values) for values in (one, other)]
-    if sum(parts) == 0:
-        return None
-    t = (statistics.fmean(one) - statistics.fmean(other)) / math.sqrt(sum(parts))
-    freedom = sum(parts) ** 2 / sum(v**2 / (len(x) - 1) for v, x in zip(parts, (one, other), strict=True))
-    return _two_tails(abs(t), freedom)
+    """Compute the two-sided p value of equal means by Welch's t test; None where it is undefined."""
+    found = estimates.welch(one, other)
+    return found and found.p_value
 
 
-def _two_tails(t: float, freedom: float) -> float:
-    """Compute P(|T| > t) of Student's distribution with at least one degree of freedom."""
-    # With T = sqrt(freedom) tan(angle) its density is proportional to cos(angle)^(freedom - 1), without infinite tails
-    nodes, weights = np.polynomial.legendre.leggauss(200)
-
-    def integral(start: float) -> float:
-        half = (math.pi / 2 - start) / 2
-        return half * float(weights @ np.cos(start + half * (nodes + 1)) ** (freedom - 1))
-
-    return integral(math.atan(t / math.sqrt(freedom))) / integral(0.0)
+def p_text(p_value: float) -> str:
+    """Format a p value, which is never 0."""
+    return "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"

@@ -127,7 +127,7 @@ def first_signature(run: RunResult, split: str) -> str:
     return (run.signatures(split) or ["no signature"])[0]
 
 
-def differences(sets: Sequence[ScoredSet]) -> list[str]:
+def text_differences(sets: Sequence[ScoredSet]) -> list[str]:
     """Describe in a line each how test sets of one corpus differ; none for sets of different corpora."""
     lines = []
     first: dict[str, RunResult] = {}

@@ -227,3 +227,20 @@ def test_equal_translations_do_not_differ_significantly():
     rows = metrics.paired_bootstrap({"one": other, "two": list(other), "three": lines}, lines, samples=50)
     assert [row.p_value for row in rows if row.system == "two"] == [1.0, 1.0]
     assert all(row.p_value < 0.05 for row in rows if row.system == "three" and row.p_value is not None)
+
+
+def test_bleu_of_summed_counts_is_sacrebleus():
+    """Also without a match of some length, without any match, and of nothing at all."""
+    references = ["a b c d e f", "g h i j", "k l m", "n o p q r"]
+    for hypotheses in (
+        references,
+        ["a b c d x f", "g h", "k", "n o q p r s"],
+        ["a b x", "", "y", "z"],
+        ["x", "y", "z", "w"],
+        ["", "", "", ""],
+        ["a x b y", "g h i x j", "z l", "n y p q z r u v w"],
+    ):
+        for lowercase in (False, True):
+            counts = metrics.bleu_counts(hypotheses, references, lowercase=lowercase)
+            expected = metrics.bleu(hypotheses, references, lowercase=lowercase).value
+            assert float(metrics.bleu_of_counts(counts.sum(0))) == pytest.approx(expected)

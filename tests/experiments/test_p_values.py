@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from seq2seq.experiments.p_values import holm, welch
+from seq2seq.experiments.p_values import holm, p_text, welch
 
 
 def test_p_values_are_adjusted_as_by_hand():
@@ -43,3 +43,7 @@ def test_welch_of_too_few_values_or_none_that_differ():
     assert welch([], [41.0, 42.0]) is None
     assert welch([40.0, 40.0], [41.0, 41.0]) is None
     assert welch([40.0, 41.0], [41.0, 40.0]) == pytest.approx(1)
+
+
+def test_a_p_value_is_never_printed_as_zero():
+    assert [p_text(p) for p in (0.0, 0.0009, 0.001, 0.0123, 1.0)] == ["< 0.001", "< 0.001", "0.001", "0.012", "1.000"]

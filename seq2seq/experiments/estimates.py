@@ -1,0 +1,175 @@
+"""Estimates with Student's t distribution: a mean over seeds, a difference of means, intervals, p values and power."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+# The conventional level of tests, and of intervals as its complement; `compare` names it.
+LEVEL = 0.05
+# Nodes of numerical integrals, whose integrands are smooth.
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
+
+
+class Estimate(NamedTuple):
+    """Estimated mean or difference: its value, standard error, and degrees of freedom of the error."""
+
+    value: float
+    error: float
+    freedom: float
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95% confidence interval, value ± t error."""
+        half = quantile(1 - LEVEL / 2, self.freedom) * self.error
+        return self.value - half, self.value + half
+
+    @property
+    def p_value(self) -> float:
+        """The two-sided p value of a true value of 0."""
+        return two_tails(abs(self.value) / self.error, self.freedom)
+
+    def equivalence_p(self, margin: float) -> float:
+        """Compute the p value of a true value outside ± margin: the larger one of two one-sided t tests.
+
+        Reference: Schuirmann 1987, A comparison of the two one-sided tests procedure and the power approach.
+        """
+        t = (margin - abs(self.value)) / self.error
+        tail = two_tails(abs(t), self.freedom) / 2
+        return tail if t > 0 else 1 - tail
+
+
+def mean(values: Sequence[float]) -> Estimate | None:
+    """Estimate a mean; None without two values, or if all are alike."""
+    if len(values) < 2 or not (deviation := statistics.stdev(values)):
+        return None
+    return Estimate(statistics.fmean(values), deviation / math.sqrt(len(values)), len(values) - 1)
+
+
+def welch(one: Sequence[float], other: Sequence[float]) -> Estimate | None:
+    """Estimate the difference of two means, of groups whose variances may differ; None where that is undefined.
+
+    The error is sqrt(v_1 + v_2), v_i the sample variance of group i divided by its size n_i, with
+    (v_1 + v_2)^2 / (v_1^2 / (n_1 - 1) + v_2^2 / (n_2 - 1)) degrees of freedom. It needs two values of each group, and
+    values that are not all alike.
+
+    Reference: Welch 1947, The generalization of 'Student's' problem when several different population variances are
+        involved.
+    """
+    if min(len(one), len(other)) < 2:
+        return None
+    parts = [statistics.variance(values) / len(values) for values in (one, other)]
+    if sum(parts) == 0:
+        return None
+    freedom = sum(parts) ** 2 / sum(v**2 / (len(x) - 1) for v, x in zip(parts, (one, other), strict=True))
+    return Estimate(statistics.fmean(one) - statistics.fmean(other), math.sqrt(sum(parts)), freedom)
+
+
+def paired(one: Mapping[int, float], other: Mapping[int, float]) -> Estimate | None:
+    """Estimate the mean difference of scores of equal seeds; None unless both groups have the same seeds, two or more.
+
+    Args:
+        one: Score by seed.
+        other: Likewise, of which the mean is subtracted.
+    """
+    return mean([one[seed] - other[seed] for seed in one]) if one.keys() == other.keys() else None
+
+
+class Deviation(NamedTuple):
+    """Standard deviation over seeds, pooled over groups of runs, and its degrees of freedom."""
+
+    value: float
+    freedom: int
+
+    def difference(self, one: Sequence[float], other: Sequence[float]) -> Estimate:
+        """Estimate the difference of two groups' means; one of them may have a single value."""
+        error = self.value * math.sqrt(1 / len(one) + 1 / len(other))
+        return Estimate(statistics.fmean(one) - statistics.fmean(other), error, self.freedom)
+
+
+def pooled_deviation(groups: Sequence[Sequence[float]]) -> Deviation | None:
+    """Pool the deviation of each group from its mean; None if no group has two values that differ."""
+    several = [values for values in groups if len(values) > 1]
+    freedom = sum(len(values) - 1 for values in several)
+    total = sum(statistics.variance(values) * (len(values) - 1) for values in several)
+    return Deviation(math.sqrt(total / freedom), freedom) if total else None
+
+
+class Power(NamedTuple):
+    """The t test of two groups of equal size whose true standard deviation is known.
+
+    Attributes:
+        deviation: The true standard deviation over seeds.
+        seeds: Seeds of each group.
+    """
+
+    deviation: float
+    seeds: int
+
+    def of_difference(self, difference: float) -> float:
+        """Compute the probability that a true difference is significant, in either direction."""
+        shift = difference / self._error
+        critical = quantile(1 - LEVEL / 2, self._freedom)
+        return self._expected(lambda s: _normal(shift - critical * s) + _normal(-shift - critical * s))
+
+    def of_equivalence(self, margin: float) -> float:
+        """Compute the probability that groups without a difference are shown to be equivalent within ± margin."""
+        critical = quantile(1 - LEVEL, self._freedom)
+        return self._expected(lambda s: max(0.0, 2 * _normal(margin / self._error - critical * s) - 1))
+
+    def detectable(self, power: float = 0.8) -> float:
+        """Compute the difference that is significant with this probability."""
+        return _root(lambda difference: self.of_difference(difference) - power)
+
+    @property
+    def _error(self) -> float:
+        return self.deviation * math.sqrt(2 / self.seeds)
+
+    @property
+    def _freedom(self) -> int:
+        return 2 * (self.seeds - 1)
+
+    def _expected(self, function: Callable[[float], float]) -> float:
+        """Average a function of the ratio of the estimated to the true deviation over its distribution."""
+        freedom = self._freedom
+        half = 0.5 + 5 / math.sqrt(freedom)
+        ratios = half * (_NODES + 1)
+        # The ratio's square is a chi-square variable divided by its degrees of freedom
+        log_density = (freedom - 1) * np.log(ratios) - freedom * ratios**2 / 2
+        weights = _WEIGHTS * np.exp(log_density - log_density.max())
+        return float(weights @ [function(ratio) for ratio in ratios] / weights.sum())
+
+
+def two_tails(t: float, freedom: float) -> float:
+    """Compute P(|T| > t) of Student's distribution with at least one degree of freedom."""
+
+    # With T = sqrt(freedom) tan(angle) its density is proportional to cos(angle)^(freedom - 1), without infinite tails
+    def integral(start: float) -> float:
+        half = (math.pi / 2 - start) / 2
+        return half * float(_WEIGHTS @ np.cos(start + half * (_NODES + 1)) ** (freedom - 1))
+
+    return integral(math.atan(t / math.sqrt(freedom))) / integral(0.0)
+
+
+def quantile(probability: float, freedom: float) -> float:
+    """Compute the t below which Student's distribution has this probability, of 0.5 or more."""
+    return _root(lambda t: 1 - two_tails(t, freedom) / 2 - probability)
+
+
+def _normal(z: float) -> float:
+    return math.erfc(-z / math.sqrt(2)) / 2
+
+
+def _root(function: Callable[[float], float]) -> float:
+    """Find where an increasing function of positive numbers is 0, by bisection."""
+    low, high = 0.0, 1.0
+    while function(high) < 0:
+        low, high = high, 2 * high
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) < 0 else (low, middle)
+    return (low + high) / 2
