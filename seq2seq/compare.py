@@ -32,10 +32,9 @@ Examples:
 
 BLEU and chrF are means over seeds ± the sample standard deviation; time is that of training and validation, h:mm:ss,
 training CPU time, of runs on a CPU, is without validation. Rows that share a letter do not differ at 0.05.
-A second table has the differences from the baseline: with 95% intervals and p values of Welch's t test over seeds, of
-the paired t test where both have the same seeds, and of a bootstrap over seeds and sentences together. 'equivalence p'
-is that of a difference of --margin or more (two one-sided tests). The p values of a column are adjusted for their
-number (Holm 1979).
+A second table has the differences from the baseline: with 95% intervals and p values of the paired t test over equal
+seeds, of Welch's t test, and of a bootstrap over seeds and sentences together. 'equivalence p' is that of a difference
+of --margin or more (two one-sided tests). The p values of a column are adjusted for their number (Holm 1979).
 What cannot be compared (unfinished, damaged, failed, no run at all) is left out, with a line that says why.
 Exit status: 0 done; 1 a job failed (--watch), or there is no finished run; 2 wrong options; 130 interrupted."""
 
@@ -46,12 +45,16 @@ def _parser() -> Parser:
     parser.add_argument("runs", nargs="+", type=nonempty, metavar="RUNS", help=text)
     text = "a mixer or label, or a run's folder for the row it is in, to test against (the first row)"
     parser.add_argument("--baseline", metavar="NAME", help=text)
+    text = "compare two rows alone, such as rotary transformer; may be given again"
+    parser.add_argument("--contrast", nargs=2, action="append", default=[], metavar=("NAME", "BASELINE"), help=text)
     parser.add_argument("--split", choices=("test", "valid"), default="test", help="whose scores (test)")
     add = parser.add_argument
     add("--resamples", type=whole_number(1, MOST_SAMPLES), default=10_000, metavar="N", help="of the bootstrap (10000)")
     text = "BLEU by which groups may differ and still count as equivalent (0.5)"
     add("--margin", type=number(0.001, 100), default=0.5, metavar="BLEU", help=text)
-    parser.add_argument("--out", type=nonempty, metavar="DIR", help="write comparison.md and comparison.csv there")
+    parser.add_argument(
+        "--out", type=nonempty, metavar="DIR", help="write comparison.md, .csv and -differences.csv there"
+    )
     parser.add_argument(
         "--figure",
         action="store_true",
@@ -77,6 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A figure is never shown on a screen
     if options.figure and not options.out:
         parser.error("--figure needs --out DIR")
+    if options.contrast and options.baseline:
+        parser.error("--contrast names its own baseline: leave --baseline out")
     if options.by_length and options.split != "test":
         parser.error("--by-length needs translations, and runs save those of the test set alone")
     for name, needed in (("against", "figure"), ("interval", "watch")):
@@ -102,6 +107,7 @@ def _run(options: argparse.Namespace) -> int:
     settings = Settings(
         split=options.split,
         baseline=options.baseline,
+        contrasts=options.contrast,
         samples=options.resamples,
         margin=options.margin,
         by_length=options.by_length,
@@ -121,11 +127,13 @@ def _run(options: argparse.Namespace) -> int:
 
 def _require_out(folder: Path, options: argparse.Namespace) -> Path:
     """Return the folder of the output, in which no file of something else would be replaced."""
+    from seq2seq.experiments.comparison_report import FILES
+
     kinds = ["", *(["-length"] if options.by_length else []), *([f"-{options.by}"] if options.by else [])]
     # A number, since that of the tables is not known yet
     named = re.compile(rf"comparison(-\d+)?({'|'.join(map(re.escape, kinds))})\.(png|svg)")
     figures = sorted(path.name for path in folder.glob("comparison*") if options.figure and named.fullmatch(path.name))
-    return require_folder(folder, files=("comparison.md", "comparison.csv"), further=figures)
+    return require_folder(folder, files=FILES, further=figures)
 
 
 if __name__ == "__main__":

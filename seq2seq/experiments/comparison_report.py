@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from seq2seq.experiments.comparison import choose_baselines, differences
-from seq2seq.experiments.comparison_table import Table, as_csv, markdown, notes
+from seq2seq.experiments.comparison import choose_pairs, differences
+from seq2seq.experiments.comparison_table import Table, differences_csv, markdown, notes, scores_csv
 from seq2seq.experiments.groups import group_runs
 from seq2seq.experiments.plot import draw, overlapping
 from seq2seq.experiments.results import CollectedRuns, RunResult, collect
@@ -24,6 +24,9 @@ from seq2seq.experiments.setting_scores import (
 from seq2seq.experiments.source_length import LengthScores, draw_by_length, length_table, score_by_length
 from seq2seq.files import write_text
 
+# What is written beside the figures.
+FILES = ("comparison.md", "comparison.csv", "comparison-differences.csv")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -32,6 +35,7 @@ class Settings:
     Args:
         split: The scores to compare, "test" or "valid".
         baseline: A mixer, a group's label or a run's folder; the first group if None.
+        contrasts: Pairs of such names, to compare these alone.
         samples: Resamples of the bootstrap.
         margin: Differences in BLEU up to this one count as equivalence.
         by_length: Words by which a part of the test set is longer than the one before, for BLEU by source length.
@@ -41,6 +45,7 @@ class Settings:
 
     split: str
     baseline: str | None
+    contrasts: Sequence[Sequence[str]]
     samples: int
     margin: float
     by_length: int | None
@@ -60,7 +65,7 @@ class _Report(NamedTuple):
         """Format all tables with their notes, under a title if there are several test sets."""
         title = f"## {self.table.title}\n\n" if titled else ""
         text = f"{title}{markdown(self.table, split)}\n{notes(self.table.groups, self.runs, split)}"
-        if not self.table.baseline:
+        if baseline and not self.table.differences and len(self.table.groups) > 1:
             text += f"No run here is the baseline {baseline}, so there are no differences.\n"
         if self.lengths:
             text += f"\n{length_table(self.lengths)}"
@@ -98,7 +103,7 @@ def compare(
     Args:
         patterns: Run folders, sweep folders, folders of runs, or globs of these.
         settings: Settings of the comparison.
-        out: The folder for comparison.md and comparison.csv, with all tables; None writes nothing.
+        out: The folder for FILES, with all tables; None writes nothing.
         figure_against: The axis of the curves, "time", "cpu" or "updates", in a figure for each table; None draws none.
 
     Returns:
@@ -142,21 +147,21 @@ def compare(
 def _tables(sets: Sequence[ScoredSet], settings: Settings) -> list[Table]:
     split, margin = settings.split, settings.margin
     groups = [group_runs(each.runs, settings.ignore) for each in sets]
-    # Refuse an unknown baseline before any computation
-    bases = choose_baselines(groups, settings.baseline)
-    tables = []
-    for each, members, base in zip(sets, groups, bases, strict=True):
-        found = differences(members, base, split, samples=settings.samples, margin=margin) if base else {}
-        tables.append(Table(each.title, members, base, found, margin))
-    return tables
+    # Refuse an unknown name before any computation
+    pairs = choose_pairs(groups, settings.baseline, settings.contrasts)
+    return [
+        Table(each.title, members, differences(chosen, split, samples=settings.samples, margin=margin), margin)
+        for each, members, chosen in zip(sets, groups, pairs, strict=True)
+    ]
 
 
 def _write(out: Path, text: str, reports: Sequence[_Report], split: str, figure_against: str | None) -> list[Path]:
     """Write the comparison to a folder, and return the files."""
     out.mkdir(parents=True, exist_ok=True)
-    files = [out / "comparison.csv", out / "comparison.md"]
-    write_text(files[0], as_csv([each.table for each in reports], split))
-    write_text(files[1], text)
+    files = [out / name for name in FILES]
+    tables = [each.table for each in reports]
+    for path, content in zip(files, (text, scores_csv(tables, split), differences_csv(tables, split)), strict=True):
+        write_text(path, content)
     if figure_against is None:
         return files
     # The figure has the stem of the table, so that one glob names all files

@@ -32,26 +32,24 @@ _RIGHT = ("BLEU", "chrF", "parameters", "tokens/s", "time", _CPU_TIME, "updates"
 # Notes below the tables.
 _LETTERS = "Rows without a letter in common differ at 0.05: t tests of all pairs, one standard deviation, Holm."
 _DIFFERENCES = """\
-Intervals are of 95%, each by itself; the p values of a column are adjusted together (Holm). The first interval and p
-are Welch's, over seeds; the bootstrap is over seeds and sentences. Equivalent: less than {margin:g} BLEU apart, by two
-one-sided Welch tests; open: shown to be neither different nor equivalent."""
+Intervals are of 95%, each by itself; the p values of a column are adjusted together (Holm). The bootstrap is over seeds
+and sentences. Equivalent: less than {margin:g} BLEU apart, by two one-sided t tests, of pairs where seeds are paired.
+Better or worse: p < 0.05, of pairs likewise, no 0 in the interval of the bootstrap. Open: none of these is shown."""
 
 
 class Table(NamedTuple):
-    """Groups of runs that were scored on one set, and their differences from one of them.
+    """Groups of runs that were scored on one set, and differences between them.
 
     Attributes:
         title: Title of the set.
         groups: The groups, a row each.
-        baseline: The group that the others are compared with, if there is one.
-        differences: Those of `comparison.differences`, by the group's label.
+        differences: Those that are tested.
         margin: Differences up to this one count as equivalence.
     """
 
     title: str
     groups: Sequence[Group]
-    baseline: Group | None
-    differences: Mapping[str, Difference]
+    differences: Sequence[Difference]
     margin: float
 
     def letters(self, split: str) -> dict[str, str]:
@@ -60,7 +58,7 @@ class Table(NamedTuple):
 
 
 def markdown(table: Table, split: str) -> str:
-    """Format a table as Markdown with a row for each group, and below it that of the differences from the baseline.
+    """Format a table as Markdown with a row for each group, and below it that of the differences.
 
     Columns in which all cells are empty are left out.
 
@@ -71,9 +69,8 @@ def markdown(table: Table, split: str) -> str:
     text = _without_empty([_cells(group, split, shared.get(group.label, "")) for group in table.groups])
     if shared:
         text += f"\n{_LETTERS}\n"
-    if table.baseline and table.differences:
-        title = f"against {table.baseline.label}"
-        rows = [_difference_cells(title, label, each) for label, each in table.differences.items()]
+    if table.differences:
+        rows = [_difference_cells(each) for each in table.differences]
         text += f"\n{_without_empty(rows)}\n{_DIFFERENCES.format(margin=table.margin)}\n"
     return text
 
@@ -104,17 +101,17 @@ def _cells(group: Group, split: str, shared: str) -> dict[str, str]:
     }
 
 
-def _difference_cells(title: str, label: str, difference: Difference) -> dict[str, str]:
-    """Format the row of a group's difference from the baseline, by column; `title` is that of the first."""
+def _difference_cells(difference: Difference) -> dict[str, str]:
+    """Format the row of a difference, by column."""
     p_values = {name: p_text(p) for name, p in difference.adjusted.items()}
     return {
-        title: label,
+        "difference": f"{difference.group.label} - {difference.baseline.label}",
         "Δ BLEU": f"{difference.value:+.2f}",
-        "95% interval": _interval(difference.welch),
-        "p": p_values.get("welch", ""),
         "paired interval": _interval(difference.paired),
         "paired p": p_values.get("paired", ""),
-        "bootstrap interval": _interval(difference.resampled),
+        "Welch interval": _interval(difference.welch),
+        "Welch p": p_values.get("welch", ""),
+        "bootstrap interval": _interval(difference.bootstrap),
         "bootstrap p": p_values.get("bootstrap", ""),
         "equivalence p": p_values.get("equivalence", ""),
         "verdict": difference.verdict,
@@ -161,12 +158,20 @@ def _time(seconds: float) -> str:
     return "" if math.isnan(seconds) else clock(seconds)
 
 
-def as_csv(tables: Sequence[Table], split: str) -> str:
-    """Format all tables as one CSV file with plain numbers and a row for each group."""
-    rows = [_numbers(table, group, split) for table in tables for group in table.groups]
+def scores_csv(tables: Sequence[Table], split: str) -> str:
+    """Format the groups of all tables as one CSV file with plain numbers."""
+    return _csv([_numbers(table, group, split) for table in tables for group in table.groups])
+
+
+def differences_csv(tables: Sequence[Table], split: str) -> str:
+    """Format the differences of all tables as one CSV file with plain numbers; only its header without any."""
+    return _csv([_difference_numbers(table, each, split) for table in tables for each in table.differences])
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     # Csv's own default is \r\n
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
@@ -192,17 +197,24 @@ def _numbers(table: Table, group: Group, split: str) -> dict[str, Any]:
         number = math.nan if key in _MACHINES and len(group.accelerators) > 1 else group.mean(key)
         # nan where an older run lacks the number: an empty cell, which readers take for missing
         row[key] = "" if math.isnan(number) else round(number, 2)
-    row["baseline"] = table.baseline.label if table.baseline else ""
-    difference = table.differences.get(group.label)
-    row["bleu_difference"] = round(difference.value, 4) if difference else ""
-    for name in ("welch", "paired", "bootstrap"):
-        found = (difference.resampled if name == "bootstrap" else getattr(difference, name)) if difference else None
-        row |= _bounds(name, found)
-    for name in TESTS:
-        row[f"{name}_p"] = f"{difference.adjusted[name]:.4g}" if difference and name in difference.adjusted else ""
-    row["verdict"] = difference.verdict if difference else ""
     row["runs"] = " ".join(str(run.folder.path) for run in group.runs)
     return row
+
+
+def _difference_numbers(table: Table, difference: Difference, split: str) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "group": difference.group.label,
+        "baseline": difference.baseline.label,
+        "split": split,
+        "set": table.title,
+        "bleu_difference": round(difference.value, 4),
+        "margin": table.margin,
+    }
+    for name in TESTS:
+        if name != "equivalence":
+            row |= _bounds(name, getattr(difference, name))
+        row[f"{name}_p"] = f"{difference.adjusted[name]:.4g}" if name in difference.adjusted else ""
+    return row | {"verdict": difference.verdict}
 
 
 def _bounds(name: str, found: Estimate | Resampled | None) -> dict[str, Any]:

@@ -78,8 +78,8 @@ def cells(text: str) -> list[dict[str, str]]:
 
 def against(baseline: str, printed: str) -> dict[str, dict[str, str]]:
     """Parse the table of differences from a baseline, by the label of its rows."""
-    name = f"against {baseline}"
-    return {row[name]: row for row in cells(printed[printed.index(f"| {name}") :])}
+    rows = cells(printed[printed.index("| difference") :])
+    return {row["difference"].removesuffix(f" - {baseline}"): row for row in rows}
 
 
 def test_table_agrees_with_statistics(tmp_path, capsys):
@@ -105,16 +105,16 @@ def test_table_agrees_with_statistics(tmp_path, capsys):
     assert row["Δ BLEU"] == f"{statistics.fmean(values) - statistics.fmean(theirs):+.2f}"
     low, high = scipy.stats.ttest_1samp(values, 0).confidence_interval()
     assert rows["lightconv"]["95% interval"] == f"{low:.2f} to {high:.2f}"
-    for prefix, test in (
-        ("", scipy.stats.ttest_ind(values, theirs, equal_var=False)),
-        ("paired ", scipy.stats.ttest_rel(values, theirs)),
+    (numbers,) = csv.DictReader((out / "comparison-differences.csv").open())
+    for name, test in (
+        ("Welch", scipy.stats.ttest_ind(values, theirs, equal_var=False)),
+        ("paired", scipy.stats.ttest_rel(values, theirs)),
     ):
         low, high = test.confidence_interval()
-        assert row[f"{prefix or '95% '}interval"] == f"{low:+.2f} to {high:+.2f}"
-        assert row[f"{prefix}p"] == p_text(test.pvalue)
-        name = prefix.strip() or "welch"
-        assert float(written[f"{name}_p"]) == pytest.approx(test.pvalue, rel=1e-3)
-        assert float(written[f"{name}_low"]) == pytest.approx(low, abs=1e-4)
+        assert row[f"{name} interval"] == f"{low:+.2f} to {high:+.2f}"
+        assert row[f"{name} p"] == p_text(test.pvalue)
+        assert float(numbers[f"{name.lower()}_p"]) == pytest.approx(test.pvalue, rel=1e-3)
+        assert float(numbers[f"{name.lower()}_low"]) == pytest.approx(low, abs=1e-4)
     assert (out / "comparison.md").read_text() in printed.replace("written: ", "")
 
 
@@ -126,7 +126,7 @@ def test_one_run_each_is_tested_by_paired_bootstrap(tmp_path, capsys):
     rows = against("a", capsys.readouterr().out)
     expected = holm([p_value(paths["a"], paths[mixer], samples=700) for mixer in "bc"])
     assert [rows[mixer]["bootstrap p"] for mixer in "bc"] == [p_text(p) for p in expected]
-    assert not {"p", "paired p", "verdict"} & set(rows["b"])
+    assert not {"Welch p", "paired p", "verdict"} & set(rows["b"])
 
 
 def p_value(baseline: Path, system: Path, samples: int) -> float:
@@ -160,16 +160,43 @@ def test_runs_of_other_references_have_no_bootstrap(tmp_path, capsys):
     assert "bootstrap p" not in against("bahdanau", capsys.readouterr().out)["gru"]
 
 
+def test_contrasts_are_compared_alone(tmp_path, capsys):
+    refs = references(20)
+    for mixer in ("gru", "lstm", "mlp"):
+        for seed in (1, 2):
+            write_run(tmp_path / mixer / str(seed), refs, mixer=mixer, seed=seed)
+    paths = [str(tmp_path / mixer) for mixer in ("gru", "lstm", "mlp")]
+    assert compare.main([*paths, "--contrast", "lstm", "gru", "--contrast", "mlp", "lstm"]) == 0
+    printed = capsys.readouterr().out
+    assert set(against("", printed)) == {"lstm - gru", "mlp - lstm"}
+    scores = {m: [results_of(tmp_path / m / str(s))["test"]["bleu"] for s in (1, 2)] for m in ("gru", "lstm", "mlp")}
+    tests = [scipy.stats.ttest_rel(scores["lstm"], scores["gru"]), scipy.stats.ttest_rel(scores["mlp"], scores["lstm"])]
+    assert [row["paired p"] for row in against("", printed).values()] == [
+        p_text(p) for p in holm([test.pvalue for test in tests])
+    ]
+    assert compare.main([*paths, "--contrast", "lstm", "rnn"]) == 2
+    assert "--contrast rnn is none of these: 'gru', 'lstm', 'mlp'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
-    ("shift", "noise", "verdict"),
-    [(0, 0.01, "equivalent"), (0.2, 0.01, "better but equivalent"), (-3, 0.01, "worse"), (0.2, 2, "open")],
+    ("shift", "noise", "translated", "verdict"),
+    [
+        (0, 0.01, False, "equivalent"),
+        (0.2, 0.01, False, "better but equivalent"),
+        (-3, 0.01, False, "worse"),
+        (0.2, 2, False, "open"),
+        # The same translations: the bootstrap sees no difference
+        (-3, 0.01, True, "open"),
+    ],
 )
-def test_verdicts(tmp_path, capsys, shift, noise, verdict):
+def test_verdicts(tmp_path, capsys, shift, noise, translated, verdict):
     refs = references(9)
-    for mixer, score in (("gru", 30), ("lstm", 30 + shift)):
+    for mixer, score, sign in (("gru", 30, -1), ("lstm", 30 + shift, 1)):
         for seed in range(3):
-            run = write_run(tmp_path / f"{mixer}{seed}", refs, mixer=mixer, seed=seed)
-            rewrite(run, test=results_of(run)["test"] | {"bleu": score + noise * (seed - 1) * (-1) ** len(mixer)})
+            run = write_run(tmp_path / f"{mixer}{seed}", refs, mixer=mixer, seed=seed, rate=0)
+            rewrite(run, test=results_of(run)["test"] | {"bleu": score + noise * (seed - 1) * sign})
+            if not translated:
+                (run / "test.hyp").unlink()
     assert compare.main([str(tmp_path), "--margin", "0.5"]) == 0
     assert against("gru", capsys.readouterr().out)["lstm"]["verdict"] == verdict
 
@@ -424,7 +451,7 @@ def test_different_test_sets_have_a_table_each(tmp_path, capsys, change):
     assert [[row["mixer"] for row in rows] for rows in (first, second)] == [["lightconv", "gru"], ["bahdanau"]]
     # Differences are within a table alone
     assert set(against("lightconv", printed)) == {"gru"}
-    assert printed.count("| against") == 1
+    assert printed.count("| difference") == 1
     rows = list(csv.DictReader((tmp_path / "out" / "comparison.csv").open()))
     assert len({row["set"] for row in rows}) == 2
     assert (tmp_path / "out" / "comparison.md").read_text() in printed
@@ -461,7 +488,7 @@ def test_a_folder_with_runs_of_several_corpora(tmp_path, capsys, monkeypatch):
     assert captured.out.count("No run here is the baseline transformer") == 1
     found = [[row["mixer"] for row in cells(part)] for part in captured.out.split("\n## ")]
     assert found == [["bahdanau", "lightconv"], ["lightconv", "transformer"]]
-    assert {path.name for path in out.iterdir()} == {"comparison.csv", "comparison.md"}
+    assert {path.name for path in out.iterdir()} == {"comparison.csv", "comparison-differences.csv", "comparison.md"}
     assert [(given[2].name, more["title"]) for given, more in drawn] == [
         ("comparison-1", "iwslt de-en, 20 sentences"), ("comparison-2", "multi30k de-en, 30 sentences"),
     ]  # fmt: skip
@@ -610,7 +637,7 @@ def test_runs_without_translations_have_no_significance(tmp_path, capsys):
     assert compare.main([str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert [row["mixer"] for row in cells(printed)] == ["lightconv", "gru"]
-    assert list(against("lightconv", printed)["gru"]) == ["against lightconv", "Δ BLEU"]
+    assert list(against("lightconv", printed)["gru"]) == ["difference", "Δ BLEU"]
     assert "no bootstrap: toy-gru-0123abcd" in printed
 
 
@@ -794,6 +821,7 @@ def test_figure_of_bleu_by_source_length(tmp_path):
     [
         (["runs", "--figure"], "--figure needs --out"),
         (["runs", "--by-length", "10", "--split", "valid"], "--by-length needs translations"),
+        (["runs", "--contrast", "a", "b", "--baseline", "b"], "--contrast names its own baseline"),
         (["runs", "--against", "cpu"], "--against goes with --figure"),
         (["runs", "--interval", "5"], "--interval goes with --watch"),
         ([], "required"),
