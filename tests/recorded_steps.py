@@ -89,19 +89,21 @@ class Capture(TorchDispatchMode):
         found = func(*args, **kwargs)
         known = {each.untyped_storage().data_ptr() for each in tensors((args, kwargs))}
         results = tensors(found)
-        places = [each if each.untyped_storage().data_ptr() not in known else None for each in results]
+        # Detached: torch's GRU transposes a result in place
+        places = [each.detach() if each.untyped_storage().data_ptr() not in known else None for each in results]
         self.own |= {each.untyped_storage().data_ptr(): each for each in places if each is not None and each.numel()}
         self.kept.append(results)
         # A view stays one
-        if written or any(each is not None for each in places):
+        if (written and name != "transpose_") or any(each is not None for each in places):
             self.calls.append(Call(func, args, kwargs, places))
         return found
 
     def restore(self) -> None:
         """Undo what was written outside."""
-        for memory, copy in self.before.values():
-            memory.copy_(copy)
-        self.spoil()
+        with torch.no_grad():
+            for memory, copy in self.before.values():
+                memory.copy_(copy)
+            self.spoil()
 
     def spoil(self) -> None:
         """Overwrite all results, as the next graph of the pool does."""
@@ -110,7 +112,8 @@ class Capture(TorchDispatchMode):
 
     def replay(self) -> None:
         """Run all operations again."""
-        with torch._C.DisableTorchFunction():
+        # Below autograd, where the operations were captured
+        with torch._C.DisableTorchFunction(), torch._C._AutoDispatchBelowAutograd():
             for call in self.calls:
                 call.again()
             self.spoil()

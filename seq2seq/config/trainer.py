@@ -124,6 +124,12 @@ class TrainerSettings(Section):
         "compile the model with torch.compile for training; auto: no",
         words=("auto",),
     )
+    graphs: bool | str = setting(
+        "auto",
+        "capture forward and backward passes on a GPU for each shape of batches, and replay them: the same bits, and "
+        "little work for the host; auto: on one GPU, where nothing speaks against it",
+        words=("auto",),
+    )
     checkpoint_activations: bool = setting(False, "recompute activations in the backward pass: less memory, more time")
     # Weights, faults and logs.
     ema: float | None = setting(

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 _HARMLESS_TRAINER = (
     "accelerator", "devices", "nodes", "threads", "strategy", "checkpoint_activations", "max_skipped", "profile",
     "log_steps", "line_time", "samples", "save_time", "test", "dry_run", "keep_last", "keep_best", "median_stop",
+    "graphs",
 )  # fmt: skip
 HARMLESS = (
     "resume",

@@ -39,6 +39,7 @@ def make_task(
     start: checkpoint.Loaded | None = None,
     budget: Budget | None = None,
     compile: bool = False,
+    graphs: bool = False,
 ) -> TranslationTask:
     """Build the model, from the run's seed or from the weights of `start`, and the task that trains it.
 
@@ -46,6 +47,7 @@ def make_task(
         search: How the test set is decoded; validations have trainer.val_beam_size.
         tokenize: sacreBLEU's tokenizer.
         compile: Compile the model, see `resolve_compile`.
+        graphs: Capture and replay its passes, see `resolve_graphs`.
     """
     data = prepared.plan
     tokenizer = prepared.tokenizer
@@ -83,6 +85,7 @@ def make_task(
         sentences={"valid": plan.trainer.val_sentences, "test": DRY_SENTENCES if plan.trainer.dry_run else None},
         max_skipped=plan.trainer.max_skipped,
         budget=budget,
+        graphs=graphs,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import sys
 from typing import Any
@@ -11,6 +12,8 @@ import torch
 from torch import nn
 
 from seq2seq.config.trainer import TrainerSettings
+
+log = logging.getLogger(__name__)
 
 
 def resolve_accelerator(settings: TrainerSettings) -> str:
@@ -31,11 +34,13 @@ def resolve_accelerator(settings: TrainerSettings) -> str:
 
 
 def resolve_precision(precision: str, accelerator: str) -> str:
-    """Return Lightning's name of a precision: float32, or bf16 autocast over float32 weights.
+    """Return Lightning's name of a precision: float32, or bf16 autocast over float32 weights. Log `bf16_note`.
 
     tf32 is float32 whose matrix products and recurrent layers may be rounded to TF32. auto is bf16 where the hardware
     has it.
     """
+    if note := bf16_note(precision, accelerator):
+        log.warning(note)
     if precision == "auto":
         precision = "bf16" if has_bf16(accelerator) else "32"
     # tf32 is 32-true for Lightning: `train` sets torch's matmul precision.

@@ -21,7 +21,7 @@ def sum_losses(model: Seq2Seq, batch: Batch, settings: OptimSettings) -> LossSum
     """
     sums = _sum_losses(model, batch, settings)
     # Only a row alone may be one
-    return sums if len(batch.index) > 1 else LossSums(*(torch.where(batch.index[0] < 0, 0, each) for each in sums))
+    return sums if len(batch.index) > 1 else LossSums(*(each * (batch.index[0] >= 0) for each in sums))
 
 
 def _sum_losses(model: Seq2Seq, batch: Batch, settings: OptimSettings) -> LossSums:

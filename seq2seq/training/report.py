@@ -106,6 +106,7 @@ class Report:
             "accelerator": self.accelerator,
             **_compilation(task),
             **_decoding(task),
+            **({"passes": task.replay.counts} if task.replay else {}),
             "versions": checkpoint.versions(),
             "git_revision": git_revision(),
             "corpus": self.data.prepared.fingerprint,

@@ -36,6 +36,7 @@ from seq2seq.training.errors import TrainingFault, as_fault
 from seq2seq.training.extensions import user_callbacks
 from seq2seq.training.loggers import check_loggers, log_settings, make_loggers
 from seq2seq.training.plan import RunPlan
+from seq2seq.training.replay import resolve_graphs
 from seq2seq.training.report import Report
 from seq2seq.training.run_state import RunState
 from seq2seq.training.task import TranslationTask
@@ -93,6 +94,7 @@ class Run:
         model = checks.check_model(plan, self.start)
         hardware.require_packing(model, self.accelerator, self.precision)
         self.compile = compilation.resolve_compile(plan.trainer, self.accelerator, model)
+        self.graphs = resolve_graphs(plan.trainer, self.accelerator, compiled=self.compile)
         data_plan = checks.plan_data(plan, self.start)
         self.tokenize = checks.score_tokenizer(plan, data_plan.tgt)
         checks.check_positions(plan, data_plan)
@@ -239,13 +241,12 @@ class Run:
             start=self.start,
             budget=budget,
             compile=self.compile,
+            graphs=self.graphs,
         )
 
     def _fit(self, trainer: L.Trainer, task: TranslationTask) -> None:
         parameters = sum(p.numel() for p in task.model.parameters())
         log.info("%s parameters, %s on %s", f"{parameters:,}", self.precision, self.accelerator)
-        if note := hardware.bf16_note(self.plan.trainer.precision, self.accelerator):
-            log.warning("%s", note)
         if self.resumed:
             log.info("resuming from %s", self.resumed.path)
         trainer.fit(task, datamodule=self.data, ckpt_path=self.resumed.path if self.resumed else None)

@@ -9,11 +9,15 @@ import torch
 import torch.distributed as dist
 
 from seq2seq.checkpoint import search_settings
+from seq2seq.data.batching import Batch
 from seq2seq.evaluation.evaluator import EvalData, Evaluation, Evaluator
 from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.translator import Translator
 from seq2seq.search.graphs import Graphs, cuda_graphs
-from seq2seq.training.fsdp import is_sharded
+from seq2seq.training.compilation import eager
+from seq2seq.training.divergence import require_finite_loss, require_finite_weights
+from seq2seq.training.fsdp import is_sharded, make_parts, make_whole
+from seq2seq.training.loss import LossSums
 
 if TYPE_CHECKING:
     from seq2seq.training.task import TranslationTask
@@ -22,6 +26,51 @@ log = logging.getLogger(__name__)
 
 # A warning comes beyond this share of references that no translation can reach the length of.
 _MANY = 0.01
+
+
+class SplitEvaluations:
+    """Validations and the test of a task: each starts, adds batches and finishes."""
+
+    def __init__(self, task: TranslationTask) -> None:
+        self._task = task
+        self._evaluator: Any = None
+        self._split = "valid"
+        self._told: set[str] = set()  # splits whose lengths have been logged
+
+    def start(self, split: str) -> None:
+        """Start to evaluate a split, unless the weights are useless."""
+        task = self._task
+        # Ranks decode different numbers of steps, so sharded weights are gathered first.
+        make_whole(task.model)
+        require_finite_weights(task.model, task.optim, step=task.trainer.global_step)
+        self._split = split
+        self._evaluator = make_evaluator(task, task.trainer.datamodule.texts, split)  # type: ignore[attr-defined]
+
+    def add(self, batch: Batch) -> None:
+        """Decode a batch and sum its losses."""
+        with eager(self._task.model):
+            self._evaluator.add(batch, self._finite_losses)
+
+    def finish(self, name: str) -> None:
+        """Score the split, and log its scores under a name."""
+        evaluator, self._evaluator = self._evaluator, None  # its texts go with it
+        task = self._task
+        task.evaluation = result_of_all_ranks(evaluator, world_size=task.trainer.world_size)
+        # All ranks know the same of it by now.
+        if self._split not in self._told and task.trainer.is_global_zero:
+            log_lengths(evaluator, self._split)
+        self._told.add(self._split)
+        # Every rank has the same values already: they come from gathered texts and summed losses.
+        values = {f"{name}/{key}": value for key, value in task.evaluation.numbers().items()}
+        task.log_dict(values, logger=False, batch_size=1, rank_zero_only=True)
+        make_parts(task.model)
+
+    def _finite_losses(self, batch: Batch) -> LossSums:
+        """Compute the summed losses of a batch, which come before its translations."""
+        task = self._task
+        sums = task.sum_losses(batch)
+        require_finite_loss(sums.loss, task.optim, step=task.trainer.global_step, split=self._split)
+        return sums
 
 
 def make_evaluator(task: TranslationTask, data: EvalData, split: str) -> Evaluator:

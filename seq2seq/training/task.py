@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import struct
 from collections.abc import Mapping
@@ -22,13 +23,14 @@ from seq2seq.evaluation.evaluator import Evaluation
 from seq2seq.model import Seq2Seq
 from seq2seq.training.budget import Budget
 from seq2seq.training.checkpoint_io import require_restorable
-from seq2seq.training.compilation import FIRST_UPDATES, eager, settle
-from seq2seq.training.divergence import SkippedUpdates, remedies, require_finite_loss, require_finite_weights
-from seq2seq.training.fsdp import is_sharded, make_parts, make_whole, shard
+from seq2seq.training.compilation import FIRST_UPDATES, settle
+from seq2seq.training.divergence import SkippedUpdates, remedies, require_finite_weights
+from seq2seq.training.fsdp import is_sharded, shard
 from seq2seq.training.loss import LossSums
 from seq2seq.training.objective import sum_losses
 from seq2seq.training.optim import Schedule, build_optimizer, scale_and_clip
-from seq2seq.training.split_evaluation import log_lengths, make_evaluator, result_of_all_ranks
+from seq2seq.training.replay import Replay
+from seq2seq.training.split_evaluation import SplitEvaluations
 
 # The name of this range in a profile; callbacks/profiler.py looks it up.
 FORWARD = "forward pass"
@@ -44,6 +46,7 @@ class TranslationTask(L.LightningModule):
         description: The model, languages and search that a checkpoint keeps for translation.
         search: How validations decode; the test sets its own.
         sentences: Sentences of "valid" and "test" that are evaluated (default: all).
+        graphs: Capture and replay the passes, which needs a GPU; see `resolve_graphs`.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class TranslationTask(L.LightningModule):
         sentences: Mapping[str, int | None] | None = None,
         max_skipped: int = 10,
         budget: Budget | None = None,
+        graphs: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
@@ -65,10 +69,10 @@ class TranslationTask(L.LightningModule):
         self.optim, self.search, self.seed = optim, search, seed
         self.sentences = sentences or {}
         self.evaluation: Evaluation | None = None
-        self._evaluator: Any = None
-        self._split = "valid"
-        self._told: set[str] = set()  # splits whose lengths have been logged
+        self.evaluations = SplitEvaluations(self)
         self.budget = budget  # whose used share an annealed learning rate follows
+        self.graphs = graphs
+        self.replay: Replay | None = None
         # Plain attributes, as they are not part of the weights. Sums over ranks: loss, nll, tokens, sentences.
         self.train_sums = torch.zeros(4, dtype=torch.float64)
         self.grad_norm = torch.zeros(())
@@ -88,11 +92,17 @@ class TranslationTask(L.LightningModule):
         window = self.trainer.accumulate_grad_batches
         # Numbers over all ranks: R ranks with windows of A draw the dropout that one rank with R * A draws.
         micro_batch = batch_idx % window * self.trainer.world_size + self.trainer.global_rank
-        seed_generator(micro_batch_seed(self.seed, self.trainer.global_step, micro_batch), batch.src.device)
+        number = micro_batch_seed(self.seed, self.trainer.global_step, micro_batch)
+        seed = functools.partial(seed_generator, number, batch.src.device)
         self.batch_shape = (*batch.src.shape, batch.tgt_in.shape[1])  # (B, S, T), for `as_fault`
         self.skipped.note(batch.index)  # to name its sentences if the gradient is not finite
-        with record_function(FORWARD):
-            sums = self.sum_losses(batch)
+        if self.replay is None:
+            seed()
+            sums = self._forward(batch)
+        else:
+            if batch_idx % window == 0:
+                self.replay.clear()
+            sums = self.replay(batch, window, seed=seed)
         # Sums stay on the device: reading them here would wait for it at every micro-batch.
         loss = sums.loss.detach().double()
         # Filled on the device: a tensor made of a number of the host's is a copy that waits
@@ -100,6 +110,28 @@ class TranslationTask(L.LightningModule):
         counts = torch.stack([loss, sums.nll.double(), sums.tokens.double(), sentences])  # (4,)
         self._window_sums = self._window_sums.to(loss.device) + counts
         return sums.loss * window
+
+    def _forward(self, batch: Batch) -> LossSums:
+        with record_function(FORWARD):
+            return self.sum_losses(batch)
+
+    def _passes(self, batch: Batch, window: int) -> LossSums:
+        """Compute the losses of a micro-batch and add its gradients, with the very operations of Lightning's loop."""
+        sums = self._forward(batch)
+        loss = sums.loss * window / window
+        with torch.autocast(loss.device.type, enabled=False):
+            loss.backward()
+        return LossSums(*(each.detach() for each in sums))
+
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        """Run the backward pass, unless `training_step` has done so."""
+        if self.replay is None:
+            super().backward(loss, *args, **kwargs)
+
+    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
+        """Drop the gradients, unless they are those of `training_step`: Lightning calls this after it."""
+        if self.replay is None:
+            super().optimizer_zero_grad(epoch, batch_idx, optimizer)
 
     def on_train_epoch_start(self) -> None:
         """Set the epoch of the data: Lightning sets that of samplers, and not of batch samplers."""
@@ -131,10 +163,17 @@ class TranslationTask(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def on_train_start(self) -> None:
-        """Set the rate of the first update, which in a resumed run may follow another budget than before."""
+        """Prepare to replay, and set the rate of the first update, which may follow another budget than before."""
+        if self.graphs:
+            self.replay = Replay.on_gpu(self._passes, self.model.parameters(), self.device)
         if self.budget and self.trainer.global_step:
             self.budget.agree()
             self.lr_schedulers().follow(self.budget.schedule_share(self.trainer))  # type: ignore[union-attr]
+
+    def on_train_end(self) -> None:
+        """Give the memory of recordings back: the test follows."""
+        if self.replay is not None:
+            self.replay.release()
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         """Step the schedule, which takes no metric, but the used share of the budget, once after each update."""
@@ -153,20 +192,19 @@ class TranslationTask(L.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         """Start a validation, unless its weights are useless."""
-        self._start_evaluation("valid")
+        self.evaluations.start("valid")
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Decode a batch and sum its losses."""
-        with eager(self.model):
-            self._evaluator.add(batch, self._finite_losses)
+        self.evaluations.add(batch)
 
     def on_validation_epoch_end(self) -> None:
         """Score the validation set and log it."""
-        self._finish_evaluation("val")
+        self.evaluations.finish("val")
 
     def on_test_epoch_start(self) -> None:
         """Start the test."""
-        self._start_evaluation("test")
+        self.evaluations.start("test")
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Decode a batch and sum its losses."""
@@ -174,32 +212,7 @@ class TranslationTask(L.LightningModule):
 
     def on_test_epoch_end(self) -> None:
         """Score the test set and log it."""
-        self._finish_evaluation("test")
-
-    def _start_evaluation(self, split: str) -> None:
-        # Ranks decode different numbers of steps, so sharded weights are gathered first.
-        make_whole(self.model)
-        require_finite_weights(self.model, self.optim, step=self.trainer.global_step)
-        self._split = split
-        self._evaluator = make_evaluator(self, self._data.texts, split)
-
-    def _finite_losses(self, batch: Batch) -> LossSums:
-        """Compute the summed losses of a batch, which come before its translations."""
-        sums = self.sum_losses(batch)
-        require_finite_loss(sums.loss, self.optim, step=self.trainer.global_step, split=self._split)
-        return sums
-
-    def _finish_evaluation(self, name: str) -> None:
-        evaluator, self._evaluator = self._evaluator, None  # its texts go with it
-        self.evaluation = result_of_all_ranks(evaluator, world_size=self.trainer.world_size)
-        # All ranks know the same of it by now.
-        if self._split not in self._told and self.trainer.is_global_zero:
-            log_lengths(evaluator, self._split)
-        self._told.add(self._split)
-        # Every rank has the same values already: they come from gathered texts and summed losses.
-        values = {f"{name}/{key}": value for key, value in self.evaluation.numbers().items()}
-        self.log_dict(values, logger=False, batch_size=1, rank_zero_only=True)
-        make_parts(self.model)
+        self.evaluations.finish("test")
 
     @property
     def _data(self) -> Any:
@@ -222,17 +235,7 @@ class TranslationTask(L.LightningModule):
         self.train_sums = torch.tensor(checkpoint["train_sums"], dtype=torch.float64)
         self.skipped.count = checkpoint["skipped"]
         restore_window(self.trainer, checkpoint, self.budget)
-        loops = checkpoint["loops"]["fit_loop"]
-        # `processed`, not `completed`, which lags by one in the hook that saves.
-        epoch = loops["epoch_progress"]["current"]["processed"]
-        progress = loops["epoch_loop.batch_progress"]
-        fit_to_machine(progress, checkpoint, self.trainer, self._data)
-        batches = progress["current"]
-        # Lightning begins the next epoch by itself if the checkpoint was made in the last batch's hook; if it was made
-        # after that, it asks for one batch more, and must find the epoch at its end.
-        done = batches["processed"] == self._data.batches_per_epoch
-        if not (done and batches["completed"] < batches["processed"]):
-            self._data.seek(epoch=epoch, step=batches["processed"])
+        seek_data(checkpoint, self.trainer, self._data)
 
 
 def window_state(trainer: L.Trainer, budget: Budget | None) -> dict[str, Any]:
@@ -249,6 +252,21 @@ def restore_window(trainer: L.Trainer, checkpoint: Mapping[str, Any], budget: Bu
         grown = checkpoint.get("window", 0) > budget.settings.first_window * trainer.world_size
         if checkpoint.get("grown", grown):
             trainer.accumulate_grad_batches = budget.settings.accumulate
+
+
+def seek_data(checkpoint: dict[str, Any], trainer: L.Trainer, data: Any) -> None:
+    """Let the data continue after the last batch of a checkpoint, and Lightning count from there; in place."""
+    loops = checkpoint["loops"]["fit_loop"]
+    # `processed`, not `completed`, which lags by one in the hook that saves.
+    epoch = loops["epoch_progress"]["current"]["processed"]
+    progress = loops["epoch_loop.batch_progress"]
+    fit_to_machine(progress, checkpoint, trainer, data)
+    batches = progress["current"]
+    # Lightning begins the next epoch by itself if the checkpoint was made in the last batch's hook; if it was made
+    # after that, it asks for one batch more, and must find the epoch at its end.
+    done = batches["processed"] == data.batches_per_epoch
+    if not (done and batches["completed"] < batches["processed"]):
+        data.seek(epoch=epoch, step=batches["processed"])
 
 
 def fit_to_machine(progress: dict[str, Any], checkpoint: Mapping[str, Any], trainer: L.Trainer, data: Any) -> None:

@@ -1,0 +1,316 @@
+"""Replayed passes against plain ones, bit for bit, with a twin of CUDA graphs on a CPU; and planted errors.
+
+DropConnect is left to a GPU: its masks on a CPU copy a number of the host's.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import tiny
+import torch
+import toycorpus
+from recorded_steps import TwinRecorder
+
+from seq2seq import checkpoint
+from seq2seq.build import build_model
+from seq2seq.config.optim import OptimSettings
+from seq2seq.config.trainer import LightningSettings, TrainerSettings
+from seq2seq.data.batching import Batch
+from seq2seq.training import replay as module
+from seq2seq.training.loss import LossSums
+from seq2seq.training.objective import sum_losses
+from seq2seq.training.plan import make_plan
+from seq2seq.training.replay import Replay, resolve_graphs
+from seq2seq.training.run import Run
+from seq2seq.training.task import seed_generator
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toycorpus.write(tmp_path_factory.mktemp("toy"))
+
+
+@pytest.fixture(autouse=True)
+def without_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Multiply gradients by that of the loss, as on a GPU, where to look at it first would wait."""
+
+    def multiplied(ctx: Any, grad_loss: torch.Tensor, name: str) -> list[torch.Tensor | None]:
+        found, ctx.gradients = ctx.gradients, None
+        return [None if part is None else part * grad_loss.to(part.dtype) for part in found]
+
+    for place in ("loss", "r_drop"):
+        monkeypatch.setattr(f"seq2seq.training.{place}.hand_over", multiplied)
+
+
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Let runs replay by the twin, and count what it does."""
+    found: dict[str, int] = {}
+
+    def on_gpu(passes: Any, parameters: Any, device: torch.device) -> Replay:
+        return Replay(passes, parameters, make=lambda: TwinRecorder(found))
+
+    monkeypatch.setattr(Replay, "on_gpu", staticmethod(on_gpu))
+    monkeypatch.setattr("seq2seq.training.run.resolve_graphs", lambda settings, *_, **__: settings.graphs == "auto")
+    return found
+
+
+def trained(corpus: Path, folder: Path, *given: str, callbacks: tuple[L.Callback, ...] = ()) -> Run:
+    fixed = ("trainer.test=false", "trainer.val_sentences=4", "model.dropout=0.1")
+    run = Run(make_plan(toycorpus.settings(corpus, folder, *fixed, *given), mixer="x"), callbacks=callbacks)
+    run.execute()
+    return run
+
+
+def state(run: Run) -> dict[str, Any]:
+    return checkpoint.read(run.folder.last)
+
+
+def require_same(one: Run, other: Run) -> None:
+    first, second = state(one), state(other)
+    assert first["state_dict"].keys() == second["state_dict"].keys()
+    for name, weights in first["state_dict"].items():
+        assert torch.equal(weights, second["state_dict"][name]), name
+    assert first["train_sums"] == second["train_sums"]
+    assert first["skipped"] == second["skipped"]
+
+
+class Spoil(L.Callback):
+    """Makes the gradient of update 6 infinite, wherever it comes from."""
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        if trainer.global_step == 5:
+            next(each.grad for each in pl_module.parameters() if each.grad is not None).fill_(torch.inf)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("mixer=transformer", "trainer.accumulate=3", "trainer.ema=0.9"),
+        (
+            "mixer=dynamicconv",
+            "mixer.encoder.per_layer.kernel_size=[3,7]",
+            "mixer.decoder.per_layer.kernel_size=[3]",
+            "model.weight_dropout=0",
+            "trainer.accumulate=2",
+            "trainer.accumulate_start=1",
+        ),
+        (
+            "mixer=lightconv",
+            "mixer.encoder.per_layer.kernel_size=[3]",
+            "mixer.decoder.per_layer.kernel_size=[7]",
+            "optim=muon",
+            "optim.r_drop=1.0",
+            "model.weight_dropout=0",
+        ),
+        # In bf16 torch's GRU takes other products on a CPU while operations are recorded
+        ("mixer=bahdanau", "trainer.accumulate=2"),
+        ("mixer=transformer", "data.batch_tokens=600", "data.max_tokens=96", "trainer.precision=bf16"),
+    ],
+    ids=lambda given: given[0].partition("=")[2],
+)
+def test_replayed_runs_have_the_bits_of_plain_ones(corpus, tmp_path, counts, given):
+    given = (
+        (*given, "data.max_tokens=300", "trainer.max_steps=24")
+        if "600" not in str(given)
+        else (*given, "trainer.max_steps=8")
+    )
+    plain = trained(corpus, tmp_path, "run=plain", "trainer.graphs=false", *given, callbacks=(Spoil(),))
+    assert not counts
+    replayed = trained(corpus, tmp_path, "run=replayed", *given, callbacks=(Spoil(),))
+    require_same(plain, replayed)
+    assert counts["replayed"] > counts["captured"] > 1
+    found = json.loads(replayed.folder.results.read_text())["passes"]
+    assert (found["captured"], found["replayed"]) == (counts["captured"], counts["replayed"])
+    assert "passes" not in json.loads(plain.folder.results.read_text())
+    assert state(replayed)["skipped"] == 1
+
+
+def test_a_resumed_run_meets_all_shapes_anew_and_repeats_exactly(corpus, tmp_path, counts):
+    given = ("mixer=transformer", "data.max_tokens=300", "optim.schedule=constant", "trainer.accumulate=2")
+    whole = trained(corpus, tmp_path, "run=whole", "trainer.max_steps=18", *given)
+    trained(corpus, tmp_path, "run=parts", "trainer.max_steps=11", *given)
+    parts = trained(corpus, tmp_path, "run=parts", "resume=auto", "trainer.max_steps=18", *given)
+    require_same(whole, parts)
+    # It may go on plainly, too, and has the same name
+    plain = trained(
+        corpus, tmp_path, "run=parts", "resume=auto", "trainer.max_steps=20", "trainer.graphs=false", *given
+    )
+    assert state(plain)["global_step"] == 20
+
+
+class Freeze(L.Callback):
+    """Freezes an embedding after update 9."""
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        if trainer.global_step == 9:
+            pl_module.model.encoder.embedding.requires_grad_(False)
+
+
+def test_parameters_that_a_callback_freezes_get_no_gradient(corpus, tmp_path, counts):
+    given = ("mixer=transformer", "data.max_tokens=300", "trainer.max_steps=24", "optim.weight_decay=0.1", "optim=adam")
+    plain = trained(corpus, tmp_path, "run=plain", "trainer.graphs=false", *given, callbacks=(Freeze(),))
+    require_same(plain, trained(corpus, tmp_path, "run=replayed", *given, callbacks=(Freeze(),)))
+
+
+# ---- planted errors
+
+
+class Passes:
+    """Passes of a small model over random batches, which can be made wrong."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(3)
+        tokenizer = tiny.tokenizer()
+        self.model = build_model(tiny.model_config(tokenizer, dropout=0.2)).train()
+        self.size = tokenizer.tgt_vocab_size
+        self.settings = OptimSettings()
+        self.calls = 0
+
+    def __call__(self, batch: Batch, window: int) -> LossSums:
+        self.calls += 1
+        sums = sum_losses(self.model, batch, self.settings)
+        self.loss(sums).backward()
+        return LossSums(*(each.detach() for each in sums))
+
+    def loss(self, sums: LossSums) -> torch.Tensor:
+        return sums.loss
+
+    def batches(self, count: int) -> list[Batch]:
+        def draw() -> Batch:
+            src, tgt = (torch.randint(4, self.size, (3, width)) for width in (6, 5))
+            masks = [torch.ones_like(each, dtype=torch.bool) for each in (src, tgt)]
+            return Batch(src, masks[0], tgt, tgt.roll(-1, 1), masks[1], torch.arange(3))
+
+        return [draw() for _ in range(count)]
+
+
+class BakedIn(Passes):
+    """The loss depends on a number of the host that changes."""
+
+    def loss(self, sums: LossSums) -> torch.Tensor:
+        return sums.loss * self.calls
+
+
+class Moved(Passes):
+    """A weight is another tensor from call to call."""
+
+    def __call__(self, batch: Batch, window: int) -> LossSums:
+        weight = self.model.output.norm.weight if hasattr(self.model.output, "norm") else next(self.model.parameters())
+        weight.data = weight.data.clone() * 1.001
+        return super().__call__(batch, window)
+
+
+def gradients(passes: Passes, batches: list[Batch], *, replayed: bool, clear: bool = True, seeded: bool = True) -> Any:
+    replay = Replay(passes, passes.model.parameters(), make=lambda: TwinRecorder({}))
+    if not replayed:
+        replay._failed = True
+    found = []
+    for number, batch in enumerate(batches):
+        if clear or not number:
+            replay.clear()
+        seed = functools.partial(seed_generator, number if seeded else 0, CPU)
+        sums = replay(batch, 1, seed=seed)
+        found.append(
+            [sums.loss.clone(), *(each.grad.clone() for each in passes.model.parameters() if each.grad is not None)]
+        )
+    assert replay.counts["replayed"] == (len(batches) - 1 if replayed else 0)
+    return found
+
+
+def same(one: Any, other: Any) -> bool:
+    return all(
+        torch.equal(a, b) for first, second in zip(one, other, strict=True) for a, b in zip(first, second, strict=True)
+    )
+
+
+def test_gradients_of_each_call_are_those_of_plain_passes():
+    batches = Passes().batches(5)
+    expected = gradients(Passes(), batches, replayed=False)
+    assert same(gradients(Passes(), batches, replayed=True), expected)
+    # Added up where they are not cleared
+    expected = gradients(Passes(), batches, replayed=False, clear=False)
+    assert same(gradients(Passes(), batches, replayed=True, clear=False), expected)
+
+
+@pytest.mark.parametrize("wrong", [BakedIn, Moved])
+def test_planted_errors_are_caught(wrong):
+    batches = Passes().batches(5)
+    assert not same(gradients(wrong(), batches, replayed=True), gradients(wrong(), batches, replayed=False))
+
+
+@pytest.mark.parametrize("wrong", [{"clear": False}, {"seeded": False}])
+def test_gradients_that_are_not_cleared_and_a_stale_seed_are_caught(wrong):
+    batches = Passes().batches(5)
+    assert not same(gradients(Passes(), batches, replayed=True, **wrong), gradients(Passes(), batches, replayed=False))
+
+
+class Waits(Passes):
+    """The host reads the loss."""
+
+    def loss(self, sums: LossSums) -> torch.Tensor:
+        return sums.loss if float(sums.loss) > 0 else -sums.loss
+
+
+def test_what_cannot_be_captured_runs_plainly_and_says_so_once(caplog):
+    passes = Waits()
+    replay = Replay(passes, passes.model.parameters(), make=lambda: TwinRecorder({}))
+    expected = gradients(Passes(), Passes().batches(1), replayed=False)
+    for number, batch in enumerate(passes.batches(5)):
+        replay.clear()
+        replay(batch, 1, seed=lambda number=number: seed_generator(number, CPU))
+    assert (replay.counts["plain"], replay.counts["captured"], replay.counts["replayed"]) == (5, 0, 0)
+    assert caplog.text.count("training without CUDA graphs") == 1
+    assert expected
+
+
+def test_the_latest_recordings_are_kept(monkeypatch):
+    monkeypatch.setattr(module, "_MOST", 2)
+    passes = Passes()
+    replay = Replay(passes, passes.model.parameters(), make=lambda: Unreleased({}))
+    for window in (1, 1, 2, 2, 1, 3, 3, 1, 2):
+        replay.clear()
+        replay(passes.batches(1)[0], window, seed=lambda: None)
+    # 1 and 2 are captured; 3 takes the place of 2, which is captured again
+    assert (replay.counts["captured"], replay.counts["replayed"], len(replay._recordings)) == (4, 6, 2)
+
+
+class Unreleased(TwinRecorder):
+    """A recorder that goes on after it has waited."""
+
+    def release(self) -> None:
+        pass
+
+
+# ---- settings
+
+
+def test_graphs_wherever_they_can_be_had():
+    settings = TrainerSettings(max_steps=1)
+    assert resolve_graphs(settings, "gpu", compiled=False)
+    assert not resolve_graphs(settings, "cpu", compiled=False)
+    assert not resolve_graphs(settings, "gpu", compiled=True)
+    assert not resolve_graphs(TrainerSettings(max_steps=1, graphs=False), "gpu", compiled=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "accelerator", "key"),
+    [
+        ({}, "cpu", "a CPU"),
+        ({"devices": 2}, "gpu", "DDP"),
+        ({"devices": 2, "strategy": "fsdp"}, "gpu", "fsdp"),
+        ({"checkpoint_activations": True}, "gpu", "checkpoint_activations"),
+        ({"lightning": LightningSettings(detect_anomaly=True)}, "gpu", "detect_anomaly"),
+    ],
+)
+def test_graphs_that_are_asked_for_and_cannot_be_had(given, accelerator, key):
+    with pytest.raises(ValueError, match=rf"trainer\.graphs=true: .*{key}.* set trainer\.graphs=auto"):
+        resolve_graphs(TrainerSettings(max_steps=1, graphs=True, **given), accelerator, compiled=False)
