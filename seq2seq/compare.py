@@ -13,6 +13,7 @@ from seq2seq.cli import (
     fail,
     nonempty,
     number,
+    option_name,
     positive,
     require_folder,
     require_standard_output,
@@ -20,6 +21,7 @@ from seq2seq.cli import (
     whole_number,
 )
 from seq2seq.config.score_names import MOST_SAMPLES
+from seq2seq.config.values import shown
 from seq2seq.streams import print_error
 
 EPILOG = """\
@@ -28,6 +30,7 @@ Examples:
   python -m seq2seq.compare runs/sweeps/2026-11-21_10-00-00 --watch # follow a sweep, then compare
   python -m seq2seq.compare 'runs/multi30k-*' --baseline transformer --out comparison --figure
   python -m seq2seq.compare runs --by-length 10 --out lengths --figure  # figure 2 of Bahdanau et al. 2015
+  python -m seq2seq.compare runs --set test2017=multi30k/test2017 --plan 5  # a second test set, and both as one
   python -m seq2seq.compare runs --by optim.peak_lr --split valid       # a sweep over learning rates
 
 BLEU and chrF are means over seeds ± the sample standard deviation; time is that of training and validation, h:mm:ss,
@@ -52,9 +55,16 @@ def _parser() -> Parser:
     add("--resamples", type=whole_number(1, MOST_SAMPLES), default=10_000, metavar="N", help="of the bootstrap (10000)")
     text = "BLEU by which groups may differ and still count as equivalent (0.5)"
     add("--margin", type=number(0.001, 100), default=0.5, metavar="BLEU", help=text)
-    parser.add_argument(
-        "--out", type=nonempty, metavar="DIR", help="write comparison.md, .csv and -differences.csv there"
-    )
+    text = "tell what N seeds would show, given the standard deviation seen"
+    add("--plan", type=whole_number(2, 1000), metavar="N", help=text)
+    text = "a further test set, whose translations are NAME.hyp in the runs' folders: by itself, and all as one corpus"
+    add("--set", type=_named_set, action="append", default=[], metavar="NAME=PREFIX", help=text)
+    text = "score with COMET, too, in the environment of this interpreter (whose requirements exclude this one's)"
+    add("--comet-python", type=nonempty, metavar="PATH", help=text)
+    text = "COMET's model, a name or a checkpoint (Unbabel/wmt22-comet-da)"
+    add("--comet-model", type=nonempty, default="Unbabel/wmt22-comet-da", metavar="NAME", help=text)
+    text = "write comparison.md, comparison.csv and comparison-differences.csv there"
+    add("--out", type=nonempty, metavar="DIR", help=text)
     parser.add_argument(
         "--figure",
         action="store_true",
@@ -73,6 +83,15 @@ def _parser() -> Parser:
     return parser
 
 
+def _named_set(text: str) -> tuple[str, str]:
+    """Parse NAME=PREFIX."""
+    name, _, prefix = text.partition("=")
+    # It is part of a file's name
+    if not prefix or not re.fullmatch(r"[\w.-]+", name) or name == "test":
+        raise argparse.ArgumentTypeError(f"'{shown(text)}' is not NAME=PREFIX, as in test2017=multi30k/test2017")
+    return name, prefix
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = _parser()
@@ -82,11 +101,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--figure needs --out DIR")
     if options.contrast and options.baseline:
         parser.error("--contrast names its own baseline: leave --baseline out")
-    if options.by_length and options.split != "test":
-        parser.error("--by-length needs translations, and runs save those of the test set alone")
-    for name, needed in (("against", "figure"), ("interval", "watch")):
+    for name in ("by_length", "set", "comet_python"):
+        if getattr(options, name) and options.split != "test":
+            parser.error(f"{option_name(name)} needs translations, and runs save those of the test set alone")
+    for name, needed in (("against", "figure"), ("interval", "watch"), ("comet_model", "comet_python")):
         if getattr(options, name) != parser.get_default(name) and not getattr(options, needed):
-            parser.error(f"--{name} goes with --{needed}")
+            parser.error(f"{option_name(name)} goes with {option_name(needed)}")
     return exit_status(lambda: _run(options))
 
 
@@ -110,6 +130,10 @@ def _run(options: argparse.Namespace) -> int:
         contrasts=options.contrast,
         samples=options.resamples,
         margin=options.margin,
+        plan=options.plan,
+        sets=dict(options.set),
+        comet_python=options.comet_python,
+        comet_model=options.comet_model,
         by_length=options.by_length,
         by=options.by,
         ignore=options.ignore,

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Collection, Sequence
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from seq2seq.experiments.comet import with_comet
 from seq2seq.experiments.comparison import choose_pairs, differences
 from seq2seq.experiments.comparison_table import Table, differences_csv, markdown, notes, scores_csv
+from seq2seq.experiments.further_sets import further_sets
 from seq2seq.experiments.groups import group_runs
+from seq2seq.experiments.planned_seeds import plan
 from seq2seq.experiments.plot import draw, overlapping
 from seq2seq.experiments.results import CollectedRuns, RunResult, collect
 from seq2seq.experiments.scored_sets import ScoredSet, scored_sets, text_differences
@@ -38,6 +42,10 @@ class Settings:
         contrasts: Pairs of such names, to compare these alone.
         samples: Resamples of the bootstrap.
         margin: Differences in BLEU up to this one count as equivalence.
+        plan: A number of seeds whose power is told; None tells nothing.
+        sets: Further test sets that runs have translated, a prefix of files by name.
+        comet_python: The interpreter of an environment with COMET; None leaves COMET out.
+        comet_model: COMET's model.
         by_length: Words by which a part of the test set is longer than the one before, for BLEU by source length.
         by: A setting, `section.name`, for BLEU by its values.
         ignore: Settings, `section.name`, in which the runs of one row may differ.
@@ -48,6 +56,10 @@ class Settings:
     contrasts: Sequence[Sequence[str]]
     samples: int
     margin: float
+    plan: int | None
+    sets: Mapping[str, str]
+    comet_python: str | None
+    comet_model: str
     by_length: int | None
     by: str | None
     ignore: Collection[str]
@@ -61,12 +73,15 @@ class _Report(NamedTuple):
     lengths: LengthScores | None
     settings: SettingScores | None
 
-    def text(self, split: str, baseline: str | None, *, titled: bool) -> str:
+    def text(self, settings: Settings, *, titled: bool) -> str:
         """Format all tables with their notes, under a title if there are several test sets."""
+        split, baseline, differences = settings.split, settings.baseline, self.table.differences
         title = f"## {self.table.title}\n\n" if titled else ""
         text = f"{title}{markdown(self.table, split)}\n{notes(self.table.groups, self.runs, split)}"
-        if baseline and not self.table.differences and len(self.table.groups) > 1:
+        if baseline and not differences and len(self.table.groups) > 1:
             text += f"No run here is the baseline {baseline}, so there are no differences.\n"
+        if settings.plan and differences:
+            text += plan(differences, split, settings.plan, settings.margin)
         if self.lengths:
             text += f"\n{length_table(self.lengths)}"
         if self.settings:
@@ -112,17 +127,33 @@ def compare(
     Raises:
         ValueError: No group fits the baseline, or more than one; or no run has a setting that is named.
     """
-    split, by = settings.split, settings.by
     # Nothing is printed for an empty comparison: the caller reports why each run was left out
-    collected = collect(patterns, split)
+    collected = collect(patterns, settings.split)
     if not collected.runs:
         return collected
-    sets = scored_sets(collected.runs, split)
     # An unknown setting is refused before any computation
-    for option, keys in (("--by", [by] if by else []), ("--ignore", settings.ignore)):
+    for option, keys in (("--by", [settings.by] if settings.by else []), ("--ignore", settings.ignore)):
         for key in keys:
             require_setting(collected.runs, key, option)
-    tables = _tables(sets, settings)
+    with tempfile.TemporaryDirectory() as scratch:
+        if settings.sets:
+            further = further_sets(collected.runs, settings.sets, Path(scratch))
+            collected = CollectedRuns(collected.runs + further.runs, collected.unusable + further.unusable)
+        if settings.comet_python:
+            runs = with_comet(collected.runs, settings.comet_python, settings.comet_model)
+            collected = CollectedRuns(runs, collected.unusable)
+        text, reports = _reports(collected.runs, settings)
+        # Printed before files are written, which may fail
+        print(text, end="", flush=True)
+        if out is not None:
+            print(f"written: {', '.join(map(str, _write(out, text, reports, settings.split, figure_against)))}")
+    return collected
+
+
+def _reports(runs: Sequence[RunResult], settings: Settings) -> tuple[str, list[_Report]]:
+    """Make the tables of all sets, and their text."""
+    split, by = settings.split, settings.by
+    sets = scored_sets(runs, split)
     reports = [
         _Report(
             table,
@@ -130,18 +161,16 @@ def compare(
             score_by_length(table.groups, settings.by_length) if settings.by_length else None,
             score_by_setting(each.runs, by, split, settings.ignore) if by else None,
         )
-        for table, each in zip(tables, sets, strict=True)
+        for table, each in zip(_tables(sets, settings), sets, strict=True)
     ]
-    text = "\n".join(each.text(split, settings.baseline, titled=len(reports) > 1) for each in reports)
+    text = "\n".join(each.text(settings, titled=len(reports) > 1) for each in reports)
     # Of two sets of one corpus it is said how they differ
     text += "".join(f"{line}\n" for line in (text_differences(sets) if split == "test" else ()))
     if settings.ignore:
         text += f"Runs of one row may differ in {', '.join(settings.ignore)}.\n"
-    # Printed before files are written, which may fail
-    print(text, end="", flush=True)
-    if out is not None:
-        print(f"written: {', '.join(map(str, _write(out, text, reports, split, figure_against)))}")
-    return collected
+    if settings.comet_python:
+        text += f"COMET, times 100, is that of {settings.comet_model}.\n"
+    return text, reports
 
 
 def _tables(sets: Sequence[ScoredSet], settings: Settings) -> list[Table]:

@@ -26,7 +26,7 @@ _CPU_TIME = "training CPU time"
 # Numbers of results.json that say as much of the machine as of the model.
 _MACHINES = ("target_tokens_per_second", "training_seconds", "training_cpu_seconds", "seconds")
 # Columns of numbers, aligned to the right.
-_RIGHT = ("BLEU", "chrF", "parameters", "tokens/s", "time", _CPU_TIME, "updates", "best step", "Δ BLEU")
+_RIGHT = ("BLEU", "chrF", "COMET", "parameters", "tokens/s", "time", _CPU_TIME, "updates", "best step", "Δ BLEU")
 
 
 # Notes below the tables.
@@ -34,7 +34,7 @@ _LETTERS = "Rows without a letter in common differ at 0.05: t tests of all pairs
 _DIFFERENCES = """\
 Intervals are of 95%, each by itself; the p values of a column are adjusted together (Holm). The bootstrap is over seeds
 and sentences. Equivalent: less than {margin:g} BLEU apart, by two one-sided t tests, of pairs where seeds are paired.
-Better or worse: p < 0.05, of pairs likewise, no 0 in the interval of the bootstrap. Open: none of these is shown."""
+Better or worse: p < 0.05, likewise of pairs, and an interval of the bootstrap without 0. Open: none of these."""
 
 
 class Table(NamedTuple):
@@ -92,6 +92,7 @@ def _cells(group: Group, split: str, shared: str) -> dict[str, str]:
         "95% interval": f"{estimate.interval[0]:.2f} to {estimate.interval[1]:.2f}" if estimate else "",
         "letters": shared,
         "chrF": mean_and_deviation(group.values(split, "chrf")),
+        "COMET": mean_and_deviation(group.values(split, "comet")) if _has_comet(group, split) else "",
         "parameters": _count(group.mean("parameters")),
         "tokens/s": _by_accelerator(group, "target_tokens_per_second", _whole),
         "time": _by_accelerator(group, "seconds", _time),
@@ -99,6 +100,10 @@ def _cells(group: Group, split: str, shared: str) -> dict[str, str]:
         "updates": _whole(group.mean("steps")),
         "best step": _whole(group.mean("best_step")),
     }
+
+
+def _has_comet(group: Group, split: str) -> bool:
+    return all("comet" in run.results[split] for run in group.runs)
 
 
 def _difference_cells(difference: Difference) -> dict[str, str]:
@@ -185,10 +190,10 @@ def _numbers(table: Table, group: Group, split: str) -> dict[str, Any]:
         "split": split,
         "set": table.title,
     }
-    for metric in ("bleu", "chrf"):
-        values = group.values(split, metric)
+    for metric in ("bleu", "chrf", "comet"):
+        values = group.values(split, metric) if metric != "comet" or _has_comet(group, split) else []
         # A single run has no sample deviation
-        row[f"{metric}_mean"] = round(statistics.fmean(values), 4)
+        row[f"{metric}_mean"] = round(statistics.fmean(values), 4) if values else ""
         row[f"{metric}_std"] = round(statistics.stdev(values), 4) if len(values) > 1 else ""
     row |= _bounds("bleu", mean(group.values(split, "bleu")))
     row["letters"] = table.letters(split).get(group.label, "")

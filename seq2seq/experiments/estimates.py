@@ -80,7 +80,7 @@ def paired(one: Mapping[int, float], other: Mapping[int, float]) -> Estimate | N
 
 
 class Deviation(NamedTuple):
-    """Standard deviation over seeds, pooled over groups of runs, and its degrees of freedom."""
+    """Standard deviation over seeds, pooled over several groups of scores, and its degrees of freedom."""
 
     value: float
     freedom: int
@@ -100,42 +100,36 @@ def pooled_deviation(groups: Sequence[Sequence[float]]) -> Deviation | None:
 
 
 class Power(NamedTuple):
-    """The t test of two groups of equal size whose true standard deviation is known.
+    """The t test of a mean or a difference whose true standard error is known.
 
     Attributes:
-        deviation: The true standard deviation over seeds.
-        seeds: Seeds of each group.
+        error: The true standard error.
+        freedom: Degrees of freedom of its estimate.
+        level: The level of the test.
     """
 
-    deviation: float
-    seeds: int
+    error: float
+    freedom: int
+    level: float = LEVEL
 
     def of_difference(self, difference: float) -> float:
         """Compute the probability that a true difference is significant, in either direction."""
-        shift = difference / self._error
-        critical = quantile(1 - LEVEL / 2, self._freedom)
+        shift = difference / self.error
+        critical = quantile(1 - self.level / 2, self.freedom)
         return self._expected(lambda s: _normal(shift - critical * s) + _normal(-shift - critical * s))
 
     def of_equivalence(self, margin: float) -> float:
-        """Compute the probability that groups without a difference are shown to be equivalent within ± margin."""
-        critical = quantile(1 - LEVEL, self._freedom)
-        return self._expected(lambda s: max(0.0, 2 * _normal(margin / self._error - critical * s) - 1))
+        """Compute the probability that a true difference of 0 is shown to be within ± margin."""
+        critical = quantile(1 - self.level, self.freedom)
+        return self._expected(lambda s: max(0.0, 2 * _normal(margin / self.error - critical * s) - 1))
 
     def detectable(self, power: float = 0.8) -> float:
-        """Compute the difference that is significant with this probability."""
+        """Compute the true difference that is significant with this probability."""
         return _root(lambda difference: self.of_difference(difference) - power)
-
-    @property
-    def _error(self) -> float:
-        return self.deviation * math.sqrt(2 / self.seeds)
-
-    @property
-    def _freedom(self) -> int:
-        return 2 * (self.seeds - 1)
 
     def _expected(self, function: Callable[[float], float]) -> float:
         """Average a function of the ratio of the estimated to the true deviation over its distribution."""
-        freedom = self._freedom
+        freedom = self.freedom
         half = 0.5 + 5 / math.sqrt(freedom)
         ratios = half * (_NODES + 1)
         # The ratio's square is a chi-square variable divided by its degrees of freedom

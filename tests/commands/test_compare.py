@@ -498,6 +498,76 @@ def test_a_folder_with_runs_of_several_corpora(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err.count("'lightconv'") == 1
 
 
+def test_further_sets_have_a_table_each_and_one_together(tmp_path, capsys):
+    """A run without its translations is left out of a set, and of all together, with the command that makes them."""
+    refs, more = references(30), references(20)
+    for side, lines in (("de", map(str.upper, more)), ("en", more)):
+        (tmp_path / f"web.{side}").write_text("".join(f"{line}\n" for line in lines))
+    texts = {}
+    for mixer in ("gru", "lstm"):
+        for seed in (1, 2):
+            run = corpus_run(tmp_path / "runs" / f"{mixer}{seed}", refs, "toy", mixer=mixer, seed=seed)
+            texts[mixer, seed] = garbled(more, 0.3)
+            (run / "web.hyp").write_text("".join(f"{line}\n" for line in texts[mixer, seed]))
+    (run / "web.hyp").unlink()
+    command = [str(tmp_path / "runs"), "--set", f"web={tmp_path / 'web'}", "--out", str(tmp_path / "out")]
+    assert compare.main(command) == 0
+    printed = capsys.readouterr()
+    own, web, together = printed.out.split("## ")[1:]
+    titles = [part.splitlines()[0] for part in (own, web, together)]
+    assert titles == ["toy de-en, 30 sentences", "web de-en, 20 sentences", "toy + web de-en, 50 sentences"]
+    bleu = sacrebleu.metrics.BLEU()
+    values = {"web": [], "together": []}
+    for seed in (1, 2):
+        first = (tmp_path / "runs" / f"gru{seed}" / "test.hyp").read_text().splitlines()
+        values["web"].append(bleu.corpus_score(texts["gru", seed], [more]).score)
+        values["together"].append(bleu.corpus_score([*first, *texts["gru", seed]], [[*refs, *more]]).score)
+    for part, name in ((web, "web"), (together, "together")):
+        expected = f"{statistics.fmean(values[name]):.2f} ± {statistics.stdev(values[name]):.2f}"
+        assert cells(part)[0]["BLEU"] == expected
+        assert [row["seeds"] for row in cells(part)] == ["1, 2", "1"]
+        assert "bootstrap p" in against("gru", part)["lstm"]
+    assert [row["seeds"] for row in cells(own)] == ["1, 2", "1, 2"]
+    assert f"left out: lstm2, set web: has no web.hyp: python -m seq2seq.score --ckpt {run}/" in printed.err
+    assert f"src=de tgt=en test={tmp_path}/web --save {run}/web.hyp" in printed.err
+    runs = {row["runs"] for row in csv.DictReader((tmp_path / "out" / "comparison.csv").open())}
+    assert f"{tmp_path}/runs/gru1 {tmp_path}/runs/gru2" in runs
+    # Files that do not fit
+    (run / "web.hyp").write_text("one line\n")
+    assert compare.main(command) == 2
+    assert f"{run}/web.hyp has 1 lines, but {tmp_path}/web.en has 20" in capsys.readouterr().err
+    (tmp_path / "web.de").unlink()
+    assert compare.main(command) == 2
+    assert f"--set web={tmp_path}/web: the file {tmp_path}/web.de" in capsys.readouterr().err
+
+
+def test_power_of_a_planned_number_of_seeds(tmp_path, capsys):
+    """Of pairs where all rows have the same seeds, else of two groups."""
+    refs, seeds = references(9), 5
+    scores = {("gru", 1): 30.0, ("gru", 2): 30.5, ("lstm", 1): 31.0, ("lstm", 2): 30.7}
+    for (mixer, seed), score in scores.items():
+        run = write_run(tmp_path / mixer / str(seed), refs, mixer=mixer, seed=seed)
+        rewrite(run, test=results_of(run)["test"] | {"bleu": score})
+    paths = [str(tmp_path / mixer) for mixer in ("gru", "lstm")]
+
+    def expected(deviation: float, error: float, freedom: int) -> str:
+        shift, critical = 0.5 / error, scipy.stats.t.ppf(0.975, freedom)
+        power = scipy.stats.nct.sf(critical, freedom, shift) + scipy.stats.nct.cdf(-critical, freedom, shift)
+        return f"standard deviation of {deviation:.2f} BLEU .*, and one of 0.5 in {power:.0%}"
+
+    assert compare.main([*paths, "--plan", str(seeds)]) == 0
+    deviation = statistics.stdev([1.0, 0.2])
+    pattern = "Differences of equal seeds have a " + expected(deviation, deviation / seeds**0.5, seeds - 1)
+    assert re.search(pattern, capsys.readouterr().out, re.DOTALL)
+    write_run(tmp_path / "lstm" / "3", refs, mixer="lstm", seed=3)
+    rewrite(tmp_path / "lstm" / "3", test=results_of(tmp_path / "lstm" / "3")["test"] | {"bleu": 31.9})
+    assert compare.main([*paths, "--plan", str(seeds)]) == 0
+    variances = (statistics.variance([30.0, 30.5]), 2 * statistics.variance([31.0, 30.7, 31.9]))
+    deviation = (sum(variances) / 3) ** 0.5
+    pattern = "Scores of a row have a " + expected(deviation, deviation * (2 / seeds) ** 0.5, 2 * (seeds - 1))
+    assert re.search(pattern, capsys.readouterr().out, re.DOTALL)
+
+
 def test_validation_sets_are_told_apart_by_their_settings(tmp_path, capsys):
     refs = references(20)
     for name in ("one", "two"):
@@ -822,6 +892,9 @@ def test_figure_of_bleu_by_source_length(tmp_path):
         (["runs", "--figure"], "--figure needs --out"),
         (["runs", "--by-length", "10", "--split", "valid"], "--by-length needs translations"),
         (["runs", "--contrast", "a", "b", "--baseline", "b"], "--contrast names its own baseline"),
+        (["runs", "--set", "a=b", "--split", "valid"], "--set needs translations"),
+        (["runs", "--set", "a/b=c"], "is not NAME=PREFIX"),
+        (["runs", "--comet-model", "a"], "--comet-model goes with --comet-python"),
         (["runs", "--against", "cpu"], "--against goes with --figure"),
         (["runs", "--interval", "5"], "--interval goes with --watch"),
         ([], "required"),

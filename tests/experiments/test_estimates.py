@@ -88,8 +88,9 @@ def test_pooled_deviation_is_that_of_students_test():
 def test_power_agrees_with_the_noncentral_t_distribution(seeds):
     deviation = random.uniform(0.1, 0.5)
     difference = random.uniform(0, 1)
-    power, freedom = Power(deviation, seeds), 2 * (seeds - 1)
-    shift = difference / (deviation * math.sqrt(2 / seeds))
+    freedom = 2 * (seeds - 1)
+    power = Power(deviation * math.sqrt(2 / seeds), freedom)
+    shift = difference / power.error
     critical = scipy.stats.t.ppf(0.975, freedom)
     expected = scipy.stats.nct.sf(critical, freedom, shift) + scipy.stats.nct.cdf(-critical, freedom, shift)
     assert power.of_difference(difference) == pytest.approx(expected, abs=1e-6)
@@ -103,4 +104,4 @@ def test_power_of_equivalence_is_its_frequency():
     error = np.sqrt(runs.var(-1, ddof=1).sum(-1) / 5)
     difference = np.abs(runs.mean(-1) @ [1, -1])
     found = np.mean(difference + scipy.stats.t.ppf(0.95, 8) * error < 0.5)
-    assert Power(0.25, 5).of_equivalence(0.5) == pytest.approx(found, abs=0.02)
+    assert Power(0.25 * math.sqrt(2 / 5), 8).of_equivalence(0.5) == pytest.approx(found, abs=0.02)
