@@ -1,0 +1,410 @@
+"""Write the tables of README.md and docs/results.md from the runs in benchmarks/results/kept, and docs/atlas/mixers.md.
+
+    python -m benchmarks.tables            # rewrite what stands between the markers
+    python -m benchmarks.tables --check    # exit status 1 if a byte differs
+
+A table stands between `<!-- table NAME -->` and `<!-- end -->`. Its figures, and those of the sentences beside it, are
+computed here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks import harness
+from seq2seq.experiments import estimates
+from seq2seq.experiments.letters import letters
+from seq2seq.experiments.p_values import holm, p_text
+from seq2seq.experiments.results import RunResult, collect
+from seq2seq.experiments.tables import markdown_table
+from seq2seq.files import write_text
+
+ROOT = Path(__file__).resolve().parent.parent
+KEPT = "benchmarks/results/kept"
+PAGES = ("README.md", "docs/results.md")
+BASELINE = "transformer"
+# Equivalence margin of docs/benchmark.md
+MARGIN = 0.5
+# Before their biases started at zero (76304ee), models of `bahdanau` had another initialization
+_OTHER_BIASES = ("57cbd51f4b50", "7a508376cc88", "b8c784dd2508")
+_KINDS = {
+    "transformer": "attention, absolute positions",
+    "rotary": "attention, rotated by positions",
+    "relative_bias": "attention, a bias for each distance",
+    "lightconv": "convolution, fixed kernels",
+    "dynamicconv": "convolution, kernels made from the input",
+    "multiscale": "convolutions of several widths",
+    "separable": "learned matrices over positions",
+    "bahdanau": "attention inside a recurrence",
+}
+_BLOCK = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+class Corpus(NamedTuple):
+    """Kept runs of one corpus.
+
+    Attributes:
+        folder: Their folder in `KEPT`.
+        title: The corpus and its languages, as tables name them.
+        label: Languages, as the table of the README names them.
+    """
+
+    folder: str
+    title: str
+    label: str
+
+    @property
+    def runs(self) -> list[RunResult]:
+        """All kept runs, by mixer and seed."""
+        return _kept(self.folder)
+
+    def groups(self, metric: str = "bleu") -> dict[str, list[float]]:
+        """Return the scores of each mixer of `_KINDS` with the settings that its preset has, by seed."""
+        return {name: [_score(run, metric) for run in runs] for name, runs in self.comparable().items()}
+
+    def comparable(self) -> dict[str, list[RunResult]]:
+        """Return the runs that tables compare: no other settings than the experiment's, no other initialization."""
+        found: dict[str, list[RunResult]] = {}
+        for name in _KINDS:
+            runs = [run for run in self.runs if run.mixer == name and not _variant(run)]
+            if runs:
+                found[name] = runs
+        return found
+
+
+FRENCH = Corpus("multi30k_en_fr", "Multi30k English-French", "English-French")
+GERMAN = Corpus("multi30k", "Multi30k English-German", "English-German")
+TATOEBA = Corpus("tatoeba", "Tatoeba German-English", "German-English")
+RECIPE = Corpus("recipe", "Tatoeba German-English, how the recipe was found", "German-English")
+
+
+@cache
+def _kept(folder: str) -> list[RunResult]:
+    collected = collect([str(ROOT / KEPT / folder)], "test")
+    if collected.unusable:
+        raise ValueError(f"{collected.unusable[0].name}: {collected.unusable[0].reason}")
+    return sorted(collected.runs, key=lambda run: (run.mixer, run.seed, run.name))
+
+
+def _variant(run: RunResult) -> str:
+    """Say in what a run differs from its experiment and preset; "" for nothing."""
+    parts = []
+    if run.config["mixer"].get("extra_encoder_layers") == 0:
+        parts.append("`mixer.extra_encoder_layers=0`")
+    if run.config["model"]["weight_dropout"] == 0:
+        parts.append("`model.weight_dropout=0`")
+    if run.config["optim"]["decay_share"] != 0.2:
+        parts.append(f"`optim.decay_share={run.config['optim']['decay_share']}`")
+    if run.mixer == "bahdanau" and run.results["git_revision"] in _OTHER_BIASES:
+        parts.append("biases not started at zero")
+    return ", ".join(parts)
+
+
+def _score(run: RunResult, metric: str) -> float:
+    """Return `bleu` or `chrf` of the test set, its `tokenized` BLEU, or the `perplexity` of the validation set."""
+    if metric == "tokenized":
+        return float(run.results["test"]["convention"]["value"])
+    if metric == "perplexity":
+        return float(run.results["valid"]["perplexity"])
+    return run.score("test", metric)
+
+
+def _spread(values: Sequence[float]) -> str:
+    """Write mean ± standard deviation."""
+    deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.2f}{deviation}"
+
+
+def _millions(runs: Sequence[RunResult]) -> str:
+    return f"{runs[0].results['parameters'] / 1e6:.2f}M"
+
+
+def _flops(runs: Sequence[RunResult]) -> float:
+    """Return the training FLOPs of a target token."""
+    throughput = [run.results["throughput"]["model_flops_per_second"] for run in runs]
+    tokens = [run.number("target_tokens_per_second") for run in runs]
+    return statistics.fmean(flops / rate for flops, rate in zip(throughput, tokens, strict=True))
+
+
+class Difference(NamedTuple):
+    """Difference of two mixers' means.
+
+    Attributes:
+        estimate: By the deviation over seeds that all mixers of the corpus have together.
+        p_value: Of a true difference of zero, adjusted over all pairs of the corpus by Holm's method.
+        outside: Of a true difference outside ± `MARGIN`, adjusted likewise.
+    """
+
+    estimate: estimates.Estimate
+    p_value: float
+    outside: float
+
+    @property
+    def verdict(self) -> str:
+        """What the pair shows: that two mixers differ, that they are equal within the margin, or neither."""
+        if self.p_value < estimates.LEVEL:
+            return "differ"
+        return "equal" if self.outside < estimates.LEVEL else "open"
+
+
+def differences(corpus: Corpus) -> dict[tuple[str, str], Difference]:
+    """Compare all pairs of mixers by t tests over seeds, as `letters` does."""
+    groups = corpus.groups()
+    deviation = _deviation(corpus)
+    pairs = [(one, other) for other, one in itertools.combinations(groups, 2)]
+    found = [deviation.difference(groups[one], groups[other]) for one, other in pairs]
+    different = holm([each.p_value for each in found])
+    outside = holm([each.equivalence_p(MARGIN) for each in found])
+    return dict(zip(pairs, map(Difference, found, different, outside), strict=True))
+
+
+def _deviation(corpus: Corpus) -> estimates.Deviation:
+    found = estimates.pooled_deviation(list(corpus.groups().values()))
+    assert found is not None
+    return found
+
+
+def leads(corpus: Corpus) -> dict[str, Difference]:
+    """Return the differences to the Transformer, by mixer."""
+    return {one: found for (one, other), found in differences(corpus).items() if other == BASELINE}
+
+
+def _between(interval: Iterable[float]) -> str:
+    return " to ".join(f"{value:+.2f}" for value in interval)
+
+
+def scores(corpus: Corpus) -> str:
+    """Write the table of a corpus: scores of each mixer, and what they say against the Transformer."""
+    against, same = leads(corpus), letters(corpus.groups())
+    runs = corpus.comparable()
+    tokenized = ["tokenized"] if "convention" in runs[BASELINE][0].results["test"] else []
+    header = ["mixer", "seeds", "BLEU", "alike", *tokenized, "chrF", "validation perplexity"]
+    header += ["Δ BLEU", "95% interval", "p, adjusted", "parameters", "FLOPs of a token"]
+    rows = []
+    for name, group in runs.items():
+        bleu, *others = [_spread([_score(run, m) for run in group]) for m in ("bleu", *tokenized, "chrf", "perplexity")]
+        lead = against.get(name)
+        shown = (
+            [f"{lead.estimate.value:+.2f}", _between(lead.estimate.interval), p_text(lead.p_value)]
+            if lead
+            else ["", "", ""]
+        )
+        cells = [f"`{name}`", ", ".join(str(run.seed) for run in group), bleu, same.get(name, ""), *others, *shown]
+        rows.append([*cells, _millions(group), f"{_flops(group) / _flops(runs[BASELINE]):.2f}"])
+    return markdown_table(header, rows, right=[name for name in header[2:] if name != "alike"])
+
+
+def between(corpus: Corpus) -> str:
+    """Write the differences between mixers other than the Transformer, and what they show."""
+    rows = []
+    for (one, other), found in differences(corpus).items():
+        if other != BASELINE:
+            value = [f"{found.estimate.value:+.2f}", _between(found.estimate.interval)]
+            tests = [p_text(found.p_value), p_text(found.outside), found.verdict]
+            rows.append([f"`{one}` - `{other}`", *value, *tests])
+    header = ["difference", "BLEU", "95% interval", "p, adjusted", f"p, outside ± {MARGIN}, adjusted", "so they"]
+    return markdown_table(header, rows, right=header[1:5])
+
+
+def every_run(corpus: Corpus) -> str:
+    """Write a line of each kept run of a corpus."""
+    header = ["mixer", "differs in", "seed", "revision", "precision", "device", "updates"]
+    header += ["BLEU", "chrF", "validation perplexity", "run"]
+    rows = []
+    for run in corpus.runs:
+        results = run.results
+        precision = results["precision"].removesuffix("-true").removesuffix("-mixed")
+        where = [results["git_revision"][:7], precision, results["accelerator"], f"{results['steps']:,}"]
+        differs = _command(run) if corpus == RECIPE else _variant(run)
+        found = [f"{_score(run, metric):.2f}" for metric in ("bleu", "chrf", "perplexity")]
+        rows.append([f"`{run.mixer}`", differs, str(run.seed), *where, *found, f"`{run.name.rpartition('-')[2]}`"])
+    return markdown_table(header, rows, right=[header[2], *header[6:10]])
+
+
+def _command(run: RunResult) -> str:
+    """Return the settings of a run's command but for its mixer, seed, text, validation and threads."""
+    words = [word for word in shlex.split(run.results["command"])[3:] if "=" in word]
+    left_out = re.compile(
+        r"mixer|seed|data=|data\.(train|valid|test)|experiment|resume|trainer\.(val_|threads|max_steps)"
+    )
+    return ", ".join(f"`{word}`" for word in words if not left_out.match(word))
+
+
+def _range(values: Iterable[float]) -> str:
+    values = list(values)
+    return f"{min(values):.1f} to {max(values):.1f}"
+
+
+def _half_width(difference: Difference) -> float:
+    low, high = difference.estimate.interval
+    return (high - low) / 2
+
+
+def _at_most(p_value: float) -> str:
+    return p_text(p_value) if p_value < 0.001 else f"≤ {p_value:.3f}"
+
+
+def answer() -> str:
+    """Write the first answer of the README: five sentences and a table of four columns.
+
+    Raises:
+        ValueError: A sentence is no longer true of the kept runs.
+    """
+    french, tatoeba, german = leads(FRENCH), leads(TATOEBA), leads(GERMAN)
+    firm = [lead for name, lead in french.items() if name != "bahdanau"] + list(tatoeba.values())
+    if any(lead.verdict != "differ" or lead.estimate.value < 0 for lead in firm):
+        raise ValueError("the first sentence of the README is not true of the kept runs: a lead is not significant")
+    if any(lead.verdict == "differ" for lead in german.values()):
+        raise ValueError("the fourth sentence of the README is not true: a lead into German is significant")
+    for corpus in (FRENCH, TATOEBA):
+        if not all("a" in letters(corpus.groups())[name] for name in ("lightconv", "dynamicconv")):
+            raise ValueError(f"the second sentence of the README is not true of {corpus.title}")
+    error = [_half_width(differences(corpus)["dynamicconv", "lightconv"]) for corpus in (FRENCH, TATOEBA)]
+    largest = max(run.results["parameters"] for corpus in (FRENCH, GERMAN, TATOEBA, RECIPE) for run in corpus.runs)
+    leading = _range(lead.estimate.value for lead in firm)
+    sentences = [
+        "**No single one. In small models, convolutions, learned matrices over positions, and attention with relative "
+        f"positions all translate better than attention with absolute positions**, by {leading} BLEU "
+        f"([English-French captions]({KEPT}/{FRENCH.folder}), [German-English sentences]({KEPT}/{TATOEBA.folder}); "
+        f"adjusted p {_at_most(max(lead.p_value for lead in firm))}).",
+        "Which of them is best is open: LightConv and DynamicConv do not differ significantly from the best mixer of "
+        f"either corpus, and three seeds give the difference of two mixers to ± {error[0]:.1f} and ± {error[1]:.1f} "
+        "BLEU only ([tables](docs/results.md)).",
+        "Is it the convolution, or knowing relative positions? That is open, too: rotary and relative positions were "
+        "trained on the German-English corpus only, and [the benchmark](docs/benchmark.md) that is to decide has not "
+        "been run.",
+        f"Into German their lead over the Transformer is {_range(lead.estimate.value for lead in german.values())} "
+        f"BLEU, which is not significant with [the runs that are kept]({KEPT}/{GERMAN.folder}).",
+        f"Not tried: models of more than {largest / 1e6:.0f} million parameters, training to convergence with several "
+        "seeds, long text, a learning rate and dropout chosen for each mixer at these budgets.",
+    ]
+    rows = []
+    same = {corpus: letters(corpus.groups()) for corpus in (FRENCH, TATOEBA)}
+    runs = {corpus: corpus.comparable() for corpus in (FRENCH, TATOEBA)}
+    for name, kind in _KINDS.items():
+        groups = [runs[corpus].get(name, []) for corpus in (FRENCH, TATOEBA)]
+        if not any(groups):
+            continue
+        cells = [f"`{name}`: {kind}"]
+        for corpus, group in zip((FRENCH, TATOEBA), groups, strict=True):
+            text = f"{_spread([_score(run, 'bleu') for run in group])} {same[corpus][name]}" if group else ""
+            cells.append(f"{text} ({len(group)} seeds)" if 0 < len(group) < 3 else text)
+        sizes = sorted({_millions(group) for group in groups if group})
+        rows.append([*cells, ", ".join(reversed(sizes))])
+    header = ["mixer", FRENCH.label, TATOEBA.label, "parameters"]
+    table = markdown_table(header, rows, right=header[1:])
+    note = (
+        "sacreBLEU of the test set, mean ± standard deviation of three seeds. Rows of a column that share a letter do "
+        "not differ significantly."
+    )
+    return "\n".join(f"{number}. {text}" for number, text in enumerate(sentences, 1)) + f"\n\n{table}\n\n{note}\n"
+
+
+def by_seed() -> str:
+    """Write the differences of runs with one seed on Tatoeba, and the one run of LightConv at equal depth."""
+    groups = TATOEBA.comparable()
+    by = {name: {run.seed: run.score("test", "bleu") for run in runs} for name, runs in groups.items()}
+    rows = []
+    for name, found in by.items():
+        if name != BASELINE:
+            rows.append([f"`{name}`", *(f"{found[seed] - by[BASELINE][seed]:+.2f}" for seed in sorted(found))])
+    for run in TATOEBA.runs:
+        if run.mixer == "lightconv" and "extra" in _variant(run):
+            lead = run.score("test", "bleu") - by[BASELINE][run.seed]
+            rows.append([f"`lightconv`, {_variant(run)}", f"{lead:+.2f}", "", ""])
+    header = ["Δ BLEU against the Transformer of the same seed", "seed 1", "seed 2", "seed 3"]
+    return markdown_table(header, rows, right=header[1:])
+
+
+_PRESETS = {
+    "depthwise convolutions": (
+        "lightconv dynamicconv multiscale depthwise dynamic_depthwise inhomogeneous_depthwise talk"
+    ),
+    "attention with relative positions": "relative_bias relative local_bias quadratic rotary swin",
+    "recurrences, with attention to the source": "gru lstm gated_delta",
+    "MLPs over positions": "separable mlp lowrank_mlp gmlp local_mlp full_mlp",
+    "attention with absolute positions": (
+        "transformer qk_norm nonlocal grouped_query linear_attention relu_attention pyramid"
+    ),
+    "windows, a full kernel, retention": "local local_blocks conv retention",
+    "additive attention inside a recurrence": "bahdanau coverage",
+    "attention by products inside a recurrence": "luong luong_local",
+    "cross mixers that read the source by position": "cross_lightconv cross_dynamicconv fixed_gaussian",
+    "no mixing but attention to the source": "identity",
+    "no attention at all": "encoder_decoder",
+}
+
+
+def presets() -> str:
+    """Write the ranges of groups of presets, from the table of docs/atlas/mixers.md."""
+    lines = (ROOT / "docs/atlas/mixers.md").read_text("utf-8").splitlines()[2:]
+    cells = [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    found = {name: (float(bleu), float(perplexity)) for name, bleu, _, perplexity, *_ in cells}
+    rows = []
+    for title, names in _PRESETS.items():
+        scored = [found[name] for name in names.split()]
+        ranges = [_range(values) if len(scored) > 1 else f"{values[0]:.1f}" for values in zip(*scored, strict=True)]
+        rows.append([title, ", ".join(f"`{name}`" for name in names.split()), *ranges])
+    header = ["group", "presets", "BLEU", "perplexity"]
+    return markdown_table(header, rows, right=header[2:])
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "answer": answer,
+    "french": lambda: scores(FRENCH),
+    "french-differences": lambda: between(FRENCH),
+    "tatoeba": lambda: scores(TATOEBA),
+    "tatoeba-differences": lambda: between(TATOEBA),
+    "tatoeba-seeds": by_seed,
+    "german": lambda: scores(GERMAN),
+    "presets": presets,
+    "runs-french": lambda: every_run(FRENCH),
+    "runs-german": lambda: every_run(GERMAN),
+    "runs-tatoeba": lambda: every_run(TATOEBA),
+    "runs-recipe": lambda: every_run(RECIPE),
+}
+
+
+def filled(text: str) -> str:
+    """Return a page's text with each table as it is computed now.
+
+    Raises:
+        ValueError: A marker names no table.
+    """
+
+    def fill(match: re.Match[str]) -> str:
+        begin, name, end = match.groups()
+        if name not in TABLES:
+            raise ValueError(f"there is no table {name}; there are {', '.join(TABLES)}")
+        return f"{begin}{TABLES[name]().rstrip()}\n{end}"
+
+    return _BLOCK.sub(fill, text)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Rewrite the tables, or compare them; exit status 1 if --check found a difference."""
+    parser = harness.parser_for("tables", __doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if a byte differs")
+    options = parser.parse_args(argv)
+    differing = False
+    for name in PAGES:
+        text = (ROOT / name).read_text("utf-8")
+        found = filled(text)
+        if found == text:
+            continue
+        differing = True
+        print(f"{name}: {'differs' if options.check else 'written'}")
+        if not options.check:
+            write_text(ROOT / name, found)
+    return int(options.check and differing)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
