@@ -31,8 +31,11 @@ class Shape(NamedTuple):
     channels: int
 
 
-# Short sentences, the typical batch of a corpus, and long sentences: 16k tokens each.
-_SHAPES = (Shape(585, 8, 28, 28, 64), Shape(372, 8, 40, 48, 64), Shape(16, 8, 1024, 1024, 64))
+# Short sentences, the typical batch of a corpus, and longer sentences: 16k tokens each.
+_SHAPES = (
+    *(Shape(585, 8, 28, 28, 64), Shape(372, 8, 40, 48, 64), Shape(16, 8, 1024, 1024, 64)),
+    *(Shape(16384 // length, 8, length, length, 64) for length in (64, 128, 256)),
+)
 _TINY = (Shape(2, 2, 8, 8, 64),)
 
 
@@ -63,10 +66,10 @@ def _calls(shape: Shape, device: torch.device) -> list[tuple[str, Callable[[], T
     q, k, v = heads(shape.queries), heads(shape.keys), heads(shape.keys)
     mask = torch.ones(shape.batch, 1, 1, shape.keys, device=device, dtype=torch.bool)
 
-    def by(backend: SDPBackend, given: Tensor | None = None) -> Callable[[], Tensor]:
+    def by(backend: SDPBackend, given: Tensor | None = None, *, causal: bool = False) -> Callable[[], Tensor]:
         def call() -> Tensor:
             with sdpa_kernel([backend if device.type == "cuda" else SDPBackend.MATH]):
-                return F.scaled_dot_product_attention(q, k, v, attn_mask=given)
+                return F.scaled_dot_product_attention(q, k, v, attn_mask=given, is_causal=causal)
 
         return call
 
@@ -80,6 +83,8 @@ def _calls(shape: Shape, device: torch.device) -> list[tuple[str, Callable[[], T
     }
     if shape.queries == shape.keys:
         ways["ours, causal"] = lambda: attention(q, k, v, causal=True)
+        ways["flash, causal"] = by(SDPBackend.FLASH_ATTENTION, causal=True)
+        ways["efficient, causal"] = by(SDPBackend.EFFICIENT_ATTENTION, causal=True)
     if device.type == "cuda":
         ways["packed, mask"] = lambda: packed_attention(q, k, v, mask[:, 0, 0])
     return [(name, call, [q, k, v]) for name, call in ways.items()]

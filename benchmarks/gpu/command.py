@@ -1,4 +1,4 @@
-"""Train by the project's own command for some seconds, with the settings that it chooses itself, or uncompiled."""
+"""Train by the project's own command for some seconds, with its own settings or without replayed passes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from benchmarks.gpu.records import ROOT
 if TYPE_CHECKING:
     from benchmarks.gpu.part import Job
 
-# What neither compiles nor captures.
-EAGER = ("trainer.compile=false",)
+# What captures no passes.
+EAGER = ("trainer.graphs=false",)
 _RESULTS = (
     *("steps", "start_seconds", "target_tokens_per_second", "seconds", "max_time", "seconds_over_budget"),
-    *("test_seconds", "training_seconds", "max_tokens", "compiled", "throughput", "epochs", "parameters"),
+    *("test_seconds", "training_seconds", "max_tokens", "compiled", "passes", "throughput", "epochs", "parameters"),
 )
 # Seconds of training, and those that start, validation and test may take beside it.
 _SECONDS, _BESIDE = 30.0, 70.0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -103,6 +105,17 @@ def test_cudnn_is_off_in_our_calls_alone(allowed):
         assert torch.backends.cuda.cudnn_sdp_enabled() is allowed
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+@pytest.mark.parametrize(("queries", "taken"), [(28, False), (64, False), (65, True)])
+def test_short_rows_do_without_flash_attention(queries, taken):
+    claimed: Any = SimpleNamespace(is_cuda=True, shape=(2, 8, queries, 64))
+    before = torch.backends.cuda.flash_sdp_enabled()
+    with contextlib.suppress(KeyError), kernel.without_flash(claimed):
+        assert torch.backends.cuda.flash_sdp_enabled() is (taken and before)
+        raise KeyError
+    assert torch.backends.cuda.flash_sdp_enabled() is before
+    assert isinstance(kernel.without_flash(torch.zeros(1, 1, queries, 4)), contextlib.nullcontext)
 
 
 @pytest.mark.gpu

@@ -314,3 +314,32 @@ def test_graphs_wherever_they_can_be_had():
 def test_graphs_that_are_asked_for_and_cannot_be_had(given, accelerator, key):
     with pytest.raises(ValueError, match=rf"trainer\.graphs=true: .*{key}.* set trainer\.graphs=auto"):
         resolve_graphs(TrainerSettings(max_steps=1, graphs=True, **given), accelerator, compiled=False)
+
+
+# ---- on a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mixer", ["transformer", "lightconv", "dynamicconv", "bahdanau"])
+@pytest.mark.parametrize("precision", ["32", "bf16"])
+def test_a_gpu_replays_the_bits_of_plain_passes(corpus, tmp_path, mixer, precision):
+    """With DropConnect, accumulation and another epoch; then a resumed run meets all shapes anew."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    taps = ("mixer.encoder.per_layer.kernel_size=[3,7]", "mixer.decoder.per_layer.kernel_size=[3]")
+    given = (f"mixer={mixer}", *(taps if "conv" in mixer else ()), f"trainer.precision={precision}", "trainer.ema=0.9")
+    given = (
+        *given,
+        "trainer.accelerator=gpu",
+        "trainer.accumulate=2",
+        "data.max_tokens=300",
+        "model.weight_dropout=0.1",
+    )
+    given = (*given, "optim.schedule=constant")
+    plain = trained(corpus, tmp_path, "run=plain", "trainer.graphs=false", "trainer.max_steps=40", *given)
+    whole = trained(corpus, tmp_path, "run=whole", "trainer.max_steps=40", *given)
+    require_same(plain, whole)
+    counts = json.loads(whole.folder.results.read_text())["passes"]
+    assert counts["replayed"] > counts["captured"] > 1
+    trained(corpus, tmp_path, "run=parts", "trainer.max_steps=31", *given)
+    require_same(whole, trained(corpus, tmp_path, "run=parts", "resume=auto", "trainer.max_steps=40", *given))

@@ -15,6 +15,9 @@ from torch import Tensor
 from seq2seq.kernels.attention.reference import attention_reference
 from seq2seq.kernels.attention.weights import allow
 
+# Queries up to which the memory-efficient kernel is faster than flash attention
+_SHORT = 64
+
 
 def attention(
     q: Tensor,
@@ -54,7 +57,7 @@ def attention(
         bias = allow(bias.to(q.dtype), mask, causal)
         mask = bias.expand(*q.shape[:-1], k.shape[-2])  # (..., T, S)
         causal = False  # in the bias already; SDPA refuses both
-    with without_cudnn(q.is_cuda):
+    with without_cudnn(q.is_cuda), without_flash(q):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
 
 
@@ -79,6 +82,27 @@ def without_cudnn(on_gpu: bool) -> Any:
     if not on_gpu or torch.compiler.is_compiling() or not torch.backends.cuda.cudnn_sdp_enabled():
         return contextlib.nullcontext()
     return _flag_off()
+
+
+def without_flash(q: Tensor) -> Any:
+    """Return a context in which SDPA does not choose flash attention for queries of short rows on a GPU.
+
+    Its tiles have 64 to 128 queries. Forward and backward pass of 585 rows of 28 queries take 534 us on an H200, and
+    210 us by the memory-efficient kernel; of 16 rows of 1,024, 483 and 1,340.
+    """
+    if not q.is_cuda or q.shape[-2] > _SHORT or torch.compiler.is_compiling():
+        return contextlib.nullcontext()
+    return _flash_off()
+
+
+@contextlib.contextmanager
+def _flash_off() -> Iterator[None]:
+    before = torch.backends.cuda.flash_sdp_enabled()
+    torch.backends.cuda.enable_flash_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_flash_sdp(before)
 
 
 @contextlib.contextmanager
