@@ -61,7 +61,9 @@ def _scores(rows: Sequence[Row], python: str, model: str) -> list[float]:
         raise ValueError(f"--comet-python {python} cannot be run: {error.strerror}") from None
     last = (done.stderr.strip().splitlines() or ["no message"])[-1]
     if done.returncode == comet_worker.NO_COMET:
-        raise ValueError(f"--comet-python {python} has no COMET ({last}): {python} -m pip install unbabel-comet")
+        # An older torchmetrics, which it asks for, needs pkg_resources
+        remedy = f"{python} -m pip install unbabel-comet 'setuptools<81'"
+        raise ValueError(f"--comet-python {python} has no COMET ({last}): {remedy}")
     if done.returncode:
         raise ValueError(f"COMET failed with exit status {done.returncode}: {last}")
     return json.loads(done.stdout)["scores"]

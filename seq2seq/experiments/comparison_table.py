@@ -70,7 +70,10 @@ def markdown(table: Table, split: str) -> str:
     if shared:
         text += f"\n{_LETTERS}\n"
     if table.differences:
-        rows = [_difference_cells(each) for each in table.differences]
+        mixers = Counter(group.mixer for group in table.groups)
+        # Settings that set groups apart are long, and needed only among groups of one mixer
+        names = {group.label: group.mixer if mixers[group.mixer] == 1 else group.label for group in table.groups}
+        rows = [_difference_cells(each, names) for each in table.differences]
         text += f"\n{_without_empty(rows)}\n{_DIFFERENCES.format(margin=table.margin)}\n"
     return text
 
@@ -106,11 +109,15 @@ def _has_comet(group: Group, split: str) -> bool:
     return all("comet" in run.results[split] for run in group.runs)
 
 
-def _difference_cells(difference: Difference) -> dict[str, str]:
-    """Format the row of a difference, by column."""
+def _difference_cells(difference: Difference, names: Mapping[str, str]) -> dict[str, str]:
+    """Format the row of a difference, by column.
+
+    Args:
+        names: What groups are called, by label.
+    """
     p_values = {name: p_text(p) for name, p in difference.adjusted.items()}
     return {
-        "difference": f"{difference.group.label} - {difference.baseline.label}",
+        "difference": f"{names[difference.group.label]} - {names[difference.baseline.label]}",
         "Δ BLEU": f"{difference.value:+.2f}",
         "paired interval": _interval(difference.paired),
         "paired p": p_values.get("paired", ""),
