@@ -34,7 +34,7 @@ Examples:
   python -m seq2seq.compare runs --by optim.peak_lr --split valid       # a sweep over learning rates
 
 BLEU and chrF are means over seeds ± the sample standard deviation; time is that of training and validation, h:mm:ss,
-training CPU time, of runs on a CPU, is without validation. Rows that share a letter do not differ at 0.05.
+training CPU time, of runs on a CPU, is without validation. Rows without a letter in common differ at 0.05.
 A second table has the differences from the baseline: with 95% intervals and p values of the paired t test over equal
 seeds, of Welch's t test, and of a bootstrap over seeds and sentences together. 'equivalence p' is that of a difference
 of --margin or more (two one-sided tests). The p values of a column are adjusted for their number (Holm 1979).
@@ -52,7 +52,7 @@ def _parser() -> Parser:
     parser.add_argument("--contrast", nargs=2, action="append", default=[], metavar=("NAME", "BASELINE"), help=text)
     parser.add_argument("--split", choices=("test", "valid"), default="test", help="whose scores (test)")
     add = parser.add_argument
-    add("--resamples", type=whole_number(1, MOST_SAMPLES), default=10_000, metavar="N", help="of the bootstrap (10000)")
+    add("--resamples", type=whole_number(1, MOST_SAMPLES), default=10_000, metavar="N", help="in the bootstrap (10000)")
     text = "BLEU by which groups may differ and still count as equivalent (0.5)"
     add("--margin", type=number(0.001, 100), default=0.5, metavar="BLEU", help=text)
     text = "tell what N seeds would show, given the standard deviation seen"

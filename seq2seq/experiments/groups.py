@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from seq2seq.config.data import SPLITS
@@ -50,11 +50,8 @@ class Group:
         return " ".join(f"{key}={written(value)}" for key, value in self.settings.items())
 
     def by_seed(self, split: str, metric: str) -> dict[int, float]:
-        """Return a score by seed; of several runs with one seed, which say nothing of other seeds, the mean."""
-        scores: dict[int, list[float]] = {}
-        for run in self.runs:
-            scores.setdefault(run.seed, []).append(run.score(split, metric))
-        return {seed: statistics.fmean(values) for seed, values in scores.items()}
+        """Return a score by seed, as `seed_means` does."""
+        return seed_means((run.seed, run.score(split, metric)) for run in self.runs)
 
     def values(self, split: str, metric: str) -> list[float]:
         """Return a score of every seed."""
@@ -74,6 +71,18 @@ class Group:
     def accelerators(self) -> list[str]:
         """What the runs were trained on, "cpu" or "gpu", in alphabetical order."""
         return sorted({accelerator_of(run) for run in self.runs})
+
+
+def seed_means(scores: Iterable[tuple[int, float]]) -> dict[int, float]:
+    """Return a score by seed; of several with one seed, which say nothing of other seeds, the mean.
+
+    Args:
+        scores: Pairs of seed and score.
+    """
+    found: dict[int, list[float]] = {}
+    for seed, score in scores:
+        found.setdefault(seed, []).append(score)
+    return {seed: statistics.fmean(values) for seed, values in found.items()}
 
 
 def accelerator_of(run: RunResult) -> str:

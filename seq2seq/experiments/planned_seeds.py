@@ -12,7 +12,7 @@ from seq2seq.experiments.estimates import LEVEL, Deviation, Power, pooled_deviat
 def plan(differences: Sequence[Difference], split: str, seeds: int, margin: float) -> str:
     """Describe the power of the t test of each difference with this number of seeds.
 
-    It is of pairs if all differences have pairs of equal seeds, else of two groups of one deviation.
+    It is of pairs, if any difference has pairs of equal seeds, else of two groups of one deviation.
 
     Args:
         split: "test" or "valid".
@@ -20,7 +20,7 @@ def plan(differences: Sequence[Difference], split: str, seeds: int, margin: floa
         margin: The margin of equivalence, and a difference whose power is computed.
     """
     pairs = [each.paired for each in differences if each.paired]
-    if len(pairs) == len(differences):
+    if pairs:
         # The deviation of each row's differences is its error times the square root of their number, freedom + 1
         freedom = sum(int(each.freedom) for each in pairs)
         total = sum(each.error**2 * (each.freedom + 1) * each.freedom for each in pairs)

@@ -12,7 +12,7 @@ from seq2seq.config.names import near
 from seq2seq.config.values import written
 from seq2seq.experiments.comparison_table import mean_and_deviation
 from seq2seq.experiments.figures import add_title, draw_means, new_figure, save
-from seq2seq.experiments.groups import group_runs
+from seq2seq.experiments.groups import group_runs, seed_means
 from seq2seq.experiments.results import RunResult
 from seq2seq.experiments.tables import markdown_table
 
@@ -26,7 +26,7 @@ class SettingScores(NamedTuple):
     Attributes:
         key: The setting, `section.name`.
         values: Its values as text, numbers first and in order.
-        scores: By a group's label and by value, the BLEU of every run.
+        scores: By a group's label and by value, the BLEU of every seed.
     """
 
     key: str
@@ -74,10 +74,10 @@ def score_by_setting(
     values = {written(each[key]) for _, each in settings}
     scores: dict[str, dict[str, list[float]]] = {}
     for group in group_runs([run for run, _ in settings], {key, *copies, *corpus, *ignore}):
-        row: dict[str, list[float]] = {}
+        row: dict[str, list[tuple[int, float]]] = {}
         for run in group.runs:
-            row.setdefault(written(run.resolved()[key]), []).append(run.score(split, "bleu"))
-        scores[group.label] = {value: row[value] for value in sorted(row, key=_order)}
+            row.setdefault(written(run.resolved()[key]), []).append((run.seed, run.score(split, "bleu")))
+        scores[group.label] = {value: [*seed_means(row[value]).values()] for value in sorted(row, key=_order)}
     return SettingScores(key, sorted(values, key=_order), scores)
 
 

@@ -12,7 +12,7 @@ from seq2seq.evaluation.metrics import UNSPACED, bleu, primary_subtag
 from seq2seq.experiments.comparison import scoring
 from seq2seq.experiments.comparison_table import mean_and_deviation
 from seq2seq.experiments.figures import add_title, draw_means, new_figure, save
-from seq2seq.experiments.groups import Group
+from seq2seq.experiments.groups import Group, seed_means
 from seq2seq.experiments.results import RunResult
 from seq2seq.experiments.tables import markdown_table
 
@@ -28,7 +28,7 @@ class LengthScores(NamedTuple):
         names: The parts, such as "11-20".
         counts: Sentences of each.
         centers: Mean length of each.
-        values: By a group's label, for each part the BLEU of every run that saved its translations.
+        values: By a group's label, for each part the BLEU of every seed whose run saved its translations.
     """
 
     unit: str
@@ -60,7 +60,10 @@ def score_by_length(groups: Sequence[Group], width: int) -> LengthScores | None:
         names=list(parts),
         counts=[len(each) for each in rows],
         centers=[statistics.fmean(lengths[i] for i in each) for each in rows],
-        values={label: [[_bleu(run, each) for run in runs] for each in rows] for label, runs in saved.items()},
+        values={
+            label: [[*seed_means((run.seed, _bleu(run, each)) for run in runs).values()] for each in rows]
+            for label, runs in saved.items()
+        },
     )
 
 

@@ -142,11 +142,15 @@ def test_runs_that_repeat_a_seed_count_as_one(tmp_path, capsys):
     for name in ("bahdanau", "gru"):
         for number, seed in enumerate((1, 1, 2)):
             write_run(tmp_path / f"{name}{number}", refs, mixer=name, seed=seed)
-    assert compare.main([str(tmp_path)]) == 0
+    assert compare.main([str(tmp_path), "--by-length", "20", "--by", "model.dim"]) == 0
     printed = capsys.readouterr().out
     first, second, third = (results_of(tmp_path / f"gru{k}")["test"]["bleu"] for k in range(3))
     scores = [(first + second) / 2, third]
-    assert cells(printed)[1]["BLEU"] == f"{statistics.fmean(scores):.2f} ± {statistics.stdev(scores):.2f}"
+    expected = f"{statistics.fmean(scores):.2f} ± {statistics.stdev(scores):.2f}"
+    assert cells(printed)[1]["BLEU"] == expected
+    # Of all sentences, and of the one value
+    assert cells(printed.partition("BLEU by length")[2])[2]["1-20"] == expected
+    assert cells(printed.partition("BLEU by model.dim")[2])[1]["16"] == expected
     assert "Several runs of one seed count as one, their mean: bahdanau, gru\n" in printed
 
 
@@ -542,7 +546,7 @@ def test_further_sets_have_a_table_each_and_one_together(tmp_path, capsys):
 
 
 def test_power_of_a_planned_number_of_seeds(tmp_path, capsys):
-    """Of pairs where all rows have the same seeds, else of two groups."""
+    """Of pairs where there are any, else of two groups."""
     refs, seeds = references(9), 5
     scores = {("gru", 1): 30.0, ("gru", 2): 30.5, ("lstm", 1): 31.0, ("lstm", 2): 30.7}
     for (mixer, seed), score in scores.items():
