@@ -52,7 +52,13 @@ def _parser() -> Parser:
     parser.add_argument("--contrast", nargs=2, action="append", default=[], metavar=("NAME", "BASELINE"), help=text)
     parser.add_argument("--split", choices=("test", "valid"), default="test", help="whose scores (test)")
     add = parser.add_argument
-    add("--resamples", type=whole_number(1, MOST_SAMPLES), default=10_000, metavar="N", help="in the bootstrap (10000)")
+    add(
+        "--resamples",
+        type=whole_number(1, MOST_SAMPLES),
+        default=10_000,
+        metavar="N",
+        help="bootstrap resamples (10000)",
+    )
     text = "BLEU by which groups may differ and still count as equivalent (0.5)"
     add("--margin", type=number(0.001, 100), default=0.5, metavar="BLEU", help=text)
     text = "tell what N seeds would show, given the standard deviation seen"

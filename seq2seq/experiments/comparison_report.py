@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from seq2seq.experiments.comet import with_comet
 from seq2seq.experiments.comparison import choose_pairs, differences
-from seq2seq.experiments.comparison_table import Table, differences_csv, markdown, notes, scores_csv
+from seq2seq.experiments.comparison_table import Table, differences_csv, legend, markdown, notes, scores_csv
 from seq2seq.experiments.further_sets import further_sets
 from seq2seq.experiments.groups import group_runs
 from seq2seq.experiments.planned_seeds import plan
@@ -164,6 +164,7 @@ def _reports(runs: Sequence[RunResult], settings: Settings) -> tuple[str, list[_
         for table, each in zip(_tables(sets, settings), sets, strict=True)
     ]
     text = "\n".join(each.text(settings, titled=len(reports) > 1) for each in reports)
+    text += legend([each.table for each in reports], split)
     # Of two sets of one corpus it is said how they differ
     text += "".join(f"{line}\n" for line in (text_differences(sets) if split == "test" else ()))
     if settings.ignore:

@@ -67,15 +67,19 @@ def markdown(table: Table, split: str) -> str:
     """
     shared = table.letters(split)
     text = _without_empty([_cells(group, split, shared.get(group.label, "")) for group in table.groups])
-    if shared:
-        text += f"\n{_LETTERS}\n"
     if table.differences:
         mixers = Counter(group.mixer for group in table.groups)
         # Settings that set groups apart are long, and needed only among groups of one mixer
         names = {group.label: group.mixer if mixers[group.mixer] == 1 else group.label for group in table.groups}
-        rows = [_difference_cells(each, names) for each in table.differences]
-        text += f"\n{_without_empty(rows)}\n{_DIFFERENCES.format(margin=table.margin)}\n"
+        text += f"\n{_without_empty([_difference_cells(each, names) for each in table.differences])}"
     return text
+
+
+def legend(tables: Sequence[Table], split: str) -> str:
+    """Say once, below all tables, how their letters and differences are made; "" if there are none."""
+    parts = [_LETTERS] if any(table.letters(split) for table in tables) else []
+    parts += [_DIFFERENCES.format(margin=table.margin) for table in tables if table.differences][:1]
+    return "".join(f"\n{part}\n" for part in parts)
 
 
 def _without_empty(rows: Sequence[Mapping[str, str]]) -> str:
