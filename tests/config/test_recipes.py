@@ -151,7 +151,7 @@ PLAN = {
     "q2_authors": (8000, 8192, "adam", "en de", True),
     "q3_small": (10_000, 25_000, "muon", "it en", True),
     "q3_base": (10_000, 25_000, "muon", "it en", True),
-    "q3_data": (900, 4096, "muon", "it en", True),
+    "q3_data": (1180, 4096, "muon", "it en", True),
 }
 
 
@@ -235,13 +235,14 @@ def test_systems_of_the_first_question():
     assert not mixer["lightconv_no_gate"]["decoder"]["glu"]
     assert mixer["windows"]["encoder"]["per_layer"]["window"] == [3, 7, 15, 31]
     assert mixer["separable_64"]["decoder"]["max_len"] == 64
+    assert plain("q1_en_fr")["data"]["clean"]["max_length"] == 64
 
 
 def test_data_sizes_have_equal_epochs():
     for name, count in {"10k": 10_000, "30k": 30_000, "100k": 100_000, "300k": 300_000, "all": 648_849}.items():
         config = plain("q3_data", f"experiment/benchmark/pairs={name}")
         assert config["data"]["limit"] == (None if name == "all" else count)
-        assert config["trainer"]["max_steps"] == pytest.approx(0.09 * count, rel=0.001)
+        assert config["trainer"]["max_steps"] == pytest.approx(0.118 * count, rel=0.001)
 
 
 def test_updates_at_equal_flops():
