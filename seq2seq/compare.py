@@ -52,13 +52,8 @@ def _parser() -> Parser:
     parser.add_argument("--contrast", nargs=2, action="append", default=[], metavar=("NAME", "BASELINE"), help=text)
     parser.add_argument("--split", choices=("test", "valid"), default="test", help="whose scores (test)")
     add = parser.add_argument
-    add(
-        "--resamples",
-        type=whole_number(1, MOST_SAMPLES),
-        default=10_000,
-        metavar="N",
-        help="bootstrap resamples (10000)",
-    )
+    count = whole_number(1, MOST_SAMPLES)
+    add("--resamples", type=count, default=10_000, metavar="N", help="bootstrap resamples (10000)")
     text = "BLEU by which groups may differ and still count as equivalent (0.5)"
     add("--margin", type=number(0.001, 100), default=0.5, metavar="BLEU", help=text)
     text = "tell what N seeds would show, given the standard deviation seen"
