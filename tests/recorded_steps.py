@@ -125,6 +125,7 @@ class TwinRecorder:
     def __init__(self, counts: dict[str, int]) -> None:
         self.counts = counts
         self.released = False
+        self.stale = False
 
     def _count(self, name: str) -> None:
         self.counts[name] = self.counts.get(name, 0) + 1

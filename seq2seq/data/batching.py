@@ -236,8 +236,8 @@ def _split_until(bounds: np.ndarray, multiple_of: int) -> np.ndarray:
         fullest = fullest[rows[fullest] > 1]
         if fullest.size == 0:
             raise ValueError(
-                f"{int(bounds[-1])} sentences cannot be shared by {multiple_of} processes with equal steps: "
-                "use fewer devices or more data"
+                f"{int(bounds[-1])} sentences cannot be cut into {multiple_of} batches, for as many processes or the "
+                "parts of a large data.batch_tokens: use fewer devices, smaller updates or more data"
             )
         bounds = np.sort(np.concatenate([bounds, bounds[fullest] + rows[fullest] // 2]))
     return bounds

@@ -158,7 +158,9 @@ class PairDataset(Dataset):
         inside = rows if self.rows is None else self.rows[rows]
         src = self.src.select(inside)
         tgt = self.tgt.select(inside)
-        return (src, tgt) if self.sample_seed is None else self._resegment(rows, inside, src, tgt)
+        # An idle micro-batch has row -1 (see `updates.IDLE`), whose segmentation is no matter
+        sampled = self.sample_seed is not None and int(rows[0]) >= 0
+        return self._resegment(rows, inside, src, tgt) if sampled else (src, tgt)
 
     def _resegment(self, rows: np.ndarray, inside: np.ndarray, src: Ragged, tgt: Ragged) -> tuple[Ragged, Ragged]:
         """Sample segmentations; a row that would outgrow the batch keeps its best one, so that the budget holds."""

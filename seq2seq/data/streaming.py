@@ -208,8 +208,20 @@ class PairStream(IterableDataset):
         lengths = buffer.src.lengths, buffer.tgt.lengths
         parts = 1 if self.cut is None else self.cut.parts
         order = {"seed": self.seed, "epoch": epoch}
+        if not number and self.cut:
+            self._warn_of_small_buffer(*lengths)
         batches = token_batches(*lengths, max_tokens=self.max_tokens, multiple_of=parts, **order)  # type: ignore[arg-type]
         return self.cut.apply(batches, *lengths, **order) if self.cut else batches
+
+    def _warn_of_small_buffer(self, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> None:
+        """Warn if the first buffer holds less than an update, whose tokens would then be fewer than asked for."""
+        tokens, asked = int(np.maximum(src_lengths, tgt_lengths).sum()), self.max_tokens * self.cut.parts  # type: ignore[union-attr]
+        if tokens < asked:
+            log.warning(
+                "a shuffle buffer of %s pairs has %s tokens, fewer than an update asks for (%s here): raise "
+                "data.shuffle_buffer, or lower data.batch_tokens",
+                f"{len(src_lengths):,}", f"{tokens:,}", f"{asked:,}",
+            )  # fmt: skip
 
     def _buffers(self) -> Iterator[_Buffer]:
         """Collect this rank's pairs round after round, `shuffle_buffer` at a time.

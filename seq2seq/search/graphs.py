@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -24,7 +25,14 @@ log = logging.getLogger(__name__)
 
 
 class Recorder(Protocol):
-    """Captures steps of one search; what it captures is replayed in any order, one after another."""
+    """Captures steps of one search; what it captures is replayed in any order, one after another.
+
+    Attributes:
+        stale: True once random numbers of what was captured would repeat.
+    """
+
+    @property
+    def stale(self) -> bool: ...
 
     def warm_up(self, step: Callable[[], None]) -> None:
         """Run a step where later ones are captured."""
@@ -46,6 +54,12 @@ class CudaRecorder:
         self.device = device
         self._stream = _side_stream(device)
         self._pool = torch.cuda.graph_pool_handle()
+        self._renewals = _RENEWALS[device]
+
+    @property
+    def stale(self) -> bool:
+        """True once a failed capture, of whatever recorder, has made the device's generator a new one."""
+        return self._renewals != _RENEWALS[self.device]
 
     def warm_up(self, step: Callable[[], None]) -> None:
         """Run a step on the stream of captures, after all work of the current one and before its next."""
@@ -63,6 +77,10 @@ class CudaRecorder:
         try:
             with torch.cuda.graph(graph, **how):
                 step()
+        except BaseException:
+            renew_generator(torch.cuda.default_generators[self.device.index or 0])
+            _RENEWALS[self.device] += 1
+            raise
         finally:
             # A capture that fails leaves its own stream the current one
             torch.cuda.set_stream(current)
@@ -71,6 +89,19 @@ class CudaRecorder:
     def release(self) -> None:
         """Wait until nothing that was captured is running."""
         torch.cuda.current_stream(self.device).synchronize()
+
+
+# How often the generator of each device has become a new one.
+_RENEWALS: Counter[torch.device] = Counter()
+
+
+def renew_generator(generator: torch.Generator) -> None:
+    """Give a generator a new state with the numbers of its own.
+
+    Torch leaves the state in the middle of a capture that has failed, and every later draw would be an error ("Offset
+    increment outside graph capture"). Graphs that were captured before draw from the old state on.
+    """
+    generator.graphsafe_set_state(generator.clone_state())
 
 
 @functools.cache

@@ -88,19 +88,19 @@ class TranslationDataModule(LightningDataModule):
             if -int(least) != self.max_tokens:
                 self.prepared = self.prepared.with_max_tokens(-int(least))
                 # Built for another batch size by `describe` before; made anew on first use.
-                self._train_sampler = None
-                self._stream = None
+                self._train_sampler = self._stream = None
                 self.describe()
         if self.cut and self.trainer is not None:
             self.trainer.accumulate_grad_batches = self.window
 
     def describe(self) -> None:
         """Log the share of padding and the number of batches."""
-        padding = 100 * self.padding_share
+        padding, count = 100 * self.padding_share, self.batches_per_epoch
         if self.streaming:
             log.info("padding %.1f%% of all cells of the first shuffle buffer", padding)
         else:
-            log.info("padding %.1f%% of all cells, batches an epoch: %d", padding, self.batches_per_epoch)
+            updates = f" ({count // self.window:,.0f} updates)" if self.cut else ""
+            log.info("padding %.1f%% of all cells, batches an epoch: %d%s", padding, count, updates)
 
     # Epochs and positions
 

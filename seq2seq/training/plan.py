@@ -15,7 +15,7 @@ from seq2seq.config.data import DataSettings
 from seq2seq.config.mixer import check_mixer, mixers_of, packages_of
 from seq2seq.config.sections import SECTIONS, Sections, read_sections
 from seq2seq.config.settings import keys, require_used, with_whole_numbers
-from seq2seq.config.trainer import bounded
+from seq2seq.config.trainer import TrainerSettings, bounded
 from seq2seq.config.values import shown
 from seq2seq.experiments.folder import RunFolder, folder_of
 from seq2seq.files import require_creatable
@@ -134,11 +134,12 @@ def _require_together(sections: Sections) -> None:
             "trainer.strategy=ddp, or optim.name=adam"
         )
     trainer, batch = sections.trainer, sections.data.batch_tokens
-    if batch is not None and trainer.accumulate > 1:
-        raise ValueError(
-            f"trainer.accumulate={trainer.accumulate} counts micro-batches of an update, and data.batch_tokens={batch} "
-            "its tokens: set one of the two"
-        )
+    for name in ("accumulate", "accumulate_start"):
+        if batch is not None and getattr(trainer, name) not in (None, keys(TrainerSettings)[name].default):
+            raise ValueError(
+                f"trainer.{name}={getattr(trainer, name)} counts micro-batches of an update, and data.batch_tokens="
+                f"{batch} its tokens: set one of the two"
+            )
 
 
 def _resumes(config: Mapping[str, Any], mixer: str) -> bool:

@@ -118,6 +118,8 @@ class Replay:
         Returns:
             Sums that the next call may overwrite.
         """
+        if self._recorder is not None and self._recorder.stale:
+            self.release()
         key = (*batch.src.shape, batch.tgt_in.shape[1], window)
         recording = self._recordings.get(key)
         if recording is None and key in self._seen and not self._failed:
@@ -172,6 +174,7 @@ class Replay:
             recording = _Recording(mine, self._recorder.record(passes))
         except (RuntimeError, ValueError) as error:
             self._fail(first_line(error))
+            self.release()
             return None
         finally:
             torch.clear_autocast_cache()

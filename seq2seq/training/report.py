@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,6 @@ from seq2seq.experiments.results import read_config
 from seq2seq.training.compilation import count_graphs, is_compiled
 from seq2seq.training.fsdp import load_weights
 from seq2seq.training.loggers import log_results
-from seq2seq.training.split_evaluation import decoding_graphs
 
 if TYPE_CHECKING:
     import lightning as L
@@ -118,7 +118,7 @@ class Report:
         """Score the test set with the best checkpoint."""
         log.info(
             "scoring the test set, %s sentences, with %s (beam %d)%s",
-            f"{self.data.prepared.size('test'):,}",
+            f"{min(self.data.prepared.size('test'), task.sentences.get('test') or sys.maxsize):,}",
             self.folder.best,
             self.search.beam_size,
             "; trainer.max_time does not count it" if self.plan.trainer.max_time else "",
@@ -153,7 +153,7 @@ def _compilation(task: TranslationTask) -> dict[str, Any]:
 
 def _decoding(task: TranslationTask) -> dict[str, Any]:
     """Return the entries about graphs of decoding steps, which a GPU replays."""
-    graphs = decoding_graphs(task)
+    graphs = vars(task).get("decoding_graphs")  # the task has left its device by now
     return {"decoding_graphs": graphs.count, "decoding_capture_seconds": round(graphs.seconds, 2)} if graphs else {}
 
 

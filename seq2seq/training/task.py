@@ -105,8 +105,7 @@ class TranslationTask(L.LightningModule):
             sums = self.replay(batch, window, seed=seed)
         # Sums stay on the device: reading them here would wait for it at every micro-batch.
         loss = sums.loss.detach().double()
-        # Filled on the device: a tensor made of a number of the host's is a copy that waits
-        sentences = torch.full_like(loss, batch.src.shape[0])
+        sentences = (batch.index >= 0).sum().double()  # without an idle one
         counts = torch.stack([loss, sums.nll.double(), sums.tokens.double(), sentences])  # (4,)
         self._window_sums = self._window_sums.to(loss.device) + counts
         return sums.loss * window

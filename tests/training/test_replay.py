@@ -22,6 +22,7 @@ from seq2seq.build import build_model
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.trainer import LightningSettings, TrainerSettings
 from seq2seq.data.batching import Batch
+from seq2seq.search.graphs import CudaRecorder
 from seq2seq.training import replay as module
 from seq2seq.training.loss import LossSums
 from seq2seq.training.objective import sum_losses
@@ -283,6 +284,21 @@ def test_the_latest_recordings_are_kept(monkeypatch):
     assert (replay.counts["captured"], replay.counts["replayed"], len(replay._recordings)) == (4, 6, 2)
 
 
+def test_recordings_of_a_generator_that_is_gone_are_made_anew():
+    """Else replays would repeat its random numbers."""
+    recorder = Unreleased({})
+    passes = Passes()
+    replay = Replay(passes, passes.model.parameters(), make=lambda: recorder)
+    batches = passes.batches(6)
+    for number, batch in enumerate(batches):
+        if number == 3:
+            recorder.stale = True
+        replay.clear()
+        replay(batch, 1, seed=lambda: None)
+        recorder.stale = False
+    assert (replay.counts["plain"], replay.counts["captured"], replay.counts["replayed"]) == (2, 2, 4)
+
+
 class Unreleased(TwinRecorder):
     """A recorder that goes on after it has waited."""
 
@@ -317,6 +333,29 @@ def test_graphs_that_are_asked_for_and_cannot_be_had(given, accelerator, key):
 
 
 # ---- on a GPU
+
+
+@pytest.mark.gpu
+def test_a_capture_that_fails_leaves_random_numbers_as_they_were():
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    device = torch.device("cuda", 0)
+    earlier, x = CudaRecorder(device), torch.zeros(8, device=device)
+    replay = earlier.record(lambda: x.uniform_())
+    torch.cuda.manual_seed(5)
+    expected = torch.rand(8, device=device)
+    with pytest.raises(RuntimeError):
+        CudaRecorder(device).record(lambda: float(torch.rand(8, device=device).sum()))
+    assert earlier.stale
+    torch.cuda.manual_seed(5)
+    assert torch.equal(torch.rand(8, device=device), expected)
+    later = CudaRecorder(device)
+    assert not later.stale
+    replay = later.record(lambda: x.uniform_())
+    for _ in range(2):
+        torch.cuda.manual_seed(5)
+        replay()
+        assert torch.equal(x, expected)
 
 
 @pytest.mark.gpu

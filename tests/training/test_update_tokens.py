@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import pytest
 import torch
 import toycorpus
@@ -58,6 +59,14 @@ def test_a_run_goes_on_with_other_micro_batches(corpus, tmp_path):
     torch.testing.assert_close(state(parts)["state_dict"], state(whole)["state_dict"], atol=2e-5, rtol=1e-4)
 
 
+def test_subwords_are_sampled_where_micro_batches_are_idle(corpus, tmp_path):
+    given = ("tokenizer.sampling_alpha=0.2", "data.max_tokens=56", "data.clean.max_length=30")
+    run = trained(corpus, tmp_path, *given, "trainer.max_epochs=1", "trainer.max_steps=null")
+    batches = run.data._training_sampler().batches()
+    assert any(rows.tolist() == [-1] for rows in batches)
+    assert state(run)["train_sums"][3] == sum(len(rows) for rows in batches if rows[0] >= 0)
+
+
 def test_with_dropout_the_loss_is_of_the_same_law(corpus, tmp_path):
     given = ("trainer.max_steps=12", "model.dropout=0.2")
     runs = [trained(corpus, tmp_path, f"run={size}", f"data.max_tokens={size}", *given) for size in (600, 96)]
@@ -77,9 +86,31 @@ def test_the_machine_does_not_name_a_run(corpus, tmp_path):
 
 
 def test_micro_batches_and_tokens_are_two_ways_to_size_an_update(corpus, tmp_path):
-    settings = toycorpus.settings(corpus, tmp_path, "data.batch_tokens=600", "trainer.accumulate=2")
-    with pytest.raises(ValueError, match=r"trainer\.accumulate=2 .*data\.batch_tokens=600 .*one of the two"):
-        make_plan(settings, mixer="x")
+    for given in ("trainer.accumulate=2", "trainer.accumulate_start=1"):
+        settings = toycorpus.settings(corpus, tmp_path, "data.batch_tokens=600", given)
+        with pytest.raises(ValueError, match=rf"{given} .*data\.batch_tokens=600 .*one of the two"):
+            make_plan(settings, mixer="x")
+
+
+def test_a_stream_says_that_its_buffer_is_below_an_update(corpus, tmp_path, caplog):
+    given = ("data.streaming=true", "data.shuffle_buffer=9", "trainer.val_steps=2", "trainer.max_steps=1")
+    trained(corpus, tmp_path, *given, "data.batch_tokens=40000", "data.max_tokens=auto")
+    assert "raise data.shuffle_buffer, or lower data.batch_tokens" in caplog.text
+
+
+def test_a_validation_is_estimated_by_the_sentences_that_it_has(corpus, tmp_path):
+    """Of 20, in batches of which most have none or few of them."""
+    found = {}
+    for count in ("2", "null"):
+
+        class Look(L.Callback):
+            def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any, count: str = count) -> None:
+                found.setdefault(count, pl_module.budget.validation_seconds)
+
+        given = ("trainer.max_time=1h", "trainer.max_steps=1", f"trainer.val_sentences={count}", f"run={count}")
+        settings = toycorpus.settings(corpus, tmp_path, "trainer.test=false", "data.max_tokens=64", *given)
+        Run(make_plan(settings, mixer="x"), callbacks=(Look(),)).execute()
+    assert 0 < found["2"] < found["null"]
 
 
 def test_a_micro_batch_below_the_longest_pair_is_refused_before_training(corpus, tmp_path):

@@ -299,7 +299,7 @@ def _start_text(budget: Budget, *, compiled: bool) -> str | None:
         return None
     what = "compiling and the first update" if compiled else "the first update"
     rest = "" if budget.clock.seconds < limit else ": the run ends after it; raise trainer.max_time"
-    return f"{what} took {took:.0f} of {limit:.0f} s (trainer.max_time){rest}"
+    return f"{what} took {took:.1f} of {limit:g} s (trainer.max_time){rest}"
 
 
 def _new_meter(trainer: L.Trainer, task: TranslationTask) -> Meter:

@@ -48,7 +48,7 @@ class WarmUp(L.Callback):
         self.budget.validation_seconds = seconds
         if seconds > _LONG * limit and trainer.is_global_zero:
             log.warning(
-                "a validation takes about %.0f s of trainer.max_time=%.0f s: raise the limit, or validate on fewer "
+                "a validation takes about %.1f s of trainer.max_time=%g s: raise the limit, or validate on fewer "
                 "sentences with trainer.val_sentences",
                 seconds, limit,
             )  # fmt: skip
@@ -60,10 +60,11 @@ def validation_seconds(trainer: L.Trainer, task: TranslationTask, data: Translat
     Translations of an untrained model do not end before their limit, so that a later validation takes less.
     """
     loader = data.val_dataloader()
-    batches = list(loader.batch_sampler)  # type: ignore[arg-type]
+    evaluator = make_evaluator(task, data.texts, "valid")
+    # Without the sentences that trainer.val_sentences leaves out
+    batches = [rows for rows in map(evaluator.chosen, loader.batch_sampler) if len(rows)]  # type: ignore[arg-type]
     batch: Batch = loader.dataset.__getitems__(batches[len(batches) // 2])  # type: ignore[attr-defined]
     batch = Batch(*(part.to(task.device) for part in batch))
-    evaluator = make_evaluator(task, data.texts, "valid")
     took = 0.0
     task.eval()
     with torch.no_grad(), trainer.precision_plugin.val_step_context():
