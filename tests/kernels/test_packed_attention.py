@@ -107,7 +107,7 @@ def test_cudnn_is_off_in_our_calls_alone(allowed):
         torch.backends.cuda.enable_cudnn_sdp(before)
 
 
-@pytest.mark.parametrize(("queries", "taken"), [(28, False), (64, False), (65, True)])
+@pytest.mark.parametrize(("queries", "taken"), [(28, False), (128, False), (129, True)])
 def test_short_rows_do_without_flash_attention(queries, taken):
     claimed: Any = SimpleNamespace(is_cuda=True, shape=(2, 8, queries, 64))
     before = torch.backends.cuda.flash_sdp_enabled()
