@@ -3,9 +3,9 @@
     python -m benchmarks.keep_runs 'runs/tatoeba-*' --out benchmarks/results/kept/tatoeba
     python -m seq2seq.compare benchmarks/results/kept/tatoeba --figure --against cpu --out comparison
 
-Of each run its settings, results, test translations, and the rows of metrics.csv that its curves are made of. Paths
-that begin at the root of the machine's file system are cut to their last two parts. A kept run is compared as it was,
-but for p values: these need the sources and references, which belong to the corpus (`benchmarks.restore_runs`).
+Of each run its settings, results, translations of all test sets, and the rows of metrics.csv that its curves are made
+of. Paths that begin at the root of the machine's file system are cut to their last two parts. A kept run is compared as
+it was, but for p values: these need the sources and references, which belong to the corpus (`benchmarks.restore_runs`).
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def keep(run: RunResult, out: Path) -> Path:
     if target.exists():
         raise FileExistsError(f"{target} exists: remove it, or choose another --out")
     command = _command(str(run.results.get("command", "")))
-    translations = run.folder.test_file("hyp")
     with atomic_folder(target) as folder:
         write_text(folder / run.folder.config.name, _settings(run.folder.config))
         write_json(folder / run.folder.results.name, run.results | {"command": command})
         write_text(folder / "metrics.csv", _curves(run.folder.path / "metrics.csv"))
-        if translations.is_file():
+        # Also <set>.hyp of further test sets (seq2seq.experiments.further_sets)
+        for translations in run.folder.path.glob("*.hyp"):
             shutil.copyfile(translations, folder / translations.name)
     return target
 

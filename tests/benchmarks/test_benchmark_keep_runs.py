@@ -49,6 +49,15 @@ def test_a_kept_run_has_its_scores_curves_and_translations(run, tmp_path):
     assert after.test_lines("hyp") == ["hyp of a line"]
 
 
+def test_translations_of_further_sets_are_kept(run, tmp_path):
+    (run.path / "test2017.hyp").write_text("hyp of another set\n")
+    (run.path / "test2017.ref").write_text("ref of another set\n")
+    assert keep_runs.main([str(run.path), "--out", str(tmp_path / "kept")]) == 0
+    kept = tmp_path / "kept" / run.path.name
+    assert (kept / "test2017.hyp").read_text() == "hyp of another set\n"
+    assert sorted(path.name for path in kept.glob("test*")) == ["test.hyp", "test2017.hyp"]
+
+
 def test_neither_the_corpus_nor_a_path_of_the_machine_is_kept(run, tmp_path):
     keep_runs.main([str(run.path), "--out", str(tmp_path / "kept")])
     kept = tmp_path / "kept" / run.path.name
