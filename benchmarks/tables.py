@@ -1,4 +1,4 @@
-"""Write the tables of README.md and docs/results.md from the runs in benchmarks/results/kept, and docs/atlas/mixers.md.
+"""Write the tables of README.md and docs from the runs in benchmarks/results/kept, and docs/atlas/mixers.md.
 
     python -m benchmarks.tables            # rewrite what stands between the markers
     python -m benchmarks.tables --check    # exit status 1 if a byte differs
@@ -10,6 +10,7 @@ computed here and nowhere else.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import shlex
 import statistics
@@ -18,8 +19,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks import harness
+from benchmarks import cards, harness
 from seq2seq.experiments import estimates
+from seq2seq.experiments.groups import Group, group_runs
 from seq2seq.experiments.letters import letters
 from seq2seq.experiments.p_values import holm, p_text
 from seq2seq.experiments.results import RunResult, collect
@@ -28,7 +30,7 @@ from seq2seq.files import write_text
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = "benchmarks/results/kept"
-PAGES = ("README.md", "docs/results.md")
+PAGES = ("README.md", "docs/results.md", "docs/cards.md", "docs/leaderboard.md")
 BASELINE = "transformer"
 # Equivalence margin of docs/benchmark.md
 MARGIN = 0.5
@@ -83,6 +85,7 @@ FRENCH = Corpus("multi30k_en_fr", "Multi30k English-French", "English-French")
 GERMAN = Corpus("multi30k", "Multi30k English-German", "English-German")
 TATOEBA = Corpus("tatoeba", "Tatoeba German-English", "German-English")
 RECIPE = Corpus("recipe", "Tatoeba German-English, how the recipe was found", "German-English")
+TASKS = (FRENCH, GERMAN, TATOEBA)
 
 
 @cache
@@ -356,6 +359,68 @@ def presets() -> str:
     return markdown_table(header, rows, right=header[2:])
 
 
+def _mean_interval(values: Sequence[float], deviation: estimates.Deviation | None) -> str:
+    """Write the 95% interval of a mean, by the deviation that all mixers of a task have together."""
+    if deviation is None:
+        return ""
+    error = deviation.value / math.sqrt(len(values))
+    interval = estimates.Estimate(statistics.fmean(values), error, deviation.freedom).interval
+    return " to ".join(f"{value:.2f}" for value in interval)
+
+
+def tasks() -> list[Corpus]:
+    """Return all folders of kept runs but for those of the recipe, which have no task in common."""
+    known = {corpus.folder for corpus in (*TASKS, RECIPE)}
+    others = sorted(path.name for path in (ROOT / KEPT).iterdir() if path.is_dir() and path.name not in known)
+    return [*TASKS, *(Corpus(name, name, "") for name in others)]
+
+
+@cache
+def listed(corpus: Corpus) -> list[Group]:
+    """Return the groups of a task's runs that differ in nothing but seed, precision and device."""
+    # Of a task whose experiment is known, those of that experiment alone
+    runs = [run for run in corpus.runs if corpus not in TASKS or not _variant(run)]
+    return group_runs(runs, ignore=["trainer.precision", "trainer.accelerator"])
+
+
+def of_mixer(name: str) -> str:
+    """Write the means of a mixer on the tasks where it has kept runs, with their intervals."""
+    found = []
+    for corpus in tasks():
+        deviation = estimates.pooled_deviation([_bleu(group) for group in listed(corpus)])
+        for group in listed(corpus):
+            if group.mixer == name:
+                bleu = _bleu(group)
+                seeds = "1 seed" if len(bleu) == 1 else f"{len(bleu)} seeds"
+                where = " ".join(filter(None, [corpus.title, group.settings_text]))
+                found.append(f"{statistics.fmean(bleu):.2f}, {_mean_interval(bleu, deviation)} ({where}, {seeds})")
+    return "; ".join(found)
+
+
+def _bleu(group: Group) -> list[float]:
+    return group.values("test", "bleu")
+
+
+def leaderboard() -> str:
+    """Write a table of each task with kept runs, a mixer's best score first."""
+    return "\n".join(f"## {each.title}\n\n`{KEPT}/{each.folder}`\n\n{board(each)}\n" for each in tasks())
+
+
+def board(corpus: Corpus) -> str:
+    """Write the table of a task."""
+    scored = {group.label: _bleu(group) for group in listed(corpus)}
+    same, deviation = letters(scored), estimates.pooled_deviation(list(scored.values()))
+    rows = []
+    for group in sorted(listed(corpus), key=lambda group: -statistics.fmean(_bleu(group))):
+        bleu, seeds = _bleu(group), ", ".join(str(seed) for seed in group.by_seed("test", "bleu"))
+        cells = [f"{statistics.fmean(bleu):.2f}", _mean_interval(bleu, deviation), same.get(group.label, "")]
+        cells += [f"{statistics.fmean(group.values('test', 'chrf')):.2f}", _millions(group.runs)]
+        revisions = sorted({str(run.results.get("git_revision"))[:7] for run in group.runs})
+        rows.append([f"`{group.label}`", seeds, *cells, f"{group.mean('steps'):,.0f}", ", ".join(revisions)])
+    header = ["mixer", "seeds", "BLEU", "95% interval", "alike", "chrF", "parameters", "updates", "revision"]
+    return markdown_table(header, rows, right=[*header[2:4], *header[5:8]])
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "answer": answer,
     "french": lambda: scores(FRENCH),
@@ -369,6 +434,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "runs-german": lambda: every_run(GERMAN),
     "runs-tatoeba": lambda: every_run(TATOEBA),
     "runs-recipe": lambda: every_run(RECIPE),
+    "cards": lambda: cards.cards(of_mixer),
+    "leaderboard": leaderboard,
 }
 
 

@@ -1,14 +1,18 @@
-"""The tables of README.md and docs/results.md are those of the kept runs, and no other figure stands beside them."""
+"""The tables of README.md and docs are those of the kept runs, and no other figure stands beside them."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 import statistics
 
 import pytest
 
-from benchmarks import tables
+from benchmarks import cards, tables
+from seq2seq.config.compose import presets
+from seq2seq.experiments import estimates
+from seq2seq.training.flops import training_flops
 
 
 def test_the_pages_are_what_the_command_writes(capsys):
@@ -49,6 +53,61 @@ def test_no_row_pools_two_initializations():
             assert len({run.seed for run in runs}) == len(runs), f"{corpus.title}: {name} has a seed twice"
             if name == "bahdanau":
                 assert {run.results["git_revision"] for run in runs} == {"2a8feec7c58f"}
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("docs/cards.md", r"([\d.]+)M FLOPs a token, 1\.00 of"),
+        ("docs/leaderboard.md", r"`transformer` \|.*? \| ([\d.]+) "),
+    ],
+)
+def test_a_planted_figure_of_a_card_or_the_leaderboard_is_found(name, pattern):
+    page = (tables.ROOT / name).read_text("utf-8")
+    figure = re.search(pattern, page)
+    assert figure
+    planted = page[: figure.start(1)] + str(float(figure[1]) + 1) + page[figure.end(1) :]
+    assert tables.filled(planted) == page != planted
+
+
+def test_every_preset_has_a_card_with_its_checks():
+    page = (tables.ROOT / "docs/cards.md").read_text("utf-8")
+    assert re.findall(r"^## (\w+)$", page, re.MULTILINE) == list(presets())
+    assert page.count("- **Checked by**: `tests/mixers/test_") == len(presets())
+
+
+@pytest.mark.parametrize("name", ["transformer", "lightconv"])
+def test_flops_of_a_card_are_those_of_training(name):
+    count = training_flops({**cards._composed()[name], **cards.VOCABULARY})
+    assert count
+    rows, tokens = cards._ROWS, cards._ROWS * cards._TGT
+    assert cards.size(name)[1] * tokens == count(rows, cards._SRC, cards._TGT)
+
+
+def test_an_interval_of_the_leaderboard_by_hand():
+    groups = {group.mixer: group.values("test", "bleu") for group in tables.listed(tables.FRENCH)}
+    squares = sum((score - statistics.fmean(scores)) ** 2 for scores in groups.values() for score in scores)
+    freedom = sum(len(scores) - 1 for scores in groups.values())
+    half = estimates.quantile(0.975, freedom) * (squares / freedom / len(groups["bahdanau"])) ** 0.5
+    mean = statistics.fmean(groups["bahdanau"])
+    assert len(groups["bahdanau"]) == 2
+    written = f"{mean:.2f} | {mean - half:.2f} to {mean + half:.2f} |"
+    assert f"| `bahdanau` | 2, 3 | {written}" in tables.board(tables.FRENCH)
+
+
+def test_another_task_and_another_mixer_are_listed(tmp_path, monkeypatch):
+    kept = tables.ROOT / tables.KEPT
+    for number, run in enumerate(sorted((kept / "tatoeba").glob("*-rotary-*"))):
+        folder = tmp_path / "kept/mine" / f"mine-{number}"
+        shutil.copytree(run, folder)
+        results = json.loads((folder / "results.json").read_text("utf-8"))
+        (folder / "results.json").write_text(json.dumps(results | {"mixer": "planted"}))
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    monkeypatch.setattr(tables, "KEPT", "kept")
+    monkeypatch.setattr(tables, "TASKS", ())
+    assert [corpus.folder for corpus in tables.tasks()] == ["mine"]
+    assert re.search(r"## mine\n\n`kept/mine`\n\n.*\n.*\n\| `planted` \| 1, 2, 3 \| 46\.70 \|", tables.leaderboard())
+    assert tables.of_mixer("planted").startswith("46.70, ")
 
 
 @pytest.mark.parametrize("name", tables.PAGES)
