@@ -157,6 +157,7 @@ def find_max_tokens(
     copies: int = 0,
     src_multiple: int = 1,
     most: int = MOST,
+    replayed: bool = False,
 ) -> int:
     """Find the most tokens that a task of `make_task` can be trained with on `device`; leave no trace of the search.
 
@@ -167,13 +168,17 @@ def find_max_tokens(
         copies: Further copies of the weights that the run will keep.
         src_multiple: The source is padded to a multiple of this.
         most: More is not needed.
+        replayed: Passes are captured, in memory of their own beside that of plain ones.
 
     Raises:
         TrainingFault: Not even the fewest fit.
     """
     began = time.monotonic()
     # Random state and memory limit are restored: the run's results do not depend on the search.
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), limited(device):
+    with (
+        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        limited(device, 2 if replayed else 1),
+    ):
         given = {"longest": longest, "device": device, "precision": precision, "copies": copies}
         found, tried = _search(make_task, min(most, MOST), **given, src_multiple=src_multiple)
     _forget(device)
@@ -202,8 +207,8 @@ def _search(make_task: Callable[[], TranslationTask], most: int, **given: Any) -
 
 
 @contextlib.contextmanager
-def limited(device: torch.device) -> Iterator[None]:
-    """Limit torch, in this block, to _SHARE of the memory of `device` that is free at its beginning."""
+def limited(device: torch.device, parts: int = 1) -> Iterator[None]:
+    """Limit torch, in this block, to a part of _SHARE of the memory of `device` that is free at its beginning."""
     if device.type != "cuda":
         yield
         return
@@ -211,7 +216,7 @@ def limited(device: torch.device) -> Iterator[None]:
     (free, total), before = torch.cuda.mem_get_info(device), torch.cuda.get_per_process_memory_fraction(device)
     # The limit counts what torch has reserved already, which the driver does not report as free.
     share = min(before, (free + torch.cuda.memory_reserved(device)) / total)
-    torch.cuda.set_per_process_memory_fraction(_SHARE * share, device)
+    torch.cuda.set_per_process_memory_fraction(_SHARE * share / parts, device)
     try:
         yield
     finally:

@@ -99,8 +99,8 @@ class TranslationDataModule(LightningDataModule):
         if self.streaming:
             log.info("padding %.1f%% of all cells of the first shuffle buffer", padding)
         else:
-            updates = f" ({count // self.window:,.0f} updates)" if self.cut else ""
-            log.info("padding %.1f%% of all cells, batches an epoch: %d%s", padding, count, updates)
+            updates = -(-count // (self.window * self.processes // self._world()[1]))
+            log.info("padding %.1f%% of all cells, batches an epoch: %d (%d updates)", padding, count, updates)
 
     # Epochs and positions
 

@@ -21,7 +21,12 @@ class TrainingFault(Exception):  # noqa: N818 - shown as a fault, not as a mista
 
 
 def as_fault(
-    error: BaseException, *, shape: Sequence[int] | None, max_tokens: int | None, batch_tokens: int | None = None
+    error: BaseException,
+    *,
+    shape: Sequence[int] | None,
+    max_tokens: int | None,
+    batch_tokens: int | None = None,
+    replayed: bool = False,
 ) -> TrainingFault | None:
     """Return the fault to report for an error of the data or the machine, None for any other error.
 
@@ -29,6 +34,7 @@ def as_fault(
         shape: Sentences, source and target width of the last batch; None before there was one.
         max_tokens: Tokens of a micro-batch.
         batch_tokens: Tokens of an update, where micro-batches do not size it.
+        replayed: Passes are captured, which takes memory for a second micro-batch.
     """
     if is_out_of_memory(error):
         if not shape:
@@ -41,6 +47,7 @@ def as_fault(
         return TrainingFault(
             f"out of memory on a batch of {sentences} sentences, {source} + {target} pieces wide: lower "
             f"data.max_tokens={max_tokens}{update}, or set trainer.checkpoint_activations=true"
+            f"{' or trainer.graphs=false' if replayed else ''}"
         )
     # A validation or the test of a run whose weights have grown without bound.
     if isinstance(error, FloatingPointError):

@@ -230,6 +230,7 @@ class Run:
             # DDP's buckets of gradients, and the average of the weights.
             copies=(self.plan.trainer.processes > 1) + (self.plan.trainer.ema is not None),
             src_multiple=self.src_multiple,
+            replayed=self.graphs,
         )
 
     def _task(self, budget: Budget | None = None) -> TranslationTask:
@@ -256,9 +257,8 @@ class Run:
         if isinstance(error, Divergence):
             return error
         fault = error if isinstance(error, TrainingFault) else None
-        plan = self.data_plan
-        budgets = {"max_tokens": plan.max_tokens, "batch_tokens": plan.batch_tokens}
-        fault = fault or as_fault(error, shape=self._batch_shape(), **budgets)
+        given = {key: getattr(self.data_plan, key) for key in ("max_tokens", "batch_tokens")}
+        fault = fault or as_fault(error, shape=self._batch_shape(), replayed=self.graphs, **given)
         if fault is None:
             return error
         if fault.details:

@@ -137,7 +137,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Any:
         found = Memory(most)
 
         @contextlib.contextmanager
-        def limited(device: torch.device) -> Any:
+        def limited(device: torch.device, parts: int = 1) -> Any:
             with found:
                 yield
 
