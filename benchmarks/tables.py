@@ -305,9 +305,20 @@ def answer() -> str:
     table = markdown_table(header, rows, right=header[1:])
     note = (
         "sacreBLEU of the test set, mean ± standard deviation of three seeds. Rows of a column that share a letter do "
-        "not differ significantly."
+        "not differ significantly. The test sets were scored many times while the recipe was found. "
+        f"{_other_precision(TATOEBA)}"
     )
     return "\n".join(f"{number}. {text}" for number, text in enumerate(sentences, 1)) + f"\n\n{table}\n\n{note}\n"
+
+
+def _other_precision(corpus: Corpus) -> str:
+    """Say which runs of a corpus have not the precision of most."""
+    groups = corpus.comparable()
+    precisions = [run.results["precision"] for group in groups.values() for run in group]
+    usual = max(set(precisions), key=precisions.count)
+    odd = {name: sum(run.results["precision"] != usual for run in group) for name, group in groups.items()}
+    found = " and ".join(f"{count} of `{name}`" for name, count in odd.items() if count)
+    return f"{corpus.label}: {found} are in another precision than the rest." if found else ""
 
 
 def by_seed() -> str:
