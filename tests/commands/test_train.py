@@ -490,7 +490,7 @@ def test_a_finished_run_that_is_scored_otherwise_has_the_settings_of_its_scores(
     execute(toycorpus.settings(corpus, tmp_path, *given, "search.beam_size=1"))
     results, config = json.loads(folder.results.read_text()), read_config(folder.config)
     assert (results["test"]["search"]["beam_size"], config["search"]["beam_size"]) == (1, 1)
-    assert {key for key in results if results[key] != before[key]} <= {"command", "test"}
+    assert {key for key in results if results[key] != before[key]} <= {"command", "test", "test_seconds"}
     assert "convention" not in results["test"]
     more = ("search.beam_size=1", "data.convention=tokenized", "data.lowercase=true")
     execute(toycorpus.settings(corpus, tmp_path, *given, *more))
