@@ -101,6 +101,8 @@ def _variant(run: RunResult) -> str:
     parts = []
     if run.config["mixer"].get("extra_encoder_layers") == 0:
         parts.append("`mixer.extra_encoder_layers=0`")
+    if run.config["model"]["dim"] != 128:
+        parts.append(f"`model.dim={run.config['model']['dim']}`")
     if run.config["model"]["weight_dropout"] == 0:
         parts.append("`model.weight_dropout=0`")
     if run.config["optim"]["decay_share"] != 0.2:
