@@ -87,7 +87,7 @@ class PreparedData:
         """Load the raw target text of a split, the references of its scores, into memory."""
         return self.split(split).lines("tgt")
 
-    @property
+    @cached_property
     def longest(self) -> tuple[int, int]:
         """Lengths in tokens of the longest training source and target; of a stream, the longest allowed."""
         if self.plan.stream:

@@ -69,7 +69,7 @@ class Group:
 
     @property
     def accelerators(self) -> list[str]:
-        """What the runs were trained on, "cpu" or "gpu", in alphabetical order."""
+        """List the kinds of device that the runs were trained on, "cpu" and "gpu", in alphabetical order."""
         return sorted({accelerator_of(run) for run in self.runs})
 
 

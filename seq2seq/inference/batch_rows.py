@@ -1,4 +1,4 @@
-"""How many sentences are searched at a time: as many as a step may compute, and as the memory of a GPU holds."""
+"""Size the batches of a search: as many sentences as a step may compute, and as the memory of a GPU holds."""
 
 from __future__ import annotations
 
