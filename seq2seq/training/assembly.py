@@ -17,6 +17,7 @@ from seq2seq import checkpoint
 from seq2seq.build import build_model
 from seq2seq.config.search import SearchSettings
 from seq2seq.config.trainer import TrainerSettings
+from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.data.preparation import PreparedData
 from seq2seq.model import Seq2Seq
 from seq2seq.training.budget import Budget
@@ -74,6 +75,8 @@ def make_task(
         data=plan.data.name,
         search=search,
         tgt_langs=data.target_languages,
+        # Of pictures there are none
+        lines=None if tokenizer.patches else LineStatistics.of_training(prepared)._asdict(),
     )
     return TranslationTask(
         model=model,

@@ -1,0 +1,125 @@
+"""Sentences of a text, cut by sentencex's rules for its language, or by plain rules where that is not installed."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+
+# What may stand between the mark that ends a sentence and the next sentence: closing quotes and brackets.
+_CLOSING = "\"'»«”“’‘)\\]}›"
+# The end of a sentence: marks that need no space after them, or any mark before white space.
+_END = re.compile(
+    r"[。！？｡]+[」』）】》〉”’\")]*\s*"
+    # The full stops of Arabic and Urdu, Devanagari, Armenian, Ethiopic, Burmese and Khmer are among the marks
+    rf"|[.!?…‼⁇⁈⁉؟۔।॥։።။។]+[{_CLOSING}]*\s+"
+)
+# Words before a full stop that do not end a sentence, and are no words otherwise.
+_ABBREVIATIONS = frozenset(
+    re.findall(
+        r"\w+",
+        "bspw bzw ca cf dipl dr dra dott evtl fr frl ggf hr hrn inkl mio mlle mme mr mrs ms nr núm prof proff resp sig "
+        "sigg sr sra sres st vgl vs zb zzgl стр",
+    )
+)
+# Words that may end a sentence, but not before a number.
+_BEFORE_NUMBERS = frozenset(
+    re.findall(r"\w+", "abb abs art bd cap ch chap fig figs kap no nos p pag pp s sec tab vol рис с")
+)
+# Languages that write ordinal numbers with a full stop, as in "am 3. Oktober".
+_ORDINALS = frozenset(re.findall(r"\w+", "de cs da et fi hr hu is lb lt lv nb nn no pl sk sl sr tr"))
+_LETTER_AFTER_END = re.compile(r"(?<=[.!?…]\s)[^\W\d_]")
+
+
+def sentences(text: str, language: str) -> list[str]:
+    """Cut a text into sentences, each with the white space after it; joined again, they are the text.
+
+    Args:
+        language: Code of the language, such as `de` or `zh-CN`; rules of English serve for an unknown one.
+    """
+    # Most lines are one sentence: without an end inside there is nothing to cut
+    if not _END.search(text.rstrip()):
+        return [text] if text else []
+    return _cutter()(language.lower().replace("_", "-").split("-")[0], text)
+
+
+@functools.cache
+def _cutter() -> Callable[[str, str], list[str]]:
+    """Return what cuts a text of a language."""
+    try:
+        from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]  # compiled
+    except ImportError:
+        return cut_by_marks
+    return lambda language, text: _cut_by_library(segment, language, text)
+
+
+def _cut_by_library(segment: Callable[[str, str], list[str]], language: str, text: str) -> list[str]:
+    """Cut by sentencex, which knows the abbreviations of languages but takes a small letter for no beginning."""
+    seen = text
+    if text == text.lower():
+        # Of text in small letters each could begin a sentence. One character for one, so that places stay
+        seen = _LETTER_AFTER_END.sub(lambda match: match[0].upper() if len(match[0].upper()) == 1 else match[0], text)
+    parts: list[str] = []
+    start = 0
+    for length in map(len, segment(language, seen)):
+        # It leaves sentences together that follow a bracket or a short word
+        parts += cut_by_marks(language, text[start : start + length])
+        start += length
+    # It knows numbers and initials, but not all titles
+    return _join(parts, _is_abbreviated)
+
+
+def cut_by_marks(language: str, text: str) -> list[str]:
+    """Cut after marks that end sentences, but for abbreviations, initials, ordinals, and before small letters."""
+    parts = []
+    start = 0
+    for end in _END.finditer(text):
+        parts.append(text[start : end.end()])
+        start = end.end()
+    capitals = text != text.lower()
+    return _join([*parts, text[start:]], lambda *pair: _goes_on(*pair, capitals=capitals, language=language))
+
+
+def _join(parts: Sequence[str], goes_on: Callable[[str, str], bool]) -> list[str]:
+    """Join a part with the next where a sentence goes on, or where one of both has no letter or digit."""
+    joined: list[str] = []
+    for part in filter(None, parts):
+        if joined and (not _says_something(joined[-1]) or not _says_something(part) or goes_on(joined[-1], part)):
+            joined[-1] += part
+        else:
+            joined.append(part)
+    return joined
+
+
+def _says_something(part: str) -> bool:
+    return any(map(str.isalnum, part))
+
+
+def _goes_on(before: str, after: str, *, capitals: bool, language: str) -> bool:
+    """Return True if a sentence does not end between two parts of a text that has capitals or not."""
+    first = next(filter(str.isalnum, after))
+    if first.islower() and capitals:
+        return True
+    word = _last_word(before)
+    if word.isdigit():
+        # A date or a rank; a year or an amount ends a sentence as any word does
+        return language in _ORDINALS and len(word) <= 2 and first.isupper()
+    # An initial, or letters with full stops such as z.B and U.S
+    return re.fullmatch(r"(?:[^\W\d_]\.)*[^\W\d_]", word) is not None or _is_abbreviated(before, after)
+
+
+def _is_abbreviated(before: str, after: str) -> bool:
+    """Return True if a part ends with an abbreviation, which the next one completes."""
+    word = _last_word(before)
+    # Monsieur, whom the library takes for a sentence
+    if word == "M" or word.lower() in _ABBREVIATIONS:
+        return True
+    return word.lower() in _BEFORE_NUMBERS and after[0].isdigit()
+
+
+def _last_word(before: str) -> str:
+    """Return the last word of a part before its full stop; "" if another mark or a quote ends it."""
+    ended = before.rstrip()
+    if not ended.endswith(".") or ended.endswith(".."):
+        return ""
+    return re.split(r"[\s(\[„“\"'«’-]", ended[:-1])[-1]

@@ -1,0 +1,33 @@
+"""Statistics of training lines, against counts by hand."""
+
+from __future__ import annotations
+
+import tiny
+
+from seq2seq.data.line_statistics import LineStatistics
+
+
+def test_statistics_are_those_of_the_lines() -> None:
+    """100 lines of one sentence and 3 of four, by hand: the last hundredth of 103 lines begins within the long ones."""
+    tokenizer = tiny.tokenizer()
+    short, long = "der Hund geht.", "Der Hund geht. Ich und du. Die Katze. Das Haus."
+    counts = [len(tokenizer.encode_src([line])[0]) - 1 for line in (short, long)]
+    target = "the dog."
+    ratios = [(len(tokenizer.encode_tgt([target])[0]) - 1) / count for count in counts]
+    lines = [short] * 100 + [long] * 3
+    found = LineStatistics.of_lines([("de", (lines, [target] * len(lines)))], tokenizer, 77)
+    assert found[:4] == (1, 4, counts[1], 77)
+    assert abs(found.least_ratio - ratios[1]) < 1e-9
+    assert found.covers(4, counts[1])
+    assert not found.covers(5, 1)
+    assert not found.covers(1, counts[1] + 1)
+    assert LineStatistics.of_lines([("de", ([short] * 200 + [long], [target] * 201))], tokenizer, 77)[:2] == (1, 1)
+
+
+def test_a_checkpoint_without_statistics_knows_single_sentences() -> None:
+    for entry in ({}, {"lines": None}, {"lines": {"sentences": "x", "most_sentences": -3, "longest": float("nan")}}):
+        assert LineStatistics.of_checkpoint(entry) == LineStatistics()
+    assert LineStatistics().covers(1, 10**6)
+    assert not LineStatistics().covers(2, 1)
+    kept = LineStatistics(2, 5, 40, 60, 0.5)
+    assert LineStatistics.of_checkpoint({"lines": kept._asdict()}) == kept

@@ -1,0 +1,67 @@
+"""Cuts of text into sentences: by the library and by the rules that replace it, in several languages."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import pytest
+
+from seq2seq.data import sentences as module
+from seq2seq.data.sentences import cut_by_marks, sentences
+
+# Language, and the sentences of a text that are joined by nothing.
+TEXTS = [
+    ("de", ["Wir lesen. ", "Es regnet. ", "Frau Schneider hat am 18. Juni Geburtstag. ", "Ich weiß."]),
+    ("de", ["Prof. Dr. Müller kommt z.B. um 3.5 Uhr... ", "Ja! ", "„Was?“ fragte er. ", "Er kam am 3. Oktober."]),
+    (
+        "en",
+        ["Mr. Smith paid $3.50. ", '"Really?" she asked.  ', "J. R. R. Tolkien wrote it... ", "Then he left."],
+    ),
+    ("en", ["(It was late.) ", "He said (quietly.) ", "See fig. 3. ", "It was 1990.\t", "No end"]),
+    ("en", ["Wait... what? ", "U.S. troops left. ", "Good?! ", "- Yes. ... ", "OK!"]),
+    ("fr", ["M. Dupont est là. ", "Il dit: «Oui.» ", "Qu'est-ce? ", "Non."]),
+    ("es", ["¿Qué? ", "¡No! ", "El Sr. López viene. ", "Sí."]),
+    ("ru", ["А. С. Пушкин писал. ", "Правда? ", "Да."]),
+    ("zh-CN", ["他说：“你好。”", "然后走了。", "她问……好吧。", "3.5元！"]),
+    ("ja", ["「行く。」", "と言った。", "そう！？", "はい。"]),
+    ("ko", ["안녕. ", "잘 가! ", "네?"]),
+    ("ar", ["هذا كتاب. ", "ماذا؟ ", "نعم۔ ", "شكرا"]),
+    ("hi", ["यह किताब है। ", "क्या? ", "हाँ।"]),
+    # Small letters alone
+    ("de", ["wir lesen. ", "es regnet. ", "frau schneider kommt."]),
+    # No code of a language
+    ("xx", ["One. ", "Two."]),
+    ("", ["One. ", "Two."]),
+]
+
+
+@pytest.mark.parametrize(("language", "expected"), TEXTS)
+def test_a_text_is_cut_into_its_sentences(language: str, expected: list[str]) -> None:
+    assert sentences("".join(expected), language) == expected
+
+
+@pytest.mark.parametrize(("language", "expected"), TEXTS)
+def test_the_rules_that_replace_the_library_cut_alike(language: str, expected: list[str], monkeypatch) -> None:
+    """Without the library, which an import that fails shows."""
+    monkeypatch.setitem(sys.modules, "sentencex", None)
+    module._cutter.cache_clear()
+    try:
+        assert module._cutter() is cut_by_marks
+        assert sentences("".join(expected), language) == expected
+    finally:
+        module._cutter.cache_clear()
+
+
+@pytest.mark.parametrize("text", ["", " ", "Hallo", "Hallo.", "z.B. so", "3.5", "...", "Ja!  ", "Er sagte: „Ja.“"])
+def test_one_sentence_stays_whole(text: str) -> None:
+    assert sentences(text, "de") == ([text] if text else [])
+
+
+@pytest.mark.parametrize("cut", [sentences, lambda text, language: cut_by_marks(language, text)])
+def test_nothing_is_lost(cut) -> None:
+    """Whatever the text: joined again, the sentences are the text."""
+    alphabet = [*"aBßé漢。！.!? \u00a03\"“»)\n👍۔", "  "]
+    for _ in range(300):
+        text = "".join(random.choices(alphabet, k=random.randrange(40)))
+        assert "".join(cut(text, random.choice(["de", "en", "zh", "ar"]))) == text
