@@ -1,4 +1,4 @@
-"""The target languages of a model, and the tag before each source that asks for one of several."""
+"""Language codes: which one a code stands for, how it is written, and the tags that ask a model for a language."""
 
 from __future__ import annotations
 
@@ -7,6 +7,98 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from seq2seq.data.tokenizer import Tokenizer
+
+
+def _codes(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Other codes of a language, and what users write for one: ISO 639-2 and 639-3, countries, names.
+_OTHER_CODES = {
+    "ar": "ara arb arabic",
+    "bg": "bul bulgarian",
+    "bn": "ben bengali",
+    "bo": "bod tib tibetan",
+    "ca": "cat catalan",
+    "cs": "ces cze cz czech",
+    "da": "dan dk danish",
+    "de": "deu ger german",
+    "el": "ell gre gr greek",
+    "en": "eng english",
+    "es": "spa sp spanish",
+    "et": "est ekk estonian",
+    "fa": "fas per pes persian",
+    "fi": "fin finnish",
+    "fr": "fra fre french",
+    "ga": "gle irish",
+    "gu": "guj gujarati",
+    "he": "heb iw hebrew",
+    "hi": "hin hindi",
+    "hu": "hun hungarian",
+    "is": "isl ice icelandic",
+    "it": "ita italian",
+    "ja": "jpn jp japanese",
+    "kk": "kaz kazakh",
+    "km": "khm kh khmer",
+    "kn": "kan kannada",
+    "ko": "kor korean",
+    "lo": "lao",
+    "lt": "lit lithuanian",
+    "lv": "lav lvs latvian",
+    "mk": "mkd mac macedonian",
+    "ml": "mal malayalam",
+    "mr": "mar marathi",
+    "my": "mya bur mm burmese",
+    "nl": "nld dut dutch",
+    "pl": "pol polish",
+    "pt": "por portuguese",
+    "ro": "ron rum romanian",
+    "ru": "rus russian",
+    "sk": "slk slo slovak",
+    "sl": "slv slovenian",
+    "sr": "srp serbian",
+    "sv": "swe swedish",
+    "ta": "tam tamil",
+    "te": "tel telugu",
+    "th": "tha thai",
+    "tr": "tur turkish",
+    "uk": "ukr ua ukrainian",
+    "ur": "urd urdu",
+    "vi": "vie vn vietnamese",
+    "yue": "cantonese",
+    "zh": "zho chi cmn cn chs cht zhs zht zhcn zhtw chinese mandarin",
+}
+_LANGUAGE_OF = {other: code for code, others in _OTHER_CODES.items() for other in others.split()}
+# Written in Chinese characters.
+SINITIC = _codes("zh yue wuu lzh nan hak gan hsn cjy mnp cdo cpx czh czo csp cnp")
+# Languages that are written without spaces between words where their code names no script; Korean has them.
+_UNSPACED = SINITIC | _codes("ja th lo km my bo dz dzo nod tts sou shn mnw rki khb tdd blt kht ii iii")
+# Scripts without spaces between words, by their code of ISO 15924, and the others of these languages.
+_UNSPACED_SCRIPTS = _codes(
+    "hans hant hani bopo jpan hrkt hira kana thai laoo khmr mymr tibt java bali lana tale talu tavt yiii"
+)
+_SPACED_SCRIPTS = _codes("latn cyrl arab hang deva")
+
+
+def primary_subtag(lang: str) -> str:
+    """Return the language that a code stands for: `zh` for zh-CN, zho_Hans and the common, wrong `cn`.
+
+    It is the shortest code of ISO 639 where that is known here, else the code's first part in lower case.
+    """
+    first = _parts(lang)[0]
+    return _LANGUAGE_OF.get(first, first)
+
+
+def has_spaces(lang: str) -> bool:
+    """Return False for a language whose script puts no spaces between words; a script in the code decides."""
+    parts = set(_parts(lang)[1:])
+    if not parts.isdisjoint(_SPACED_SCRIPTS | _UNSPACED_SCRIPTS):
+        return parts.isdisjoint(_UNSPACED_SCRIPTS)
+    return primary_subtag(lang) not in _UNSPACED
+
+
+def _parts(lang: str) -> list[str]:
+    return lang.lower().replace("_", "-").split("-")
 
 
 def language_tag(language: str) -> str:

@@ -8,12 +8,13 @@ import re
 from collections.abc import Sequence
 
 from seq2seq.data.cleaning import Pairs, shorten
+from seq2seq.data.languages import SINITIC, primary_subtag
 
 log = logging.getLogger(__name__)
 
 # Script -> languages that are written in it, and a character of it
 _SCRIPTS = {
-    "Han": ("zh ja yue", "[\u4e00-\u9fff\u3400-\u4dbf]"),
+    "Han": (f"ja {' '.join(SINITIC)}", "[\u4e00-\u9fff\u3400-\u4dbf]"),
     "kana": ("ja", "[\u3040-\u30ff]"),
     "Hangul": ("ko", "[\uac00-\ud7af]"),
     "Cyrillic": ("ru uk bg sr mk be kk", "[\u0400-\u04ff]"),
@@ -45,6 +46,7 @@ def looks_swapped(src_lines: Sequence[str], tgt_lines: Sequence[str], *, src: st
         src: Language that the source lines should be in.
         tgt: Language that the target lines should be in.
     """
+    src, tgt = primary_subtag(src), primary_subtag(tgt)
     # How much better the other side's text fits the language of this side
     src_gap = _fit(tgt_lines, src) - _fit(src_lines, src)
     tgt_gap = _fit(src_lines, tgt) - _fit(tgt_lines, tgt)
@@ -53,6 +55,7 @@ def looks_swapped(src_lines: Sequence[str], tgt_lines: Sequence[str], *, src: st
 
 
 def _is_known(language: str) -> bool:
+    language = primary_subtag(language)
     return language in _FUNCTION_WORDS or any(language in languages.split() for languages, _ in _SCRIPTS.values())
 
 

@@ -15,6 +15,7 @@ from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import estimate_ci
 
 from seq2seq.config.score_names import METRICS
+from seq2seq.data.languages import SINITIC, has_spaces, primary_subtag
 from seq2seq.faults import first_line
 
 TOKENIZERS = tuple(BLEU.TOKENIZERS)
@@ -22,16 +23,6 @@ TOKENIZERS = tuple(BLEU.TOKENIZERS)
 _DOWNLOADED = ("spm", "flores101", "flores200", "spBLEU-1K")
 NETWORK_SECONDS = 10.0
 
-# A language's first subtag -> sacreBLEU's tokenizer. Scripts that put no spaces between words and have no tokenizer of
-# their own are scored by character; everything else is 13a.
-_TOKENIZER_OF = {
-    **dict.fromkeys(("zh", "zho", "chi", "cmn", "yue", "wuu", "lzh"), "zh"),
-    **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
-    **dict.fromkeys(("ko", "kor"), "ko-mecab"),
-    **dict.fromkeys(("th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bo", "bod"), "char"),
-}
-# Languages whose script puts no spaces between words, by first subtag; Korean does.
-UNSPACED = frozenset(_TOKENIZER_OF) - {"ko", "kor"}
 # Tokenizers of languages whose TER splits ideographs into words of one character.
 _IDEOGRAPHIC = frozenset({"zh", "ja-mecab"})
 
@@ -63,8 +54,13 @@ class Comparison(NamedTuple):
 
 def tokenize_for(lang: str | None) -> str:
     """Return sacreBLEU's tokenizer for a language code such as `de`, `zh-CN` or `zho_Hans`; 13a if it has none."""
+    lang = lang or ""
+    language = primary_subtag(lang)
     # 13a separates words at spaces and punctuation: right for most scripts that have them
-    return _TOKENIZER_OF.get(primary_subtag(lang or ""), "13a")
+    if has_spaces(lang):
+        return "ko-mecab" if language == "ko" else "13a"
+    # Scripts without spaces that have no tokenizer of their own are scored by character
+    return "zh" if language in SINITIC else "ja-mecab" if language == "ja" else "char"
 
 
 def tokenize_of(meta: Mapping[str, Any], lang: str) -> str:
@@ -74,11 +70,6 @@ def tokenize_of(meta: Mapping[str, Any], lang: str) -> str:
         meta: The `seq2seq` entry of the checkpoint.
     """
     return meta["tokenize"] if lang == meta["tgt_lang"] else tokenize_for(lang)
-
-
-def primary_subtag(lang: str) -> str:
-    """Return the first part of a language code: `zh` of `zh-CN`."""
-    return lang.lower().replace("_", "-").split("-")[0]
 
 
 def check_tokenize(tokenize: str) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from seq2seq.config.score_names import CONVENTIONS
-from seq2seq.evaluation.metrics import UNSPACED, Score, primary_subtag
+from seq2seq.data.languages import has_spaces, primary_subtag
+from seq2seq.evaluation.metrics import Score
 from seq2seq.packages import require
 
 # Bytes, since the Perl one-liner that everybody ran reads bytes; a match consumes both neighbors of the hyphen, so of
@@ -25,7 +26,7 @@ def check_convention(convention: str, lang: str) -> str:
     if convention not in CONVENTIONS:
         raise ValueError(f"unknown scoring convention {convention!r}; choose one of {', '.join(CONVENTIONS)}")
     # Moses splits at spaces, so a Chinese sentence would be one word
-    if primary_subtag(lang) in UNSPACED:
+    if not has_spaces(lang):
         raise ValueError(
             f"Moses makes no words of '{lang}'; report sacreBLEU's score alone (no {convention} convention)"
         )

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from seq2seq.evaluation.metrics import UNSPACED, bleu, primary_subtag
+from seq2seq.data.languages import has_spaces
+from seq2seq.evaluation.metrics import bleu
 from seq2seq.experiments.comparison import scoring
 from seq2seq.experiments.comparison_table import mean_and_deviation
 from seq2seq.experiments.figures import add_title, draw_means, new_figure, save
@@ -69,7 +70,7 @@ def score_by_length(groups: Sequence[Group], width: int) -> LengthScores | None:
 
 def _lengths(run: RunResult) -> tuple[str, list[int]]:
     words = [line.split() for line in run.test_lines("src") or []]
-    if primary_subtag(str(run.config["data"].get("src") or "")) in UNSPACED:
+    if not has_spaces(str(run.config["data"].get("src") or "")):
         return "characters", [sum(map(len, line)) for line in words]
     return "words", [len(line) for line in words]
 
