@@ -108,7 +108,7 @@ def _parser() -> Parser:
         metavar="FOLDER",
         help="where prepared data is kept ($SEQ2SEQ_CACHE or .cache)",
     )
-    add_model_options(parser.add_argument_group("translation, with --ckpt"))
+    add_model_options(parser.add_argument_group("translation, with --ckpt"), sentences="keep")
     # A score is that of the run, which validates in float32
     parser.set_defaults(dtype="float32")
     return parser

@@ -51,9 +51,10 @@ Stream = BinaryIO | IO[bytes]
 
 EPILOG = """\
 Lines end at the byte \\n only; a \\r before it is dropped. Blank lines give empty lines, invalid UTF-8 is replaced,
-a line of more than --max-len pieces is translated in parts, with a warning, and its translation is one line, and a line
-that should be an image (base64 of a PNG of the size trained on) and is none stays empty: there is always one line
-out for each line in.
+a line of several sentences is translated sentence by sentence unless the model was trained on such lines (--sentences),
+a sentence of more than --max-len pieces is translated in parts, with a warning, and a line that should be an image
+(base64 of a PNG of the size trained on) and is none stays empty: there is always one line out for each line in. What
+may be missing from a translation is counted at the end, and --format json says it of each line (warnings).
 
 With --n-best N there are N lines for each, best first, in three columns set apart by tabs (--format tsv): the line's
 number from 1, the score (log-probability, natural logarithm, normalized by length), and the text. A line of which there
@@ -277,7 +278,7 @@ def _partial_output(
     options: argparse.Namespace, translator: Translator
 ) -> contextlib.AbstractContextManager[PartialOutput]:
     """Open the output where an earlier run has left it."""
-    how = ("n_best", "format", "pieces", "align", "suppress", "samples", "mbr", "max_len", "tgt_lang")
+    how = ("n_best", "format", "pieces", "align", "suppress", "samples", "mbr", "max_len", "tgt_lang", "sentences")
     how += tuple(keys(SamplingSettings))
     made_by = {name: getattr(options, name) for name in how}
     made_by["dtype"] = translator.dtype

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from seq2seq.cli import UsageError, nonempty, number, option_name, positive, whole_number
 from seq2seq.config.search import KEPT, SearchSettings
 from seq2seq.config.settings import keys, require_used
-from seq2seq.inference.limits import CPU_TOKENS, DTYPES, LONGEST_SOURCE, MOST_SOURCE, MOST_THREADS
+from seq2seq.inference.limits import CPU_TOKENS, DTYPES, LONGEST_SOURCE, MOST_SOURCE, MOST_THREADS, SENTENCES
 
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator
@@ -40,8 +40,12 @@ def value_of(cls: type, name: str) -> dict[str, Any]:
     return {"type": kind(least, limits["most"]), "metavar": letter}
 
 
-def add_model_options(parser: argparse._ActionsContainer) -> None:
-    """Add the options of every command that translates with a checkpoint."""
+def add_model_options(parser: argparse._ActionsContainer, *, sentences: str = "auto") -> None:
+    """Add the options of every command that translates with a checkpoint.
+
+    Args:
+        sentences: The default of --sentences.
+    """
     add = parser.add_argument
     # A search setting that is left out is None; `load_translator` fills it in from the checkpoint
     for name, field in keys(SearchSettings).items():
@@ -52,6 +56,11 @@ def add_model_options(parser: argparse._ActionsContainer) -> None:
     add("--max-tokens", type=positive, metavar="N", help=text)
     text = f"longest source line in pieces ({LONGEST_SOURCE})"
     add("--max-len", type=whole_number(1, MOST_SOURCE), default=LONGEST_SOURCE, metavar="N", help=text)
+    text = (
+        "translate a line sentence by sentence: always (split), never (keep), or if it has more sentences or pieces "
+        f"than 99%% of the training lines (auto) ({sentences})"
+    )
+    add("--sentences", choices=SENTENCES, default=sentences, help=text)
     add("--ensemble", nargs="+", type=nonempty, default=[], metavar="FILE", help="average it with these checkpoints")
     add("--shortlist", type=nonempty, metavar="FILE", help="score the pieces of python -m seq2seq.shortlist alone")
     add("--tgt-lang", type=nonempty, metavar="LANG", help="target language, of a checkpoint that has several")
@@ -101,6 +110,7 @@ def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
         max_tokens=options.max_tokens,
         # One piece and eos
         max_len=max(2, options.max_len),
+        sentences=options.sentences,
         tgt_lang=options.tgt_lang,
         ensemble=options.ensemble,
         shortlist=options.shortlist,

@@ -13,7 +13,8 @@ from seq2seq.evaluation.metrics import tokenize_of
 from seq2seq.evaluation.moses_bleu import check_convention
 from seq2seq.evaluation.scoring import ScoreSettings, Warn
 from seq2seq.files import write_lines
-from seq2seq.inference.translator import Note, Translator
+from seq2seq.inference.notes import Notes
+from seq2seq.inference.translator import Translator
 
 
 def score_checkpoint(
@@ -56,11 +57,12 @@ def score_checkpoint(
     sources, references = load_pairs(section, split, languages=languages, cache=cache, limit=limit)
     if split == "test" and not data:
         require_same_test(ckpt, section, zip(sources, references, strict=True))
-    failed: set[int] = set()
+    notes = Notes(warn, what="sentence")
     began = time.perf_counter()
     # From text, as `translate` does, so that the score is that of the text a user gets
-    hypotheses = translator.texts(sources, note=lambda note: _report(note, failed, warn))
+    hypotheses = translator.texts(sources, note=notes.add)
     seconds = time.perf_counter() - began
+    notes.report(len(sources))
     if save:
         write_lines(save, hypotheses)
     return {
@@ -69,7 +71,9 @@ def score_checkpoint(
         "split": split,
         "direction": "-".join(languages),
         "lines": len(sources),
-        "failed": len(failed),
+        "failed": len(notes.failed),
+        "sentences": translator.sentences,
+        "warnings": {kind: len(set(numbers)) for kind, numbers in notes.counted.items()},
         "seconds": round(seconds, 2),
         "beam_size": translator.settings.beam_size,
         "length_penalty": translator.settings.length_penalty,
@@ -81,10 +85,3 @@ def _require_free(save: Path, section: dict[str, Any], languages: Sequence[str])
     """Refuse a file that belongs to a corpus, the one that is scored or another."""
     require_output(save, "--save", inputs=data_files(section), what="corpus")
     require_no_corpus(save, "--save", languages)
-
-
-def _report(note: Note, failed: set[int], warn: Warn) -> None:
-    """Warn of a line that is split, cut or fails, and add one that fails, of which several parts may, to `failed`."""
-    if note.error:
-        failed.add(note.position)
-    warn(f"sentence {note.position + 1} {note}")

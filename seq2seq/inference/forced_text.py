@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.encoding import Note, encode_lines
+from seq2seq.inference.encoding import encode_lines
 from seq2seq.inference.forced import Forced, force, links, pharaoh, word_weights, words_of
+from seq2seq.inference.notes import Note
 from seq2seq.inference.pieces import source_pieces, target_pieces
-from seq2seq.inference.translator import Translator
+
+if TYPE_CHECKING:
+    from seq2seq.inference.translator import Candidate, Translator
 
 
 class Alignment(NamedTuple):
@@ -101,6 +105,71 @@ def force_lines(
         batch = grown
     if batch:
         yield from _force_batch(translator, batch, align)
+
+
+def force_candidates(
+    translator: Translator,
+    lines: Sequence[str],
+    candidates: Sequence[Sequence[Candidate]],
+    *,
+    align: bool = False,
+    left_out: Callable[[int, str], None],
+) -> list[list[ForcedLine]]:
+    """Compute the log-probabilities of a model's own translations of lines, each part of a line by itself.
+
+    Args:
+        candidates: Translations of each line; nothing is computed of one that failed.
+        left_out: Called with the number of a line, from 0, and why one of its translations is left out.
+    """
+    pairs: list[tuple[str, str]] = []
+    line_of: list[int] = []
+    for number, (line, row) in enumerate(zip(lines, candidates, strict=True)):
+        for each in row:
+            own = each.parts or [(line if math.isfinite(each.score) else "", each.text)]
+            pairs += own
+            line_of += [number] * len(own)
+    told: set[int] = set()
+
+    def left_out_part(number: int, reason: str) -> None:
+        # Of a line it is said once
+        if line_of[number] not in told:
+            left_out(line_of[number], reason)
+        told.add(line_of[number])
+
+    # What was cut is known from the translation
+    found = force_lines(translator, pairs, note=lambda _: None, align=align, left_out=left_out_part)
+    return [[_joined([next(found) for _ in each.parts or (each,)]) for each in row] for row in candidates]
+
+
+def _joined(parts: Sequence[ForcedLine]) -> ForcedLine:
+    """Join what is known of the parts of a line; nothing is, if nothing is known of one of them."""
+    if len(parts) == 1:
+        return parts[0]
+    if any(part.log_prob is None for part in parts):
+        return ForcedLine(None, [], None)
+    words = [part.words for part in parts if part.words is not None]
+    return ForcedLine(
+        log_prob=sum(part.log_prob or 0.0 for part in parts),
+        pieces=[piece for part in parts for piece in part.pieces],
+        words=_side_by_side(words) if words else None,
+    )
+
+
+def _side_by_side(alignments: Sequence[Alignment]) -> Alignment:
+    """Join alignments of parts, whose words follow each other, and count nothing for the words of another part."""
+    links: list[tuple[int, int]] = []
+    table = torch.block_diag(*(torch.tensor(each.weights).view(len(each.target), -1) for each in alignments))
+    sources = targets = 0
+    for each in alignments:
+        links += [(source + sources, target + targets) for source, target in each.links]
+        sources += len(each.source)
+        targets += len(each.target)
+    return Alignment(
+        [word for each in alignments for word in each.source],
+        [word for each in alignments for word in each.target],
+        links,
+        table.tolist(),
+    )
 
 
 def _numbered(note: Callable[[Note], None], number: int) -> Callable[[Note], None]:

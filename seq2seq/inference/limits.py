@@ -5,8 +5,10 @@ from __future__ import annotations
 # Pieces of a source line, its end of sentence counted; a longer line is translated in parts.
 # Attention's memory grows with the square of this.
 LONGEST_SOURCE = 1024
-# Parts of a line that are translated: what is not text at all must not keep a machine busy for hours.
+# A line is translated up to so many times the longest source: what is not text must not keep a machine busy for hours.
 MOST_PARTS = 64
+# Ways to divide a line into parts that are translated by themselves, see `LineCutter`.
+SENTENCES = ("auto", "split", "keep")
 # The most that may be asked for instead.
 MOST_SOURCE = 10_000
 # Source pieces in a batch, padding counted.

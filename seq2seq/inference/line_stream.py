@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import codecs
-import math
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import IO, Any, BinaryIO, NamedTuple
 
-from seq2seq.inference.forced_text import ForcedLine, force_lines
+from seq2seq.data.characters import is_blank
+from seq2seq.inference.forced_text import ForcedLine, force_candidates
 from seq2seq.inference.line_formats import FORMATS
+from seq2seq.inference.notes import Notes
 from seq2seq.inference.progress import ProgressLine
 from seq2seq.inference.resuming import PartialOutput
-from seq2seq.inference.translator import Candidate, Note, Translator
+from seq2seq.inference.translator import Candidate, Translator
 
 Stream = BinaryIO | IO[bytes]
 
@@ -169,8 +170,7 @@ class LineStream:
         self._print_warning = warn
         self.lines = partial.done if partial else 0
         self.invalid = 0
-        self._failed = set(partial.failed if partial else ())
-        self._split: set[int] = set()
+        self._notes = Notes(self.warn, failed=partial.failed if partial else ())
 
     def run(self, source: Stream, sink: Stream) -> None:
         """Translate until the source ends, and flush after every window.
@@ -190,7 +190,7 @@ class LineStream:
             for window in read_windows(source, first=skip + 1):
                 translated = self._translate(window)
                 if self.partial:
-                    self.partial.remember(self._failed)
+                    self.partial.remember(self._notes.failed)
                 if self.progress:
                     # The output may go to the same terminal
                     self.progress.clear()
@@ -202,6 +202,7 @@ class LineStream:
                 if stream.readline():
                     more = f"has more than {self.lines:,} lines, and the input has {self.lines:,}"
                     raise ValueError(f"{_name(stream)} {more}; it needs one for each")
+            self._notes.report(self.lines, "; --format json has it line by line")
         finally:
             if self.progress:
                 self.progress.clear()
@@ -223,9 +224,13 @@ class LineStream:
         if self.progress:
             beside["progress"] = self.progress.advance
             # Blank lines are not searched
-            self.progress.advance(sum(not line.strip() for line in lines))
+            self.progress.advance(sum(map(is_blank, lines)))
+        self._notes.texts.clear()
         results = self.translator.translate(
-            lines, note=lambda note: self._report(window, note), **self.options, **beside
+            lines,
+            note=lambda note: self._notes.add(note._replace(position=note.position + window.first - 1)),
+            **self.options,
+            **beside,
         )
         self.lines += len(lines)
         forced = self._forced(window.first, lines, [candidates[0] for candidates in results])
@@ -234,6 +239,8 @@ class LineStream:
         details: list[dict[str, Any]] = [{} for _ in lines]
         if self.details:
             details = [{key: line.as_dict()[key] for key in self.details} for line in forced]
+        for number, texts in self._notes.texts.items():
+            details[number - window.first]["warnings"] = list(texts)
         rows = [
             self.format(number, *known) for number, known in enumerate(zip(results, details, strict=True), window.first)
         ]
@@ -242,28 +249,19 @@ class LineStream:
     @property
     def failed(self) -> int:
         """Lines that were not translated and are empty."""
-        return len(self._failed)
-
-    @property
-    def _asked(self) -> bool:
-        """True if more than the translations is asked for."""
-        return bool(self.details) or self.alignments is not None
+        return len(self._notes.failed)
 
     def _forced(self, first: int, lines: Sequence[str], best: Sequence[Candidate]) -> list[ForcedLine]:
         """Return what the model says of its best translations, where that is asked for."""
-        if not self._asked:
+        if not self.details and self.alignments is None:
             return []
-        align = self.alignments is not None or "alignment" in self.details
-        # Of a line that failed there is nothing to say, as of a blank one, nor of parts as if they were one sentence
-        pairs = [
-            (line if math.isfinite(each.score) and number not in self._split else "", each.text)
-            for number, (line, each) in enumerate(zip(lines, best, strict=True), first)
-        ]
 
         def left_out(position: int, reason: str) -> None:
             self.warn(f"line {first + position} has no alignment and no pieces: its translation {reason}")
 
-        return list(force_lines(self.translator, pairs, note=lambda _: None, align=align, left_out=left_out))
+        align = self.alignments is not None or "alignment" in self.details
+        rows = force_candidates(self.translator, lines, [[each] for each in best], align=align, left_out=left_out)
+        return [row[0] for row in rows]
 
     def _beside(self, stream: Stream, window: Window) -> list[str]:
         """Read the lines of another file that belong to a window."""
@@ -287,22 +285,3 @@ class LineStream:
             self.warn(f"line {number} has {line.size:,} bytes; only the first {len(line.data):,} are read")
         # A byte order mark can only begin the file
         return text.removeprefix("\ufeff") if number == 1 else text
-
-    def _report(self, window: Window, note: Note) -> None:
-        number = window.first + note.position
-        # Counted here, reported again in the exit status; parts of a line fail as one
-        if note.error and number in self._failed:
-            return
-        if note.error:
-            self._failed.add(number)
-        if note.parts > 1:
-            self._split.add(number)
-        line = window.raw[note.position]
-        text = str(note)
-        if not note.error and line.size > len(line.data):
-            # Extrapolated from the bytes that were read, hence rounded to thousands
-            whole = round(note.pieces * line.size / len(line.data), -3)
-            text = f"is cut: about {whole:,} pieces, the first {note.kept:,} are translated"
-        if note.parts > 1 and self._asked:
-            text += "; it has no alignment and no pieces"
-        self.warn(f"line {number} {text}")

@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from seq2seq.config.search import SamplingSettings, SearchSettings
+from seq2seq.data.sentences import sentences
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.encoding import Note, whole_characters
+from seq2seq.inference.encoding import source_end, whole_characters
+from seq2seq.inference.notes import Note
+from seq2seq.inference.parts import SourceLine
 from seq2seq.inference.pieces import target_pieces
-from seq2seq.search import Constrained, Drawn, Hypothesis, Selection, Source, Words, length_divisor
+from seq2seq.search import Constrained, Drawn, Hypothesis, Selection, Source, Words, length_divisor, target_limit
 
 
 class Job(NamedTuple):
@@ -67,42 +70,45 @@ class Part(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """Translation of a line: the ids of each part's, and the score of all together."""
+    """Translation of a line: the ids of each part's, the score of all together, and if a limit of length ended one."""
 
     ids: list[list[int]]
     score: float
+    limited: bool = False
 
 
 def make_parts(
-    lines: Sequence[Sequence[Sequence[int]]],
+    lines: Sequence[SourceLine],
     tokenizer: Tokenizer,
     *,
-    sampling: SamplingSettings | None,
-    prefixes: Sequence[str] | None,
-    phrases: Sequence[Sequence[str]] | None,
+    tags: Sequence[int] = (),
+    sampling: SamplingSettings | None = None,
+    prefixes: Sequence[str] | None = None,
+    phrases: Sequence[Sequence[str]] | None = None,
+    whole: Collection[int] = (),
     note: Callable[[Note], None],
 ) -> list[Part]:
     """Return the parts of all lines with what is asked of their translations.
 
     Args:
-        lines: For every line the ids of its parts.
-        note: Called for a line that is not translated: nobody can tell which of its parts should have a phrase, or the
-            vocabulary lacks a character of what is asked.
+        whole: Positions of lines whose prefix or phrases cannot be placed among several parts.
+        note: Called for a line that is not translated: what is asked of it cannot be placed, or the vocabulary lacks a
+            character of it.
     """
     begins = None if prefixes is None else without_end(tokenizer, prefixes)
     parts: list[Part] = []
-    for number, ids in enumerate(lines):
-        sources = [Source(row) for row in ids]
+    for number, line in enumerate(lines):
+        sources = [Source([*tags, *part.pieces, *source_end(tokenizer)]) for part in line.parts]
         begin = begins[number] if begins is not None else []
         wanted = [row for row in without_end(tokenizer, phrases[number]) if row] if phrases is not None else []
-        if wanted and len(sources) > 1:
-            reason = "it is longer than --max-len, and has phrases: split it, or leave them out"
+        if number in whole and len(sources) > 1:
+            reason = "it is translated in parts, among which its prefix or phrases cannot be placed: split it by hand"
         elif any(tokenizer.unk_id in row for row in (begin, *wanted)):
             reason = "its beginning or a phrase has a character that the vocabulary lacks: leave it out"
         else:
             reason = ""
         if sources and reason:
-            note(Note(number, sum(map(len, ids)), 0, reason))
+            note(Note.failed(number, reason))
             continue
         if sources:
             sources[0] = sources[0]._replace(prefix=begin)
@@ -113,6 +119,23 @@ def make_parts(
             sources = [source._replace(seed=seed) for source, seed in zip(sources, seeds, strict=True)]
         parts += [Part(number, source) for source in sources]
     return parts
+
+
+def unplaceable(
+    lines: int, tokenizer: Tokenizer, prefixes: Sequence[str] | None, phrases: Sequence[Sequence[str]] | None, lang: str
+) -> set[int]:
+    """Return the positions of lines with phrases, or with a prefix of several sentences: of which part, is not known.
+
+    Args:
+        lang: The target language.
+    """
+    found = set()
+    if phrases is not None:
+        # A phrase of spaces asks for nothing
+        found |= {i for i in range(lines) if any(without_end(tokenizer, phrases[i]))}
+    if prefixes is not None:
+        found |= {i for i in range(lines) if len(sentences(prefixes[i], lang)) > 1}
+    return found
 
 
 def want_all_to_join(job: Job, parts: Sequence[Part]) -> Job:
@@ -137,20 +160,27 @@ def join_parts(
         For every line its translations, best first.
     """
     by_line: list[list[list[Hypothesis]]] = [[] for _ in range(count)]
+    limits: list[list[int]] = [[] for _ in range(count)]
     for number, part in enumerate(parts):
         own = found.get(number, [])
         by_line[part.line].append(sorted(own, key=lambda each: each.row) if job.draws else own)
-    joined = [[_joined(each, job.settings) for each in zip(*own, strict=False)] for own in by_line]
+        limits[part.line].append(target_limit(part.source, job.settings) if own else 0)
+    joined = [
+        [_joined(each, limit, job.settings) for each in zip(*own, strict=False)]
+        for own, limit in zip(by_line, limits, strict=True)
+    ]
     return [sorted(own, key=lambda each: -each.score) for own in joined]
 
 
-def _joined(parts: Sequence[Hypothesis], settings: SearchSettings) -> Joined:
+def _joined(parts: Sequence[Hypothesis], limits: Sequence[int], settings: SearchSettings) -> Joined:
     score = parts[0].score
     if len(parts) > 1:
         # Each part has an end
         length = sum(len(part.ids) + 1 for part in parts)
         score = sum(part.log_prob for part in parts) / length_divisor(length, settings)
-    return Joined([part.ids for part in parts], score)
+    # The end is the last token that a limit leaves room for, where it alone is allowed
+    limited = any(len(part.ids) + 1 >= limit for part, limit in zip(parts, limits, strict=True))
+    return Joined([part.ids for part in parts], score, limited)
 
 
 def line_seed(seed: int, ids: Sequence[int]) -> int:

@@ -7,9 +7,9 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,15 +18,19 @@ from seq2seq.build import max_positions
 from seq2seq.checkpoint import Loaded, search_settings
 from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.config.values import shown
-from seq2seq.data.languages import target_languages, target_tags
+from seq2seq.data.languages import has_spaces, target_languages, target_tags
+from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.faults import first_line
 from seq2seq.inference.batch_rows import most_rows, search_rows
-from seq2seq.inference.encoding import Note as Note
-from seq2seq.inference.encoding import encode_parts, halves
-from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE, MOST_PARTS
-from seq2seq.inference.mbr import expected_utilities, utility
+from seq2seq.inference.candidates import Candidate as Candidate
+from seq2seq.inference.candidates import agreement, as_text, make_as_many, rank_by_agreement
+from seq2seq.inference.encoding import halves
+from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE, SENTENCES
 from seq2seq.inference.model_files import load_model, locate, runs_on_cpu_alone
+from seq2seq.inference.notes import Note as Note
+from seq2seq.inference.omissions import note_omissions
+from seq2seq.inference.parts import LineCutter
 from seq2seq.inference.pieces import target_ids
 from seq2seq.inference.search_jobs import (
     Job,
@@ -35,8 +39,8 @@ from seq2seq.inference.search_jobs import (
     join_parts,
     make_job,
     make_parts,
+    unplaceable,
     want_all_to_join,
-    without_end,
 )
 from seq2seq.inference.shortlist import Shortlist
 from seq2seq.model import Seq2Seq
@@ -48,13 +52,6 @@ log = logging.getLogger(__name__)
 _GPU = re.compile(r"cuda(?::(0|[1-9][0-9]*))?")  # cuda, cuda:0, cuda:1, ...
 
 
-class Candidate(NamedTuple):
-    """Translation and its length-normalized log-probability (natural logarithm)."""
-
-    text: str
-    score: float
-
-
 class Translator:
     """Translates lists of lines, of any content, with one model.
 
@@ -64,6 +61,7 @@ class Translator:
         settings: Search settings; `max_len` is the model's number of positions.
         max_tokens: Source pieces in a batch, padding counted (default: by device, on a GPU as many as memory holds).
         max_len: Source pieces of a line, its tags and end of sentence counted; a longer one is translated in parts.
+        sentences: How a line is divided into parts, one of SENTENCES, see `LineCutter`.
         tgt_lang: Target language (default: the one that the checkpoint names first).
         tags: Ids before every source, which ask for it.
         shortlist: The pieces that translations may have, by their sources; None for all.
@@ -80,6 +78,7 @@ class Translator:
         device: str | torch.device = "cpu",
         max_tokens: int | None = None,
         max_len: int = LONGEST_SOURCE,
+        sentences: str = "auto",
         tgt_lang: str | None = None,
         tags: Sequence[int] = (),
         shortlist: Shortlist | None = None,
@@ -94,6 +93,8 @@ class Translator:
         self.max_tokens = max_tokens or (GPU_TOKENS if gpu else CPU_TOKENS)
         self.by_memory = gpu and max_tokens is None
         self.max_len = max_len
+        self.sentences = sentences
+        self.statistics = LineStatistics.of_checkpoint(meta)
         self.tgt_lang = tgt_lang or str(meta["tgt_lang"])
         self.tags = list(tags)
         self.shortlist = shortlist
@@ -110,6 +111,7 @@ class Translator:
         trust: Sequence[str] = (),
         max_tokens: int | None = None,
         max_len: int = LONGEST_SOURCE,
+        sentences: str = "auto",
         tgt_lang: str | None = None,
         ensemble: Sequence[str | os.PathLike[str]] = (),
         shortlist: str | os.PathLike[str] | None = None,
@@ -124,6 +126,7 @@ class Translator:
             dtype: Number format of the weights, one of DTYPES (default: float32 on a CPU, bfloat16 on a GPU).
             trust: Packages, besides seq2seq, whose mixers the checkpoint may name.
             max_tokens: Source pieces in a batch, padding counted (default: as above).
+            sentences: How a line is divided into parts: auto, split or keep.
             tgt_lang: Target language, of a checkpoint that has several (default: the one it names first).
             ensemble: Further checkpoints with the same tokenizer, of any mixers, whose probabilities are averaged.
             shortlist: File of `python -m seq2seq.shortlist`, whose pieces alone translations may have.
@@ -152,6 +155,7 @@ class Translator:
             device=device,
             max_tokens=max_tokens,
             max_len=min(max_len, positions or max_len),
+            sentences=sentences,
             tgt_lang=tgt_lang,
             tags=target_tags(loaded.meta, loaded.tokenizer, tgt_lang),
             shortlist=None if shortlist is None else Shortlist.load(shortlist, loaded.tokenizer),
@@ -170,9 +174,12 @@ class Translator:
         suppress: Sequence[str] = (),
         note: Callable[[Note], None] | None = None,
         progress: Callable[[int], None] = lambda done: None,
-        most_parts: int = MOST_PARTS,
+        sentences: str | None = None,
     ) -> list[list[Candidate]]:
         """Translate lines; in float32 a line's text does not depend on the lines beside it.
+
+        A line is translated in parts if the model has seen no such lines (see `LineCutter`), and where it has line
+        breaks; the translations are joined by the white space that stands between the parts.
 
         Args:
             settings: Search settings of this call (default: the translator's).
@@ -182,9 +189,10 @@ class Translator:
             prefixes: What the translation of each line begins with.
             phrases: What the translation of each line has somewhere.
             suppress: Pieces of the target's vocabulary that no translation has.
-            note: Called for every line that is split, cut or fails (default: log a warning).
+            note: Called for every line that is cut or fails, or of which something may be missing (default: log a
+                warning).
             progress: Called with the number of lines that are done since the last call.
-            most_parts: Parts that a long line is split into; with 1 it is cut.
+            sentences: How lines are divided into parts, one of SENTENCES (default: the translator's).
 
         Returns:
             For every line exactly `n_best` candidates, best first; those of a blank line are empty with the score 0,
@@ -198,24 +206,35 @@ class Translator:
         failed: set[int] = set()
         note = _and_keep_failures(note or (lambda n: log.warning("line %d %s", n.position + 1, n)), failed)
         constrained = phrases is not None
-        score = _agreement(mbr, self.meta, self.tgt_lang) if mbr else None
+        score = agreement(mbr, self.meta, self.tgt_lang) if mbr else None
         job = make_job(settings, tokenizer=self.tokenizer, sampling=sampling, mbr=mbr, constrained=constrained)
         job = job._replace(suppress=target_ids(self.tokenizer, suppress))
+        whole = unplaceable(len(lines), self.tokenizer, prefixes, phrases, self.tgt_lang)
         # Tokenize all, search in order of length, and write each result to its line's place
-        room = {"max_len": self.max_len, "tags": self.tags, "most": most_parts}
-        ids = encode_parts(self.tokenizer, lines, **room, note=_but_of_phrases(self.tokenizer, note, phrases))
-        parts = make_parts(ids, self.tokenizer, sampling=sampling, prefixes=prefixes, phrases=phrases, note=note)
+        cut = self._cutter(sentences or self.sentences, note)(lines, whole)
+        asked: dict[str, Any] = {"sampling": sampling, "prefixes": prefixes, "phrases": phrases, "whole": whole}
+        parts = make_parts(cut, self.tokenizer, tags=self.tags, **asked, note=note)
         job = want_all_to_join(job, parts)
         # Longest first: what is searched together has similar lengths, and what enters is no longer than what leaves
         rows = sorted(range(len(parts)), key=lambda i: -len(parts[i].source.ids))
         found: dict[int, list[Hypothesis]] = {}
         _search_parts(self, found, parts, rows, job, note, _by_line(parts, progress))
-        results = _as_text(self.tokenizer, join_parts(parts, found, len(lines), job))
+        joined = join_parts(parts, found, len(lines), job)
+        note_omissions(self, cut, [row[0] if row else None for row in joined], note)
+        results = as_text(self.tokenizer, joined, cut, spaces=has_spaces(self.tgt_lang))
         for line, candidates in enumerate(results):
             if score and candidates:
-                _rank_by_agreement(candidates, score)
-            _make_as_many(candidates, settings.n_best, blank=not ids[line] and line not in failed)
+                rank_by_agreement(candidates, score)
+            blank = not cut[line].parts and line not in failed
+            make_as_many(candidates, settings.n_best, Candidate(cut[line].end, 0.0) if blank else None)
         return results
+
+    def _cutter(self, mode: str, note: Callable[[Note], None]) -> LineCutter:
+        """Return what divides lines into parts, by `mode` of SENTENCES."""
+        if mode not in SENTENCES:
+            raise ValueError(f"unknown division into sentences '{mode}': choose {', '.join(SENTENCES)}")
+        known: dict[str, Any] = {"language": str(self.meta["src_lang"]), "statistics": self.statistics}
+        return LineCutter(self.tokenizer, **known, mode=mode, max_len=self.max_len, tags=self.tags, note=note)
 
     def texts(self, lines: Sequence[str], *, note: Callable[[Note], None] | None = None) -> list[str]:
         """Return the best translation of every line."""
@@ -238,7 +257,7 @@ class Translator:
                 for rows, mask in zip(src.split(size), src_mask.split(size), strict=True)
                 for beams in search(self.model, rows, mask, settings=self.settings, **how)
             ]
-        return _as_text(self.tokenizer, hypotheses)
+        return as_text(self.tokenizer, hypotheses)
 
     @property
     def dtype(self) -> str:
@@ -283,35 +302,15 @@ def _by_line(parts: Sequence[Part], progress: Callable[[int], None]) -> Callable
     return done
 
 
-def _but_of_phrases(
-    tokenizer: Tokenizer, note: Callable[[Note], None], phrases: Sequence[Sequence[str]] | None
-) -> Callable[[Note], None]:
-    """Leave out that a line is split where it has phrases: `make_parts` refuses it."""
-
-    def passed_on(told: Note) -> None:
-        if not (told.parts > 1 and phrases and any(without_end(tokenizer, phrases[told.position]))):
-            note(told)
-
-    return passed_on
-
-
 def _and_keep_failures(note: Callable[[Note], None], failed: set[int]) -> Callable[[Note], None]:
     """Add the lines that fail to `failed`, and pass all notes on."""
 
     def passed_on(told: Note) -> None:
-        if told.error:
+        if told.kind == "failed":
             failed.add(told.position)
         note(told)
 
     return passed_on
-
-
-def _join(texts: Iterable[str]) -> str:
-    """Join the translations of parts by spaces, but after marks of languages that have none."""
-    joined = ""
-    for text in filter(None, texts):
-        joined += text if not joined or joined.endswith(("。", "！", "？", "，", "；", "：", "、")) else f" {text}"
-    return joined
 
 
 def _search_parts(
@@ -350,7 +349,7 @@ def _search_parts(
     left = [i for i in rows if i not in found]
     if len(left) == 1:
         part = parts[left[0]]
-        note(Note(part.line, len(part.source.ids) - 1, 0, reason))
+        note(Note.failed(part.line, reason))
         done(part.line)
     # Out of memory, or one bad line among good ones: smaller batches settle both
     for half in halves(left) if len(left) > 1 else ():
@@ -363,29 +362,6 @@ def _fewest_positions(members: Sequence[Loaded], trust: Sequence[str]) -> int | 
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _agreement(metric: str, meta: Mapping[str, Any], lang: str) -> Callable[[str, str], float]:
-    """Return the utility of a checkpoint's translations into `lang`."""
-    # Imports sacreBLEU, which takes a while
-    from seq2seq.evaluation.metrics import tokenize_of
-
-    return utility(metric, tokenize_of(meta, lang))
-
-
-def _rank_by_agreement(candidates: list[Candidate], score: Callable[[str, str], float]) -> None:
-    """Sort candidates by their expected utility, in place, each text once."""
-    means = expected_utilities([candidate.text for candidate in candidates], score)
-    best = {candidate.text: mean for candidate, mean in zip(candidates, means, strict=True)}
-    candidates[:] = [Candidate(text, mean) for text, mean in sorted(best.items(), key=lambda each: -each[1])]
-
-
-def _make_as_many(candidates: list[Candidate], n_best: int, *, blank: bool) -> None:
-    """Fill up or cut, in place: exactly n_best for each line, so that N lines in give n_best * N lines out."""
-    # The translation of a blank line is certain; lines that failed and short beams have none
-    score = 0.0 if blank else float("-inf")
-    candidates += [Candidate("", score)] * (n_best - len(candidates))
-    del candidates[n_best:]
-
-
 def _require_same_task(member: Loaded, path: Path, first: Loaded, first_path: Path) -> None:
     """Check that a model has vocabulary and languages of the first of its ensemble; ValueError if it does not."""
     if member.tokenizer.fingerprint != first.tokenizer.fingerprint:
@@ -393,15 +369,6 @@ def _require_same_task(member: Loaded, path: Path, first: Loaded, first_path: Pa
     own, wanted = (f"{each.meta['src_lang']} to {', '.join(target_languages(each.meta))}" for each in (member, first))
     if own != wanted:
         raise ValueError(f"{path} translates {own}, and {first_path} {wanted}: an ensemble needs one direction")
-
-
-def _as_text(tokenizer: Tokenizer, translations: list[list[Joined]]) -> list[list[Candidate]]:
-    """Turn the translations of each line into text; those of parts are set apart by spaces."""
-    # One call for all of them: the tokenizer's overhead is per call
-    texts = iter(tokenizer.decode([ids for row in translations for each in row for ids in each.ids]))
-    return [
-        [Candidate(_join([next(texts) for _ in each.ids]), float(each.score)) for each in row] for row in translations
-    ]
 
 
 def choose_device(name: str) -> str:

@@ -29,6 +29,7 @@ from seq2seq.search.rows import Selection as Selection
 from seq2seq.search.running import SHARE, Plan, Running
 from seq2seq.search.running import Shortlist as Shortlist
 from seq2seq.search.running import Source as Source
+from seq2seq.search.running import target_limit as target_limit
 from seq2seq.search.selection import BestFirst, Diverse
 from seq2seq.search.selection import Drawn as Drawn
 from seq2seq.search.words import Words as Words

@@ -148,7 +148,7 @@ def few_positions(tmp_path) -> Path:
 
 
 def test_nothing_is_said_of_a_translation_of_too_many_pieces(folder, few_positions, capsys):
-    """Of a line that was split, and of a translation that the tokenizer cuts into more pieces than the search had."""
+    """Of a line with such a part, and of a translation that the tokenizer cuts into more pieces than the search had."""
     lines = ["der Hund", "und " * 40, "du", ""]
     (folder / "in.de").write_text("\n".join(lines) + "\n")
     common = ["--input", "in.de", "--max-len-extra", "20"]

@@ -27,7 +27,8 @@ from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.data.token_cache import Encoder, read_ids, write_ids
 from seq2seq.inference import translator
-from seq2seq.inference.encoding import Note, encode_lines
+from seq2seq.inference.encoding import encode_lines
+from seq2seq.inference.notes import Note
 from seq2seq.training import run
 from seq2seq.training.datamodule import TranslationDataModule
 from seq2seq.training.plan import make_plan
@@ -465,7 +466,7 @@ def test_from_training_to_translation_by_language(folder, tmp_path, monkeypatch,
     cut = encode_lines(model.tokenizer, ["der Hund und die Katze"], max_len=5, tags=model.tags, note=notes.append)
     assert len(cut[0]) == 5
     assert cut[0][:1] == model.tags
-    assert [(each.position, each.kept) for each in notes] == [(0, 3)]
+    assert [(each.position, each.kind) for each in notes] == [(0, "cut")]
 
 
 def test_one_language_is_not_asked_for_another(folder, tmp_path, monkeypatch, capfd):

@@ -61,7 +61,7 @@ def test_one_sentence_stays_whole(text: str) -> None:
 @pytest.mark.parametrize("cut", [sentences, lambda text, language: cut_by_marks(language, text)])
 def test_nothing_is_lost(cut) -> None:
     """Whatever the text: joined again, the sentences are the text."""
-    alphabet = [*"aBßé漢。！.!? \u00a03\"“»)\n👍۔", "  "]
+    alphabet = [*'aBßé漢。！.!? \u00a03"“»)\n👍۔', "  "]
     for _ in range(300):
         text = "".join(random.choices(alphabet, k=random.randrange(40)))
         assert "".join(cut(text, random.choice(["de", "en", "zh", "ar"]))) == text

@@ -9,8 +9,10 @@ import pytest
 import tiny
 
 from seq2seq.config.search import SamplingSettings, SearchSettings
-from seq2seq.inference import encoding
-from seq2seq.inference.encoding import Note, encode_parts, split
+from seq2seq.data.line_statistics import LineStatistics
+from seq2seq.inference import parts as parts_module
+from seq2seq.inference.notes import Note
+from seq2seq.inference.parts import LineCutter, SourceLine, SourcePart, split
 from seq2seq.inference.search_jobs import Job, Part, join_parts, make_parts
 from seq2seq.inference.translator import Translator
 from seq2seq.search import Drawn, Hypothesis, Source
@@ -30,9 +32,7 @@ class Pieces:
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        # After the last sentence that ends in the second half, with its closing quote
-        ("▁a ▁b . ▁c ▁d ! » ▁e ▁f ▁g", ["▁a ▁b . ▁c ▁d ! »", "▁e ▁f ▁g"]),
-        # A point inside a number or a name ends none; a comma is the next best
+        # A point inside a number or a name ends no clause
         ("▁a ▁b ▁3 . 5 , ▁d ▁e ▁f ▁g", ["▁a ▁b ▁3 . 5 ,", "▁d ▁e ▁f ▁g"]),
         # Before a word
         ("▁a ▁b ▁c ▁d ▁e ▁f on g h i", ["▁a ▁b ▁c ▁d ▁e", "▁f on g h i"]),
@@ -51,31 +51,47 @@ def test_boundaries(text, parts):
     assert [" ".join(pieces[i] for i in part) for part in found] == parts
 
 
-def test_nothing_is_lost_and_no_part_is_too_long():
+def cutter(max_len: int, note, mode: str = "keep", tags: tuple[int, ...] = ()) -> LineCutter:
+    return LineCutter(
+        tiny.tokenizer(),
+        language="de",
+        statistics=LineStatistics(),
+        mode=mode,
+        max_len=max_len,
+        tags=tags,
+        note=note,
+    )
+
+
+@pytest.mark.parametrize("mode", ["keep", "auto", "split"])
+def test_nothing_is_lost_and_no_part_is_too_long(mode, monkeypatch):
+    """Whatever the text and the way to cut it, the parts have all its characters but white space."""
+    monkeypatch.setattr(parts_module, "MOST_PARTS", 10**6)
     tokenizer = tiny.tokenizer()
-    for _ in range(30):
+    for _ in range(15):
         words = random.choices([*tiny.GERMAN, ".", "?", ",", "é", "漢", "x" * 20], k=random.randrange(1, 120))
         text = "".join(word + random.choice(["", " ", ". "]) for word in words)
-        (whole,) = encode_parts(tokenizer, [text], max_len=10**6, tags=[5], note=lambda note: None)
         longest = random.randrange(3, 40)
         notes: list[Note] = []
-        (parts,) = encode_parts(tokenizer, [text], max_len=longest, tags=[5], note=notes.append, most=10**6)
-        assert all(len(part) <= longest for part in parts)
-        assert all(part[0] == 5 and part[-1] == tokenizer.eos_id for part in parts)
-        given = [number for part in whole for number in part[1:-1]]
-        assert [number for part in parts for number in part[1:-1]] == given
-        assert bool(notes) == (len(parts) > 1)
-        assert all(note.parts == len(parts) and note.pieces == note.kept == len(given) for note in notes)
+        (line,) = cutter(longest, notes.append, mode, tags=(5,))([text])
+        # With the tag and the end
+        assert all(len(part.pieces) + 2 <= longest for part in line.parts)
+        (whole,) = tokenizer.encode_src([text])
+        rows = [[number for part in line.parts for number in part.pieces], whole[:-1]]
+        given, wanted = ("".join(map(tokenizer.src.id_to_piece, row)).replace("▁", "") for row in rows)
+        assert given == wanted
+        if mode == "keep":
+            assert bool(notes) == (len(line.parts) > 1)
 
 
 def test_a_line_that_is_no_text_is_cut_with_a_note(monkeypatch):
     notes: list[Note] = []
-    (parts,) = encode_parts(tiny.tokenizer(), ["und " * 500], max_len=4, tags=[], note=notes.append, most=7)
-    assert len(parts) == 7
-    (note,) = notes
-    assert (note.kept, note.parts) == (sum(len(part) - 1 for part in parts), 7)
-    assert str(note) == f"is cut: {note.pieces:,} pieces, the first {note.kept:,} are translated"
-    assert encoding.MOST_PARTS == 64
+    monkeypatch.setattr(parts_module, "MOST_PARTS", 7)
+    (line,) = cutter(4, notes.append)(["und " * 500])
+    assert len(line.parts) == 7
+    kept = sum(len(part.pieces) for part in line.parts)
+    assert [note.kind for note in notes] == ["split", "cut"]
+    assert str(notes[1]) == f"is cut: 2,000 pieces, the first {kept:,} are translated"
 
 
 @pytest.fixture(scope="module")
@@ -87,21 +103,31 @@ def translator(tmp_path_factory) -> Translator:
 
 def test_the_translation_is_that_of_the_parts(translator):
     """The twin: every part as a line of its own, texts joined by spaces, log-probabilities and lengths added."""
-    sentences = ["der Hund geht schnell.", "die Katze und ich.", "du nicht!"]
-    assert len(translator.tokenizer.encode_src([" ".join(sentences)])[0]) > 24
+    sentences = ["Der Hund geht.", "Die Katze und ich.", "Du nicht!"]
     notes: list[Note] = []
     (whole, short) = translator.translate([" ".join(sentences), "der Hund"], note=notes.append)
-    assert [(note.position, note.error) for note in notes] == [(0, "")]
-    assert str(notes[0]) == f"is split: {notes[0].pieces} pieces, translated in {notes[0].parts} parts"
-    ids = encode_parts(translator.tokenizer, [" ".join(sentences)], max_len=24, tags=[], note=print)[0]
-    texts = [translator.tokenizer.src.decode(part[:-1]) for part in ids]
-    alone = translator.translate(texts)
+    alone = translator.translate(sentences, note=notes.append)
     ranked = [" ".join(row[rank].text for row in alone) for rank in range(2)]
     assert sorted(candidate.text for candidate in whole) == sorted(ranked)
     assert whole[0].score >= whole[1].score
+    assert [text for text, _ in whole[0].parts] == sentences
+    assert {note.kind for note in notes} <= {"limit"}
     (alone,) = translator.translate(["der Hund"])
     assert [each.text for each in short] == [each.text for each in alone]
     assert [each.score for each in short] == pytest.approx([each.score for each in alone], abs=1e-5)
+
+
+def test_a_line_that_is_kept_is_split_only_for_its_length(translator):
+    """After a sentence, if there is one."""
+    sentences = ["Der Hund geht schnell.", "Die Katze und ich."]
+    notes: list[Note] = []
+    (row,) = translator.translate([" ".join(sentences)], sentences="keep", note=notes.append)
+    pieces = len(translator.tokenizer.encode_src([" ".join(sentences)])[0]) - 1
+    assert pieces > 23
+    assert [text for text, _ in row[0].parts] == sentences
+    assert [str(note) for note in notes if note.kind == "split"] == [
+        f"is split: {pieces} pieces, translated in 2 parts"
+    ]
 
 
 def test_the_score_is_that_of_all_parts_together():
@@ -113,9 +139,9 @@ def test_the_score_is_that_of_all_parts_together():
         2: [Hypothesis([5], 0.0, -4.0)],
     }
     one, two, failed, blank = join_parts(parts, found, 4, Job(settings, None))
-    assert one == [([[7]], -3.0)]
+    assert one == [([[7]], -3.0, False)]
     # -1 - 4, over the square root of 3 + 2 tokens
-    assert two == [([[8, 9], [5]], pytest.approx(-(5**0.5)))]
+    assert two == [([[8, 9], [5]], pytest.approx(-(5**0.5)), False)]
     assert failed == blank == []
 
 
@@ -127,15 +153,15 @@ def test_what_is_joined_is_sorted_again():
         1: [Hypothesis([8], -10.0, -20.0, row=1), Hypothesis([5], -15.0, -30.0, row=0)],
     }
     (by_rank,) = join_parts(parts, found, 1, Job(SearchSettings(), None))
-    assert by_rank == [([[7], [8]], -5.5), ([[6] * 9, [5]], pytest.approx(-46 / 12))][::-1]
+    assert by_rank == [([[7], [8]], -5.5, False), ([[6] * 9, [5]], pytest.approx(-46 / 12), False)][::-1]
     swapped = {**found, 1: [each._replace(row=1 - each.row) for each in found[1]]}
     (drawn,) = join_parts(parts, swapped, 1, Job(SearchSettings(), Drawn(3)))
-    assert drawn == [([[6] * 9, [8]], -3.0), ([[7], [5]], -8.0)]
+    assert drawn == [([[6] * 9, [8]], -3.0, False), ([[7], [5]], -8.0, False)]
 
 
 def test_samples_of_a_long_line_are_samples_of_its_parts(translator):
     """The n best of all that were drawn, whatever n is; equal parts differ."""
-    line = "der Hund geht schnell. die Katze und ich. du nicht! " * 2
+    line = "Der Hund geht. Die Katze und ich. Du nicht! " * 2
     how = SearchSettings(beam_size=5, n_best=5, max_len_ratio=1, max_len_extra=3)
     sampling = SamplingSettings(seed=3)
     every, two = (
@@ -144,13 +170,13 @@ def test_samples_of_a_long_line_are_samples_of_its_parts(translator):
     )
     assert two == every[:2]
     assert [each.score for each in every] == sorted((each.score for each in every), reverse=True)
-    given = {"sampling": sampling, "prefixes": None, "phrases": None, "note": print}
-    first, second = make_parts([[[4, 3], [4, 3]]], translator.tokenizer, **given)
+    equal = SourceLine([SourcePart([4], ""), SourcePart([4], "")])
+    first, second = make_parts([equal], translator.tokenizer, sampling=sampling, note=print)
     assert first.source.seed != second.source.seed
 
 
 def test_samples_prefixes_and_phrases_of_a_long_line(translator):
-    line = "der Hund geht schnell. die Katze und ich. du nicht! " * 2
+    line = "Der Hund geht. Die Katze und ich. Du nicht! " * 2
     drawn = [translator.translate([line], sampling=SamplingSettings(seed=3), note=lambda note: None) for _ in range(2)]
     assert drawn[0] == drawn[1]
     (begun,) = translator.translate([line], prefixes=["the cat"], note=lambda note: None)
@@ -158,9 +184,7 @@ def test_samples_prefixes_and_phrases_of_a_long_line(translator):
     notes: list[Note] = []
     (refused,) = translator.translate([line], phrases=[["cat"]], note=notes.append)
     assert refused[0].text == ""
-    assert notes[-1].error == "it is longer than --max-len, and has phrases: split it, or leave them out"
-    assert len(notes) == 1
-    # A phrase of spaces asks for nothing: the line is split, and the note of it not held back
+    assert [note.reason[:27] for note in notes if note.kind == "failed"] == ["it is translated in parts, "]
+    # A phrase of spaces asks for nothing: the line is split
     (row,) = translator.translate([line], phrases=[[" ", ""]], note=notes.append)
-    assert row[0].text
-    assert (len(notes), notes[-1].error, notes[-1].parts > 1) == (2, "", True)
+    assert len(row[0].parts) == 6

@@ -512,11 +512,10 @@ def test_a_translation_of_too_many_pieces_has_a_warning_and_no_alignment(tmp_pat
     for one in short:
         pieces = len(translator.tokenizer.encode_tgt([one["text"]])[0])
         reason = f"a translation has no alignment: it has {pieces} pieces; the model has 16 positions"
-        assert one.get("warning") == (reason if pieces > 16 else None)
+        assert (reason in one.get("warning", "")) == (pieces > 16)
         assert ("alignment" in one["candidates"][0]) == (pieces <= 16)
     assert any("warning" in one for one in short)
-    assert split["warning"].startswith("the text is split: ")
-    assert "alignment" not in split["candidates"][0]
+    assert "the text is split: " in split["warning"]
 
 
 json_values = st.recursive(

@@ -49,6 +49,7 @@ class Options(NamedTuple):
         suppress: Pieces that no translation has.
         constrained: There are phrases that translations must have.
         alignment: Align the words of each candidate.
+        sentences: How texts are divided into parts; None for the service's way.
     """
 
     settings: SearchSettings
@@ -58,6 +59,7 @@ class Options(NamedTuple):
     suppress: tuple[str, ...] = ()
     constrained: bool = False
     alignment: bool = False
+    sentences: str | None = None
 
 
 class Text(NamedTuple):

@@ -44,7 +44,10 @@ class TranslateRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
-    text: str | list[str] = Field(description="one text or several; each is translated as one line")
+    text: str | list[str] = Field(description="one text or several, of any number of sentences and lines each")
+    sentences: Literal["auto", "split", "keep"] | None = Field(
+        None, description="how a text is divided into sentences (default: the service's)"
+    )
     tgt_lang: str | None = Field(None, description="target language, of a checkpoint that has several")
     alignment: bool = Field(False, description="align the words of each candidate with those of the text")
     n_best: int | None = _field(SearchSettings, "n_best", limited=True)
@@ -231,7 +234,14 @@ def chosen_options(
     except ValueError as error:
         raise RefusedError(422, str(error)) from None
     return Options(
-        settings, language, sampling, request.mbr, tuple(request.suppress), constrained, alignment=request.alignment
+        settings,
+        language,
+        sampling,
+        request.mbr,
+        tuple(request.suppress),
+        constrained,
+        alignment=request.alignment,
+        sentences=request.sentences,
     )
 
 

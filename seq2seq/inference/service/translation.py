@@ -54,10 +54,10 @@ class BatchTranslator:
 
     def __call__(self, texts: Sequence[Text], options: Options) -> list[Result]:
         """Translate texts; what `Translator.translate` notes about one stands in its result."""
-        notes: dict[int, Note] = {}
+        notes: dict[int, list[Note]] = {}
 
         def keep(note: Note) -> None:
-            notes[note.position] = note
+            notes.setdefault(note.position, []).append(note)
 
         translator = self._by_language[options.tgt_lang]
         lines = [each.text for each in texts]
@@ -69,20 +69,20 @@ class BatchTranslator:
             prefixes=[each.prefix for each in texts] if any(each.prefix for each in texts) else None,
             phrases=[each.phrases for each in texts] if options.constrained else None,
             suppress=options.suppress,
+            sentences=options.sentences,
             note=keep,
         )
         aligned: Sequence[Sequence[Alignment | None]] = [()] * len(lines)
         unaligned: dict[int, str] = {}
         if options.alignment:
-            # Parts of a long text are not a sentence that could be aligned as one
-            whole = ["" if i in notes and notes[i].parts > 1 else line for i, line in enumerate(lines)]
-            aligned = self.align_words(translator, whole, candidates, unaligned.__setitem__)
-        return [
-            Result([], error=notes[i].error)
-            if i in notes and notes[i].error
-            else Result(row, warning=_warning(notes.get(i), unaligned.get(i)), alignments=words)
-            for i, (row, words) in enumerate(zip(candidates, aligned, strict=True))
-        ]
+            aligned = self.align_words(translator, lines, candidates, unaligned.__setitem__)
+        results = []
+        for i, (row, words) in enumerate(zip(candidates, aligned, strict=True)):
+            own = notes.get(i, [])
+            failed = next((note.reason for note in own if note.kind == "failed"), "")
+            warning = _warning(own, unaligned.get(i))
+            results.append(Result([], error=failed) if failed else Result(row, warning=warning, alignments=words))
+        return results
 
     @staticmethod
     def align_words(
@@ -97,24 +97,15 @@ class BatchTranslator:
             left_out: Called with the number of a line one of whose candidates cannot be aligned, and the reason.
         """
         # Imports torch, which the translator has loaded
-        from seq2seq.inference.forced_text import force_lines
+        from seq2seq.inference.forced_text import force_candidates
 
-        pairs = [(line, candidate.text) for line, row in zip(lines, candidates, strict=True) for candidate in row]
-        # What was cut is known from the translation
-        line_of = [number for number, row in enumerate(candidates) for _ in row]
-        found = force_lines(
-            translator,
-            pairs,
-            note=lambda _: None,
-            align=True,
-            left_out=lambda number, reason: left_out(line_of[number], reason),
-        )
-        return [[next(found).words for _ in row] for row in candidates]
+        found = force_candidates(translator, lines, candidates, align=True, left_out=left_out)
+        return [[each.words for each in row] for row in found]
 
 
-def _warning(note: Note | None, unaligned: str | None) -> str:
-    """Return the warning about a text, of which a part is cut, or a translation has no alignment for a reason."""
-    parts = [] if note is None else [f"the text {note}"]
+def _warning(notes: Sequence[Note], unaligned: str | None) -> str:
+    """Return the warning about a text that is not translated as it is, or a translation that has no alignment."""
+    parts = [f"the text {note}" for note in notes]
     if unaligned is not None:
         parts.append(f"a translation has no alignment: it {unaligned}")
     return "; ".join(parts)

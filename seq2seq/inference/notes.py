@@ -1,0 +1,90 @@
+"""Notes about lines that are not translated as they are, or of whose content something may be missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+# Kinds of notes that are reported once, with the number of lines, and what these lines have.
+COUNTED = {
+    "beyond": "more sentences or pieces than 99% of the training lines (sentences=auto translates them in parts)",
+    "long": "a sentence of more pieces than any training line",
+    "limit": "a translation that the limit of its length ended (max_len_ratio, max_len_extra)",
+    "unread": "a part that no word of the translation reads",
+    "whole": "several sentences that are translated as one, since their prefix or phrases cannot be placed",
+}
+
+
+class Note(NamedTuple):
+    """Note about one line.
+
+    Attributes:
+        position: Of the line, from 0.
+        kind: One of COUNTED, "failed", "cut", or "split".
+        text: Says it of the line, as in "is cut: ...".
+        reason: Why a line failed.
+    """
+
+    position: int
+    kind: str
+    text: str
+    reason: str = ""
+
+    @classmethod
+    def failed(cls, position: int, reason: str) -> Note:
+        """Return the note about a line that has no translation."""
+        return cls(position, "failed", f"was not translated and is empty ({reason})", reason)
+
+    @classmethod
+    def cut(cls, position: int, pieces: int, kept: int) -> Note:
+        """Return the note about a line of which only the first pieces are translated."""
+        return cls(position, "cut", f"is cut: {pieces:,} pieces, the first {kept:,} are translated")
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Notes:
+    """Collects the notes of many lines: reports what concerns one line at once, and all others in a line for each kind.
+
+    Args:
+        warn: Called with one line of text.
+        what: What a line is called.
+        failed: Numbers of lines that failed before.
+
+    Attributes:
+        failed: Numbers, from 1, of lines that were not translated.
+        counted: Numbers of lines by the kind of their notes.
+        texts: What is noted of each line that did not fail, by its number.
+    """
+
+    def __init__(self, warn: Callable[[str], None], *, what: str = "line", failed: Iterable[int] = ()) -> None:
+        self.warn = warn
+        self.what = what
+        self.failed = set(failed)
+        self.counted: dict[str, list[int]] = {}
+        self.texts: dict[int, list[str]] = {}
+
+    def add(self, note: Note) -> None:
+        """Collect a note."""
+        number = note.position + 1
+        if note.kind == "failed":
+            # Parts of a line fail as one
+            if number in self.failed:
+                return
+            self.failed.add(number)
+        else:
+            self.texts.setdefault(number, []).append(str(note))
+        if note.kind in COUNTED:
+            self.counted.setdefault(note.kind, []).append(number)
+        else:
+            self.warn(f"{self.what} {number} {note}")
+
+    def report(self, total: int, more: str = "") -> None:
+        """Report the notes that are counted, of so many lines."""
+        for kind, numbers in self.counted.items():
+            different = sorted(set(numbers))
+            listed = ", ".join(map(str, different[:8])) + (", ..." if len(different) > 8 else "")
+            verb, plural = ("has", "") if len(different) == 1 else ("have", "s")
+            shown = f"{self.what}{plural} {listed}"
+            self.warn(f"{len(different):,} of {total:,} {self.what}s {verb} {COUNTED[kind]}: {shown}{more}")

@@ -1,0 +1,115 @@
+"""Find what translations may have left out: parts of the source that nothing reads, and translations without room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from seq2seq.data.sentences import sentences
+from seq2seq.inference.forced import force
+from seq2seq.inference.notes import Note
+from seq2seq.inference.parts import SourceLine, SourcePart
+from seq2seq.inference.pieces import source_pieces
+from seq2seq.inference.search_jobs import Joined
+
+if TYPE_CHECKING:
+    from seq2seq.inference.translator import Translator
+
+# A clause of fewer pieces may be a name or an exclamation that another word stands for.
+_LEAST_PIECES = 4
+_ENDS = tuple(".!?…;:,。！？；：，、؟۔।")
+
+
+class _Doubt(NamedTuple):
+    """Part of a line, and its translation, which may lack something."""
+
+    line: int
+    part: SourcePart
+    ids: list[int]
+
+
+def note_omissions(
+    translator: Translator, lines: Sequence[SourceLine], best: Sequence[Joined | None], note: Callable[[Note], None]
+) -> None:
+    """Note the lines whose best translation may lack something, each with what it is.
+
+    A limit of length has ended a translation; a sentence is longer than any training line; or no word of a translation
+    that is shorter than it should be reads a part of the source, by the weights of attention.
+    """
+    longest = translator.statistics.longest
+    doubts: list[_Doubt] = []
+    for number, (line, found) in enumerate(zip(lines, best, strict=True)):
+        if found is None or translator.tokenizer.patches:
+            continue
+        if found.limited:
+            ended = "has a translation that the limit of its length ended (max_len_ratio, max_len_extra)"
+            note(Note(number, "limit", ended))
+        most = max(len(part.pieces) for part in line.parts)
+        if longest and most > longest:
+            note(Note(number, "long", f"has a sentence of {most:,} pieces, and the longest training line {longest:,}"))
+        doubts += [
+            _Doubt(number, part, ids)
+            for part, ids in zip(line.parts, found.ids, strict=True)
+            if _is_doubtful(translator, part, ids)
+        ]
+    if not translator.can_force:
+        return
+    unread: dict[int, list[str]] = {}
+    for doubt, clauses in _unread(translator, doubts):
+        unread.setdefault(doubt.line, []).extend(clauses)
+    for number, clauses in unread.items():
+        if clauses:
+            listed = ", ".join(f"'{clause}'" for clause in clauses)
+            note(Note(number, "unread", f"has a part that no word of the translation reads: {listed}"))
+
+
+def _is_doubtful(translator: Translator, part: SourcePart, ids: Sequence[int]) -> bool:
+    """Return True for a translation of several sentences, of an unusual length, or shorter than 99% are in training."""
+    known = translator.statistics
+    if len(ids) < known.least_ratio * len(part.pieces) or len(part.pieces) > (known.most_pieces or len(part.pieces)):
+        return True
+    return len(sentences(part.text, str(translator.meta["src_lang"]))) > known.sentences
+
+
+def _unread(translator: Translator, doubts: list[_Doubt]) -> Iterator[tuple[_Doubt, list[str]]]:
+    """Yield each part with its clauses that no piece of its translation reads."""
+    doubts = sorted(doubts, key=lambda doubt: len(doubt.part.pieces))
+    eos = translator.tokenizer.eos_id
+    while doubts:
+        # The longest is the last of a batch
+        width = max(len(doubts[-1].part.pieces), *(len(doubt.ids) for doubt in doubts)) + len(translator.tags) + 1
+        size = max(1, translator.max_tokens // width)
+        batch, doubts = doubts[-size:], doubts[:-size]
+        pairs = [([*translator.tags, *each.part.pieces, eos], [*each.ids, eos]) for each in batch]
+        device = torch.device(translator.device)
+        forced = force(translator.model, pairs, special=translator.special, device=device, align=True)
+        for doubt, each in zip(batch, forced, strict=True):
+            assert each.weights is not None
+            pieces = source_pieces(translator.tokenizer, doubt.part.pieces)
+            weights = each.weights[:-1, len(translator.tags) : -1]
+            spans = unread_clauses(weights, pieces)
+            decode = translator.tokenizer.src.decode
+            yield doubt, [decode(doubt.part.pieces[start:end]) for start, end in spans]
+
+
+def unread_clauses(weights: Tensor, pieces: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the clauses of a source that no piece of its translation reads, as ranges of pieces.
+
+    Args:
+        weights: How much each piece of the source counts for each of the translation's, (T, S).
+        pieces: The source's, of which a mark of punctuation ends a clause.
+    """
+    read = set(weights.argmax(1).tolist()) if weights.numel() else set()
+    return [(start, end) for start, end in _clauses(pieces) if read.isdisjoint(range(start, end))]
+
+
+def _clauses(pieces: Sequence[str]) -> Iterator[tuple[int, int]]:
+    start = 0
+    for end, piece in enumerate(pieces, 1):
+        if piece.endswith(_ENDS) or end == len(pieces):
+            if sum(any(map(str.isalnum, each)) for each in pieces[start:end]) >= _LEAST_PIECES:
+                yield start, end
+            start = end
