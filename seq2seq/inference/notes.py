@@ -10,7 +10,7 @@ COUNTED = {
     "beyond": "more sentences or pieces than 99% of the training lines (sentences=auto translates them in parts)",
     "long": "a sentence of more pieces than any training line",
     "limit": "a translation that the limit of its length ended (max_len_ratio, max_len_extra)",
-    "unread": "a part that no word of the translation reads",
+    "unread": "a part that hardly any word of the translation reads",
     "whole": "several sentences that are translated as one, since their prefix or phrases cannot be placed",
 }
 

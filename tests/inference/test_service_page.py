@@ -304,3 +304,16 @@ CONTRAST = """
   return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
 }
 """
+
+
+def test_blank_lines_stay_and_what_may_be_missing_is_marked(visit, pictures):
+    page = visit()
+    translate(page, "abc\n\nlong\n")
+    # Three rows and the end of the text, of which two are chosen
+    assert [row.strip() for row in page.locator("#best li").all_inner_texts()] == ["cba/0/5/", "", "gnol/0/5/ ⚠", ""]
+    assert page.locator("#best button").count() == 2
+    assert "cut" in page.locator("#best .mark-warn").get_attribute("title")
+    assert page.locator("#warning").is_hidden()
+    page.locator("#best button").nth(1).click()
+    assert page.inner_text("#warning") == "The text is cut: 9 pieces, the first 4 are translated."
+    page.screenshot(path=pictures / "lines.png", full_page=True)
