@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from seq2seq.config.data import SPLITS
 from seq2seq.data.cleaning import Pairs
+from seq2seq.data.dataset import MixedPairs, PairDataset
+from seq2seq.data.multi_corpus import Part
 from seq2seq.data.sentences import sentences
 from seq2seq.data.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from seq2seq.data.preparation import PreparedData
 
+log = logging.getLogger(__name__)
+
+# Share of the lines of a split that are unlike training, beyond which that is told.
+_UNUSUAL = 0.05
 # Training pairs that the statistics are of, at equal distances.
 SAMPLE = 4000
 
@@ -66,12 +74,9 @@ class LineStatistics(NamedTuple):
         if plan.stream:
             head = plan.stream.head(SAMPLE)
             return cls.of_lines(((plan.src, block) for block in head), data.tokenizer, longest)
-        train = data.split("train")
-        sets = getattr(train, "parts", [train])
-        parts = [part for part in plan.parts if "train" in part.corpus.splits]
         samples = []
-        for part, each in zip(parts, sets, strict=True):
-            size = max(1, SAMPLE * len(each) // len(train))
+        for part, each in _sets(data, "train"):
+            size = max(1, SAMPLE * len(each) // data.size("train"))
             rows = np.unique(np.linspace(0, len(each) - 1, size).astype(np.int64))
             src, tgt = zip(*each.pairs(rows.tolist()), strict=True)
             samples.append((part.corpus.src, (list(src), list(tgt))))
@@ -90,6 +95,35 @@ class LineStatistics(NamedTuple):
     def covers(self, count: int, pieces: int) -> bool:
         """Return True for a line of so many sentences and pieces if 99% of the training lines do not have fewer."""
         return count <= self.most_sentences and pieces <= (self.most_pieces or pieces)
+
+
+def warn_of_other_lines(data: PreparedData) -> None:
+    """Warn of validation and test text that has other lines than training, which are translated as they are."""
+    known = data.statistics
+    for split in SPLITS[1:]:
+        beyond = 0
+        for part, each in _sets(data, split):
+            pieces = each.src_lengths - 1 - len(each.tags)
+            counts = (len(sentences(line, part.corpus.src)) for line in each.lines("src"))
+            beyond += sum(not known.covers(count, size) for count, size in zip(counts, pieces.tolist(), strict=True))
+        # By their definition one in a hundred is to be expected
+        if beyond > _UNUSUAL * data.size(split):
+            log.warning(
+                "%s of the %s lines of data.%s have more sentences or pieces than 99%% of the training lines (%d and "
+                "%d), and are translated as they are: seq2seq.score --sentences auto translates them in parts",
+                f"{beyond:,}",
+                f"{data.size(split):,}",
+                split,
+                known.most_sentences,
+                known.most_pieces,
+            )
+
+
+def _sets(data: PreparedData, split: str) -> list[tuple[Part, PairDataset]]:
+    """List the corpora of a split, with their encoded pairs."""
+    whole = data.split(split)
+    parts = [part for part in data.plan.parts if split in part.corpus.splits]
+    return list(zip(parts, whole.parts if isinstance(whole, MixedPairs) else [whole], strict=True))
 
 
 def _quantile(values: Sequence[int] | np.ndarray, q: float) -> int:

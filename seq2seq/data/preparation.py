@@ -22,6 +22,7 @@ from seq2seq.data.corpus import Corpus, load_corpus, validate_corpus
 from seq2seq.data.dataset import MixedPairs, PairDataset
 from seq2seq.data.fingerprints import TEXT_VERSION
 from seq2seq.data.images import ImageError, encode_images
+from seq2seq.data.line_statistics import LineStatistics, warn_of_other_lines
 from seq2seq.data.loading import sample_pairs
 from seq2seq.data.multi_corpus import Mixture, Part, naming
 from seq2seq.data.overlap import warn_of_trained_pairs
@@ -98,6 +99,11 @@ class PreparedData:
         src, tgt = (int(side.max()) for side in self.split("train").room)
         # A batch has one width for the drawn segmentations of both sides.
         return (max(src, tgt), max(src, tgt)) if self.plan.tokenizer.sampling_alpha > 0 else (src, tgt)
+
+    @cached_property
+    def statistics(self) -> LineStatistics:
+        """Statistics of the training lines."""
+        return LineStatistics.of_training(self)
 
     def with_max_tokens(self, max_tokens: int) -> PreparedData:
         """Return the same pairs, cut into micro-batches of another size."""
@@ -221,6 +227,8 @@ def prepare_corpora(plan: DataPlan, *, validate: bool = True) -> PreparedData:
     whole = _fingerprint(plan, unlimited, stream and stream.whole_fingerprint)
     prepared = PreparedData(plan, tokenizer, splits, fingerprint, whole, folders)
     log.info("%s", _summary(prepared))
+    if not plan.tokenizer.patches:
+        warn_of_other_lines(prepared)
     return prepared
 
 

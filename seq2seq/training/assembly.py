@@ -17,7 +17,6 @@ from seq2seq import checkpoint
 from seq2seq.build import build_model
 from seq2seq.config.search import SearchSettings
 from seq2seq.config.trainer import TrainerSettings
-from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.data.preparation import PreparedData
 from seq2seq.model import Seq2Seq
 from seq2seq.training.budget import Budget
@@ -76,7 +75,7 @@ def make_task(
         search=search,
         tgt_langs=data.target_languages,
         # Of pictures there are none
-        lines=None if tokenizer.patches else LineStatistics.of_training(prepared)._asdict(),
+        lines=None if tokenizer.patches else prepared.statistics._asdict(),
     )
     return TranslationTask(
         model=model,

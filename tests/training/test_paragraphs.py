@@ -1,0 +1,52 @@
+"""Lines of paragraphs and of sentences: what a checkpoint keeps of them, and what is then translated whole."""
+
+from __future__ import annotations
+
+import logging
+import random
+from pathlib import Path
+
+import toycorpus
+
+from seq2seq.inference.translator import Translator
+from seq2seq.training.plan import make_plan
+from seq2seq.training.run import Run
+
+SHORT = ("trainer.max_steps=1", "trainer.test=false")
+
+
+def _paragraphs(folder: Path, count: int) -> Path:
+    """Write training, validation and test text of lines of `count` sentences."""
+    folder.mkdir()
+    found = toycorpus.pairs(120)
+    for name, size in (("train", 200), ("valid", 12), ("test", 12)):
+        for side, lang in enumerate(("de", "en")):
+            rng = random.Random(name)
+            rows = [" ".join(pair[side] for pair in rng.sample(found, count)) for _ in range(size)]
+            (folder / f"{name}.{lang}").write_text("".join(row + "\n" for row in rows), encoding="utf-8")
+    return folder
+
+
+def test_a_model_of_paragraphs_keeps_them_and_one_of_sentences_cuts_them(tmp_path, caplog) -> None:
+    """From training to translation: the file of the run says what its lines were."""
+    paragraph = " ".join(german for german, _ in toycorpus.pairs(3))
+    for count, parts in ((3, 0), (1, 3)):
+        corpus = _paragraphs(tmp_path / str(count), count)
+        run = Run(make_plan(toycorpus.settings(corpus, tmp_path / f"run-{count}", *SHORT), mixer="transformer"))
+        run.execute()
+        translator = Translator.load(run.folder.path / "checkpoints" / "best.ckpt", device="cpu")
+        assert translator.statistics[:2] == (count, count)
+        (row,) = translator.translate([paragraph], note=lambda note: None)
+        assert len(row[0].parts) == parts
+
+
+def test_a_test_set_of_paragraphs_is_named_where_training_has_sentences(tmp_path, caplog) -> None:
+    """Validation and test text is translated as it is, and the log says what that means."""
+    sentences, paragraphs = _paragraphs(tmp_path / "1", 1), _paragraphs(tmp_path / "3", 3)
+    other = f"data.test={paragraphs / 'test'}"
+    with caplog.at_level(logging.WARNING, "seq2seq.data.line_statistics"):
+        Run(make_plan(toycorpus.settings(sentences, tmp_path, *SHORT, other), mixer="transformer")).execute()
+    (told,) = [
+        record.getMessage() for record in caplog.records if "than 99% of the training lines" in record.getMessage()
+    ]
+    assert told.startswith("12 of the 12 lines of data.test have more sentences or pieces")
