@@ -28,6 +28,9 @@ _BEFORE_NUMBERS = frozenset(
 )
 # Languages that write ordinal numbers with a full stop, as in "am 3. Oktober".
 _ORDINALS = frozenset(re.findall(r"\w+", "de cs da et fi hr hu is lb lt lv nb nn no pl sk sl sr tr"))
+# Characters of a word that may be an abbreviation, and of a text that the library cuts.
+_LONGEST_WORD = 60
+_LONGEST_TEXT = 1 << 15
 _LETTER_AFTER_END = re.compile(r"(?<=[.!?…]\s)[^\W\d_]")
 
 
@@ -50,7 +53,12 @@ def _cutter() -> Callable[[str, str], list[str]]:
         from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]  # compiled
     except ImportError:
         return cut_by_marks
-    return lambda language, text: _cut_by_library(segment, language, text)
+
+    def cut(language: str, text: str) -> list[str]:
+        # The library takes quadratic time for thousands of open quotes
+        return _cut_by_library(segment, language, text) if len(text) <= _LONGEST_TEXT else cut_by_marks(language, text)
+
+    return cut
 
 
 def _cut_by_library(segment: Callable[[str, str], list[str]], language: str, text: str) -> list[str]:
@@ -82,17 +90,17 @@ def cut_by_marks(language: str, text: str) -> list[str]:
 
 def _join(parts: Sequence[str], goes_on: Callable[[str, str], bool]) -> list[str]:
     """Join a part with the next where a sentence goes on, or where one of both has no letter or digit."""
-    joined: list[str] = []
+    groups: list[list[str]] = []
+    says = False  # the last group has a letter or digit
     for part in filter(None, parts):
-        if joined and (not _says_something(joined[-1]) or not _says_something(part) or goes_on(joined[-1], part)):
-            joined[-1] += part
+        own = any(map(str.isalnum, part))
+        if groups and (not says or not own or goes_on(groups[-1][-1], part)):
+            groups[-1].append(part)
+            says = says or own
         else:
-            joined.append(part)
-    return joined
-
-
-def _says_something(part: str) -> bool:
-    return any(map(str.isalnum, part))
+            groups.append([part])
+            says = own
+    return ["".join(group) for group in groups]
 
 
 def _goes_on(before: str, after: str, *, capitals: bool, language: str) -> bool:
@@ -119,7 +127,8 @@ def _is_abbreviated(before: str, after: str) -> bool:
 
 def _last_word(before: str) -> str:
     """Return the last word of a part before its full stop; "" if another mark or a quote ends it."""
-    ended = before.rstrip()
+    # A longer word is no abbreviation: text of any length takes linear time
+    ended = before[-_LONGEST_WORD:].rstrip()
     if not ended.endswith(".") or ended.endswith(".."):
         return ""
     return re.split(r"[\s(\[„“\"'«’-]", ended[:-1])[-1]
