@@ -9,6 +9,7 @@ from typing import Any
 
 from seq2seq.config.data import SPLITS, CorpusSettings
 from seq2seq.data.sources import HUB_FILE, find_source, resolve_path
+from seq2seq.data.text_files import is_markup
 
 # Part of every fingerprint: raise it when the same raw data and settings give other text.
 TEXT_VERSION = 1
@@ -44,6 +45,9 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
             files = source.files if source else []
             # The same bytes may be read by the rules of CSV (quotes) or of TSV; the other types cannot be mistaken
             parts += ["csv"] if source and source.type == "csv" and not settings.format else []
+            # What earlier versions read otherwise: quotes and rows of other lengths, breaks among codes, markup
+            parts += ["2"] if source and source.type in ("tsv", "tmx") else []
+            parts += ["segments"] if source and source.type == "text" and any(map(is_markup, files)) else []
             # A remote file by its address alone: hashing it would mean downloading it
             parts.append([name if "://" in name else file_fingerprint(Path(name)) for name in files])
     # 64 bits suffice for names that nobody attacks

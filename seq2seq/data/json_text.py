@@ -11,7 +11,8 @@ from typing import Any
 
 from seq2seq.data import readers
 from seq2seq.data.cleaning import Pairs
-from seq2seq.data.readers import Columns, in_blocks, read_table_lines, read_text
+from seq2seq.data.readers import Columns, in_blocks
+from seq2seq.data.text_files import open_text, read_blocks, read_lines
 
 # Characters of one element of an array; more are read only for an element that never ends.
 _LONGEST_ELEMENT = 1 << 26
@@ -67,12 +68,12 @@ def _text(path: Path, where: str, record: dict[str, Any], name: str | int) -> st
 
 def _records(path: Path) -> Iterator[Record]:
     # Decided by the first character, not by the first line, which may be a whole array: an object a line begins with {
-    texts = (block.removeprefix(codecs.BOM_UTF8).lstrip(_BLANK.encode()) for block in read_text(path))
+    texts = (block.removeprefix(codecs.BOM_UTF8).lstrip(_BLANK.encode()) for block in read_blocks(open_text(path)))
     return _array(path) if next(filter(None, texts), b"").startswith(b"[") else _lines(path)
 
 
 def _lines(path: Path) -> Iterator[Record]:
-    for number, line in enumerate(read_table_lines(path), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         if not line.strip(_BLANK):
             continue
         where = f"line {number}"
@@ -138,7 +139,7 @@ class _Window:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.blocks = read_text(path)
+        self.blocks = read_blocks(open_text(path))
         self.decode_bytes = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
         self.text = ""
         self.position = 0

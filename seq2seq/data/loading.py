@@ -20,6 +20,7 @@ from seq2seq.data.hub import Repository, no_network
 from seq2seq.data.json_text import json_pairs
 from seq2seq.data.readers import ROWS, Columns, parquet_pairs, table_pairs, text_pairs
 from seq2seq.data.sources import Source, find_source, resolve_path
+from seq2seq.data.text_checks import checked
 from seq2seq.data.tmx import tmx_pairs
 from seq2seq.faults import disk_error, first_line
 from seq2seq.files import scratch_folder
@@ -40,15 +41,20 @@ def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streami
         ValueError: A file is missing or damaged, or a column or the network is missing.
     """
     columns = _columns(settings)
+    # What messages name: two files, or the data and a language
+    sides = [f"data.{split}={settings.place(split)} ({language})" for language in (settings.src, settings.tgt)]
+    unit = "row"
     if settings.path:  # the hub, or a folder in its layout
         where = f"{settings.path} ({settings.place(split)})"
-        return table_pairs(_hub_tables(split, settings, cache_dir, streaming), columns, where)
-    source = _copied(find_source(split, settings))
-    if "://" in source.files[0]:
-        return table_pairs(_remote_tables(source, cache_dir, streaming), columns, source.files[0])
-    if source.type == "text":
-        return text_pairs(Path(source.files[0]), Path(source.files[1]))
-    return itertools.chain.from_iterable(_READERS[source.type](Path(file), columns) for file in source.files)
+        blocks = table_pairs(_hub_tables(split, settings, cache_dir, streaming), columns, where)
+    elif "://" in (source := _copied(find_source(split, settings))).files[0]:
+        blocks = table_pairs(_remote_tables(source, cache_dir, streaming), columns, source.files[0])
+    elif source.type == "text":
+        sides, unit = source.files, "line"
+        blocks = text_pairs(Path(source.files[0]), Path(source.files[1]))
+    else:
+        blocks = itertools.chain.from_iterable(_READERS[source.type](Path(file), columns) for file in source.files)
+    return checked(blocks, sides, unit=unit, training=split == "train")
 
 
 def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "train", size: int = 1000) -> Pairs:

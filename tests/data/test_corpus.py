@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 from seq2seq.config.compose import resolved_settings
 from seq2seq.config.data import CleanSettings, CorpusSettings, corpus_settings
 from seq2seq.config.settings import read_section
-from seq2seq.data import corpus, hub, swapped_sides
+from seq2seq.data import corpus, hub
 from seq2seq.data.cleaning import Cleaner, cleaning_table, length_rules
 from seq2seq.data.corpus import load_corpus, validate_corpus
 from seq2seq.data.fingerprints import corpus_fingerprint, file_fingerprint
-from seq2seq.data.readers import read_lines
 from seq2seq.data.swapped_sides import looks_swapped
+from seq2seq.data.text_files import read_lines, warn_once
 from seq2seq.resources import conf_dir, data_dir
 
 OFF = CleanSettings(invalid_utf8=False, empty=False, same=False, duplicates=False, max_length=None, length_ratio=None)
@@ -101,9 +101,10 @@ def test_read_lines_agrees_with_the_definition(tmp_path_factory, lines):
     # So that neither the first bytes nor many zeros look like UTF-16
     lines = [b"plain text " * 60, *lines]
     path.write_bytes(b"".join(line + b"\n" for line in lines))
-    assert list(read_lines(path)) == lines
+    text = [line.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace") for line in lines]
+    assert list(read_lines(path)) == text
     path.write_bytes(b"".join(line + b"\r\n" for line in lines) + b"last")
-    assert list(read_lines(path)) == [*lines, b"last"]
+    assert list(read_lines(path)) == [*text, "last"]
 
 
 def test_misaligned_files_name_both_counts(tmp_path):
@@ -172,7 +173,7 @@ def test_tsv(tmp_path, header):
     validate_corpus(chosen, cache_dir=tmp_path / "c")
     assert load(chosen, tmp_path / "c") == [(src + '"', tgt) for src, tgt in PAIRS]
     file.write_text("".join([*lines, "only one column\n"]))
-    with pytest.raises(ValueError, match=r"no language column 'de'|line 61 has 1 columns"):
+    with pytest.raises(ValueError, match=r"no language column 'de'|line 61 has 1 fields"):
         load(chosen, tmp_path / "c")
 
 
@@ -458,11 +459,31 @@ def test_cleaning_drops_counts_and_shows_one_example(tmp_path):
     assert "kaputt \ufffd | broken" in table
 
 
-def test_invalid_utf8_is_replaced_in_evaluation(tmp_path):
+@pytest.mark.parametrize("kind", ["text", "tsv", "jsonl"])
+def test_evaluation_text_that_is_not_utf8_is_told_or_refused(tmp_path, caplog, kind):
+    """A few lines give a warning at every run, also of a prepared corpus; a file in another encoding is refused."""
     for split in ("train", "valid", "test"):
         write_text(tmp_path, split)
-    (tmp_path / "valid.de").write_bytes(b"a\xffb\n" * 60)
-    assert load(options(tmp_path), tmp_path / "c", "valid")[0][0] == "a\ufffdb"
+    place = tmp_path / ("test" if kind == "text" else f"test.{kind}")
+    bad, row = {
+        "text": (tmp_path / "test.de", b"%s\n"),
+        "tsv": (place, b"%s\tx\n"),
+        "jsonl": (place, b'{"de": "%s", "en": "x"}\n'),
+    }[kind]
+    chosen = options(tmp_path, test=str(place))
+    for many in (False, True):
+        lines = [row % (b"W\xe4nde" if i == 7 or (many and i % 2) else b"Wand") for i in range(60)]
+        bad.write_bytes(b"de\ten\n" * (kind == "tsv") + b"".join(lines))
+        if many:
+            with pytest.raises(ValueError, match=r"test.*: (line|row) 2 is not UTF-8.* 30 of 60 do.*iconv"):
+                validate_corpus(chosen, cache_dir=tmp_path / "c")
+            continue
+        for _ in range(2):
+            warn_once.cache_clear()
+            caplog.clear()
+            validate_corpus(chosen, cache_dir=tmp_path / "c")
+            assert load(chosen, tmp_path / "c", "test")[7][0] == "W\ufffdnde"
+            assert caplog.text.count("8 is not UTF-8, or has U+FFFD, as 1 of 60 do") == 1
 
 
 @settings(max_examples=40, deadline=None)
@@ -571,12 +592,12 @@ def test_pairs_of_few_sources_cannot_be_held_out(tmp_path, sources):
 def test_a_table_that_gets_another_suffix_is_read_anew(tmp_path):
     for split in ("valid", "test"):
         write_text(tmp_path, split)
-    cells = 'de\ten\n"Er sagt ""Hallo"" jetzt"\tHe says hello now\n'
+    cells = 'de\ten\n"Er sagt Hallo"\tHe says hello\n'
     found = []
     for suffix in ("tsv", "csv"):
         (tmp_path / f"x.{suffix}").write_text(cells, encoding="utf-8")
         found += load(options(tmp_path, train=str(tmp_path / f"x.{suffix}")), tmp_path / "c")
-    assert [src for src, _ in found] == ['"Er sagt ""Hallo"" jetzt"', 'Er sagt "Hallo" jetzt']
+    assert [src for src, _ in found] == ['"Er sagt Hallo"', "Er sagt Hallo"]
 
 
 def test_fingerprint_follows_data_and_settings_only(tmp_path):
@@ -703,7 +724,7 @@ def test_an_unknown_language_is_warned_of_not_refused(tmp_path, caplog):
         texts = [("the film is not what you and I like", "bad")] * 40
         for side, name in enumerate(("review", "en")):
             (tmp_path / f"{split}.{name}").write_text("".join(f"{pair[side]}\n" for pair in texts))
-    swapped_sides._warn.cache_clear()
+    warn_once.cache_clear()
     for _ in range(2):
         validate_corpus(options(tmp_path, src="review"), cache_dir=tmp_path / "c")
     assert caplog.text.count("source and target look swapped") == 1
