@@ -97,7 +97,7 @@ def find_shift(src: Sequence[str], tgt: Sequence[str], *, first: int = 1) -> str
     shift = _SHIFTS[best]
     around = max(0, (window - 1) * width), margin + (window + 1) * width
     begin = _beginning(src_lengths, tgt_lengths, shift, *around)
-    side, other = ("target", "source") if shift > 0 else ("source", "target")
+    side, other = ("second", "first") if shift > 0 else ("first", "second")
     lines = f"{abs(shift)} line{'s' * (abs(shift) > 1)}"
     return (
         f"from about line {first + begin:,} on, the {side} seems to be {lines} behind the {other} (there, lengths "

@@ -828,3 +828,60 @@ def test_a_cache_is_no_part_of_the_data_set(tmp_path):
     with pytest.raises(ValueError, match=r"^cache=.* is in data\.path=.*: set cache="):
         validate_corpus(chosen, cache_dir=tmp_path / "cache")
     validate_corpus(chosen, cache_dir=tmp_path / ".cache")
+
+
+def test_suffixes_are_known_in_capitals(tmp_path):
+    for split in ("valid", "test"):
+        write_text(tmp_path, split)
+    rows = "de\ten\n" + "".join(f"{src}\t{tgt}\n" for src, tgt in PAIRS)
+    (tmp_path / "x.TSV.GZ").write_bytes(gzip.compress(rows.encode()))
+    assert load(options(tmp_path, train=str(tmp_path / "x.TSV.GZ")), tmp_path / "c") == PAIRS
+    units = "".join(
+        f'<tu><tuv xml:lang="de"><seg>{src}</seg></tuv><tuv xml:lang="en"><seg>{tgt}</seg></tuv></tu>'
+        for src, tgt in PAIRS
+    )
+    (tmp_path / "x.TMX").write_text(f"<tmx><body>{units}</body></tmx>")
+    assert load(options(tmp_path, train=str(tmp_path / "x.TMX")), tmp_path / "c") == PAIRS
+    for side, language in enumerate(("de", "en")):
+        (tmp_path / f"y.{language}.XZ").write_bytes(
+            lzma.compress("".join(f"{pair[side]}\n" for pair in PAIRS).encode())
+        )
+    for place in ("y", "y.de.XZ"):
+        assert load(options(tmp_path, train=str(tmp_path / place)), tmp_path / "c") == PAIRS
+
+
+def test_what_does_not_exist_names_the_setting_that_helps(tmp_path):
+    for split in ("train", "more", "valid", "test"):
+        write_text(tmp_path, split)
+    prefixes = [str(tmp_path / "train"), str(tmp_path / "more")]
+    with pytest.raises(ValueError, match=r"train does not exist; it is a prefix: give one, .*data\.corpora"):
+        validate_corpus(options(tmp_path, train=prefixes), cache_dir=tmp_path / "c")
+    (tmp_path / "x.tmx").write_text("<tmx/>")
+    with pytest.raises(ValueError, match=r"valid does not exist; data\.format=tmx holds for every split"):
+        validate_corpus(
+            options(tmp_path, train=str(tmp_path / "x.tmx"), format="tmx", splits=("valid",)), cache_dir=tmp_path / "c"
+        )
+
+
+def test_markup_is_read_in_lists_and_by_language(tmp_path):
+    """Segments, wherever two files are named; the fingerprint tells them from lines that an earlier version read."""
+    for split in ("train", "valid"):
+        write_text(tmp_path, split)
+    for side, kind, language in ((0, "srcset", "de"), (1, "refset", "en")):
+        segments = "".join(f'<seg id="{i}"> {pair[side]} </seg>\n' for i, pair in enumerate(PAIRS))
+        for name in (f"{language}.sgm", f"test.{language}"):
+            (tmp_path / name).write_text(f"<{kind} setid='s'>\n<doc>\n{segments}</doc>\n</{kind}>\n")
+    files = {language: str(tmp_path / f"{language}.sgm") for language in ("de", "en")}
+    for place in (files, list(files.values()), str(tmp_path / "test")):
+        chosen = options(tmp_path, test=place)
+        validate_corpus(chosen, cache_dir=tmp_path / "c")
+        assert load(chosen, tmp_path / "c", "test") == PAIRS
+
+
+def test_lines_that_show_nothing_are_empty(tmp_path):
+    """Format characters alone, and the marks of files that were joined."""
+    blank = ["\u200b", "\ufeff", " \u200e\u00a0", "\ufeff\ufeff", "\u3000", "\u2060\x00"]
+    cleaner = Cleaner(CleanSettings())
+    kept, _ = cleaner(([*blank, "x", "fa\u200cna"], ["y"] * (len(blank) + 2)))
+    assert kept == ["x", "fa\u200cna"]
+    assert cleaner.dropped["empty"].pairs == len(blank)

@@ -40,7 +40,7 @@ def test_a_shift_is_told_with_its_beginning(by, size, begin):
     found = re.match(r"from about line ([\d,]+) on, the (\w+) seems to be (\d+) lines? behind", told)
     # Dropped from the target, a line's translation is before it
     assert found, told
-    assert (found[2], found[3]) == ("source" if by > 0 else "target", str(abs(by)))
+    assert (found[2], found[3]) == ("first" if by > 0 else "second", str(abs(by)))
     assert abs(int(found[1].replace(",", "")) - 101 - begin) <= 25
 
 
@@ -78,5 +78,5 @@ def test_shifts_of_files_are_told_once_and_explain_other_counts(tmp_path, caplog
     whole = corpus(500)
     src.write_text("title\n" + "".join(f"{line}\n" for line in whole[0]))
     tgt.write_text("".join(f"{line}\n" for line in whole[1]))
-    with pytest.raises(ValueError, match=r"has 501 lines and .*has 500.*; from about line \d+ on, the source"):
+    with pytest.raises(ValueError, match=r"has 501 lines and .*has 500.*; from about line \d+ on, the first"):
         list(text_pairs(src, tgt))
