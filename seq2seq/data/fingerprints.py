@@ -37,8 +37,9 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
         local = resolve_path(settings.path)
         files = sorted(filter(_decides_text, local.rglob("*"))) if local.is_dir() else []
         parts.append([(str(path.relative_to(local)), file_fingerprint(path)) for path in files])
-        # Read as text whose lines end at \n alone, of which `datasets` once made numbers, missing values and more lines
-        parts += ["lines of text"] if any({".csv", ".tsv"} & set(path.suffixes) for path in files) else []
+        # Read by our own readers, where `datasets` once made numbers, missing values, and rows of other lengths
+        tables = any({"csv", "tsv"} & set(path.name.lower().split(".")) for path in files)
+        parts += ["rows of text"] if tables else []
     else:
         for split in SPLITS:
             source = find_source(split, settings) if settings.place(split) is not None else None

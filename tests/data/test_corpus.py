@@ -885,3 +885,26 @@ def test_lines_that_show_nothing_are_empty(tmp_path):
     kept, _ = cleaner(([*blank, "x", "fa\u200cna"], ["y"] * (len(blank) + 2)))
     assert kept == ["x", "fa\u200cna"]
     assert cleaner.dropped["empty"].pairs == len(blank)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_rows_of_tables_in_a_folder_are_those_of_the_files(tmp_path, suffix):
+    """Rows of other lengths, which `datasets` shifts or fills, repeated headers, and parts of a split."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    places = {"path": str(folder), "train": "train", "valid": "validation", "test": "test"}
+    good = [("de", "en"), *PAIRS, ("de", "en"), ("eins", "one")]
+    for rows in ([("de", "en"), ("a", "b", "c")], [("de", "en"), ("a",)], good):
+        for split in ("train", "validation", "test"):
+            lines = ("\t,"[suffix == "csv"].join(row) + "\n" for row in rows)
+            (folder / f"{split}.{suffix}").write_text("".join(lines))
+        if rows is not good:
+            with pytest.raises(ValueError, match=r"train\.[ct]sv: line 2 has \d fields where the first row has 2"):
+                load(options(tmp_path, **places), tmp_path / "c")
+    assert load(options(tmp_path, **places), tmp_path / "c") == [*PAIRS, ("eins", "one")]
+    parts = places | {"train": "train[:10]", "valid": "train[10:20]", "test": "train[-1:]"}
+    chosen = options(tmp_path, **parts)
+    found = [load(chosen, tmp_path / "c", split) for split in ("train", "valid", "test")]
+    assert found == [PAIRS[:10], PAIRS[10:20], [("eins", "one")]]
+    with pytest.raises(ValueError, match="unknown split 'dev'"):
+        load(options(tmp_path, **places | {"valid": "dev"}), tmp_path / "c")
