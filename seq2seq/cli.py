@@ -16,8 +16,9 @@ from typing import Any, NoReturn
 
 from seq2seq.config.names import suggestion
 from seq2seq.config.values import shown
+from seq2seq.data.text_files import open_bytes
 from seq2seq.faults import disk_message, is_out_of_memory
-from seq2seq.files import written_directly
+from seq2seq.files import COMPRESSIONS, uncompressed, written_directly
 from seq2seq.streams import fill_closed_descriptors, print_error, whole_output
 
 
@@ -255,12 +256,12 @@ def require_text_output(path: Path, option: str, *, ckpt: str) -> None:
         raise UsageError(f"{option} {path} is a file of a run; choose another file, or remove it first")
     if is_zip(final):
         raise UsageError(f"{option} {path} is a checkpoint; choose another file")
-    with final.open("rb") as file:
-        start = file.read(1 << 16)
     try:
-        # The last character may be cut
-        codecs.utf_8_decode(start, "strict", False)
-    except UnicodeDecodeError:
+        with open_bytes(final) as file:
+            # The last character may be cut
+            codecs.utf_8_decode(file.read(1 << 16), "strict", False)
+    # A damaged file as well
+    except ValueError:
         raise UsageError(f"{option} {path} exists and is not text; choose another file, or remove it first") from None
 
 
@@ -279,12 +280,15 @@ def require_no_corpus(path: Path, option: str, languages: Sequence[str]) -> None
     Raises:
         UsageError: It is one.
     """
-    suffix = path.suffix[1:]
-    others = [path.with_suffix(f".{language}") for language in languages if language and language != suffix]
-    if suffix in languages and path.is_file() and any(other.is_file() for other in others):
+    plain = uncompressed(path)
+    suffix = plain.suffix[1:]
+    stems = [plain.with_suffix(f".{language}") for language in languages if language and language != suffix]
+    others = [stem.with_name(stem.name + packed) for stem in stems for packed in ("", *COMPRESSIONS)]
+    other = next((each for each in others if each.is_file()), None)
+    if suffix in languages and path.is_file() and other:
         raise UsageError(
-            f"{option} {path} is there, and beside {others[0].name} it is a side of a corpus; choose another file, or "
-            "remove it first"
+            f"{option} {path} is there, and beside {other.name} it is a side of a corpus; choose another file, or "
+            "remove it first, as where an earlier translation has written it"
         )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
+import gzip
 import json
 import logging
+import lzma
 import os
 import secrets
 import shutil
@@ -14,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from filelock import BaseFileLock, FileLock, Timeout
 
@@ -22,6 +25,14 @@ from seq2seq.faults import disk_error
 
 log = logging.getLogger(__name__)
 
+# Compressions of text, by suffix, and a pattern of the bytes that such a file begins with.
+COMPRESSIONS = {
+    ".gz": rb"\x1f\x8b",
+    ".bz2": rb"BZh[1-9](1AY&SY|\x17rE8P\x90)",
+    ".xz": rb"\xfd7zXZ\0",
+    # A frame, or one to skip, with which parallel programs begin
+    ".zst": rb"(\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18)",
+}
 # Between two attempts to take a lock.
 POLL_SECONDS = 0.2
 # Between two messages of a process that waits for a lock.
@@ -66,6 +77,48 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+@contextlib.contextmanager
+def atomic_text(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Open a file as `atomic_file` does; what is written is compressed if the suffix says so."""
+    with atomic_file(path) as file:
+        stream = compressing(file, compression(path), "wb")
+        try:
+            yield stream
+        finally:
+            if stream is not file:
+                stream.close()
+
+
+def compression(path: str | os.PathLike[str]) -> str:
+    """Return the suffix of a compressed file in lower case, "" for any other."""
+    suffix = Path(path).suffix.lower()
+    return suffix if suffix in COMPRESSIONS else ""
+
+
+def uncompressed(path: Path) -> Path:
+    """Return a path without the suffix of its compression."""
+    return path.with_suffix("") if compression(path) else path
+
+
+def compressing(file: IO[bytes], suffix: str, mode: Literal["rb", "wb"]) -> IO[bytes]:
+    """Open a compressed stream over another one, by a suffix of COMPRESSIONS; for "" that one itself."""
+    if suffix == ".gz":
+        # Without a time, so that the same text gives the same bytes
+        return gzip.GzipFile("", mode, fileobj=file, mtime=0)  # type: ignore[return-value]
+    if suffix == ".bz2":
+        return bz2.BZ2File(file, mode)  # type: ignore[return-value]
+    if suffix == ".xz":
+        return lzma.LZMAFile(file, mode)  # type: ignore[return-value]
+    if suffix == ".zst":
+        import pyarrow as pa
+
+        if mode == "rb":
+            return pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")  # type: ignore[return-value]
+        # Arrow closes what it writes to
+        return pa.CompressedOutputStream(pa.PythonFile(os.fdopen(os.dup(file.fileno()), "wb")), "zstd")  # type: ignore[return-value]
+    return file
 
 
 def written_directly(path: str | os.PathLike[str]) -> bool:
@@ -114,8 +167,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write lines that each end at \\n, atomically; lone surrogates, which UTF-8 cannot encode, are replaced."""
-    with atomic_file(path) as file:
+    """Write lines that end at \\n, as `atomic_text` does; lone surrogates, which UTF-8 cannot encode, are replaced."""
+    with atomic_text(path) as file:
         file.write("".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))
 
 

@@ -36,7 +36,7 @@ Examples:
   python -m seq2seq.score --ckpt best.ckpt --forced-decoding test.de test.en    # log-probabilities of given pairs
   python -m seq2seq.score --compare baseline.en new.en --references test.en
 
-Text is detokenized, one sentence a line; lines end at the byte \\n only; .gz, .xz and .zst are read as they are.
+Text is detokenized, one sentence a line; lines end at the byte \\n only; .gz, .bz2, .xz and .zst are decompressed.
 BLEU and chrF grow with quality, TER falls. Exit status: 0 done; 1 some sentences could not be translated and count as
 empty; 2 wrong options or files; 130 interrupted."""
 

@@ -25,7 +25,7 @@ Examples:
 
 Translating with a shortlist computes the scores of its pieces alone, which is faster where the vocabulary is large. The
 pieces come from lexical translation probabilities (IBM Model 1). The corpus is read once for each iteration; pairs with
-a side of more than 100 pieces are left out. It may be compressed (.gz, .xz, .zst).
+a side of more than 100 pieces are left out. It may be compressed (.gz, .bz2, .xz, .zst).
 
 Exit status: 0 done; 2 wrong options or files; 130 interrupted."""
 

@@ -30,10 +30,11 @@ from seq2seq.cli import (
 )
 from seq2seq.config.search import SEARCH_ONLY, SamplingSettings
 from seq2seq.config.settings import keys
-from seq2seq.files import atomic_file, written_directly
+from seq2seq.data.text_files import count_lines, open_text
+from seq2seq.files import atomic_text, compression, written_directly
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.mbr import UTILITIES
-from seq2seq.inference.progress import ProgressLine, count_lines
+from seq2seq.inference.progress import ProgressLine
 from seq2seq.inference.resuming import UNFINISHED, PartialOutput, identity, resumable_file
 from seq2seq.streams import standard_input
 from seq2seq.translation_options import (
@@ -116,6 +117,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--resume goes on with a file, so it needs --input and --output")
     if options.resume and not Path(options.input).is_file():
         parser.error(f"--resume needs an input that can be read again, and {options.input} is not a regular file")
+    if options.resume and compression(options.output):
+        parser.error(f"--resume goes on with plain text, and {options.output} is compressed; compress it afterwards")
     if options.resume and options.alignments:
         parser.error("--alignments is written all at once; with --resume, use --format json --align")
     for name in ("pieces", "align"):
@@ -170,12 +173,13 @@ def _run(options: argparse.Namespace) -> int:
             details=[field for field, asked in (("pieces", options.pieces), ("alignment", options.align)) if asked],
             warn=warn,
             options=_how(options),
-            **beside,
-            alignments=None if options.alignments is None else stack.enter_context(atomic_file(options.alignments)),
+            **{name: stream and open_text(stream) for name, stream in beside.items()},
+            alignments=None if options.alignments is None else stack.enter_context(atomic_text(options.alignments)),
             progress=_progress(source, done),
             partial=partial,
         )
-        session.run(source, sink)
+        # Not before: this waits for the first bytes
+        session.run(open_text(source), sink)
     # After the stack: the output is complete, with an empty line for each that failed
     if session.failed:
         return fail(f"{session.failed:,} of {session.lines:,} lines could not be translated and are empty", 1)
@@ -258,7 +262,7 @@ def _lines_of(stream: Stream) -> int | None:
     descriptor = _descriptor(stream)
     if descriptor is None or not stat.S_ISREG(os.fstat(descriptor).st_mode):
         return None
-    return count_lines(descriptor)
+    return count_lines(stream)
 
 
 def _check_model(options: argparse.Namespace, translator: Translator) -> None:
@@ -304,7 +308,7 @@ def _open_sink(options: argparse.Namespace, stack: contextlib.ExitStack) -> Stre
         # Written whole by `exit_status`
         return sys.stdout.buffer
     # Opened last: from here on, an end without an exception puts the output into place
-    return stack.enter_context(atomic_file(options.output))
+    return stack.enter_context(atomic_text(options.output))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from seq2seq.data.batching import Ragged
 from seq2seq.data.cleaning import Cleaner, length_rules
 from seq2seq.data.readers import text_pairs
 from seq2seq.data.tokenizer import Tokenizer, train_tokenizer
+from seq2seq.files import COMPRESSIONS
 
 MIXERS = ("transformer", "lightconv", "dynamicconv", "bahdanau")
 SIZES = ("small", "base", "big")
@@ -67,10 +68,12 @@ def prepare(corpora: Path, folder: Path, *, vocab_size: int, tiny: bool = False)
 def _sides(prefix: Path) -> tuple[Path, Path]:
     paths = []
     for language in ("de", "en"):
-        names = [prefix.with_name(f"{prefix.name}.{language}{suffix}") for suffix in ("", ".gz", ".xz", ".zst")]
+        names = [prefix.with_name(f"{prefix.name}.{language}{suffix}") for suffix in ("", *COMPRESSIONS)]
         place = next((name for name in names if name.is_file()), None)
         if place is None:
-            raise ValueError(f"there is no {names[0]} (nor .gz, .xz, .zst); give --prepare the folder of the corpora")
+            raise ValueError(
+                f"there is no {names[0]} (nor {', '.join(COMPRESSIONS)}); give --prepare the folder of the corpora"
+            )
         paths.append(place)
     return paths[0], paths[1]
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from seq2seq.config.data import CleanSettings
+from seq2seq.data.characters import is_blank
 
 Pairs = tuple[list[str], list[str]]
 
@@ -35,7 +36,7 @@ class Cleaner:
         # In this order: a pair counts for the first rule that drops it; readers decode invalid bytes to U+FFFD
         tests: dict[str, Callable[[str, str], bool]] = {
             "invalid_utf8": lambda src, tgt: "\ufffd" in src or "\ufffd" in tgt,
-            "empty": lambda src, tgt: not src.strip() or not tgt.strip(),
+            "empty": lambda src, tgt: is_blank(src) or is_blank(tgt),
             "same": lambda src, tgt: src.strip() == tgt.strip(),
         }
         self.tests = {name: test for name, test in tests.items() if getattr(settings, name)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,6 +22,7 @@ from seq2seq.data.pace import Pace
 from seq2seq.data.readers import SIDES, strings
 from seq2seq.data.sources import resolve_path
 from seq2seq.data.swapped_sides import refuse_swapped
+from seq2seq.data.text_files import warn_once
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -129,7 +129,10 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
     for split in SPLITS[1:]:
         # Some learn a few pairs by heart on purpose, as a test of a mixer
         if settings.place(split) is not None and settings.place(split) == settings.place("train"):
-            _warn_of_training_text(split, str(settings.place(split)))
+            warn_once(
+                f"data.{split} is data.train itself ({settings.place(split)}): its scores say nothing of text that the "
+                "model has not seen"
+            )
     # A name on the hub, or a path
     folder = resolve_path(settings.path) if settings.path else None
     on_hub = folder is not None and not folder.is_dir()
@@ -151,13 +154,6 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
             if not samples[-1][0] and "://" not in str(settings.place(split)):
                 raise ValueError(f"data.{split}={settings.place(split)}: there are no pairs; the files are empty")
     refuse_swapped(samples[0], src=settings.src, tgt=settings.tgt)
-
-
-@functools.cache
-def _warn_of_training_text(split: str, place: str) -> None:
-    # Cached by both: a run checks its corpora twice, before and after it imports torch
-    text = "data.%s is data.train itself (%s): its scores say nothing of text that the model has not seen"
-    log.warning(text, split, place)
 
 
 def validate_section(data: Mapping[str, Any], *, cache_dir: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import csv
 import itertools
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from seq2seq.data.cleaning import Pairs
-from seq2seq.data.readers import Columns, in_blocks, read_table_lines
+from seq2seq.data.readers import Columns, in_blocks
+from seq2seq.data.text_files import read_lines, warn_once
 
 # Characters of a field: one more is a quote that is never closed, which would swallow the rest of the file.
 LONGEST_FIELD = 1 << 24
@@ -20,43 +22,61 @@ _LOOK_AT = 1000
 _EVEN = 0.9
 # Stands for a CR that ends no line, at which Python's csv module would end one; no decoded text has a lone surrogate.
 _CR = "\udc0d"
+# A field of CSV in quotes.
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
 
 
-def csv_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
+def csv_pairs(path: Path, columns: Columns, *, delimiters: str = "") -> Iterator[Pairs]:
     """Read pairs of a CSV file; the first row names its columns, unless `columns` has numbers.
 
     Fields may be quoted, and then hold delimiters, doubled quotes and line ends. The delimiter is a comma, a semicolon
     or a tab: with a header the first of them by which it names both columns, without one that which divides every row
     alike.
 
+    Args:
+        delimiters: The only ones that may divide it.
+
     Raises:
         ValueError: A column is missing, a quote is not closed, or a row has another number of fields than the first.
     """
-    delimiter, width, (src, tgt) = _layout(path, columns)
-    yield from in_blocks(_csv_pairs(path, columns, delimiter, width, src, tgt))
+    delimiter, header, chosen = _layout(path, columns, delimiters)
+    remedy = f'a field that holds {delimiter!r} must be in quotes ("...")'
+    pairs = _pairs(path, _csv_rows(path, delimiter), columns, header, chosen, remedy)
+    yield from in_blocks((src.replace(_CR, "\r"), tgt.replace(_CR, "\r")) for src, tgt in pairs)
 
 
-def _csv_pairs(
-    path: Path, columns: Columns, delimiter: str, width: int, src: int, tgt: int
+def _pairs(
+    path: Path,
+    rows: Iterator[tuple[int, list[str]]],
+    columns: Columns,
+    first: list[str],
+    chosen: tuple[int, int],
+    remedy: str,
 ) -> Iterator[tuple[str, str]]:
-    rows = _csv_rows(path, delimiter)
-    # Columns by number: there is no header, unless its fields are the languages
-    if not _is_header(first := next(rows)[1], columns, src, tgt):
-        yield first[src].replace(_CR, "\r"), first[tgt].replace(_CR, "\r")
+    """Choose the fields of both languages out of rows, which must have as many fields as the first row.
+
+    A header is no pair, nor is its repetition where files were joined.
+    """
+    src, tgt = chosen
+    header = first
+    if isinstance(columns.both[0], int) and (first[src], first[tgt]) != (columns.src, columns.tgt):
+        # Columns by number: there is no header, unless its fields are the languages
+        header = []
     for line, row in rows:
-        if len(row) != width:
+        if len(row) != len(first):
             raise ValueError(
-                f"{path}: line {line} has {len(row)} fields where the first row has {width}: "
-                f'a field that holds {delimiter!r} must be in quotes ("...")'
+                f"{path}: line {line} has {len(row)} fields where the first row has {len(first)}: {remedy}"
             )
-        yield row[src].replace(_CR, "\r"), row[tgt].replace(_CR, "\r")
+        if row != header:
+            yield row[src], row[tgt]
 
 
 def _csv_rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Parse rows, each with the number of its first line; blank lines are not rows."""
     # A setting of the whole process, 131,072 by default
     csv.field_size_limit(LONGEST_FIELD)
-    reader = csv.reader(map(_hide_lone_returns, read_table_lines(path, ends=True)), delimiter=delimiter, strict=True)
+    lines = (line.replace("\r", _CR) + "\n" for line in read_lines(path))
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     line = 1
     try:
         for row in reader:
@@ -70,23 +90,16 @@ def _csv_rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         ) from error
 
 
-def _hide_lone_returns(line: str) -> str:
-    if "\r" not in line:
-        return line
-    body, end = (line[:-2], "\r\n") if line.endswith("\r\n") else (line, "")
-    return body.replace("\r", _CR) + end
-
-
-def _layout(path: Path, columns: Columns) -> tuple[str, int, tuple[int, int]]:
-    """Return the delimiter, the number of fields, and the numbers of the source and the target column."""
+def _layout(path: Path, columns: Columns, delimiters: str) -> tuple[str, list[str], tuple[int, int]]:
+    """Return the delimiter, the first row, and the numbers of the source and the target column."""
     refused: list[tuple[int, ValueError]] = []
-    for delimiter in _delimiters(path, columns):
+    for delimiter in delimiters or _delimiters(path, columns):
         row: list[str] = []
         try:
             row = next(_csv_rows(path, delimiter), (1, row))[1]
             if not row:
                 raise ValueError(f"{path} is empty: it has no rows")
-            return delimiter, len(row), column_numbers(path, row, columns)
+            return delimiter, row, _column_numbers(path, row, columns)
         except ValueError as error:
             refused.append((len(row), error))
     # The delimiter that gives the most fields is the likeliest; of equal ones the first, the comma
@@ -116,7 +129,7 @@ def _unlikeliness(path: Path, delimiter: str, needed: int) -> tuple[bool, int, f
     return width < needed or count < _EVEN * len(rows), width - needed, spaced
 
 
-def column_numbers(path: Path, header: Sequence[str], columns: Columns) -> tuple[int, int]:
+def _column_numbers(path: Path, header: Sequence[str], columns: Columns) -> tuple[int, int]:
     """Return the numbers of the source and the target column, from 0; ValueError for one that `header` lacks."""
     chosen = []
     for column in columns.both:
@@ -136,42 +149,46 @@ def column_numbers(path: Path, header: Sequence[str], columns: Columns) -> tuple
     return chosen[0], chosen[1]
 
 
-def _is_header(row: Sequence[str], columns: Columns, src: int, tgt: int) -> bool:
-    """Return True if the first row names columns rather than being a pair."""
-    return isinstance(columns.both[0], str) or (row[src], row[tgt]) == (columns.src, columns.tgt)
-
-
 def tsv_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
     """Read pairs of a file with tabs between its columns, in which quotes are text like any other.
 
-    The first line names the columns, unless `columns` has numbers. If these names are in quotes, the file is read as
-    CSV; data.format=csv asks for it elsewhere.
+    The first line names the columns, unless `columns` has numbers; blank lines are no rows. A file whose header is in
+    quotes, or whose fields are as a spreadsheet writes those with quotes, is read as CSV.
 
     Raises:
-        ValueError: A column is missing, or a row has too few.
+        ValueError: A column is missing, or a row has another number of fields than the first.
     """
-    lines = read_table_lines(path)
-    first = next(lines, None)
-    if first is None:
+    head = list(itertools.islice(_tsv_rows(path), _LOOK_AT))
+    if not head:
         raise ValueError(f"{path} is empty: it has no rows")
-    header = first.split("\t")
-    quoted = len(header) > 1 and all(name[:1] == name[-1:] == '"' and len(name) > 1 for name in header)
-    if quoted and isinstance(columns.both[0], str) and columns.both[0] not in header:
-        yield from csv_pairs(path, columns)
+    first = head[0][1]
+    names = isinstance(columns.both[0], str) and columns.both[0] not in first
+    quoted = names and len(first) > 1 and all(len(name) > 1 and name[0] == name[-1] == '"' for name in first)
+    if quoted or _quoting([row for _, row in head]) == {True}:
+        yield from csv_pairs(path, columns, delimiters="\t")
         return
-    src, tgt = column_numbers(path, header, columns)
-    # A row may have further columns, but none of these may be missing
-    yield from in_blocks(_tsv_pairs(path, itertools.chain([first], lines), columns, src, tgt))
-
-
-def _tsv_pairs(path: Path, lines: Iterator[str], columns: Columns, src: int, tgt: int) -> Iterator[tuple[str, str]]:
-    needed = max(src, tgt) + 1
-    for number, line in enumerate(lines, start=1):
-        row = line.split("\t")
-        if len(row) < needed:
-            raise ValueError(
-                f"{path}: line {number} has {len(row)} columns where {needed} are needed; a tab must separate them "
-                "(fields that are quoted as in CSV need data.format=csv)"
+    chosen = _column_numbers(path, first, columns)
+    remedy = (
+        f"a tab divides fields; where texts hold one, remove these rows (awk -F'\\t' 'NF == {len(first)}'), or write "
+        "fields in quotes as CSV does, with data.format=csv"
+    )
+    for block in in_blocks(_pairs(path, _tsv_rows(path), columns, first, chosen, remedy)):
+        if True in _quoting(zip(*block, strict=True)):
+            warn_once(
+                f'{path} has fields as a spreadsheet writes them ("a ""quoted"" word"), and others that are not: '
+                "quotes are read as text; if they are not, set data.format=csv"
             )
-        if number > 1 or not _is_header(row, columns, src, tgt):
-            yield row[src], row[tgt]
+        yield block
+
+
+def _tsv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    return ((number, line.split("\t")) for number, line in enumerate(read_lines(path), start=1) if line)
+
+
+def _quoting(rows: Iterable[Sequence[str]]) -> set[bool]:
+    """Tell if fields hold quotes as CSV alone writes them (True), or as it does not (False)."""
+    fields = [field for row in rows for field in row if '"' in field]
+    # A field that is in quotes but has none may be either
+    return {'""' in field[1:-1] for field in fields if _QUOTED.fullmatch(field)} - {False} | {
+        False for field in fields if not _QUOTED.fullmatch(field)
+    }

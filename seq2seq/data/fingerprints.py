@@ -9,6 +9,7 @@ from typing import Any
 
 from seq2seq.config.data import SPLITS, CorpusSettings
 from seq2seq.data.sources import HUB_FILE, find_source, resolve_path
+from seq2seq.data.text_files import is_markup
 
 # Part of every fingerprint: raise it when the same raw data and settings give other text.
 TEXT_VERSION = 1
@@ -36,14 +37,18 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
         local = resolve_path(settings.path)
         files = sorted(filter(_decides_text, local.rglob("*"))) if local.is_dir() else []
         parts.append([(str(path.relative_to(local)), file_fingerprint(path)) for path in files])
-        # Read as text whose lines end at \n alone, of which `datasets` once made numbers, missing values and more lines
-        parts += ["lines of text"] if any({".csv", ".tsv"} & set(path.suffixes) for path in files) else []
+        # Read by our own readers, where `datasets` once made numbers, missing values, and rows of other lengths
+        tables = any({"csv", "tsv"} & set(path.name.lower().split(".")) for path in files)
+        parts += ["rows of text"] if tables else []
     else:
         for split in SPLITS:
             source = find_source(split, settings) if settings.place(split) is not None else None
             files = source.files if source else []
             # The same bytes may be read by the rules of CSV (quotes) or of TSV; the other types cannot be mistaken
             parts += ["csv"] if source and source.type == "csv" and not settings.format else []
+            # What earlier versions read otherwise: quotes and rows of other lengths, breaks among codes, markup
+            parts += ["2"] if source and source.type in ("tsv", "tmx") else []
+            parts += ["segments"] if source and source.type == "text" and any(map(is_markup, files)) else []
             # A remote file by its address alone: hashing it would mean downloading it
             parts.append([name if "://" in name else file_fingerprint(Path(name)) for name in files])
     # 64 bits suffice for names that nobody attacks

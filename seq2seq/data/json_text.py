@@ -5,17 +5,20 @@ from __future__ import annotations
 import codecs
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from seq2seq.data import readers
 from seq2seq.data.cleaning import Pairs
-from seq2seq.data.readers import Columns, in_blocks, read_table_lines, read_text
+from seq2seq.data.readers import Columns, in_blocks
+from seq2seq.data.text_files import open_text, read_blocks, read_lines
 
 # Characters of one element of an array; more are read only for an element that never ends.
 _LONGEST_ELEMENT = 1 << 26
 _BLANK = " \t\r\n"
+_NOT_BLANK = re.compile(rf"[^{_BLANK}]|\Z")
 
 # A record, and where it stands in messages.
 Record = tuple[str, dict[str, Any]]
@@ -67,12 +70,12 @@ def _text(path: Path, where: str, record: dict[str, Any], name: str | int) -> st
 
 def _records(path: Path) -> Iterator[Record]:
     # Decided by the first character, not by the first line, which may be a whole array: an object a line begins with {
-    texts = (block.removeprefix(codecs.BOM_UTF8).lstrip(_BLANK.encode()) for block in read_text(path))
+    texts = (block.removeprefix(codecs.BOM_UTF8).lstrip(_BLANK.encode()) for block in read_blocks(open_text(path)))
     return _array(path) if next(filter(None, texts), b"").startswith(b"[") else _lines(path)
 
 
 def _lines(path: Path) -> Iterator[Record]:
-    for number, line in enumerate(read_table_lines(path), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         if not line.strip(_BLANK):
             continue
         where = f"line {number}"
@@ -108,86 +111,40 @@ def _reason(error: Exception) -> str:
 
 def _array(path: Path) -> Iterator[Record]:
     """Parse the elements of an array one by one; only the unread part of a block is in memory."""
-    text = _Window(path)
-    decoder = json.JSONDecoder(object_pairs_hook=_object)
-    text.skip_blank()
-    text.position += 1  # [
-    for number in itertools.count(1):
-        text.skip_blank()
-        if text.peek() == "]" and number == 1:
-            text.position += 1
-            break
-        where = f"element {number} (line {text.line})"
-        record = text.decode(decoder, where)
-        if not isinstance(record, dict):
-            raise ValueError(f"{path}: {where} is not a JSON object; {_FORMS}")
-        yield where, record
-        text.skip_blank()
-        if (end := text.peek()) not in (",", "]"):
-            raise ValueError(f"{path}: a comma or ] is missing after {where}: is the file complete?")
-        text.position += 1
-        if end == "]":
-            break
-    text.skip_blank()
-    if text.peek():
-        raise ValueError(f"{path}: line {text.line} follows the end of the array; {_FORMS}")
-
-
-class _Window:
-    """Part of a file's text that has not been parsed yet."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.blocks = read_text(path)
-        self.decode_bytes = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
-        self.text = ""
-        self.position = 0
-        # Number of the line at `counted`, a position at or before the current one
-        self.lines = 1
-        self.counted = 0
-
-    @property
-    def line(self) -> int:
-        """Number of the line of the position, from 1."""
-        self.lines += self.text.count("\n", self.counted, self.position)
-        self.counted = self.position
-        return self.lines
-
-    def grow(self) -> bool:
-        """Read at least as much text as is left again; False at the end of the file."""
-        rest = self.text[self.position :]
-        parts = [rest]
-        read = 0
-        assert self.line  # counts what is dropped here
-        # Twice as much every time: an element that is tried again costs no more than its length in all
-        while read <= len(rest) and (block := next(self.blocks, None)):
-            parts.append(self.decode_bytes(block))
-            read += len(parts[-1])
-        self.text = "".join(parts)
-        self.position = self.counted = 0
-        return read > 0
-
-    def peek(self) -> str:
-        """Return the character at the position; nothing at the end of the file."""
-        if self.position >= len(self.text):
-            self.grow()
-        return self.text[self.position : self.position + 1]
-
-    def skip_blank(self) -> None:
-        while (character := self.peek()) and character in _BLANK:
-            self.position += 1
-
-    def decode(self, decoder: json.JSONDecoder, where: str) -> Any:
-        """Parse the value at the position."""
-        while True:
-            try:
-                value, end = decoder.raw_decode(self.text, self.position)
-            except (ValueError, RecursionError) as error:
-                # It may go on in the next block
-                left = len(self.text) - self.position
-                if isinstance(error, RecursionError) or left > _LONGEST_ELEMENT or not self.grow():
+    parse = json.JSONDecoder(object_pairs_hook=_object).raw_decode
+    decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
+    text, wanted, where = "", "[", ""
+    line = number = 1
+    # None: the end of the file
+    for block in itertools.chain(map(decode, read_blocks(open_text(path))), [None]):
+        text += block or ""
+        at = counted = 0
+        while (at := _NOT_BLANK.search(text, at).start()) < len(text):  # type: ignore[union-attr]  # matches the end
+            line += text.count("\n", counted, at)
+            counted = at
+            if wanted == "element" and not (text[at] == "]" and number == 1):
+                where = f"element {number} (line {line})"
+                try:
+                    record, at = parse(text, at)
+                except (ValueError, RecursionError) as error:
+                    # It may go on in the next block
+                    if block is not None and isinstance(error, ValueError) and len(text) - at <= _LONGEST_ELEMENT:
+                        break
                     reason = error.msg if isinstance(error, json.JSONDecodeError) else _reason(error)
-                    raise ValueError(f"{self.path}: {where} is not JSON ({reason}); {_FORMS}") from error
-            else:
-                self.position = end
-                return value
+                    raise ValueError(f"{path}: {where} is not JSON ({reason}); {_FORMS}") from error
+                if not isinstance(record, dict):
+                    raise ValueError(f"{path}: {where} is not a JSON object; {_FORMS}")
+                yield where, record
+                number += 1
+                wanted = ","
+                continue
+            if not wanted:
+                raise ValueError(f"{path}: line {line} follows the end of the array; {_FORMS}")
+            if wanted == "," and text[at] not in ",]":
+                raise ValueError(f"{path}: a comma or ] is missing after {where}: is the file complete?")
+            wanted = "" if text[at] == "]" else "element"
+            at += 1
+        line += text.count("\n", counted, at)
+        text = text[at:]
+    if wanted:
+        raise ValueError(f"{path}: a comma or ] is missing after {where or 'its beginning'}: is the file complete?")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import contextlib
 import errno
 import itertools
 import logging
@@ -20,9 +20,10 @@ from seq2seq.data.hub import Repository, no_network
 from seq2seq.data.json_text import json_pairs
 from seq2seq.data.readers import ROWS, Columns, parquet_pairs, table_pairs, text_pairs
 from seq2seq.data.sources import Source, find_source, resolve_path
+from seq2seq.data.text_checks import checked
 from seq2seq.data.tmx import tmx_pairs
 from seq2seq.faults import disk_error, first_line
-from seq2seq.files import scratch_folder
+from seq2seq.files import scratch_folder, uncompressed
 
 log = logging.getLogger(__name__)
 
@@ -40,15 +41,19 @@ def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streami
         ValueError: A file is missing or damaged, or a column or the network is missing.
     """
     columns = _columns(settings)
+    # What messages name: two files, or the data and a language
+    sides = [f"data.{split}={settings.place(split)} ({language})" for language in (settings.src, settings.tgt)]
+    unit = "row"
     if settings.path:  # the hub, or a folder in its layout
-        where = f"{settings.path} ({settings.place(split)})"
-        return table_pairs(_hub_tables(split, settings, cache_dir, streaming), columns, where)
-    source = _copied(find_source(split, settings))
-    if "://" in source.files[0]:
-        return table_pairs(_remote_tables(source, cache_dir, streaming), columns, source.files[0])
-    if source.type == "text":
-        return text_pairs(Path(source.files[0]), Path(source.files[1]))
-    return itertools.chain.from_iterable(_READERS[source.type](Path(file), columns) for file in source.files)
+        blocks = _hub_pairs(split, settings, columns, cache_dir, streaming)
+    elif "://" in (source := _copied(find_source(split, settings))).files[0]:
+        blocks = table_pairs(_remote_tables(source, cache_dir, streaming), columns, source.files[0])
+    elif source.type == "text":
+        sides, unit = source.files, "line"
+        blocks = text_pairs(Path(source.files[0]), Path(source.files[1]))
+    else:
+        blocks = itertools.chain.from_iterable(_READERS[source.type](Path(file), columns) for file in source.files)
+    return checked(blocks, sides, unit=unit, training=split == "train")
 
 
 def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "train", size: int = 1000) -> Pairs:
@@ -140,23 +145,27 @@ def _remote_tables(source: Source, cache_dir: Path, streaming: bool) -> Iterator
     return _tables(source.type, {"data_files": {"train": source.files}, "split": "train", **options}, remote=True)
 
 
-def _hub_tables(split: str, settings: CorpusSettings, cache_dir: Path, streaming: bool) -> Iterator[pa.Table]:
+def _hub_pairs(
+    split: str, settings: CorpusSettings, columns: Columns, cache_dir: Path, streaming: bool
+) -> Iterator[Pairs]:
     """Read a split of `data.path`: a data set on the hub, or a folder in the hub's layout."""
     path = str(settings.path)
+    place = str(settings.place(split))
+    where = f"{path} ({place})"
     options = {"name": settings.config, "data_dir": settings.data_dir, "split": settings.place(split)}
     repository = _repository(split, settings)
     # A folder on this machine is read without its revision and without the hub's cache
     if repository is None:
-        return _local_hub_tables(path, options, settings, cache_dir)
-    if copy := repository.copy_of(str(settings.place(split)).partition("[")[0]):
+        return _local_pairs(path, options, columns, cache_dir, where)
+    if copy := repository.copy_of(place.partition("[")[0]):
         log.info("%s: reading the copy in %s", path, copy)
         if not (copy / "README.md").is_file():
             # Subsets are named in the README; without it, by their folders
             options |= {"name": None, "data_dir": repository.files}
-        return _local_hub_tables(str(copy), options, settings, cache_dir)
+        return _local_pairs(str(copy), options, columns, cache_dir, where)
     if streaming:
         options["streaming"] = True
-    return _remote_hub_tables(repository, {**options, "revision": settings.revision})
+    return table_pairs(_remote_hub_tables(repository, {**options, "revision": settings.revision}), columns, where)
 
 
 def _remote_hub_tables(repository: Repository, options: dict[str, Any]) -> Iterator[pa.Table]:
@@ -172,63 +181,69 @@ def _remote_hub_tables(repository: Repository, options: dict[str, Any]) -> Itera
         raise repository.advice(reason) from error
 
 
-def _local_hub_tables(
-    path: str, options: dict[str, Any], settings: CorpusSettings, cache_dir: Path
-) -> Iterator[pa.Table]:
-    # A part of a split, as in train[:1000], cannot be streamed.
-    streaming = "[" not in str(options["split"])
+def _local_pairs(path: str, options: dict[str, Any], columns: Columns, cache_dir: Path, where: str) -> Iterator[Pairs]:
+    folder = str(resolve_path(path))
     with scratch_folder(cache_dir) as scratch:
-        place = resolve_path(path)
-        options = {**options, "cache_dir": str(scratch), "streaming": streaming}
-        yield from _tables(str(place), options, remote=False, name=path, text_of=settings)
+        options = {**options, "cache_dir": str(scratch)}
+        with _one_error(path, remote=False):
+            files = _delimited_files(folder, options)
+        if files is None:
+            # A part of a split, as in train[:1000], cannot be streamed
+            options["streaming"] = "[" not in str(options["split"])
+            yield from table_pairs(_tables(folder, options, remote=False, name=path), columns, where)
+        else:
+            # By the suffix of each, of whatever capitals and compression
+            kinds = ("tsv" if uncompressed(Path(file)).suffix.lower() == ".tsv" else "csv" for file in files)
+            readers = (_READERS[kind](Path(file), columns) for kind, file in zip(kinds, files, strict=True))
+            yield from _part(itertools.chain.from_iterable(readers), str(options["split"]))
 
 
-def _as_text(path: str, options: dict[str, Any], settings: CorpusSettings) -> dict[str, Any]:
-    """Return the options by which `datasets` reads CSV and TSV of a folder as text: no numbers, no missing values.
-
-    What a folder is read as, `datasets` decides: files of other formats may lie beside its tables.
-    """
+def _delimited_files(folder: str, options: dict[str, Any]) -> list[str] | None:
+    """List the CSV or TSV files of a split, which our readers take as text; None if `datasets` finds other formats."""
     import datasets
     from datasets.packaged_modules.csv.csv import Csv
 
     place = {key: options[key] for key in ("name", "data_dir", "cache_dir")}
-    builder = datasets.load_dataset_builder(path, **place)
-    # Files of another format know their types
+    builder = datasets.load_dataset_builder(folder, **place)
     if not isinstance(builder, Csv):
-        return {}
-    config: Any = builder.config
-    both = Columns(settings.src, settings.tgt, settings.columns).both
-    found: dict[str, Any] = {"converters": dict.fromkeys(both, str), "na_filter": False}
-    if config.sep == "\t":
-        found["quoting"] = csv.QUOTE_NONE  # quotes are text in TSV
-    files = itertools.chain.from_iterable((config.data_files or {}).values())
-    if not any(map(_may_end_lines_otherwise, files)):
-        found["lineterminator"] = "\n"
-    return found
+        return None
+    named: Any = builder.config.data_files or {}
+    split = str(options["split"]).partition("[")[0]
+    if split not in named:
+        raise ValueError(f"unknown split {split!r}; there are {', '.join(map(str, named))}")
+    return [str(file) for file in named[split]]
 
 
-def _may_end_lines_otherwise(file: str) -> bool:
-    """Tell whether lines of a table may not end at \\n alone: the first one does not, or the file is compressed."""
-    if Path(file).suffix not in (".csv", ".tsv"):
-        return True
-    with open(file, "rb") as lines:
-        first = lines.readline()
-    return first.endswith(b"\r\n") or not first.endswith(b"\n")
+def _part(blocks: Iterator[Pairs], split: str) -> Iterator[Pairs]:
+    """Choose the pairs of a part of a split, as in train[:1000] or train[10%:]."""
+    if "[" not in split:
+        yield from blocks
+        return
+    import datasets
+
+    whole = [list(itertools.chain.from_iterable(side)) for side in zip(*blocks, strict=True)]
+    instruction: Any = datasets.ReadInstruction.from_spec(split)  # type: ignore[attr-defined]
+    for part in instruction.to_absolute({split.partition("[")[0]: len(whole[0])}):
+        yield whole[0][part.from_ : part.to], whole[1][part.from_ : part.to]
 
 
-def _tables(
-    path: str,
-    options: dict[str, Any],
-    *,
-    remote: bool,
-    name: str | None = None,
-    text_of: CorpusSettings | None = None,
-) -> Iterator[pa.Table]:
-    """Load Arrow tables with `datasets`; its many errors become one ValueError with the remedy.
+def _tables(path: str, options: dict[str, Any], *, remote: bool, name: str | None = None) -> Iterator[pa.Table]:
+    """Load Arrow tables with `datasets`."""
+    import datasets
 
-    Args:
-        text_of: Corpus of whose columns CSV and TSV are read as text.
-    """
+    # Only a download takes long enough for a bar
+    if remote:
+        datasets.enable_progress_bars()
+    else:
+        datasets.disable_progress_bars()
+    with _one_error(name or path, remote=remote):
+        # Inside: a streamed data set raises while it is read
+        yield from arrow_tables(datasets.load_dataset(path, **options))
+
+
+@contextlib.contextmanager
+def _one_error(name: str, *, remote: bool) -> Iterator[None]:
+    """Let the many errors of `datasets` become one ValueError with the remedy."""
     import datasets
     from datasets.exceptions import DatasetsError
     from huggingface_hub.utils import httpx  # the client that the hub's library uses, under one name
@@ -237,15 +252,8 @@ def _tables(
     datasets.utils.logging.set_verbosity_error()
     for logger in ("huggingface_hub.repocard", "datasets.packaged_modules.json.json"):
         logging.getLogger(logger).setLevel(logging.CRITICAL)
-    if remote:  # only a download takes long enough for a bar
-        datasets.enable_progress_bars()
-    else:
-        datasets.disable_progress_bars()
     try:
-        if text_of:
-            options = {**options, **_as_text(path, options, text_of)}
-        # Inside the try: a streamed data set raises while it is read
-        yield from arrow_tables(datasets.load_dataset(path, **options))
+        yield
     except (OSError, RuntimeError, ValueError, LookupError, pa.ArrowException, DatasetsError, httpx.HTTPError) as error:
         # A full disk is no fault of the corpus
         if (fault := disk_error(error)) is not None and fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -253,4 +261,4 @@ def _tables(
         hint = (
             "; a copy on this machine works too: data.path=<folder>, or data=files (data/README.md)" if remote else ""
         )
-        raise ValueError(f"{name or path} could not be loaded: {first_line(error)}{hint}") from error
+        raise ValueError(f"{name} could not be loaded: {first_line(error)}{hint}") from error

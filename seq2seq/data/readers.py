@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import codecs
-import gzip
 import itertools
-import lzma
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from seq2seq.data.cleaning import Pairs
+from seq2seq.data.text_checks import find_shift
+from seq2seq.data.text_files import read_lines
 from seq2seq.faults import first_line
+from seq2seq.files import compression
 
-COMPRESSIONS = ("", ".gz", ".xz", ".zst")
 ROWS = 16_384  # pairs that are in memory as Python strings at a time
-LONGEST_LINE = 1 << 28  # bytes; beyond it a file is not text, and would be read into memory as one line
 # Names that say a column's side but not its language: BLEU's tokenizer and tags go by languages.
 SIDES = {"src", "tgt", "trg", "source", "target"}
 
@@ -73,77 +70,6 @@ class Columns(NamedTuple):
         return f"{has}: set data.src and data.tgt to two of these, or {mapping}"
 
 
-def open_bytes(path: Path) -> BinaryIO:
-    """Open a file for reading, decompressed by its suffix (.gz, .xz, .zst)."""
-    if path.suffix == ".gz":
-        return gzip.open(path, "rb")  # type: ignore[return-value]
-    if path.suffix == ".xz":
-        return lzma.open(path, "rb")  # type: ignore[return-value]
-    if path.suffix == ".zst":
-        return pa.CompressedInputStream(pa.OSFile(str(path), "rb"), "zstd")  # type: ignore[return-value]
-    return path.open("rb")
-
-
-def read_blocks(path: Path) -> Iterator[bytes]:
-    """Read the decompressed bytes of a file, some megabytes at a time; ValueError for a damaged one."""
-    try:
-        with open_bytes(path) as file:
-            while block := file.read(1 << 22):
-                yield block
-    except (EOFError, OSError, lzma.LZMAError, zlib.error, pa.ArrowException) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # an error of the disk, not of the content
-            # Known where a file is opened, not where it is read
-            error.filename = error.filename or str(path)
-            raise
-        raise ValueError(f"{path} cannot be decompressed ({error}): it is damaged or incomplete") from error
-
-
-def read_text(path: Path) -> Iterator[bytes]:
-    """Read the blocks of a file of text; ValueError for UTF-16 and UTF-32, whose bytes would read as other text."""
-    blocks = read_blocks(path)
-    first = next(blocks, b"")
-    head = first[:4096]
-    # Every second byte of Latin text is 0 in UTF-16; text in UTF-8 has hardly any
-    wide = len(head) >= 16 and head.count(0) > 0.4 * len(head)
-    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or wide:
-        raise ValueError(
-            f"{path} is in UTF-16 or UTF-32, not UTF-8: convert it, as in iconv -f UTF-16 -t UTF-8 <file> > <new file>"
-        )
-    return itertools.chain([first] if first else [], blocks)
-
-
-def read_lines(path: Path, *, ends: bool = False) -> Iterator[bytes]:
-    """Read lines, which end at the byte \\n and nowhere else; a CR before it (CRLF) belongs to the line end.
-
-    Args:
-        ends: Keep the line ends.
-
-    Raises:
-        ValueError: The file is damaged, is not UTF-8, or has a line of more than `LONGEST_LINE` bytes.
-    """
-    parts: list[bytes] = []  # of a line whose end has not come
-    size = 0
-    for block in read_text(path):
-        size = size + len(block) if b"\n" not in block else 0
-        if size > LONGEST_LINE:
-            raise ValueError(f"{path} has a line of more than {LONGEST_LINE >> 20} MiB: is it text?")
-        if size:
-            parts.append(block)
-            continue
-        # The last part of a block is the start of a line; a CR at its end waits for its \n
-        *lines, rest = b"".join([*parts, block]).split(b"\n")
-        parts = [rest]
-        for line in lines:
-            yield line + b"\n" if ends else line.removesuffix(b"\r")
-    if rest := b"".join(parts):  # the last line may lack its end
-        yield rest if ends else rest.removesuffix(b"\r")
-
-
-def read_table_lines(path: Path, *, ends: bool = False) -> Iterator[str]:
-    """Read the lines of a table as text, without the byte order mark that some programs write before it."""
-    yield from map(decode, _without_mark(read_lines(path, ends=ends)))
-
-
 def in_blocks(pairs: Iterable[tuple[str, str]]) -> Iterator[Pairs]:
     """Collect pairs to blocks of `ROWS`."""
     pairs = iter(pairs)
@@ -156,46 +82,31 @@ def one_line(text: str) -> str:
     return text.replace("\r\n", " ").replace("\n", " ") if "\n" in text else text
 
 
-def decode(line: bytes) -> str:
-    """Decode a line; bytes that are not UTF-8 become U+FFFD."""
-    return line.decode("utf-8", errors="replace")
-
-
 def text_pairs(src: Path, tgt: Path) -> Iterator[Pairs]:
     """Read pairs of two files, line by line.
 
     Raises:
         ValueError: One file has more lines than the other; the message counts both.
     """
-    src_lines, tgt_lines = (_without_mark(read_lines(path)) for path in (src, tgt))
+    src_lines, tgt_lines = read_lines(src), read_lines(tgt)
     count = 0
     while True:
         # Equal numbers of lines from both, so that pairs stay aligned
-        src_block = list(itertools.islice(src_lines, ROWS))
-        tgt_block = list(itertools.islice(tgt_lines, ROWS))
-        if len(src_block) != len(tgt_block):
+        block = list(itertools.islice(src_lines, ROWS)), list(itertools.islice(tgt_lines, ROWS))
+        if len(block[0]) != len(block[1]):
             # Count to the ends, for a message that says how far apart the files are
-            src_count = count + len(src_block) + _count(src_lines)
-            tgt_count = count + len(tgt_block) + _count(tgt_lines)
+            src_count, tgt_count = (count + len(side) for side in block)
+            src_count += sum(1 for _ in src_lines)
+            tgt_count += sum(1 for _ in tgt_lines)
+            shift = find_shift(*block, first=count + 1)
             raise ValueError(
                 f"{src} has {src_count} lines and {tgt} has {tgt_count}: "
-                "line i of one must be the translation of line i of the other"
+                f"line i of one must be the translation of line i of the other{shift and f'; {shift}'}"
             )
-        if not src_block:
+        if not block[0]:
             return
-        count += len(src_block)
-        yield list(map(decode, src_block)), list(map(decode, tgt_block))
-
-
-def _without_mark(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Remove the byte order mark that programs of Windows write before the first line."""
-    for first in itertools.islice(lines, 1):
-        yield first.removeprefix(codecs.BOM_UTF8)
-    yield from lines
-
-
-def _count(lines: Iterator[bytes]) -> int:
-    return sum(1 for _ in lines)
+        count += len(block[0])
+        yield block
 
 
 def table_pairs(tables: Iterable[pa.Table], columns: Columns, where: str) -> Iterator[Pairs]:
@@ -269,5 +180,5 @@ def parquet_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
         # An error of the disk, not of the content
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        packed = "; decompress it, parquet is compressed within" if path.suffix in COMPRESSIONS[1:] else ""
+        packed = "; decompress it, parquet is compressed within" if compression(path) else ""
         raise ValueError(f"{path} is not a whole parquet file ({first_line(error)}){packed}") from error

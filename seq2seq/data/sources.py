@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from seq2seq.config.data import CorpusSettings
-from seq2seq.data.readers import COMPRESSIONS
+from seq2seq.files import COMPRESSIONS, compression, uncompressed
 from seq2seq.resources import data_dir
 
 TABULAR = {
@@ -23,7 +23,9 @@ TABULAR = {
 }
 FORMATS = ("text", *dict.fromkeys(TABULAR.values()))
 # Names of files that hold text in a folder of the hub's layout.
-HUB_FILE = re.compile(r"\.(jsonl?|ndjson|parquet|arrow|csv|tsv|txt)(\.(gz|xz|zst|bz2))?$")
+HUB_FILE = re.compile(
+    rf"\.(jsonl?|ndjson|parquet|arrow|csv|tsv|txt)({'|'.join(map(re.escape, COMPRESSIONS))})?$", re.IGNORECASE
+)
 
 
 class Source(NamedTuple):
@@ -62,12 +64,12 @@ def find_source(split: str, settings: CorpusSettings) -> Source:
         missing = [language for language in languages if language not in location]
         if missing:
             raise ValueError(f"{name} has no language column {missing[0]!r}; it has {', '.join(map(repr, location))}")
-        return Source("text", [_existing(location[language], name) for language in languages])
+        return Source("text", [_existing(location[language], name, settings) for language in languages])
     # [source, target]: by position, so check that the suffixes agree with it
     if isinstance(location, Sequence) and not isinstance(location, str):
         if len(location) != 2:
             raise ValueError(f"{name} lists {len(location)} files; a list is [source file, target file]")
-        files = [_existing(entry, name) for entry in location]
+        files = [_existing(entry, name, settings) for entry in location]
         _refuse_swapped_files(files, name, settings)
         return Source("text", files)
     file_type = _file_type(str(location), settings)
@@ -80,7 +82,7 @@ def find_source(split: str, settings: CorpusSettings) -> Source:
     # An address on the hub cannot be listed here; `datasets` resolves it
     if "://" in str(location) and not str(location).startswith("package://"):
         return Source(file_type, [str(location)])
-    return Source(file_type, _matching(location, name))
+    return Source(file_type, _matching(location, name, settings))
 
 
 def _file_type(name: str, settings: CorpusSettings) -> str:
@@ -90,14 +92,14 @@ def _file_type(name: str, settings: CorpusSettings) -> str:
             raise ValueError(f"data.format={settings.format!r}: choose {', '.join(FORMATS)}, or null (by suffix)")
         return settings.format
     # x.jsonl.gz -> .jsonl; any other suffix is part of a prefix, as in corpus/train.clean
-    return TABULAR.get(_uncompressed(Path(name)).suffix, "text")
+    return TABULAR.get(uncompressed(Path(name)).suffix.lower(), "text")
 
 
-def _matching(pattern: str, name: str) -> list[str]:
+def _matching(pattern: str, name: str, settings: CorpusSettings) -> list[str]:
     """List the files that match a path or a pattern with *, sorted."""
     path = resolve_path(pattern)
     if "*" not in path.name:
-        return [_existing(pattern, name)]
+        return [_existing(pattern, name, settings)]
     # sorted: the order of a folder's entries differs between machines, and would change the data
     files = sorted(map(str, path.parent.glob(path.name)))
     if not files:
@@ -105,13 +107,18 @@ def _matching(pattern: str, name: str) -> list[str]:
     return files
 
 
-def _existing(location: Any, name: str) -> str:
+def _existing(location: Any, name: str, settings: CorpusSettings) -> str:
     """Resolve the path of a file; ValueError if it does not exist."""
     path = resolve_path(location)
     if path.is_dir():
         raise ValueError(f"{name}: {path} is a folder, not a file")
     if not path.is_file():
-        raise ValueError(f"{name}: the file {path} does not exist")
+        hint = ""
+        if settings.format:
+            hint = f"; data.format={settings.format} holds for every split: leave it out where suffixes say the types"
+        elif any(path.parent.glob(f"{glob.escape(path.name)}.{settings.src}*")):
+            hint = f"; it is a prefix: give one, as in {name}={path}, and further text by data.corpora"
+        raise ValueError(f"{name}: the file {path} does not exist{hint}")
     return str(path)
 
 
@@ -123,7 +130,7 @@ def _prefix(path: Path, name: str, settings: CorpusSettings) -> Path:
     """
     if not path.is_file() or any(path.parent.glob(f"{glob.escape(path.name)}.{settings.src}*")):
         return path
-    stem = _uncompressed(path)
+    stem = uncompressed(path)
     for language in (settings.src, settings.tgt):
         if stem.name.endswith(f".{language}") and stem.name != f".{language}":
             return stem.with_name(stem.name.removesuffix(f".{language}"))
@@ -141,26 +148,19 @@ def _by_language(prefix: Path, language: str, name: str, *, named: Path) -> str:
     Args:
         named: What the user named; of a file, its compression comes first.
     """
-    # Plain, then compressed: COMPRESSIONS begins with ""
-    suffixes = sorted(COMPRESSIONS, key=lambda suffix: named == prefix or suffix != _compression(named))
-    tried = [prefix.with_name(f"{prefix.name}.{language}{suffix}") for suffix in suffixes]
-    for path in tried:
-        if path.is_file():
-            return str(path)
+    stem = f"{prefix.name}.{language}"
+    found = [path for path in sorted(prefix.parent.glob(f"{glob.escape(stem)}*")) if path.is_file()]
+    found = [path for path in found if path.name == stem or (compression(path) and path.stem == stem)]
+    if found:
+        # Plain, then compressed; beside a compressed file that is named, first as that one is
+        order = [compression(named)] * (named != prefix) + ["", *COMPRESSIONS]
+        return str(min(found, key=lambda path: order.index(compression(path))))
     # What is there helps with a mistyped language more than what is not
     near = sorted(path.name for path in prefix.parent.glob(f"{glob.escape(prefix.name)}.*"))[:8]
     hint = f"there are {', '.join(near)}" if near else f"no file there begins with {prefix.name}."
-    raise ValueError(f"{name}={prefix}: the file {prefix}.{language} (or .gz, .xz, .zst) does not exist; {hint}")
-
-
-def _compression(path: Path) -> str:
-    """Return the suffix of a compressed file, "" for any other."""
-    return path.suffix if path.suffix in COMPRESSIONS[1:] else ""
-
-
-def _uncompressed(path: Path) -> Path:
-    """Return the path without the suffix of its compression."""
-    return path.with_suffix("") if _compression(path) else path
+    raise ValueError(
+        f"{name}={prefix}: the file {prefix}.{language} (or {', '.join(COMPRESSIONS)}) does not exist; {hint}"
+    )
 
 
 def _refuse_tables(location: Any, name: str, settings: CorpusSettings) -> None:

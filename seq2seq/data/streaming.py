@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ from seq2seq.data.fingerprints import corpus_fingerprint
 from seq2seq.data.loading import open_split
 from seq2seq.data.multi_corpus import Part, only_splits
 from seq2seq.data.ragged import Ragged
+from seq2seq.data.text_files import warn_once
 from seq2seq.data.token_cache import Encoder
 from seq2seq.data.updates import UpdateCut
 
@@ -89,7 +89,7 @@ class StreamSettings:
             left -= len(src)
             if left <= 0:
                 return
-        _warn_of_limit(limit, limit - left)
+        warn_once(f"data.limit={limit} is more than the {limit - left:,} pairs of the stream: all are used")
 
     def head(self, pairs: int) -> Iterator[Pairs]:
         """Read the first `pairs` pairs."""
@@ -98,12 +98,6 @@ class StreamSettings:
             pairs -= len(src)
             if pairs <= 0:
                 return
-
-
-@functools.cache
-def _warn_of_limit(limit: int, size: int) -> None:
-    # Cached: the text is read again and again, and one warning is enough
-    log.warning("data.limit=%d is more than the %s pairs of the stream: all are used", limit, f"{size:,}")
 
 
 def refuse_epochs(trainer: Any) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import logging
 import re
 from collections.abc import Sequence
 
 from seq2seq.data.cleaning import Pairs, shorten
 from seq2seq.data.languages import SINITIC, primary_subtag
-
-log = logging.getLogger(__name__)
+from seq2seq.data.text_files import warn_once
 
 # Script -> languages that are written in it, and a character of it
 _SCRIPTS = {
@@ -83,10 +80,5 @@ def refuse_swapped(sample: Pairs, *, src: str, tgt: str) -> None:
     )
     if _is_known(src) and _is_known(tgt):
         raise ValueError(message)
-    _warn(f"{message}, unless they are as they should be")
-
-
-@functools.cache
-def _warn(message: str) -> None:
-    # Cached: a run looks several times. Labels of texts, for one, are in no language
-    log.warning(message)
+    # Labels of texts, for one, are in no language
+    warn_once(f"{message}, unless they are as they should be")

@@ -9,10 +9,21 @@ from pathlib import Path
 from xml.parsers import expat
 
 from seq2seq.data.cleaning import Pairs
-from seq2seq.data.readers import Columns, in_blocks, read_blocks
+from seq2seq.data.readers import Columns, in_blocks
+from seq2seq.data.text_files import open_bytes, read_blocks
 
 # Inline elements whose content is a code of another format; hi (highlighted) and anything else holds text.
 _CODES = {"bpt", "ept", "ph", "it", "ut", "sub"}
+# Those that stand for something in the text, which may be a break: where it divides two words a space is left.
+_PLACEHOLDERS = {"ph", "it", "ut", "x"}
+_BREAK_CODE = re.compile(r"<br\b|\\[nt]|[\n\t]|line ?break", re.IGNORECASE)
+_BREAK = "\0"  # never in XML
+_BREAKS = re.compile(rf"(?<=\w){_BREAK}+(?=\w)")
+# What may be wrong where XML ends with these errors.
+_REMEDIES = {
+    "reference to invalid character number": "XML allows no control characters; remove the reference",
+    "not well-formed (invalid token)": "is there a bare & or <, or a control character?",
+}
 # Budgets of one file: deeper elements, or longer texts, are not TMX but an attack or damage.
 _DEEPEST = 200
 _LONGEST_TEXT = 1 << 24
@@ -26,7 +37,7 @@ def tmx_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
 
     A language matches its variants (`de` finds de-DE); the exact one is preferred, then the first. Formatting codes
     (bpt, ept, ph, it, ut) are dropped with their content, the text in other inline elements stays, and line breaks
-    become spaces.
+    become spaces, as does a code between two letters that stands for one.
 
     Raises:
         ValueError: The file is not well-formed XML, declares entities, or lacks a language.
@@ -76,7 +87,7 @@ def _units(path: Path, reader: _Units) -> Iterator[dict[str, str]]:
     parser = reader.parser
     line = 1
     try:
-        for block in read_blocks(path):
+        for block in read_blocks(open_bytes(path)):
             # A block at a time may hold thousands of units; a smaller step keeps memory low
             for start in range(0, len(block), 1 << 16):
                 parser.Parse(block[start : start + (1 << 16)], False)
@@ -86,7 +97,8 @@ def _units(path: Path, reader: _Units) -> Iterator[dict[str, str]]:
     except expat.ExpatError as error:
         line = error.lineno
         reason = expat.errors.messages.get(error.code, "not well-formed")
-        raise ValueError(f"{path}: line {line} is not XML: {reason}; is the file complete?") from error
+        remedy = _REMEDIES.get(reason, "is the file complete?")
+        raise ValueError(f"{path}: line {line} is not XML: {reason}; {remedy}") from error
     except _RefusedError as error:
         raise ValueError(f"{path}: line {parser.CurrentLineNumber}: {error}") from None
 
@@ -113,6 +125,7 @@ class _Units:
         self.size = 0
         self.depth = 0
         self.codes = 0  # open inline elements whose content is not text
+        self.placeholder = False  # the innermost element that has been opened is one
 
     def take(self) -> list[dict[str, str]]:
         """Return the units that are complete, and forget them."""
@@ -132,13 +145,17 @@ class _Units:
             self.parts, self.size, self.codes = [], 0, 0
         elif name in _CODES:
             self.codes += 1
+        self.placeholder = name in _PLACEHOLDERS
+        if self.placeholder and attributes.get("type") == "lb":
+            self.mark_break()
 
     def end(self, name: str) -> None:
         self.depth -= 1
         if name == "tu":
             self.done.append(self.unit)
         elif name == "seg" and self.parts is not None:
-            text = _LINE_BREAK.sub(" ", "".join(self.parts)).strip(" ")
+            text = _BREAKS.sub(" ", "".join(self.parts)).replace(_BREAK, "")
+            text = _LINE_BREAK.sub(" ", text).strip(" ")
             # Of two variants with one name the first stays
             self.unit.setdefault(self.language, text)
             self.parts = None
@@ -146,12 +163,18 @@ class _Units:
             self.codes -= 1
 
     def characters(self, text: str) -> None:
+        if self.codes and self.placeholder and _BREAK_CODE.search(text):
+            self.mark_break()
         if self.parts is None or self.codes:
             return
         self.size += len(text)
         if self.size > _LONGEST_TEXT:
             raise _RefusedError(f"a text is longer than {_LONGEST_TEXT:,} characters: this is not TMX")
         self.parts.append(text)
+
+    def mark_break(self) -> None:
+        if self.parts is not None:
+            self.parts.append(_BREAK)
 
     def refuse_entity(self, name: str, *_: object) -> None:
         raise _RefusedError(f"it declares the entity {name!r}; for safety, entities of a file's own are not read")

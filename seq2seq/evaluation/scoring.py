@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.config.score_names import METRICS
-from seq2seq.data.readers import read_lines
+from seq2seq.data.text_checks import encoding_fault, find_shift
+from seq2seq.data.text_files import read_lines
 from seq2seq.evaluation.metrics import check_tokenize, paired_bootstrap, scores, tokenize_for
 from seq2seq.evaluation.moses_bleu import convention_bleu
 from seq2seq.streams import standard_input
@@ -72,9 +73,9 @@ def score_file(hypotheses: str, references: Sequence[str], settings: ScoreSettin
     require_distinct([hypotheses, *references])
     settings = settings.resolved()
     # Counts are checked with the files' names, before sacreBLEU sees only lists
-    lines = read_text(hypotheses, warn=warn)
+    lines = read_text(hypotheses, warn=warn, refuse=False)
     sides = [read_text(path, warn=warn) for path in references]
-    _check_counts(hypotheses, lines, references, sides)
+    _check_lines(hypotheses, lines, references, sides, warn)
     return {"hypotheses": hypotheses, "lines": len(lines), "scores": settings.scores(lines, sides)}
 
 
@@ -94,10 +95,10 @@ def compare_systems(
     require_distinct([*paths, *references])
     settings = settings.resolved()
     assert settings.tokenize
-    systems = {path: read_text(path, warn=warn) for path in paths}
+    systems = {path: read_text(path, warn=warn, refuse=False) for path in paths}
     sides = [read_text(path, warn=warn) for path in references]
     for path, lines in systems.items():
-        _check_counts(path, lines, references, sides)
+        _check_lines(path, lines, references, sides, warn)
     rows = paired_bootstrap(
         systems,
         sides,
@@ -137,38 +138,38 @@ def _name(path: str) -> str:
     return "standard input" if path == "-" else path
 
 
-def read_text(path: str, *, warn: Warn) -> list[str]:
-    """Read the lines of a file, or of standard input for `-`, without a byte order mark; a line ends at \\n only.
+def read_text(path: str, *, warn: Warn, refuse: bool = True) -> list[str]:
+    """Read the lines of a file, or of standard input for `-`, as `text_files.read_lines` does.
+
+    Args:
+        refuse: Refuse text of which much is not UTF-8; False warns of what a system has written.
 
     Raises:
-        ValueError: The path is a directory or a device, or there is no standard input.
+        ValueError: The path is a directory or a device, the text is in another encoding, or there is no standard input.
     """
-    if path == "-":
-        if (stream := standard_input()) is None:
-            raise ValueError("there is no standard input; name a file")
-        # The last line may lack its end
-        rows = stream.read().split(b"\n")
-        found = [row.removesuffix(b"\r") for row in (rows if rows[-1] else rows[:-1])]
-    else:
-        file = Path(path)
-        # A device may never end
-        if file.is_dir() or file.is_char_device() or file.is_block_device():
-            raise ValueError(f"{path} is a {'directory' if file.is_dir() else 'device'}, not a text file")
-        found = list(read_lines(file))
-    # Split first, decode after: str.splitlines would end lines at more than \n
-    lines = [line.decode("utf-8", "replace") for line in found]
-    # It can only begin the file
-    lines[:1] = [line.removeprefix("\ufeff") for line in lines[:1]]
-    # Replaced bytes and a real U+FFFD look alike after decoding; both deserve the warning
-    invalid = next((number for number, line in enumerate(lines, 1) if "\ufffd" in line), None)
-    if invalid:
-        warn(f"{_name(path)}: line {invalid} holds text that is not UTF-8, or U+FFFD (warned once)")
+    place = standard_input() if path == "-" else Path(path)
+    if place is None:
+        raise ValueError("there is no standard input; name a file")
+    # A device may never end
+    if isinstance(place, Path) and (place.is_dir() or place.is_char_device() or place.is_block_device()):
+        raise ValueError(f"{path} is a {'directory' if place.is_dir() else 'device'}, not a text file")
+    lines = list(read_lines(place))
+    fault, many = encoding_fault(lines, f"{_name(path)}: line")
+    if many and refuse:
+        raise ValueError(fault)
+    if fault:
+        warn(fault)
     return lines
 
 
-def _check_counts(path: str, lines: list[str], names: Sequence[str], references: list[list[str]]) -> None:
+def _check_lines(path: str, lines: list[str], names: Sequence[str], references: list[list[str]], warn: Warn) -> None:
+    """Refuse references of other lengths, and warn of a shift against them."""
     for name, reference in zip(names, references, strict=True):
+        shift = find_shift(lines, reference)
         if len(reference) != len(lines):
-            raise ValueError(f"{path} has {len(lines):,} lines, but {name} has {len(reference):,}")
+            where = f"; {shift}" if shift else ""
+            raise ValueError(f"{path} has {len(lines):,} lines, but {name} has {len(reference):,}{where}")
+        if shift:
+            warn(f"{path} and {name}: {shift}")
     if not lines:
         raise ValueError(f"{path} has no lines: there is nothing to score")

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from seq2seq.config.data import CorpusSettings
-from seq2seq.data.readers import read_lines, text_pairs
+from seq2seq.data.readers import text_pairs
 from seq2seq.data.sources import find_source
+from seq2seq.data.text_files import read_lines
 from seq2seq.evaluation import metrics
 from seq2seq.experiments.comparison import scoring
 from seq2seq.experiments.folder import SIDES, RunFolder
@@ -76,7 +77,7 @@ def _text(run: RunResult, name: str, prefix: str) -> Text | None:
         raise ValueError(f"--set {name}={prefix}: {str(error).removeprefix(f'data.test={prefix}: ')}") from None
     blocks = list(text_pairs(source, target))
     text = {side: [line for block in blocks for line in block[number]] for number, side in enumerate(("src", "ref"))}
-    text["hyp"] = [line.decode("utf-8", "replace") for line in read_lines(path)]
+    text["hyp"] = list(read_lines(path))
     if len(text["hyp"]) != len(text["ref"]):
         raise ValueError(f"{path} has {len(text['hyp']):,} lines, but {target} has {len(text['ref']):,}")
     return text

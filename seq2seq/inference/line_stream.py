@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,6 +9,7 @@ from itertools import islice
 from typing import IO, Any, BinaryIO, NamedTuple
 
 from seq2seq.data.characters import is_blank
+from seq2seq.data.text_files import RawLine, decode_line, split_lines
 from seq2seq.inference.forced_text import ForcedLine, force_candidates
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.notes import Notes
@@ -28,13 +28,6 @@ LINE_BYTES = 1 << 20
 # A window is translated as it is when the input is silent for so long, or when its first line is so old.
 PAUSE_SECONDS = 0.1
 PATIENCE_SECONDS = 1.0
-
-
-class RawLine(NamedTuple):
-    """Line as it was read, without its end: its first bytes, and its size in bytes."""
-
-    data: bytes
-    size: int
 
 
 class Window(NamedTuple):
@@ -59,7 +52,7 @@ def read_windows(
     lines: list[RawLine] = []
     size = 0  # bytes of the open window
     since = 0.0
-    for line in _raw_lines(stream):
+    for line in split_lines(_blocks(stream), LINE_BYTES):
         if line is not None:
             # The age of a window is that of its first line
             since = since if lines else time.monotonic()
@@ -77,27 +70,13 @@ def read_windows(
         yield Window(first, lines)
 
 
-def _raw_lines(stream: Stream) -> Iterator[RawLine | None]:
-    """Yield every line of the stream, and None whenever nothing more can be read for the moment."""
+def _blocks(stream: Stream) -> Iterator[bytes]:
+    """Yield what can be read of the stream, and an empty block whenever nothing more can be read for the moment."""
     read = getattr(stream, "read1", stream.read)  # read1 returns what is there instead of waiting for more
-    data = bytearray()  # the kept part of the line that is being read
-    size = 0
-    # 64 KiB a read; the last part of a chunk is the start of a line that has not ended
-    while chunk := read(1 << 16):
-        *ended, rest = chunk.split(b"\n")
-        for piece in ended:
-            # At the bound the slice is empty: the rest of the line is only counted
-            data += piece[: LINE_BYTES - len(data)]
-            yield RawLine(bytes(data), size + len(piece))
-            data = bytearray()
-            size = 0
-        data += rest[: LINE_BYTES - len(data)]
-        size += len(rest)
+    while block := read(1 << 16):
+        yield block
         if not _readable(stream):
-            yield None
-    # The last line may lack its \n
-    if size:
-        yield RawLine(bytes(data), size)
+            yield b""
 
 
 def _readable(stream: Stream) -> bool:
@@ -106,22 +85,6 @@ def _readable(stream: Stream) -> bool:
         return bool(select.select([stream], [], [], PAUSE_SECONDS)[0])
     except (OSError, ValueError, TypeError):  # a stream in memory; Windows, where select takes sockets only
         return True
-
-
-def decode_line(line: RawLine) -> tuple[str, bool]:
-    """Decode a line without the \\r of a CRLF; U+FFFD replaces bytes that are not UTF-8.
-
-    Returns:
-        The text, and True if all bytes were valid.
-    """
-    # Of a line cut at LINE_BYTES the last byte is not its end, and its last character may be split
-    whole = line.size == len(line.data)
-    data = line.data[:-1] if whole and line.data.endswith(b"\r") else line.data
-    try:
-        # final=whole: an unfinished character at the end of a cut line is dropped, not an error
-        return codecs.utf_8_decode(data, "strict", whole)[0], True
-    except UnicodeDecodeError:
-        return codecs.utf_8_decode(data, "replace", whole)[0], False
 
 
 def _name(stream: Stream) -> str:
@@ -269,10 +232,14 @@ class LineStream:
         if len(rows) < len(window.raw):
             count = window.first + len(rows)
             raise ValueError(f"{_name(stream)} ends before line {count:,} of the input; it needs as many lines")
-        # A byte order mark can only begin the file
-        if window.first == 1:
-            rows[0] = rows[0].removeprefix(codecs.BOM_UTF8)
-        return [row.removesuffix(b"\r").decode("utf-8", "replace") for row in rows]
+        lines = []
+        for number, row in enumerate(rows, window.first):
+            text, valid = decode_line(RawLine(row, len(row)))
+            if not valid:
+                # What replaces the bytes would be in the translation
+                raise ValueError(f"{_name(stream)}: line {number:,} is not valid UTF-8; convert the file")
+            lines.append(text)
+        return lines
 
     def _decode(self, number: int, line: RawLine) -> str:
         text, valid = decode_line(line)
@@ -283,5 +250,4 @@ class LineStream:
                 self.warn(f"line {number} is not valid UTF-8; the invalid bytes are replaced (warned once)")
         if line.size > len(line.data):
             self.warn(f"line {number} has {line.size:,} bytes; only the first {len(line.data):,} are read")
-        # A byte order mark can only begin the file
-        return text.removeprefix("\ufeff") if number == 1 else text
+        return text

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TextIO
 
 from seq2seq.config.durations import clock
 
-_CHUNK = 1 << 20
 # Seconds between two lines.
 _INTERVAL = 1.0
 
@@ -59,14 +57,3 @@ class ProgressLine:
         # A terminal that is gone must not stop the work
         except (OSError, ValueError):
             pass
-
-
-def count_lines(descriptor: int) -> int:
-    """Count the lines of an open file from where it is read next; the last one may lack its end."""
-    lines, last, at = 0, b"\n", os.lseek(descriptor, 0, os.SEEK_CUR)
-    # Without moving what is read next
-    while chunk := os.pread(descriptor, _CHUNK, at):
-        lines += chunk.count(b"\n")
-        last = chunk[-1:]
-        at += len(chunk)
-    return lines + (last != b"\n")

@@ -439,3 +439,50 @@ def test_a_tokenizer_that_cannot_be_downloaded(files, capsys, monkeypatch):
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.SACREBLEU_DIR", "/nowhere")
     options = ["--hypotheses", files["good"], "--references", files["reference"], "--tokenize", "flores101"]
     assert "needs a model that sacreBLEU downloads once (no route to the host)" in refusal(capsys, *options)
+
+
+def test_a_test_set_in_markup_is_scored_by_its_segments(files, tmp_path, capsys):
+    """Its lines scored as sentences gave 2 BLEU for 17 (of as many lines, as for a data set)."""
+    expected = report(capsys, "--hypotheses", files["good"], "--references", files["reference"])["scores"]
+    for name in ("good", "reference"):
+        lines = Path(files[name]).read_text().splitlines()
+        segments = "".join(f'<seg id="{i}"> {line} </seg>\n' for i, line in enumerate(lines))
+        kind = "refset" if name == "reference" else "tstset"
+        (tmp_path / f"{name}.sgm").write_text(f'<{kind} setid="x">\n<doc>\n{segments}</doc>\n</{kind}>\n')
+    given = ("--hypotheses", tmp_path / "good.sgm", "--references", tmp_path / "reference.sgm")
+    assert report(capsys, *given)["scores"] == expected
+    (tmp_path / "x.xlf").write_text('<?xml version="1.0"?>\n<xliff/>\n')
+    assert score.main(["--hypotheses", files["good"], "--references", str(tmp_path / "x.xlf")]) == 2
+    assert "markup is not read" in capsys.readouterr().err
+
+
+def test_references_in_another_encoding_are_refused_and_what_a_system_wrote_is_warned_of(files, tmp_path, capsys):
+    text = Path(files["reference"]).read_text().replace("the", "thé").replace("a", "ä")
+    (tmp_path / "latin").write_bytes(text.encode("latin-1"))
+    assert score.main(["--hypotheses", files["good"], "--references", str(tmp_path / "latin")]) == 2
+    assert "latin: line 1 is not UTF-8, or has U+FFFD" in (error := capsys.readouterr().err)
+    assert "iconv" in error
+    assert score.main(["--hypotheses", str(tmp_path / "latin"), "--references", files["reference"]]) == 0
+    assert "warning: " in (error := capsys.readouterr().err)
+    assert "latin: line 1 is not UTF-8" in error
+
+
+def test_a_shift_against_the_references_is_told(tmp_path, capsys):
+    lines = [f"{i} " + "word " * random.Random(i).randrange(3, 40) for i in range(300)]
+    write(tmp_path / "ref", lines)
+    write(tmp_path / "hyp", [*lines[:100], *lines[101:], "more"])
+    assert score.main(["--hypotheses", str(tmp_path / "hyp"), "--references", str(tmp_path / "ref")]) == 0
+    assert "ref: from about line 101 on, the second seems to be 1 line behind the first" in capsys.readouterr().err
+    write(tmp_path / "hyp", [*lines[:100], *lines[101:]])
+    assert score.main(["--hypotheses", str(tmp_path / "hyp"), "--references", str(tmp_path / "ref")]) == 2
+    assert "has 299 lines, but" in (error := capsys.readouterr().err)
+    assert "from about line 101 on" in error
+
+
+def test_saved_translations_are_compressed_as_their_name_says(ckpt, tmp_path, capsys):
+    for side, words in (("de", tiny.GERMAN), ("en", tiny.ENGLISH)):
+        write(tmp_path / f"test.{side}", tiny.sentences(words, 5, seed=1))
+    given = ("--ckpt", ckpt, "--data", "files", f"test={tmp_path / 'test'}", "--device", "cpu")
+    found = report(capsys, *given, "--save", tmp_path / "out.en.gz")["scores"]
+    again = report(capsys, "--hypotheses", tmp_path / "out.en.gz", "--references", tmp_path / "test.en", "--lang", "en")
+    assert again["scores"] == found

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import json
+import lzma
 import os
 import threading
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import tiny
 
 from seq2seq import checkpoint, score, translate
 from seq2seq.config.search import SearchSettings
+from seq2seq.data.text_files import read_lines
 from seq2seq.inference import onnx_model
 from seq2seq.inference.description import write_description
 from seq2seq.inference.line_stream import LineStream
@@ -210,3 +215,84 @@ def test_outputs_may_be_pipes(folder, ckpt, capsys):
         os.close(write)
         with os.fdopen(read) as file:
             assert file.read() == (folder / name).read_text()
+
+
+PACK = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": lambda data: pa.compress(data, codec="zstd", asbytes=True),
+}
+
+
+@pytest.mark.parametrize("kind", PACK)
+def test_compressed_text_is_translated_as_the_text(folder, ckpt, capsys, monkeypatch, kind):
+    """By its name or only by its bytes, on standard input, and beside the input; outputs by their names."""
+    assert run(ckpt, "--input", "in.de", "--prefixes", "begin", "--output", "plain", "--alignments", "links") == 0
+    for name in ("in.de", "begin"):
+        packed = PACK[kind]((folder / name).read_bytes())
+        for place in (folder / f"{name}.{kind}", folder / f"{name}.hidden"):
+            place.write_bytes(packed)
+    for ending in (kind, "hidden"):
+        given = ["--input", f"in.de.{ending}", "--prefixes", f"begin.{ending}"]
+        assert run(ckpt, *given, "--output", f"out.{kind}", "--alignments", f"links.{kind}") == 0
+        assert list(read_lines(folder / f"out.{kind}")) == list(read_lines(folder / "plain"))
+        assert list(read_lines(folder / f"links.{kind}")) == list(read_lines(folder / "links"))
+        assert (folder / f"out.{kind}").read_bytes() != (folder / "plain").read_bytes()
+    with open(folder / f"in.de.{kind}") as source:
+        monkeypatch.setattr("sys.stdin", source)
+        assert run(ckpt, "--prefixes", f"begin.{kind}", "--output", "piped") == 0
+    assert (folder / "piped").read_bytes() == (folder / "plain").read_bytes()
+    assert capsys.readouterr().err == ""
+    # Counted before the model is loaded
+    (folder / f"begin.{kind}").write_bytes(PACK[kind](b"the\n"))
+    assert run(ckpt, "--input", f"in.de.{kind}", "--prefixes", f"begin.{kind}", "--output", "out") == 2
+    assert f"--prefixes begin.{kind} has 1 lines, and the input 3" in capsys.readouterr().err
+    # Damaged: one line, and no output
+    (folder / f"cut.{kind}").write_bytes(PACK[kind](os.urandom(100_000).hex().encode())[:-40_000])
+    os.mkfifo(folder / "pipe")
+    writer = threading.Thread(target=(folder / "pipe").write_bytes, args=[(folder / f"cut.{kind}").read_bytes()])
+    writer.start()
+    for name in (f"cut.{kind}", "pipe"):
+        assert run(ckpt, "--input", name, "--output", "new") == 2
+        error = capsys.readouterr().err.splitlines()
+        assert f"{name} cannot be decompressed" in error[-1]
+        assert not (folder / "new").exists()
+    writer.join()
+    # A compressed output cannot be continued, and one that is text may be replaced, unlike another file
+    with pytest.raises(SystemExit):
+        run(ckpt, "--input", "in.de", "--output", f"out.{kind}", "--resume")
+    assert "--resume goes on with plain text" in capsys.readouterr().err
+    (folder / f"out.{kind}").write_bytes(PACK[kind](b"\xff\xfe"))
+    assert run(ckpt, "--input", "in.de", "--output", f"out.{kind}") == 2
+    assert "exists and is not text" in capsys.readouterr().err
+
+
+def test_a_test_set_in_markup_is_translated_segment_by_segment(folder, ckpt, capsys):
+    assert run(ckpt, "--input", "in.de", "--output", "plain") == 0
+    segments = "".join(f'<seg id="{i}">{line}</seg>\n' for i, line in enumerate(LINES))
+    (folder / "x.sgm").write_text(f'<srcset setid="s">\n<doc>\n{segments}</doc>\n</srcset>\n')
+    assert run(ckpt, "--input", "x.sgm", "--prefixes", "begin", "--output", "out") == 0
+    assert run(ckpt, "--input", "x.sgm", "--output", "out") == 0
+    assert (folder / "out").read_bytes() == (folder / "plain").read_bytes()
+    (folder / "x.xlf").write_text('<?xml version="1.0"?>\n<xliff/>\n')
+    assert run(ckpt, "--input", "x.xlf", "--output", "out") == 2
+    assert "markup is not read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("option", "name"), [("--prefixes", "begin"), ("--phrases", "words")])
+def test_constraints_that_are_not_utf8_are_refused(folder, ckpt, capsys, option, name):
+    """What replaces the bytes would be in the translation."""
+    (folder / name).write_bytes(b"the\nW\xe4nde\n\n")
+    assert run(ckpt, "--input", "in.de", option, name, "--output", "out") == 2
+    assert f"{name}: line 2 is not valid UTF-8" in capsys.readouterr().err
+    assert not (folder / "out").exists()
+
+
+def test_a_side_of_a_compressed_corpus_is_not_replaced(folder, ckpt, capsys):
+    for language in ("de", "en"):
+        (folder / f"c.{language}.gz").write_bytes(gzip.compress((folder / f"test.{language}").read_bytes()))
+    assert run(ckpt, "--input", "c.de.gz", "--output", "c.en.gz") == 2
+    assert "c.en.gz is there, and beside c.de.gz" in capsys.readouterr().err
+    assert run(ckpt, "--input", "test.de", "--output", "test.en") == 2
+    assert "where an earlier translation has written it" in capsys.readouterr().err

@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 from seq2seq.config.compose import resolved_settings
 from seq2seq.config.data import CleanSettings, CorpusSettings, corpus_settings
 from seq2seq.config.settings import read_section
-from seq2seq.data import corpus, hub, swapped_sides
+from seq2seq.data import corpus, hub
 from seq2seq.data.cleaning import Cleaner, cleaning_table, length_rules
 from seq2seq.data.corpus import load_corpus, validate_corpus
 from seq2seq.data.fingerprints import corpus_fingerprint, file_fingerprint
-from seq2seq.data.readers import read_lines
 from seq2seq.data.swapped_sides import looks_swapped
+from seq2seq.data.text_files import read_lines, warn_once
 from seq2seq.resources import conf_dir, data_dir
 
 OFF = CleanSettings(invalid_utf8=False, empty=False, same=False, duplicates=False, max_length=None, length_ratio=None)
@@ -101,9 +101,10 @@ def test_read_lines_agrees_with_the_definition(tmp_path_factory, lines):
     # So that neither the first bytes nor many zeros look like UTF-16
     lines = [b"plain text " * 60, *lines]
     path.write_bytes(b"".join(line + b"\n" for line in lines))
-    assert list(read_lines(path)) == lines
+    text = [line.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace") for line in lines]
+    assert list(read_lines(path)) == text
     path.write_bytes(b"".join(line + b"\r\n" for line in lines) + b"last")
-    assert list(read_lines(path)) == [*lines, b"last"]
+    assert list(read_lines(path)) == [*text, "last"]
 
 
 def test_misaligned_files_name_both_counts(tmp_path):
@@ -172,7 +173,7 @@ def test_tsv(tmp_path, header):
     validate_corpus(chosen, cache_dir=tmp_path / "c")
     assert load(chosen, tmp_path / "c") == [(src + '"', tgt) for src, tgt in PAIRS]
     file.write_text("".join([*lines, "only one column\n"]))
-    with pytest.raises(ValueError, match=r"no language column 'de'|line 61 has 1 columns"):
+    with pytest.raises(ValueError, match=r"no language column 'de'|line 61 has 1 fields"):
         load(chosen, tmp_path / "c")
 
 
@@ -458,11 +459,31 @@ def test_cleaning_drops_counts_and_shows_one_example(tmp_path):
     assert "kaputt \ufffd | broken" in table
 
 
-def test_invalid_utf8_is_replaced_in_evaluation(tmp_path):
+@pytest.mark.parametrize("kind", ["text", "tsv", "jsonl"])
+def test_evaluation_text_that_is_not_utf8_is_told_or_refused(tmp_path, caplog, kind):
+    """A few lines give a warning at every run, also of a prepared corpus; a file in another encoding is refused."""
     for split in ("train", "valid", "test"):
         write_text(tmp_path, split)
-    (tmp_path / "valid.de").write_bytes(b"a\xffb\n" * 60)
-    assert load(options(tmp_path), tmp_path / "c", "valid")[0][0] == "a\ufffdb"
+    place = tmp_path / ("test" if kind == "text" else f"test.{kind}")
+    bad, row = {
+        "text": (tmp_path / "test.de", b"%s\n"),
+        "tsv": (place, b"%s\tx\n"),
+        "jsonl": (place, b'{"de": "%s", "en": "x"}\n'),
+    }[kind]
+    chosen = options(tmp_path, test=str(place))
+    for many in (False, True):
+        lines = [row % (b"W\xe4nde" if i == 7 or (many and i % 2) else b"Wand") for i in range(60)]
+        bad.write_bytes(b"de\ten\n" * (kind == "tsv") + b"".join(lines))
+        if many:
+            with pytest.raises(ValueError, match=r"test.*: (line|row) 2 is not UTF-8.* 30 of 60 do.*iconv"):
+                validate_corpus(chosen, cache_dir=tmp_path / "c")
+            continue
+        for _ in range(2):
+            warn_once.cache_clear()
+            caplog.clear()
+            validate_corpus(chosen, cache_dir=tmp_path / "c")
+            assert load(chosen, tmp_path / "c", "test")[7][0] == "W\ufffdnde"
+            assert caplog.text.count("8 is not UTF-8, or has U+FFFD, as 1 of 60 do") == 1
 
 
 @settings(max_examples=40, deadline=None)
@@ -571,12 +592,12 @@ def test_pairs_of_few_sources_cannot_be_held_out(tmp_path, sources):
 def test_a_table_that_gets_another_suffix_is_read_anew(tmp_path):
     for split in ("valid", "test"):
         write_text(tmp_path, split)
-    cells = 'de\ten\n"Er sagt ""Hallo"" jetzt"\tHe says hello now\n'
+    cells = 'de\ten\n"Er sagt Hallo"\tHe says hello\n'
     found = []
     for suffix in ("tsv", "csv"):
         (tmp_path / f"x.{suffix}").write_text(cells, encoding="utf-8")
         found += load(options(tmp_path, train=str(tmp_path / f"x.{suffix}")), tmp_path / "c")
-    assert [src for src, _ in found] == ['"Er sagt ""Hallo"" jetzt"', 'Er sagt "Hallo" jetzt']
+    assert [src for src, _ in found] == ['"Er sagt Hallo"', "Er sagt Hallo"]
 
 
 def test_fingerprint_follows_data_and_settings_only(tmp_path):
@@ -703,7 +724,7 @@ def test_an_unknown_language_is_warned_of_not_refused(tmp_path, caplog):
         texts = [("the film is not what you and I like", "bad")] * 40
         for side, name in enumerate(("review", "en")):
             (tmp_path / f"{split}.{name}").write_text("".join(f"{pair[side]}\n" for pair in texts))
-    swapped_sides._warn.cache_clear()
+    warn_once.cache_clear()
     for _ in range(2):
         validate_corpus(options(tmp_path, src="review"), cache_dir=tmp_path / "c")
     assert caplog.text.count("source and target look swapped") == 1
@@ -807,3 +828,83 @@ def test_a_cache_is_no_part_of_the_data_set(tmp_path):
     with pytest.raises(ValueError, match=r"^cache=.* is in data\.path=.*: set cache="):
         validate_corpus(chosen, cache_dir=tmp_path / "cache")
     validate_corpus(chosen, cache_dir=tmp_path / ".cache")
+
+
+def test_suffixes_are_known_in_capitals(tmp_path):
+    for split in ("valid", "test"):
+        write_text(tmp_path, split)
+    rows = "de\ten\n" + "".join(f"{src}\t{tgt}\n" for src, tgt in PAIRS)
+    (tmp_path / "x.TSV.GZ").write_bytes(gzip.compress(rows.encode()))
+    assert load(options(tmp_path, train=str(tmp_path / "x.TSV.GZ")), tmp_path / "c") == PAIRS
+    units = "".join(
+        f'<tu><tuv xml:lang="de"><seg>{src}</seg></tuv><tuv xml:lang="en"><seg>{tgt}</seg></tuv></tu>'
+        for src, tgt in PAIRS
+    )
+    (tmp_path / "x.TMX").write_text(f"<tmx><body>{units}</body></tmx>")
+    assert load(options(tmp_path, train=str(tmp_path / "x.TMX")), tmp_path / "c") == PAIRS
+    for side, language in enumerate(("de", "en")):
+        (tmp_path / f"y.{language}.XZ").write_bytes(
+            lzma.compress("".join(f"{pair[side]}\n" for pair in PAIRS).encode())
+        )
+    for place in ("y", "y.de.XZ"):
+        assert load(options(tmp_path, train=str(tmp_path / place)), tmp_path / "c") == PAIRS
+
+
+def test_what_does_not_exist_names_the_setting_that_helps(tmp_path):
+    for split in ("train", "more", "valid", "test"):
+        write_text(tmp_path, split)
+    prefixes = [str(tmp_path / "train"), str(tmp_path / "more")]
+    with pytest.raises(ValueError, match=r"train does not exist; it is a prefix: give one, .*data\.corpora"):
+        validate_corpus(options(tmp_path, train=prefixes), cache_dir=tmp_path / "c")
+    (tmp_path / "x.tmx").write_text("<tmx/>")
+    with pytest.raises(ValueError, match=r"valid does not exist; data\.format=tmx holds for every split"):
+        validate_corpus(
+            options(tmp_path, train=str(tmp_path / "x.tmx"), format="tmx", splits=("valid",)), cache_dir=tmp_path / "c"
+        )
+
+
+def test_markup_is_read_in_lists_and_by_language(tmp_path):
+    """Segments, wherever two files are named; the fingerprint tells them from lines that an earlier version read."""
+    for split in ("train", "valid"):
+        write_text(tmp_path, split)
+    for side, kind, language in ((0, "srcset", "de"), (1, "refset", "en")):
+        segments = "".join(f'<seg id="{i}"> {pair[side]} </seg>\n' for i, pair in enumerate(PAIRS))
+        for name in (f"{language}.sgm", f"test.{language}"):
+            (tmp_path / name).write_text(f"<{kind} setid='s'>\n<doc>\n{segments}</doc>\n</{kind}>\n")
+    files = {language: str(tmp_path / f"{language}.sgm") for language in ("de", "en")}
+    for place in (files, list(files.values()), str(tmp_path / "test")):
+        chosen = options(tmp_path, test=place)
+        validate_corpus(chosen, cache_dir=tmp_path / "c")
+        assert load(chosen, tmp_path / "c", "test") == PAIRS
+
+
+def test_lines_that_show_nothing_are_empty(tmp_path):
+    """Format characters alone, and the marks of files that were joined."""
+    blank = ["\u200b", "\ufeff", " \u200e\u00a0", "\ufeff\ufeff", "\u3000", "\u2060\x00"]
+    cleaner = Cleaner(CleanSettings())
+    kept, _ = cleaner(([*blank, "x", "fa\u200cna"], ["y"] * (len(blank) + 2)))
+    assert kept == ["x", "fa\u200cna"]
+    assert cleaner.dropped["empty"].pairs == len(blank)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_rows_of_tables_in_a_folder_are_those_of_the_files(tmp_path, suffix):
+    """Rows of other lengths, which `datasets` shifts or fills, repeated headers, and parts of a split."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    places = {"path": str(folder), "train": "train", "valid": "validation", "test": "test"}
+    good = [("de", "en"), *PAIRS, ("de", "en"), ("eins", "one")]
+    for rows in ([("de", "en"), ("a", "b", "c")], [("de", "en"), ("a",)], good):
+        for split in ("train", "validation", "test"):
+            lines = ("\t,"[suffix == "csv"].join(row) + "\n" for row in rows)
+            (folder / f"{split}.{suffix}").write_text("".join(lines))
+        if rows is not good:
+            with pytest.raises(ValueError, match=r"train\.[ct]sv: line 2 has \d fields where the first row has 2"):
+                load(options(tmp_path, **places), tmp_path / "c")
+    assert load(options(tmp_path, **places), tmp_path / "c") == [*PAIRS, ("eins", "one")]
+    parts = places | {"train": "train[:10]", "valid": "train[10:20]", "test": "train[-1:]"}
+    chosen = options(tmp_path, **parts)
+    found = [load(chosen, tmp_path / "c", split) for split in ("train", "valid", "test")]
+    assert found == [PAIRS[:10], PAIRS[10:20], [("eins", "one")]]
+    with pytest.raises(ValueError, match="unknown split 'dev'"):
+        load(options(tmp_path, **places | {"valid": "dev"}), tmp_path / "c")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from seq2seq.data.delimited import csv_pairs, tsv_pairs
 from seq2seq.data.readers import Columns, one_line
+from seq2seq.data.text_files import warn_once
 
 NAMED = Columns("de", "en")
 NUMBERED = Columns("de", "en", {"de": 1, "en": 0})
@@ -104,5 +105,39 @@ def test_tsv_has_no_quotes_unless_its_header_has(tmp_path):
     assert read(tsv_pairs, path, 'de\ten\n"a\tb"\n') == [('"a', 'b"')]
     assert read(tsv_pairs, path, '"de"\t"en"\n"a\tb"\t"c ""d"""\n') == [("a\tb", 'c "d"')]
     assert read(tsv_pairs, path, "b\ta\nd\tc\n", NUMBERED) == [("a", "b"), ("c", "d")]
-    with pytest.raises(ValueError, match=r"line 3 has 1 columns where 2 are needed; .*data\.format=csv"):
+    with pytest.raises(ValueError, match=r"line 3 has 1 fields where the first row has 2: .*data\.format=csv"):
         read(tsv_pairs, path, 'de\ten\na\tb\n"c\n')
+
+
+@pytest.mark.parametrize("header", ["en\tde\n", "id\ten\tde\n", ""])
+def test_rows_of_a_tsv_have_as_many_fields_as_the_first(tmp_path, header):
+    """Read otherwise, one side of the pair would be the rest of the other."""
+    path = tmp_path / "x.tsv"
+    more = "1\t" if "id" in header else ""
+    columns = NAMED if header else NUMBERED
+    good = f"{more}A dog runs.\tEin Hund rennt.\n"
+    for row in (f"{more}A\tgirl runs.\tEin Mädchen rennt.\n", f"{more}A girl runs.\n"):
+        with pytest.raises(ValueError, match=r"line \d has \d fields where the first row has \d: .*awk -F"):
+            read(tsv_pairs, path, header + good + row, columns)
+    # Blank lines, and the header of a file that was joined to this one, are no rows
+    expected = [("Ein Hund rennt.", "A dog runs.")] * 2
+    assert read(tsv_pairs, path, f"{header}\n{good}\n\r\n{header}{good}\n", columns) == expected
+    joined = header.replace("\t", ",") + good.replace("\t", ",")
+    assert read(csv_pairs, path, joined * 2, columns) == expected
+
+
+def test_the_quotes_of_a_spreadsheet_are_no_text(tmp_path, caplog):
+    """They are told from quotes of a text by those doubled inside; where both are there, a warning says so."""
+    path = tmp_path / "x.tsv"
+    quoted = 'de\ten\n"Er sagt ""ja"" jetzt"\t"He says ""yes"", now"\nWand\twall\n'
+    expected = [('Er sagt "ja" jetzt', 'He says "yes", now'), ("Wand", "wall")]
+    assert read(tsv_pairs, path, quoted) == expected
+    assert read(tsv_pairs, path, quoted.partition("\n")[2], Columns("de", "en", {"de": 0, "en": 1})) == expected
+    assert not caplog.text
+    for text in ('"Ja", sagt er', 'Er sagt "ja"', '"Nein'):
+        warn_once.cache_clear()
+        caplog.clear()
+        found = read(tsv_pairs, path, f"{quoted}{text}\tx\n")
+        assert found[0][0] == '"Er sagt ""ja"" jetzt"'
+        assert found[-1][0] == text
+        assert caplog.text.count("set data.format=csv") == 1

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seq2seq.data import json_text, readers
+from seq2seq.data import json_text, text_files
 from seq2seq.data.json_text import json_pairs
 from seq2seq.data.readers import Columns, one_line
 
@@ -37,7 +37,9 @@ def test_agrees_with_pythons_parser(tmp_path_factory, records, ascii_only, inden
     array = json.dumps(records, ensure_ascii=ascii_only, indent=indent).encode()
     # In blocks of a few bytes, so that they end anywhere
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_text, "read_text", lambda _: iter([array[i : i + size] for i in range(0, len(array), size)]))
+        patch.setattr(
+            json_text, "read_blocks", lambda _: iter([array[i : i + size] for i in range(0, len(array), size)])
+        )
         assert read(path, array) == expected
 
 
@@ -77,7 +79,7 @@ def test_wrong_files_name_the_line(tmp_path, content, message):
 
 def test_an_array_may_be_one_line_of_any_length(tmp_path, monkeypatch):
     """It is read element by element, so that its length needs no limit; after the mark and blanks of some programs."""
-    monkeypatch.setattr(readers, "LONGEST_LINE", 1 << 12)
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 1 << 12)
     rows = [{"de": "Hund " * 100, "en": "dog " * 100}] * 10_000
     path = tmp_path / "x.json"
     assert read(path, b"\xef\xbb\xbf \n" + json.dumps(rows).encode()) == [(row["de"], row["en"]) for row in rows]
@@ -85,6 +87,6 @@ def test_an_array_may_be_one_line_of_any_length(tmp_path, monkeypatch):
 
 
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "LONGEST_LINE", 1 << 22)
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 1 << 22)
     with pytest.raises(ValueError, match="has a line of more than 4 MiB"):
         read(tmp_path / "x.jsonl", b" " * (1 << 23))

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import toycorpus
 
-from seq2seq.data import streaming
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import PreparedData, prepare_corpora
+from seq2seq.data.text_files import warn_once
 from seq2seq.experiments.folder import config_hash
 
 EXHAUSTIVE = {"test_the_embedded_corpus_is_limited"}
@@ -106,7 +106,7 @@ def test_each_of_several_corpora_is_limited_and_may_have_its_own(corpus):
 
 def test_a_limited_stream_is_its_first_pairs(corpus, caplog):
     options = {"streaming": True, "shuffle_buffer": 10}
-    streaming._warn_of_limit.cache_clear()
+    warn_once.cache_clear()
     limited = prepare(corpus, limit=25, **options)
     stream = limited.stream()
     seen: set[int] = set()

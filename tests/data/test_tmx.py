@@ -55,11 +55,33 @@ def test_inline_elements_and_line_breaks(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('Press<ph type="lb">{lb}</ph>Enter', "Press Enter"),
+        ('Press <ph type="lb"/>Enter', "Press Enter"),
+        ('Press<ph type="lb"/>.', "Press."),
+        ('Press<x id="1" type="lb"/><x type="lb"/>Enter', "Press Enter"),
+        ("Press<it pos='begin'>&lt;br/&gt;</it>Enter", "Press Enter"),
+        ("Press<ph>\\n</ph>Enter", "Press Enter"),
+        ("Press<ph>\n</ph>Enter", "Press Enter"),
+        ("Press<ut>&#9;</ut>Enter", "Press Enter"),
+        ('un<ph>&lt;b&gt;</ph>do<ph x="1"/>ing', "undoing"),
+        ('un<bpt i="1">&lt;br&gt;</bpt>do<ept i="1">&lt;/br&gt;</ept>', "undo"),
+        ("漢<ph type='lb'/>字", "漢 字"),
+    ],
+)
+def test_a_code_that_stands_for_a_break_leaves_a_space(tmp_path, text, expected):
+    assert read(tmp_path / "x.tmx", document(unit(de=text, en="x"))) == [(expected, "x")]
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         (document(unit(de="a", en="b"))[:-20], r"line 4 is not XML: .*; is the file complete\?"),
         (document(unit(de="a", en="b<x>")), "line 4 is not XML: mismatched tag"),
         (document(unit(de="a\x00", en="b")), "line 4 is not XML"),
+        (document(unit(de="a&#x1F;", en="b")), r"line 4 is not XML: .*: XML allows no control characters|; XML allows"),
+        (document(unit(de="a & b", en="b")), "line 4 is not XML: .*bare &"),
         (document(unit(de="&foo;", en="b")), "line 4: the entity &foo; is not known"),
         (document(unit(fr="a", en="b")), r"none of its translation units has both de and en; .* are 'fr', 'en'"),
         (document(), "has no translation units"),

@@ -13,10 +13,11 @@ import pytest
 import tiny
 
 from seq2seq import translate
+from seq2seq.data.text_files import count_lines
 from seq2seq.files import write_json
 from seq2seq.inference import line_stream, resuming
 from seq2seq.inference.notes import Note
-from seq2seq.inference.progress import ProgressLine, count_lines
+from seq2seq.inference.progress import ProgressLine
 from seq2seq.inference.resuming import identity, resumable_file
 from seq2seq.inference.translator import Candidate, Translator
 
@@ -257,10 +258,10 @@ def test_lines_are_counted(tmp_path):
     for data, count in ((b"", 0), (b"a", 1), (b"a\n", 1), (b"a\n\nb", 3), (b"a\r\n" * 4, 4)):
         (tmp_path / "in").write_bytes(data)
         with open(tmp_path / "in", "rb") as file:
-            assert count_lines(file.fileno()) == count
+            assert count_lines(file) == count
             # What is read next has not moved
             assert file.read() == data
-            assert count_lines(file.fileno()) == 0
+            assert count_lines(file) == 0
 
 
 def test_a_terminal_shows_it_and_a_file_does_not(tmp_path, ckpt, monkeypatch, capsys):

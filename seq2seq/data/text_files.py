@@ -1,0 +1,269 @@
+"""Read bytes and lines of text files and streams: the one reader of corpora, input and references. No torch."""
+
+from __future__ import annotations
+
+import codecs
+import functools
+import html
+import io
+import logging
+import lzma
+import os
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, BinaryIO, NamedTuple
+
+from seq2seq.files import COMPRESSIONS, compressing, compression, uncompressed
+
+log = logging.getLogger(__name__)
+
+Stream = BinaryIO | IO[bytes]
+
+LONGEST_LINE = 1 << 28  # bytes; beyond it a file is not text, and would be read into memory as one line
+_BLOCK = 1 << 22
+# What is not read, by the bytes that it begins with.
+_OTHERS = {
+    "a zip archive": rb"PK\x03\x04",
+    "a 7z archive": rb"7z\xbc\xaf\x27\x1c",
+    "a RAR archive": rb"Rar!\x1a\x07",
+    "a tar archive": rb".{257}ustar",
+    "compressed by lz4": rb"\x04\x22\x4d\x18",
+    "compressed by compress": rb"\x1f\x9d",
+    "a PDF": rb"%PDF-",
+    "a parquet file": rb"PAR1",
+}
+# Beginnings of test sets and talks in markup.
+_MARKUP = re.compile(
+    rb"<!--|<(\?xml|!doctype|srcset|refset|tstset|mteval|xliff|tmx|dataset|doc|seg|"
+    rb"url|keywords|speaker|talkid|title|description|reviewer|translator)\b",
+    re.IGNORECASE,
+)
+_MARKUP_SUFFIXES = (".sgm", ".sgml", ".xml", ".xlf", ".xliff")
+_SET = re.compile(r"<(?:srcset|refset|tstset)\b", re.IGNORECASE)
+_SEGMENT = re.compile(r"<seg(?:\s[^>]*?)?(?:/>|>(.*?)</seg\s*>)", re.IGNORECASE | re.DOTALL)
+# Lines of IWSLT's training text that are not part of a talk.
+_TALK = re.compile(r"</?(doc|url|keywords|speaker|talkid|title|description|reviewer|translator)\b[^>]*>", re.IGNORECASE)
+
+
+class RawLine(NamedTuple):
+    """Line as it was read, without its end: its first bytes, and its size in bytes."""
+
+    data: bytes
+    size: int
+
+
+class _Decompressed(io.RawIOBase):
+    """What a compressed stream holds; its damage is an error that names it."""
+
+    def __init__(self, stream: Any, packed: Stream, name: str) -> None:
+        self.stream = stream
+        self.packed = packed
+        self.name = name
+
+    def readable(self) -> bool:
+        """Return True: BufferedReader asks."""
+        return True
+
+    def fileno(self) -> int:
+        """Return the descriptor of the compressed stream, which shows if more can be read."""
+        return self.packed.fileno()
+
+    def readinto(self, buffer: Any) -> int:
+        """Read a part of the text; 0 at the end."""
+        try:
+            data = self.stream.read1(len(buffer))
+        except (EOFError, OSError, ValueError, lzma.LZMAError, zlib.error) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # an error of the disk, not of the content
+                # Known where a file is opened, not where it is read
+                error.filename = error.filename or self.name
+                raise
+            raise _damaged(self.name, str(error)) from error
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Close both streams."""
+        self.packed.close()
+        super().close()
+
+
+def _damaged(name: str, reason: str) -> ValueError:
+    return ValueError(f"{name} cannot be decompressed ({reason}): it is damaged or incomplete")
+
+
+def name_of(place: str | Path | Stream) -> str:
+    """Return the name of a file or stream for messages."""
+    return str(place) if isinstance(place, str | Path) else str(getattr(place, "name", "the text"))
+
+
+def open_bytes(place: str | Path | Stream) -> io.BufferedReader:
+    """Open a file, or a stream of which nothing has been read, and decompress it by the bytes that it begins with.
+
+    Raises:
+        ValueError: It is compressed or packed in another way than COMPRESSIONS, or not as its suffix says.
+    """
+    name = name_of(place)
+    file: Any = open(place, "rb") if isinstance(place, str | Path) else place  # noqa: SIM115
+    if not hasattr(file, "peek"):
+        file = io.BufferedReader(file)
+    head = file.peek(512)
+    kind = next((suffix for suffix, start in COMPRESSIONS.items() if re.match(start, head)), "")
+    if kind:
+        return io.BufferedReader(_Decompressed(compressing(file, kind, "rb"), file, name), 1 << 16)
+    if said := compression(name):
+        raise _damaged(name, f"it does not begin as {said} does")
+    return file
+
+
+def open_text(place: str | Path | Stream) -> io.BufferedReader:
+    """Open text as `open_bytes` does. Of a test set in SGM or XML it is the segments, a line each.
+
+    Raises:
+        ValueError: It is in UTF-16 or UTF-32, whose bytes would read as other text, or it is no text, or markup
+            without segments.
+    """
+    file = open_bytes(place)
+    name = name_of(place)
+    head = file.peek(1 << 12)[: 1 << 12]
+    if kind := next((kind for kind, start in _OTHERS.items() if re.match(start, head, re.DOTALL)), None):
+        raise ValueError(f"{name} is {kind}, not text: unpack it ({', '.join(COMPRESSIONS)} are read as they are)")
+    # Every second byte of Latin text is 0 in UTF-16; text in UTF-8 has hardly any
+    wide = len(head) >= 16 and head.count(0) > 0.4 * len(head)
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or wide:
+        raise ValueError(
+            f"{name} is in UTF-16 or UTF-32, not UTF-8: convert it, as in iconv -f UTF-16 -t UTF-8 <file> > <new file>"
+        )
+    if _is_markup(head, name):
+        return io.BufferedReader(io.BytesIO(_segments(file, name)))  # type: ignore[arg-type]
+    return file
+
+
+def is_markup(path: str | Path) -> bool:
+    """Return True for a file that begins as markup does."""
+    with open_bytes(path) as file:
+        return _is_markup(file.peek(1 << 12), name_of(path))
+
+
+def _is_markup(head: bytes, name: str) -> bool:
+    start = head.removeprefix(codecs.BOM_UTF8).lstrip()
+    suffixed = uncompressed(Path(name.lower())).suffix in _MARKUP_SUFFIXES
+    return bool(_MARKUP.match(start)) or (suffixed and start.startswith(b"<"))
+
+
+def _segments(file: Stream, name: str) -> bytes:
+    """Read the segments of one side of a test set, or the sentences of IWSLT's talks, as lines."""
+    with file:
+        content = file.read(LONGEST_LINE + 1)
+    text = content.decode("utf-8-sig", "replace")
+    found = []
+    if len(_SET.findall(text)) == 1 and len(content) <= LONGEST_LINE:
+        found = [match[1] or "" for match in _SEGMENT.finditer(text)]
+    elif len(content) <= LONGEST_LINE:
+        lines = [line.strip() for line in text.removesuffix("\n").split("\n")]
+        talks = bool(_TALK.match(text.lstrip()))
+        plain = [line for line in lines if not (talks and _TALK.match(line))]
+        # Other markup has other tags; text whose first line is about markup has few
+        if sum(line.startswith("<") for line in plain) <= len(plain) / 10:
+            if not talks:
+                return content
+            found = plain
+    if not found:
+        raise ValueError(
+            f"{name} begins with {text.split(None, 1)[0][:40]!r}: markup is not read, but for a set of one side "
+            "(<srcset>, <refset>, <tstset>) and IWSLT's talks; write its sentences to a file, one a line"
+        )
+    warn_once(f"{name} is markup: its {len(found):,} sentences are read, without tags")
+    return "".join(f"{_unescaped(text)}\n" for text in found).encode("utf-8", "replace")
+
+
+def _unescaped(text: str) -> str:
+    """Resolve entities (a bare & stays), and put a text on one line."""
+    return re.sub(r"&#?\w+;", lambda match: html.unescape(match[0]), " ".join(text.split()))
+
+
+@functools.cache
+def warn_once(message: str) -> None:
+    """Log a warning; the same text is read several times in a run."""
+    log.warning("%s", message)
+
+
+def read_blocks(file: Stream) -> Iterator[bytes]:
+    """Read a stream to its end, some megabytes at a time, and close it."""
+    with file:
+        while block := file.read(_BLOCK):
+            yield block
+
+
+def split_lines(blocks: Iterable[bytes], longest: int, *, refused_as: str = "") -> Iterator[RawLine | None]:
+    """Split blocks into lines, which end at the byte \\n and nowhere else; an empty block gives None.
+
+    Args:
+        longest: Bytes of a line that are kept.
+        refused_as: Name of the text, of which a longer line is an error.
+    """
+    data = bytearray()  # the kept part of the line that is being read
+    size = 0
+    for block in blocks:
+        if not block:
+            yield None
+            continue
+        # The last part of a block is the start of a line that has not ended
+        *ended, rest = block.split(b"\n")
+        for piece in ended:
+            if size:
+                # At the bound the slice is empty: the rest of the line is only counted
+                data += piece[: longest - len(data)]
+                yield RawLine(bytes(data), size + len(piece))
+                data = bytearray()
+                size = 0
+            else:
+                yield RawLine(piece[:longest], len(piece))
+        data += rest[: longest - len(data)]
+        size += len(rest)
+        if refused_as and size > longest:
+            raise ValueError(f"{refused_as} has a line of more than {longest >> 20} MiB: is it text?")
+    # The last line may lack its \n
+    if size:
+        yield RawLine(bytes(data), size)
+
+
+def decode_line(line: RawLine) -> tuple[str, bool]:
+    """Decode a line without the \\r of a CRLF, and without the byte order mark that a file or a joined one begins with.
+
+    Returns:
+        The text, where U+FFFD replaces bytes that are not UTF-8, and True if all bytes were valid.
+    """
+    # Of a line that is cut the last byte is not its end, and its last character may be split
+    whole = line.size == len(line.data)
+    data = line.data[:-1] if whole and line.data.endswith(b"\r") else line.data
+    data = data.removeprefix(codecs.BOM_UTF8)
+    try:
+        # final=whole: an unfinished character at the end of a cut line is dropped, not an error
+        return codecs.utf_8_decode(data, "strict", whole)[0], True
+    except UnicodeDecodeError:
+        return codecs.utf_8_decode(data, "replace", whole)[0], False
+
+
+def read_lines(place: str | Path | Stream) -> Iterator[str]:
+    """Read the lines of a file or stream as `open_text` opens it; U+FFFD replaces bytes that are not UTF-8.
+
+    Raises:
+        ValueError: It is damaged or no text, or has a line of more than `LONGEST_LINE` bytes.
+    """
+    for line in split_lines(read_blocks(open_text(place)), LONGEST_LINE, refused_as=name_of(place)):
+        assert line
+        yield decode_line(line)[0]
+
+
+def count_lines(stream: Stream) -> int:
+    """Count the lines of an open file from where it is read next, and leave that as it is."""
+    descriptor = stream.fileno()
+    at = os.lseek(descriptor, 0, os.SEEK_CUR)
+    try:
+        # By its name, for messages
+        with open(name_of(stream), "rb", opener=lambda *_: os.dup(descriptor)) as file:
+            return sum(1 for _ in split_lines(read_blocks(open_text(file)), 0))
+    finally:
+        os.lseek(descriptor, at, os.SEEK_SET)

@@ -1,0 +1,190 @@
+"""Compressions, encodings and markup of text files: read alike everywhere, or refused in one line."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from seq2seq import files
+from seq2seq.data.text_files import count_lines, read_lines, split_lines, warn_once
+from seq2seq.files import COMPRESSIONS, atomic_text
+
+TEXT = "".join(f"Zeile {i} mit Wörtern\n" for i in range(2000)).encode()
+LINES = TEXT.decode().splitlines()
+PACK = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": lambda data: pa.compress(data, codec="zstd", asbytes=True),
+}
+
+
+def archive(kind: str, data: bytes) -> bytes:
+    made = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as file:
+            file.writestr("x", data)
+    else:
+        with tarfile.open(fileobj=made, mode=f"w:{kind}") as file:  # type: ignore[call-overload]
+            entry = tarfile.TarInfo("x")
+            entry.size = len(data)
+            file.addfile(entry, io.BytesIO(data))
+    return made.getvalue()
+
+
+@pytest.mark.parametrize("suffix", COMPRESSIONS)
+def test_a_compression_is_known_by_its_bytes(tmp_path, suffix):
+    packed = PACK[suffix](TEXT)
+    assert set(PACK) == set(COMPRESSIONS)
+    for name in (f"x.de{suffix}", f"x.de{suffix.upper()}", "x.de"):
+        (tmp_path / name).write_bytes(packed)
+        assert list(read_lines(tmp_path / name)) == LINES
+        with open(tmp_path / name, "rb") as file:
+            assert count_lines(file) == len(LINES)
+            assert file.tell() == 0
+    # Two that were joined, and a stream that cannot be sought
+    assert list(read_lines(io.BytesIO(packed * 2))) == LINES * 2
+    with subprocess.Popen(["cat", str(tmp_path / "x.de")], stdout=subprocess.PIPE) as process:
+        assert list(read_lines(process.stdout)) == LINES  # type: ignore[arg-type]
+    for damaged in (packed[:-9], packed[: len(packed) // 2], b"", TEXT):
+        (tmp_path / f"x{suffix}").write_bytes(damaged)
+        with pytest.raises(ValueError, match=rf"x\{suffix} cannot be decompressed"):
+            list(read_lines(tmp_path / f"x{suffix}"))
+
+
+@pytest.mark.parametrize("suffix", COMPRESSIONS)
+def test_what_is_written_is_compressed_as_its_name_says(tmp_path, suffix):
+    path = tmp_path / f"x{suffix}"
+    for _ in range(2):
+        with atomic_text(path) as file:
+            file.write(TEXT[:1000])
+            file.flush()
+            file.write(TEXT[1000:])
+        before = path.read_bytes()
+    assert list(read_lines(path)) == LINES
+    files.write_lines(path, LINES)
+    assert list(read_lines(path)) == LINES
+    with pytest.raises(TypeError), atomic_text(path) as file:
+        file.write(None)  # type: ignore[arg-type]
+    assert list(read_lines(path)) == LINES
+    assert len(before) < len(TEXT) / 2
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (archive("zip", TEXT), "is a zip archive, not text: unpack it"),
+        (archive("", TEXT), "is a tar archive"),
+        (archive("gz", TEXT), "is a tar archive"),
+        (b"7z\xbc\xaf\x27\x1c" + TEXT, "is a 7z archive"),
+        (b"%PDF-1.7\n", "is a PDF"),
+        (b"PAR1" + bytes(20), "is a parquet file"),
+        (TEXT.decode().encode("utf-16-le"), "UTF-16 or UTF-32"),
+        (gzip.compress(TEXT.decode().encode("utf-32")), "UTF-16 or UTF-32"),
+    ],
+)
+def test_what_is_no_text_is_named(tmp_path, content, message):
+    (tmp_path / "x.de").write_bytes(content)
+    for place in (tmp_path / "x.de", io.BytesIO(content)):
+        with pytest.raises(ValueError, match=message):
+            list(read_lines(place))
+
+
+def test_byte_order_marks_of_joined_files_are_no_text(tmp_path):
+    (tmp_path / "x").write_bytes(b"\xef\xbb\xbfa\r\n\xef\xbb\xbfb\n\xef\xbb\xbf\nc\xef\xbb\xbf\n")
+    assert list(read_lines(tmp_path / "x")) == ["a", "b", "", "c\ufeff"]
+
+
+def test_a_line_without_end_is_cut_or_refused():
+    blocks = [b"x" * 10] * 10
+    (line,) = split_lines(iter(blocks), 15)
+    assert line
+    assert (line.data, line.size) == (b"x" * 15, 100)
+    read = iter(blocks)
+    with pytest.raises(ValueError, match="data has a line of more than"):
+        list(split_lines(read, 15, refused_as="data"))
+    assert len(list(read)) == 8
+
+
+SGM = """<{0} setid="s" srclang="en" trglang="de">
+<doc docid="d">
+<hl>
+<SEG id="1">Ein Hund &amp; mehr, AT&T &quot;so&quot;.</SEG>
+</hl>
+<p>
+<seg id="2"> Zwei
+  Zeilen </seg><seg id="3"></seg>
+<seg id="4"/>
+<seg id="5">&lt;b&gt;</seg>
+</p>
+</doc>
+</{0}>
+"""
+XML = '<?xml version="1.0"?>\n'
+SEGMENTS = ['Ein Hund & mehr, AT&T "so".', "Zwei Zeilen", "", "", "<b>"]
+
+
+@pytest.mark.parametrize("kind", ["srcset", "refset", "tstset"])
+@pytest.mark.parametrize("head", ["", "\ufeff", '<?xml version="1.0"?>\n<!DOCTYPE mteval SYSTEM "x.dtd">\n<mteval>\n'])
+def test_the_segments_of_a_test_set_are_its_lines(tmp_path, caplog, kind, head):
+    warn_once.cache_clear()
+    text = head + SGM.format(kind)
+    for name, content in (("x.sgm", text.encode()), ("x.de", text.encode()), ("x.gz", gzip.compress(text.encode()))):
+        (tmp_path / name).write_bytes(content)
+        assert list(read_lines(tmp_path / name)) == SEGMENTS
+        with open(tmp_path / name, "rb") as file:
+            assert count_lines(file) == len(SEGMENTS)
+    assert caplog.text.count("is markup: its 5 sentences are read") == 3
+
+
+def test_the_tags_of_talks_are_no_sentences(tmp_path, caplog):
+    warn_once.cache_clear()
+    head = "<url>http://x</url>\n<speaker>A B</speaker>\n<title>A: B</title>\n<description>C</description>\n"
+    body = "Eins &amp; zwei\n\nDrei\n"
+    for text in (f"{head}{body}{head}Vier\n", f'<doc docid="1">\n{head} {body}</doc>\nVier'):
+        (tmp_path / "train.tags.de-en.de").write_text(text)
+        assert list(read_lines(tmp_path / "train.tags.de-en.de")) == ["Eins & zwei", "", "Drei", "Vier"]
+    assert "is markup: its 4 sentences are read, without tags" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{XML}<xliff><file><trans-unit><source>a</source></trans-unit></file></xliff>\n",
+        f'{XML}<tmx><tu><tuv lang="de"><seg>a</seg></tuv><tuv lang="en"><seg>b</seg></tuv></tu></tmx>\n',
+        '<dataset id="w">\n<doc id="a">\n<src lang="en"><p>\n<seg id="1">a</seg>\n</p></src>\n<ref lang="de"><p>\n'
+        '<seg id="1">b</seg>\n</p></ref>\n</doc>\n</dataset>\n',
+        SGM.format("srcset") + SGM.format("refset"),
+        "<!-- a comment -->\n<refset></refset>\n",
+        "<!DOCTYPE html>\n<html><body>404</body></html>\n",
+    ],
+)
+def test_other_markup_is_refused(tmp_path, text):
+    """Its segments may be of both sides, which would be pairs of a text with itself."""
+    for name in ("x.xml", "x.de"):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(ValueError, match=r"markup is not read.*write its sentences to a file"):
+            list(read_lines(tmp_path / name))
+
+
+def test_text_about_markup_is_text(tmp_path):
+    for first in ("<?xml version='1.0'?> begins a file", "<b>Bold</b>", "<seg> is a tag"):
+        lines = [first, *LINES[:200], "<title>", "<b>"]
+        (tmp_path / "x.de").write_text("".join(f"{line}\n" for line in lines))
+        assert list(read_lines(tmp_path / "x.de")) == lines
+
+
+def test_reading_text_needs_neither_torch_nor_arrow():
+    code = "import sys, seq2seq.data.text_files; assert not {'torch', 'pyarrow', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(files.__file__).parents[1])
