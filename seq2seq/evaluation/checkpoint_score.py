@@ -52,7 +52,7 @@ def score_checkpoint(
     if save:
         _require_free(save, section, languages)
     # --tokenize wins, then --lang, then the tokenizer that the checkpoint's run was scored with in its own language
-    settings = settings.resolved(tokenize=tokenize_of(meta, lang), lang=lang)
+    resolved = settings.resolved(tokenize=tokenize_of(meta, lang), lang=lang)
     sources, references = load_pairs(section, split, languages=languages, cache=cache, limit=limit)
     if split == "test" and not data:
         require_same_test(ckpt, section, zip(sources, references, strict=True))
@@ -61,6 +61,7 @@ def score_checkpoint(
     # From text, as `translate` does, so that the score is that of the text a user gets
     hypotheses = translator.texts(sources, note=lambda note: _report(note, failed, warn))
     seconds = time.perf_counter() - began
+    settings.warn_of_text({"translations": hypotheses}, {"references": references}, resolved.tokenize, warn=warn)
     if save:
         write_lines(save, hypotheses)
     return {
@@ -73,7 +74,7 @@ def score_checkpoint(
         "seconds": round(seconds, 2),
         "beam_size": translator.settings.beam_size,
         "length_penalty": translator.settings.length_penalty,
-        "scores": settings.scores(hypotheses, [references]),
+        "scores": resolved.scores(hypotheses, [references]),
     }
 
 
