@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 
 from seq2seq.data.languages import has_spaces
-from seq2seq.data.readers import decode, read_lines
+from seq2seq.data.text_files import read_lines
 from seq2seq.evaluation.metrics import bleu, tokenize_of
 from seq2seq.inference.limits import SENTENCES
 from seq2seq.inference.notes import Note
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file of the results")
     options = parser.parse_args()
     translator = Translator.load(options.ckpt, device="cpu")
-    pairs = list(zip(*(list(map(decode, read_lines(path))) for path in (options.sources, options.references)), strict=True))
+    pairs = list(zip(*(list(read_lines(path)) for path in (options.sources, options.references)), strict=True))
     rng = random.Random(options.seed)
     # Each of different sentences
     drawn = [rng.sample(pairs, rng.randint(FEWEST, MOST)) for _ in range(options.paragraphs)]
@@ -63,7 +63,12 @@ def main() -> None:
         seconds = time.process_time() - began
         value = bleu(found, references, tokenize=tokenize).value
         kinds = Counter(kind for kind, _ in {(note.kind, note.position) for note in notes})
-        result[mode] = {"bleu": round(value, 2), "ratio": round(value / best, 4), "cpu_s": round(seconds, 1), "notes": kinds}
+        result[mode] = {
+            "bleu": round(value, 2),
+            "ratio": round(value / best, 4),
+            "cpu_s": round(seconds, 1),
+            "notes": kinds,
+        }
         print(f"  {mode:5}  {value:6.2f} BLEU  {value / best:7.1%}  {seconds:6.1f} CPU s  noted: {dict(kinds)}")
     if options.out:
         options.out.write_text(json.dumps(result, indent=1) + "\n")

@@ -23,7 +23,7 @@ from seq2seq.cli import (
     warn,
     whole_number,
 )
-from seq2seq.config.score_names import CONVENTIONS, METRICS, MOST_SAMPLES
+from seq2seq.config.score_names import CONVENTIONS, METRICS, MOST_SAMPLES, USUAL_METRICS
 from seq2seq.translation_options import add_model_options, load_translator, require_used_options
 
 EPILOG = """\
@@ -37,8 +37,8 @@ Examples:
   python -m seq2seq.score --compare baseline.en new.en --references test.en
 
 Text is detokenized, one sentence a line; lines end at the byte \\n only; .gz, .bz2, .xz and .zst are decompressed.
-BLEU and chrF grow with quality, TER falls. Exit status: 0 done; 1 some sentences could not be translated and count as
-empty; 2 wrong options or files; 130 interrupted."""
+BLEU, chrF and chrF++ grow with quality, TER falls. Exit status: 0 done; 1 some sentences could not be translated and
+count as empty; 2 wrong options or files; 130 interrupted."""
 
 # Options that are ScoreSettings.
 SETTINGS = ("metrics", "tokenize", "lang", "lowercase", "convention")
@@ -75,10 +75,15 @@ def _parser() -> Parser:
         "--references", nargs="+", type=nonempty, metavar="FILE", help="one or more reference translations"
     )
     add = parser.add_argument_group("scores").add_argument
-    add("--metrics", nargs="+", choices=METRICS, default=list(METRICS), help="which scores (bleu chrf ter)")
+    add("--metrics", nargs="+", choices=METRICS, default=list(USUAL_METRICS), help="which scores (bleu chrf ter)")
     text = "sacreBLEU's tokenizer for BLEU: 13a, zh, char, intl, none, ... (by --lang)"
     add("--tokenize", type=nonempty, metavar="NAME", help=text)
-    add("--lang", type=nonempty, metavar="CODE", help="target language, for the tokenizer (the checkpoint's; else 13a)")
+    add(
+        "--lang",
+        type=nonempty,
+        metavar="CODE",
+        help="target language, for the tokenizer (the checkpoint's, else by suffix and script)",
+    )
     add("--lowercase", action="store_true", help="ignore case")
     text = "BLEU as papers give it, too: on Moses tokens of --lang, or on those split at hyphens (En-De)"
     add("--convention", choices=CONVENTIONS, help=text)

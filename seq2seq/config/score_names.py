@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-METRICS = ("bleu", "chrf", "ter")
+METRICS = ("bleu", "chrf", "chrf++", "ter")
+# Those that are computed where none is named.
+USUAL_METRICS = ("bleu", "chrf", "ter")
 # Tokens that papers computed BLEU on before sacreBLEU.
 CONVENTIONS = ("tokenized", "compound-split")
 # Bootstrap resamples: of each, the number of every sentence is in memory at once.

@@ -10,7 +10,7 @@ from seq2seq.config.settings import Section, internal, setting
 from seq2seq.packages import require_installed
 
 TYPES = ("unigram", "bpe")
-NORMALIZERS = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
+NORMALIZERS = ("identity", "nfc", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
 # Pieces of a vocabulary that neither data.vocab_size nor tokenizer.vocab_size sets.
 VOCAB_SIZE = 8000
 # Bits of a patch's id, which is an int64, as is the number of all ids.

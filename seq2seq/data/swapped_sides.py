@@ -6,21 +6,10 @@ import re
 from collections.abc import Sequence
 
 from seq2seq.data.cleaning import Pairs, shorten
-from seq2seq.data.languages import SINITIC, primary_subtag
+from seq2seq.data.languages import primary_subtag
 from seq2seq.data.text_files import warn_once
+from seq2seq.data.text_form import SCRIPTS
 
-# Script -> languages that are written in it, and a character of it
-_SCRIPTS = {
-    "Han": (f"ja {' '.join(SINITIC)}", "[\u4e00-\u9fff\u3400-\u4dbf]"),
-    "kana": ("ja", "[\u3040-\u30ff]"),
-    "Hangul": ("ko", "[\uac00-\ud7af]"),
-    "Cyrillic": ("ru uk bg sr mk be kk", "[\u0400-\u04ff]"),
-    "Arabic": ("ar fa ur ps", "[\u0600-\u06ff]"),
-    "Greek": ("el", "[\u0370-\u03ff]"),
-    "Hebrew": ("he yi", "[\u0590-\u05ff]"),
-    "Devanagari": ("hi ne mr", "[\u0900-\u097f]"),
-    "Thai": ("th", "[\u0e00-\u0e7f]"),
-}
 # Frequent words by language. They overlap between relatives, hence the comparison of both sides.
 _FUNCTION_WORDS = {
     "de": "der die das und ist nicht ich du er wir ein eine zu mit auf den dem",
@@ -53,14 +42,14 @@ def looks_swapped(src_lines: Sequence[str], tgt_lines: Sequence[str], *, src: st
 
 def _is_known(language: str) -> bool:
     language = primary_subtag(language)
-    return language in _FUNCTION_WORDS or any(language in languages.split() for languages, _ in _SCRIPTS.values())
+    return language in _FUNCTION_WORDS or any(language in languages.split() for languages, _ in SCRIPTS.values())
 
 
 def _fit(lines: Sequence[str], language: str) -> float:
     """Compute the share of the language's script in the characters, or of its function words in the words."""
     text = "\n".join(lines).lower()
     # Several for a language of several scripts, as Japanese
-    patterns = [pattern for languages, pattern in _SCRIPTS.values() if language in languages.split()]
+    patterns = [pattern for languages, pattern in SCRIPTS.values() if language in languages.split()]
     if patterns:
         return len(re.findall("|".join(patterns), text)) / max(1, len(text))
     # Runs of letters alone

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby, islice
@@ -17,6 +18,7 @@ import sentencepiece as spm
 from seq2seq.config.settings import read_section
 from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.data.images import encode_images
+from seq2seq.data.normalization import nfc_rules, normalizer_name, with_normalizer_name
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3  # the special ids of every model that is trained here
 # Part of every fingerprint: raise it when the same model and settings give other ids.
@@ -208,7 +210,7 @@ class Tokenizer:
     @property
     def normalizer(self) -> str:
         """Name of the text normalization that the models carry; "source / target" where they differ."""
-        return " / ".join(dict.fromkeys(map(_normalizer, self._models)))
+        return " / ".join(dict.fromkeys(map(normalizer_name, self._models)))
 
     @property
     def fingerprint(self) -> str:
@@ -313,6 +315,17 @@ def _train(lines: Iterable[str], settings: TokenizerSettings, what: str) -> byte
 
 def _run_trainer(lines: list[str], settings: TokenizerSettings, vocab_size: int) -> bytes:
     """Run SentencePiece's trainer, and return the serialized model."""
+    if settings.normalizer == "nfc":
+        # SentencePiece has no rules of this name, and reads others from a file alone
+        with tempfile.NamedTemporaryFile("w", suffix=".tsv", encoding="utf-8") as rules:
+            rules.write(nfc_rules())
+            rules.flush()
+            model = _normalized_trainer(lines, settings, vocab_size, normalization_rule_tsv=rules.name)
+        return with_normalizer_name(model, settings.normalizer)
+    return _normalized_trainer(lines, settings, vocab_size, normalization_rule_name=settings.normalizer)
+
+
+def _normalized_trainer(lines: list[str], settings: TokenizerSettings, vocab_size: int, **normalization: str) -> bytes:
     model = io.BytesIO()
     spm.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
@@ -321,7 +334,7 @@ def _run_trainer(lines: list[str], settings: TokenizerSettings, vocab_size: int)
         vocab_size=vocab_size,
         character_coverage=settings.character_coverage,
         byte_fallback=settings.byte_fallback,
-        normalization_rule_name=settings.normalizer,
+        **normalization,
         num_threads=_TRAINER_THREADS,
         max_sentence_length=_LONGEST_LINE,
         # Not user-defined symbols, which a line that happens to hold the tag's letters would be cut into.
@@ -388,38 +401,3 @@ def _shared_id(name: str, src: int, tgt: int) -> int:
             "both must agree; train them with the same --pad_id, --unk_id, --bos_id and --eos_id"
         )
     return src
-
-
-def _normalizer(model: bytes) -> str:
-    """Read the field normalizer_spec.name of SentencePiece's ModelProto."""
-    # ModelProto.normalizer_spec is field 3, NormalizerSpec.name field 1
-    spec = dict(_fields(model)).get(3, b"")
-    name = dict(_fields(spec)).get(1, b"") if isinstance(spec, bytes) else b""
-    return name.decode() if isinstance(name, bytes) and name else "unnamed"
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """Parse field numbers and values of a message in protobuf's wire format; no package is needed for so little."""
-    position = 0
-    while position < len(message):
-        # key: field number << 3 | wire type; type 0 is a varint, 1 and 5 are fixed, 2 has its length first
-        key, position = _varint(message, position)
-        if key & 7 == 0:
-            value, position = _varint(message, position)
-        else:
-            fixed = {1: 8, 5: 4}.get(key & 7)  # bytes of 64-bit and 32-bit values; others say their length
-            size, position = (fixed, position) if fixed else _varint(message, position)
-            value, position = message[position : position + size], position + size
-        yield key >> 3, value
-
-
-def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """Parse a whole number in groups of seven bits, the lowest first; return it and the position after it."""
-    value = shift = 0
-    while True:
-        byte = message[position]
-        # The highest bit says that more bytes follow
-        value |= (byte & 127) << shift
-        position, shift = position + 1, shift + 7
-        if byte < 128:
-            return value, position

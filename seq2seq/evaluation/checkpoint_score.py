@@ -53,7 +53,7 @@ def score_checkpoint(
     if save:
         _require_free(save, section, languages)
     # --tokenize wins, then --lang, then the tokenizer that the checkpoint's run was scored with in its own language
-    settings = settings.resolved(tokenize=tokenize_of(meta, lang), lang=lang)
+    resolved = settings.resolved(tokenize=tokenize_of(meta, lang), lang=lang)
     sources, references = load_pairs(section, split, languages=languages, cache=cache, limit=limit)
     if split == "test" and not data:
         require_same_test(ckpt, section, zip(sources, references, strict=True))
@@ -63,6 +63,7 @@ def score_checkpoint(
     hypotheses = translator.texts(sources, note=notes.add)
     seconds = time.perf_counter() - began
     notes.report(len(sources))
+    settings.warn_of_text({"translations": hypotheses}, {"references": references}, resolved.tokenize, warn=warn)
     if save:
         write_lines(save, hypotheses)
     return {
@@ -77,7 +78,7 @@ def score_checkpoint(
         "seconds": round(seconds, 2),
         "beam_size": translator.settings.beam_size,
         "length_penalty": translator.settings.length_penalty,
-        "scores": settings.scores(hypotheses, [references]),
+        "scores": resolved.scores(hypotheses, [references]),
     }
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.data.batching import Batch
+from seq2seq.data.characters import is_blank
 from seq2seq.data.multi_corpus import Direction
 from seq2seq.evaluation import metrics
 from seq2seq.inference.limits import LONGEST_SOURCE
@@ -118,7 +119,7 @@ class Evaluator:
         self.tokenize = tokenize
         self.directions = directions
         # Decided by the text, since a blank line still has its eos among the ids
-        self._blank = frozenset(i for i, line in enumerate(sources) if not line.strip())
+        self._blank = frozenset(i for i, line in enumerate(sources) if is_blank(line))
         # Spread over the file: neighboring lines are often of one document or, mixed, of one direction
         self._chosen: np.ndarray | None = None
         if limit is not None and limit < len(sources):
@@ -191,7 +192,8 @@ class Evaluator:
         limits = [longest_target(length, translator.settings) for length in cropped.src_mask.sum(1).tolist()]
         beyond = tgt > tgt.new_tensor(limits)  # (B,)
         self.cut |= set(batch.index[cut].tolist())
-        self.beyond |= set(batch.index[beyond].tolist())
+        # Of a blank source nothing is asked
+        self.beyond |= set(batch.index[beyond].tolist()) - self._blank
         return cropped
 
     def _decode(self, batch: Batch) -> dict[int, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import estimate_ci
 
-from seq2seq.config.score_names import METRICS
+from seq2seq.config.score_names import METRICS, USUAL_METRICS
 from seq2seq.data.languages import SINITIC, has_spaces, primary_subtag
 from seq2seq.faults import first_line
 
@@ -52,10 +53,19 @@ class Comparison(NamedTuple):
     signature: str
 
 
-def tokenize_for(lang: str | None) -> str:
-    """Return sacreBLEU's tokenizer for a language code such as `de`, `zh-CN` or `zho_Hans`; 13a if it has none."""
+def tokenize_for(lang: str | None, chosen: Mapping[str, str] | None = None) -> str:
+    """Return sacreBLEU's tokenizer for a language code such as `de`, `zh-CN` or `zho_Hans`; 13a if it has none.
+
+    Args:
+        chosen: Tokenizers that go first, by code (zho_Hans), or by language, whichever of its codes it has there.
+    """
     lang = lang or ""
+    chosen = chosen or {}
     language = primary_subtag(lang)
+    of_codes = {code: name for code, name in chosen.items() if re.search("[-_]", code)}
+    of_languages = {primary_subtag(code): name for code, name in chosen.items() if code not in of_codes}
+    if named := of_codes.get(lang) or of_languages.get(language):
+        return named
     # 13a separates words at spaces and punctuation: right for most scripts that have them
     if has_spaces(lang):
         return "ko-mecab" if language == "ko" else "13a"
@@ -105,7 +115,7 @@ def scores(
     hypotheses: Sequence[str],
     references: References,
     *,
-    metrics: Sequence[str] = METRICS,
+    metrics: Sequence[str] = USUAL_METRICS,
     tokenize: str = "13a",
     lowercase: bool = False,
 ) -> list[Score]:
@@ -219,6 +229,8 @@ def _metrics(names: Sequence[str], tokenize: str, lowercase: bool) -> dict[str, 
     make = {
         "bleu": lambda: _bleu(tokenize, lowercase),
         "chrf": lambda: CHRF(lowercase=lowercase),
+        # With 1- and 2-grams of words, too (Popovic 2017)
+        "chrf++": lambda: CHRF(lowercase=lowercase, word_order=2),
         "ter": lambda: _ter(tokenize),
     }
     return {name: make[name]() for name in names}

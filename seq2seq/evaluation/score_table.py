@@ -13,8 +13,9 @@ def report_text(report: dict[str, Any]) -> str:
     head = ""
     if "checkpoint" in report:
         head = "{data} {split}, {direction}: {lines:,} sentences in {seconds} s, beam {beam_size}\n".format(**report)
-    # 6 columns hold sacreBLEU's names and a score of 100.00
-    rows = [f"{s['name']:<6} {s['value']:6.2f}  {s['signature']}" for s in report["scores"]]
+    # Of a score of 100.00, 6 columns
+    width = max(6, *(len(s["name"]) for s in report["scores"]))
+    rows = [f"{s['name']:<{width}} {s['value']:6.2f}  {s['signature']}" for s in report["scores"]]
     return head + "\n".join(rows)
 
 

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config.score_names import METRICS
+from seq2seq.config.score_names import USUAL_METRICS
 from seq2seq.data.text_checks import encoding_fault, find_shift
 from seq2seq.data.text_files import read_lines
 from seq2seq.evaluation.metrics import check_tokenize, paired_bootstrap, scores, tokenize_for
 from seq2seq.evaluation.moses_bleu import convention_bleu
+from seq2seq.evaluation.text_checks import Texts, guess_language, text_warnings
 from seq2seq.streams import standard_input
 
 Warn = Callable[[str], None]
@@ -30,7 +31,7 @@ class ScoreSettings:
         convention: Compute BLEU on this convention's tokens of `lang` as well.
     """
 
-    metrics: Sequence[str] = METRICS
+    metrics: Sequence[str] = USUAL_METRICS
     tokenize: str | None = None
     lang: str | None = None
     lowercase: bool = False
@@ -45,6 +46,33 @@ class ScoreSettings:
         # Explicit tokenizer, else by the user's language, else the caller's default
         name = self.tokenize or (tokenize_for(self.lang) if self.lang else tokenize)
         return dataclasses.replace(self, tokenize=check_tokenize(name), lang=self.lang or lang)
+
+    def of_text(self, hypotheses: Texts, references: Texts, *, warn: Warn) -> ScoreSettings:
+        """Fill in the language by the text if it is not given, resolve, and warn of what makes scores mislead.
+
+        Args:
+            hypotheses: Lines by the name of their file.
+            references: Likewise.
+        """
+        guess = None if self.lang or not self._cuts_words else guess_language(references)
+        if guess:
+            warn(f"no --lang: scored as '{guess[0]}', by {guess[1]}; --lang or --tokenize say otherwise")
+        settings = dataclasses.replace(self, lang=guess[0] if guess else self.lang).resolved()
+        self.warn_of_text(hypotheses, references, settings.tokenize, warn=warn)
+        return settings
+
+    def warn_of_text(self, hypotheses: Texts, references: Texts, tokenize: str | None, *, warn: Warn) -> None:
+        """Warn of what makes scores mislead, under a tokenizer that these settings resolve to."""
+        # Who names a tokenizer knows the text, and none is for text of tokens
+        if self.tokenize != "none":
+            tokenize = tokenize if self._cuts_words else None
+            for line in text_warnings(hypotheses, references, tokenize=tokenize, remedy="--tokenize "):
+                warn(line)
+
+    @property
+    def _cuts_words(self) -> bool:
+        """True if a score depends on a tokenizer, and none is named."""
+        return not self.tokenize and not {"bleu", "ter"}.isdisjoint(self.metrics)
 
     def scores(self, hypotheses: list[str], references: list[list[str]]) -> list[dict[str, Any]]:
         """Score translations against one or more references; the settings must be resolved."""
@@ -71,11 +99,14 @@ def score_file(hypotheses: str, references: Sequence[str], settings: ScoreSettin
         ValueError: The files differ in length, or there is nothing to score.
     """
     require_distinct([hypotheses, *references])
-    settings = settings.resolved()
+    # A wrong tokenizer is refused before anything is read
+    settings.resolved()
     # Counts are checked with the files' names, before sacreBLEU sees only lists
     lines = read_text(hypotheses, warn=warn, refuse=False)
     sides = [read_text(path, warn=warn) for path in references]
     _check_lines(hypotheses, lines, references, sides, warn)
+    named = {_name(hypotheses): lines}
+    settings = settings.of_text(named, dict(zip(references, sides, strict=True)), warn=warn)
     return {"hypotheses": hypotheses, "lines": len(lines), "scores": settings.scores(lines, sides)}
 
 
@@ -93,12 +124,13 @@ def compare_systems(
         ValueError: The files differ in length, or one is named twice.
     """
     require_distinct([*paths, *references])
-    settings = settings.resolved()
-    assert settings.tokenize
+    settings.resolved()
     systems = {path: read_text(path, warn=warn, refuse=False) for path in paths}
     sides = [read_text(path, warn=warn) for path in references]
     for path, lines in systems.items():
         _check_lines(path, lines, references, sides, warn)
+    settings = settings.of_text(systems, dict(zip(references, sides, strict=True)), warn=warn)
+    assert settings.tokenize
     rows = paired_bootstrap(
         systems,
         sides,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,17 +11,23 @@ from seq2seq.build import bounds, build_model, max_positions, on_meta_device
 from seq2seq.config.search import SearchSettings
 from seq2seq.config.tokenizer import PatchGrid
 from seq2seq.data.batching import longest_width, padded_width
+from seq2seq.data.multi_corpus import Direction
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.streaming import refuse_epochs
+from seq2seq.distributed import is_first_process
 from seq2seq.evaluation.metrics import check_tokenize, tokenize_for
 from seq2seq.evaluation.moses_bleu import check_convention
+from seq2seq.evaluation.text_checks import text_warnings
 from seq2seq.model import Seq2Seq
 from seq2seq.training import finetune
 from seq2seq.training.plan import RunPlan
 
 if TYPE_CHECKING:
     from seq2seq.checkpoint import Loaded
+    from seq2seq.evaluation.evaluator import EvalData
     from seq2seq.experiments.resume import Resumed
+
+log = logging.getLogger(__name__)
 
 
 def check_model(plan: RunPlan, start: Loaded | None) -> Seq2Seq:
@@ -68,10 +75,27 @@ def plan_data(plan: RunPlan, start: Loaded | None) -> DataPlan:
 
 def score_tokenizer(plan: RunPlan, lang: str) -> str:
     """Return sacreBLEU's tokenizer for the target language, and check the convention that is asked for."""
-    tokenize = check_tokenize(plan.data.tokenize.get(lang) or tokenize_for(lang))
+    tokenize = check_tokenize(tokenize_for(lang, plan.data.tokenize))
     if plan.data.convention:
         check_convention(plan.data.convention, lang)
     return tokenize
+
+
+def look_at_references(data: EvalData, tokenize: str) -> None:
+    """Warn if the validation set's references do not suit the scores, which choose the best checkpoint.
+
+    Args:
+        data: Text of the splits.
+        tokenize: sacreBLEU's tokenizer for BLEU of a single direction.
+    """
+    if not is_first_process():
+        return
+    references = data.references("valid")
+    whole = Direction("references", tokenize, range(len(references)))
+    for part in data.directions("valid") or [whole]:
+        named = {f"validation set, {part.name}": [references[row] for row in part.rows]}
+        for line in text_warnings({}, named, tokenize=part.tokenize, remedy="data.tokenize.<target language>="):
+            log.warning(line)
 
 
 def check_positions(plan: RunPlan, data: DataPlan) -> None:

@@ -45,7 +45,7 @@ class EvalTexts:
         # A corpus of a mixture may lack the split; the others follow one another in it.
         parts = [part for part in plan.parts if split in part.corpus.splits]
         sizes = [len(part) for part in data.parts] if isinstance(data, MixedPairs) else [len(data)]
-        return directions(parts, sizes, lambda language: plan.tokenize.get(language) or tokenize_for(language))
+        return directions(parts, sizes, lambda language: tokenize_for(language, plan.tokenize))
 
 
 class TranslationDataModule(LightningDataModule):

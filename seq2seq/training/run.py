@@ -185,10 +185,9 @@ class Run:
 
     def _loggers(self) -> list[Logger]:
         """Make the loggers; a run that begins logs its settings."""
-        config = self.plan.config
-        loggers = make_loggers(config["logger"], self.folder, step=self.resumed.step if self.resumed else 0)
+        loggers = make_loggers(self.plan.config["logger"], self.folder, step=self.resumed.step if self.resumed else 0)
         if not self.resumed:
-            log_settings(loggers, config)
+            log_settings(loggers, self.plan.config)
         return loggers
 
     def _prepared_data(self) -> TranslationDataModule:
@@ -203,6 +202,7 @@ class Run:
         sizes = {"window": self.plan.trainer.accumulate, "processes": self.plan.trainer.processes}
         data = TranslationDataModule(self.prepared, src_multiple=self.src_multiple, **sizes)
         data.describe()
+        checks.look_at_references(data.texts, self.tokenize)
         return data
 
     def _threads(self) -> int | None:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from seq2seq.checkpoint import search_settings
 from seq2seq.data.batching import Batch
+from seq2seq.data.text_form import form_difference
 from seq2seq.evaluation.evaluator import EvalData, Evaluation, Evaluator
 from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.translator import Translator
@@ -59,6 +60,9 @@ class SplitEvaluations:
         # All ranks know the same of it by now.
         if self._split not in self._told and task.trainer.is_global_zero:
             log_lengths(evaluator, self._split)
+            # An early validation has little of the references' characters
+            if self._split == "test":
+                log_forms(evaluator)
         self._told.add(self._split)
         # Every rank has the same values already: they come from gathered texts and summed losses.
         values = {f"{name}/{key}": value for key, value in task.evaluation.numbers().items()}
@@ -133,6 +137,13 @@ def log_lengths(evaluator: Evaluator, split: str) -> None:
             "raise %smax_len_ratio",
             split, len(evaluator.beyond), size, search.max_len_ratio, search.max_len_extra, prefix,
         )  # fmt: skip
+
+
+def log_forms(evaluator: Evaluator) -> None:
+    """Warn of translations that are not in the Unicode form of the references."""
+    texts = evaluator.texts()
+    if found := form_difference(texts.hypotheses, texts.references):
+        log.warning("test set: translations and references differ in Unicode form: %s", found)
 
 
 def _first_lines(rows: set[int]) -> str:

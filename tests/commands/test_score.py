@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import subprocess
 import sys
+import unicodedata
 import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,6 +131,119 @@ def test_compare(files, tmp_path, capsys):
     assert "baseline" in printed
     assert "bs:100" in printed
     assert " *\n" in printed
+
+
+CHINESE = ["一个女人的头上有一个装满水的篮子。", "那个人正在演奏乐器。", "一只狗在雪地里跑。"] * 3
+OTHER = ["一个女人的头上有一个篮子。", "那个男人正在演奏。", "一只狗在草地里跑。"] * 3
+
+
+def scored(capsys, hypotheses: str, reference: str, *options: str) -> tuple[dict[str, dict], str]:
+    """Return the scores by name, and what is said on standard error."""
+    assert score.main(["--hypotheses", hypotheses, "--references", reference, "--json", *options]) == 0
+    printed = capsys.readouterr()
+    return {each["name"]: each for each in json.loads(printed.out)["scores"]}, printed.err
+
+
+@pytest.mark.parametrize(
+    ("name", "tokenizer", "said"),
+    [
+        *((f"test.{code}", "zh", f"'{code}', by the suffix of") for code in ("zh", "zh-CN", "zho_Hans", "cn", "gan")),
+        *((f"test{suffix}", "zh", "'zh', by the script") for suffix in ("", ".txt", ".ref", ".en", ".cht.txt")),
+    ],
+)
+def test_the_language_is_that_of_the_suffix_or_the_script(tmp_path, capsys, name, tokenizer, said):
+    hypotheses, reference = write(tmp_path / "out", OTHER), write(tmp_path / name, CHINESE)
+    found, err = scored(capsys, hypotheses, reference)
+    given, silence = scored(capsys, hypotheses, reference, "--lang", "zh")
+    assert found == given
+    assert f"tok:{tokenizer}" in found["BLEU"]["signature"]
+    assert found["BLEU"]["value"] > 40
+    assert said in err
+    assert silence == ""
+    # What the user says holds
+    chosen, silence = scored(capsys, hypotheses, reference, "--tokenize", "13a")
+    assert chosen["BLEU"]["value"] < 1
+    assert silence == ""
+    assert scored(capsys, hypotheses, reference, "--metrics", "chrf", "chrf++")[1] == ""
+
+
+def test_a_language_of_spaces_for_text_without_is_told(tmp_path, capsys):
+    hypotheses, reference = write(tmp_path / "out", OTHER), write(tmp_path / "ref", CHINESE)
+    found, err = scored(capsys, hypotheses, reference, "--lang", "ch")
+    assert "tok:13a" in found["BLEU"]["signature"]
+    assert err.endswith("--tokenize zh\n")
+
+
+def test_korean_has_spaces_and_a_tokenizer_of_its_own(tmp_path, capsys):
+    lines = ["한 여자가 머리에 물이 든 바구니를 이고 있다."] * 3
+    hypotheses = write(tmp_path / "out", lines)
+    for options in ([], ["--lang", "kr"]):
+        found, err = scored(capsys, hypotheses, write(tmp_path / "ref", lines), *options)
+        assert "tok:13a" in found["BLEU"]["signature"]
+        assert err.endswith("--tokenize ko-mecab\n")
+    reference = write(tmp_path / "ref.ko", lines)
+    status = score.main(["--hypotheses", hypotheses, "--references", reference])
+    printed = capsys.readouterr()
+    assert "'ko', by the suffix" in printed.err
+    assert ("ko-mecab" in printed.out) if status == 0 else ("sacrebleu[ko]" in printed.err)
+
+
+def test_a_suffix_says_nothing_of_text_in_another_script(files, tmp_path, capsys):
+    reference = write(tmp_path / "ref.my", Path(files["reference"]).read_text().splitlines())
+    found, err = scored(capsys, files["good"], reference)
+    assert "tok:13a" in found["BLEU"]["signature"]
+    assert err == ""
+
+
+def test_thai_compressed_and_compared(tmp_path, capsys):
+    thai = ["ผู้หญิงคนหนึ่งมีตะกร้า", "สุนัขวิ่งบนหิมะ"] * 5
+    with gzip.open(tmp_path / "ref.th.gz", "wt", encoding="utf-8") as file:
+        file.write("".join(f"{line}\n" for line in thai))
+    systems = [write(tmp_path / name, [f"{line}{name}" for line in thai]) for name in ("a", "b")]
+    options = ["--compare", *systems, "--references", str(tmp_path / "ref.th.gz"), "--resamples", "9", "--json"]
+    assert score.main([*options, "--metrics", "bleu", "chrf++"]) == 0
+    printed = capsys.readouterr()
+    rows = json.loads(printed.out)["comparison"]
+    assert "tok:char" in rows[0]["signature"]
+    assert rows[0]["value"] > 50
+    assert "'th', by the suffix" in printed.err
+    assert {row["name"] for row in rows} == {"BLEU", "chrF2++"}
+
+
+@pytest.mark.parametrize(("end", "mark"), [(" .", "' .'"), (" wa@@ ter", "'@@ '"), (" &apos;s", "'&apos;'")])
+def test_text_of_tokens_or_pieces_is_told(files, tmp_path, capsys, end, mark):
+    lines = Path(files["good"]).read_text().splitlines()
+    marked = write(tmp_path / "marked.en", [line + end for line in lines])
+    _, err = scored(capsys, marked, files["reference"])
+    assert err.count("\n") == 1
+    assert f"{marked}: 60 of 60 lines" in err
+    assert mark in err
+    _, err = scored(capsys, files["good"], marked)
+    assert f"{marked}: 60 of 60 lines" in err
+    # Who scores tokens says so
+    assert scored(capsys, marked, files["reference"], "--tokenize", "none")[1] == ""
+
+
+def test_another_unicode_form_is_told(tmp_path, capsys):
+    lines = ["Größe zählt über alles hier", "ein Mädchen läuft dort hinüber"]
+    composed = write(tmp_path / "a.de", lines)
+    decomposed = write(tmp_path / "b.de", [unicodedata.normalize("NFD", line) for line in lines])
+    found, err = scored(capsys, composed, decomposed)
+    assert found["BLEU"]["value"] < 50
+    assert "Unicode form: 0 against 2" in err
+
+
+def test_chrf_plus_plus_is_that_of_sacrebleu(files, capsys):
+    found, _ = scored(capsys, files["good"], files["reference"], "--metrics", "chrf++", "chrf")
+    command = [sys.executable, "-m", "sacrebleu", files["reference"], "-i", files["good"], "-m", "chrf"]
+    command += ["--chrf-word-order", "2", "-f", "json", "-w", "9"]
+    theirs = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert found["chrF2++"]["value"] == pytest.approx(theirs["score"], abs=1e-8)
+    assert found["chrF2++"]["value"] != pytest.approx(found["chrF2"]["value"], abs=0.01)
+    assert theirs["name"] == "chrF2++"
+    assert found["chrF2++"]["signature"] == theirs["signature"]
+    assert score.main(["--hypotheses", files["good"], "--references", files["reference"], "--metrics", "chrf++"]) == 0
+    assert capsys.readouterr().out.startswith("chrF2++ ")
 
 
 def test_what_it_refuses(files, tmp_path, ckpt, capsys):

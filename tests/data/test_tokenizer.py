@@ -7,6 +7,8 @@ import random
 import re
 import subprocess
 import sys
+import tempfile
+import unicodedata
 from dataclasses import replace
 
 import pytest
@@ -284,3 +286,36 @@ def test_the_normaliser_is_read_from_the_model_itself(joint, separate):
 def test_a_state_of_wrong_types_is_refused_before_anything_is_made_of_it(separate, change):
     with pytest.raises(ValueError, match="wrong type"):
         Tokenizer.from_state({**separate.to_state(), **change})
+
+
+SCRIPTS = "Größe, Čeština, Tiếng Việt rộng, 한국어 문장, ελληνικά ώ, हिन्दी क़, がぎぐ, Ångström Ω, ạ̀"
+
+
+def test_nfc_composes_characters_and_changes_nothing_else():
+    text = f"{SCRIPTS} ﬁne ½ ａ ﷺ"
+    tokenizer = train(replace(SMALL, byte_fallback=True, vocab_size=400, normalizer="nfc"))
+    composed = unicodedata.normalize("NFC", text)
+    forms = [composed, unicodedata.normalize("NFD", text), "A\u030angstro\u0308m", "e\u0302\u0323", "\u212b"]
+    ids = tokenizer.encode_tgt(forms)
+    assert ids[0] == ids[1]
+    assert tokenizer.decode(ids) == [composed, composed, "Ångström", "ệ", "Å"]
+    assert tokenizer.normalizer == "nfc"
+
+
+def test_nfc_is_that_of_unicode_for_every_character():
+    model = train(replace(SMALL, byte_fallback=True, vocab_size=400, normalizer="nfc")).tgt
+    # Assigned, and text: ▁ and white space are SentencePiece's own
+    known = [c for c in map(chr, range(0x20000)) if unicodedata.category(c)[0] not in "CZ" and c != "▁"]
+    for form in ("NFC", "NFD"):
+        texts = [f"x{unicodedata.normalize(form, character)}" for character in known]
+        assert model.normalize(texts) == [unicodedata.normalize("NFC", f"▁x{character}") for character in known]
+
+
+def test_a_tokenizer_of_nfc_is_the_same_every_time(tmp_path, monkeypatch):
+    settings = replace(SMALL, byte_fallback=True, vocab_size=400, normalizer="nfc")
+    one = train(settings)
+    # The rules' file has another name
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert train(settings).to_state() == one.to_state()
+    assert Tokenizer.from_state(one.to_state()).normalizer == "nfc"
+    assert str(tmp_path).encode() not in one.to_state()["src_model"]

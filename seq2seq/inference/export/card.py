@@ -35,8 +35,8 @@ def model_card(meta: Mapping[str, Any], origin: Origin, *, parameters: int, mari
         f"An encoder-decoder of {parameters:,} parameters, whose token mixers are {_mixers(meta)}. "
         "Its author states the license above.\n",
         _usage(marian),
-        f"## Data\n\n`{meta['data']}`, text normalized by SentencePiece's `{meta.get('normalizer', 'unnamed')}`.\n",
-        _scores(origin.results),
+        f"## Data\n\n`{meta['data']}`, text normalized by `{meta.get('normalizer', 'unnamed')}` in SentencePiece.\n",
+        _scores(origin),
         _recipe(meta, origin),
     ]
     return "\n".join(part for part in parts if part)
@@ -85,11 +85,11 @@ def _usage(marian: bool) -> str:
     return "\n".join(lines)
 
 
-def _scores(results: Mapping[str, Any]) -> str:
+def _scores(origin: Origin) -> str:
     """Return the scores of validation and test, each with sacreBLEU's signature."""
     rows = []
     for split in ("valid", "test"):
-        values = results.get(split)
+        values = origin.results.get(split)
         if not isinstance(values, Mapping):
             continue
         # A run's signatures are those of BLEU and chrF, in this order
@@ -101,7 +101,9 @@ def _scores(results: Mapping[str, Any]) -> str:
                 rows.append(f"| {split} | {metric} | {values[metric]:.2f} | `{signature}` |")
     if not rows:
         return "## Scores\n\nNone are known of this checkpoint: they are those of best.ckpt in the folder of its run.\n"
-    return "\n".join(["## Scores\n", "| split | metric | score | signature |", "|---|---|---:|---|", *rows, ""])
+    most = origin.settings.get("trainer", {}).get("val_sentences")
+    note = [f"Scores of `valid` are of {most:,} sentences of it (`trainer.val_sentences`).\n"] if most else []
+    return "\n".join(["## Scores\n", "| split | metric | score | signature |", "|---|---|---:|---|", *rows, "", *note])
 
 
 def _recipe(meta: Mapping[str, Any], origin: Origin) -> str:

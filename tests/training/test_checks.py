@@ -1,0 +1,58 @@
+"""Scores of a run: the tokenizer of its language, and a look at its references before training."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from seq2seq.config.data import TOKENIZE
+from seq2seq.data.multi_corpus import Direction
+from seq2seq.training.checks import look_at_references, score_tokenizer
+
+CHINESE = ["一个女人的头上有一个装满水的篮子。", "那个人正在演奏乐器。"]
+
+
+def tokenizer(lang: str, **chosen: str) -> str:
+    plan: Any = SimpleNamespace(data=SimpleNamespace(tokenize={**TOKENIZE, **chosen}, convention=None))
+    return score_tokenizer(plan, lang)
+
+
+@pytest.mark.parametrize("lang", ["zh", "cn", "zht", "zho_Hans", "chinese", "yue"])
+def test_a_run_into_chinese_is_scored_as_chinese(lang):
+    assert tokenizer(lang) == "zh"
+
+
+def test_data_tokenize_names_a_language_by_any_of_its_codes():
+    assert tokenizer("zho_Hans", zh="char") == "char"
+    assert tokenizer("ja", jp="char") == "char"
+    assert tokenizer("jpn", ja="char") == "char"
+    assert tokenizer("zh-TW", **{"zh-TW": "char", "zh": "intl"}) == "char"
+
+
+def references(lines: list[str], *parts: Direction) -> Any:
+    return SimpleNamespace(references={"valid": lines}.__getitem__, directions={"valid": list(parts)}.__getitem__)
+
+
+def test_references_are_looked_at_before_training(caplog):
+    with caplog.at_level(logging.WARNING):
+        look_at_references(references(CHINESE), "zh")
+        look_at_references(references(["a dog runs."] * 3), "13a")
+        assert caplog.messages == []
+        # Chamorro has this code
+        look_at_references(references(CHINESE), "13a")
+        assert caplog.messages.pop().endswith("data.tokenize.<target language>=zh")
+        look_at_references(references(["a do@@ g"]), "13a")
+        assert "'@@ '" in caplog.messages.pop()
+
+
+def test_each_direction_is_looked_at_by_itself(caplog):
+    parts = Direction("en-de", "13a", range(2)), Direction("en-zh", "zh", range(2, 4))
+    with caplog.at_level(logging.WARNING):
+        look_at_references(references(["ein Hund", "eine Katze", *CHINESE], *parts), "13a")
+        assert caplog.messages == []
+        wrong = parts[0], parts[1]._replace(tokenize="13a")
+        look_at_references(references(["ein Hund", "eine Katze", *CHINESE], *wrong), "13a")
+    assert ["en-zh" in message for message in caplog.messages] == [True]
