@@ -14,6 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from seq2seq.config.data import CorpusSettings
+from seq2seq.config.dicts import leaves
+from seq2seq.config.values import shown
 from seq2seq.data.cleaning import Pairs
 from seq2seq.data.delimited import csv_pairs, tsv_pairs
 from seq2seq.data.hub import Repository, no_network
@@ -216,6 +218,25 @@ def _may_end_lines_otherwise(file: str) -> bool:
     return first.endswith(b"\r\n") or not first.endswith(b"\n")
 
 
+def _refuse_addresses(folder: Path) -> None:
+    """Refuse a folder whose own settings name files at an address: who names the folder has not named that.
+
+    Raises:
+        ValueError: They do.
+    """
+    import datasets.config
+    import yaml
+    from huggingface_hub import DatasetCard
+
+    # As `datasets` reads them
+    card, settings = folder / datasets.config.REPOCARD_FILENAME, folder / datasets.config.REPOYAML_FILENAME
+    read = [DatasetCard.load(card).data.to_dict()] if card.is_file() else []
+    read += [yaml.safe_load(settings.read_text("utf-8"))] if settings.is_file() else []
+    for value in (each.get("configs") for each in read if isinstance(each, dict)):
+        if found := next((text for _, text in leaves(value) if "://" in str(text)), None):
+            raise ValueError(f"its settings name the address {shown(found)}: download that file, and name the copy")
+
+
 def _tables(
     path: str,
     options: dict[str, Any],
@@ -243,6 +264,7 @@ def _tables(
         datasets.disable_progress_bars()
     try:
         if text_of:
+            _refuse_addresses(Path(path))
             options = {**options, **_as_text(path, options, text_of)}
         # Inside the try: a streamed data set raises while it is read
         yield from arrow_tables(datasets.load_dataset(path, **options))
