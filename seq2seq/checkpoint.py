@@ -71,6 +71,7 @@ def describe(
     data: str,
     search: SearchSettings | None = None,
     tgt_langs: Sequence[str] = (),
+    preset: str | None = None,
 ) -> dict[str, Any]:
     """Make the `seq2seq` entry of a checkpoint.
 
@@ -80,6 +81,7 @@ def describe(
         data: The data set's name.
         search: Settings by which the run decodes its test set.
         tgt_langs: Target languages of a model whose sources begin with a tag that asks for one.
+        preset: Label of the mixer.
 
     Raises:
         ValueError: A value is not of a plain type; names it.
@@ -101,8 +103,7 @@ def describe(
     # All but n_best and max_len: one is the caller's, the other the model's
     if search:
         entry["search"] = {key: getattr(search, key) for key in KEPT}
-    if tgt_langs:
-        entry["tgt_langs"] = tgt_langs
+    entry |= {key: value for key, value in (("tgt_langs", tgt_langs), ("preset", preset)) if value}
     # Refuse at the start of training what could not be saved at its end
     return _plain(entry, KEY)
 

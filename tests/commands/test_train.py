@@ -8,6 +8,7 @@ import errno
 import io
 import itertools
 import json
+import logging
 import os
 import shutil
 import signal
@@ -26,7 +27,7 @@ import toycorpus
 from conftest import PATIENCE
 from rich.console import Console
 
-from seq2seq import checkpoint
+from seq2seq import checkpoint, prepare
 from seq2seq.config.chosen import chosen_settings
 from seq2seq.config.compose import resolved_settings
 from seq2seq.config.settings import read_section
@@ -972,6 +973,33 @@ def test_a_fine_tuned_run_goes_on_without_the_checkpoint_it_began_from(corpus, t
         run("resume=auto")
     with pytest.raises(ValueError, match=r"tiny\.ckpt: no such file$"):
         run()
+
+
+def test_a_fine_tuned_run_keeps_label_and_languages_and_a_dry_run_has_its_name(corpus, tmp_path, caplog):
+    """Of a checkpoint of two target languages, further trained on one of them."""
+    caplog.set_level(logging.INFO)
+    payload = tiny.payload(t=tiny.tokenizer(symbols=("<2en>", "<2nl>")))
+    payload["seq2seq"] |= {"tgt_langs": ["nl", "en"], "tgt_lang": "nl", "preset": "gru"}
+    origin = tmp_path / "origin.ckpt"
+    checkpoint.save(origin, payload)
+    words = toycorpus.words(corpus, tmp_path, f"init_from={origin}", "trainer.test=false", "trainer.max_steps=1")
+    chosen = chosen_settings(["data.tgt", "data.src", "optim.lr", "trainer", "init_from"])
+    plan = make_plan(resolved_settings(words), mixer="transformer", chosen=chosen)
+    folder = Run(plan)
+    folder.execute()
+    results = json.loads(folder.folder.results.read_text())
+    assert results["mixer"] == "gru"
+    assert results["run"].startswith("toy-gru-")
+    entry = checkpoint.read(folder.folder.best)["seq2seq"]
+    assert (entry["tgt_lang"], entry["tgt_langs"], entry["preset"]) == ("en", ["en", "nl"], "gru")
+    caplog.clear()
+    train(make_plan(resolved_settings([*words, "trainer.dry_run=true"]), mixer="transformer", chosen=chosen))
+    assert f"run folder: {folder.folder.path}.dry-run" in caplog.text
+    caplog.clear()
+    # Its preparation is that of the training
+    prepare.prepare(resolved_settings(words), chosen=chosen)
+    assert "data.tag_target=true" in caplog.text
+    assert "made the ids" not in caplog.text
 
 
 def test_a_damaged_checkpoint_to_start_from_is_one_clear_error(corpus, tmp_path):
