@@ -54,7 +54,15 @@ def check_archive(path: Path, *, checksums: bool = True) -> None:
     """
     try:
         if path.is_dir():
-            raise CheckpointError(f"{path}: is a directory; name the checkpoint file in it")
+            exported = (path / "config.json").is_file()
+            raise CheckpointError(
+                f"{path}: is a directory; name "
+                + (
+                    "the checkpoint that it was exported from"
+                    if exported
+                    else f"a file, as {path}/checkpoints/best.ckpt"
+                )
+            )
         with open(path, "rb") as file:
             magic = file.read(2)
             if not magic:

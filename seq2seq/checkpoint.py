@@ -72,6 +72,7 @@ def describe(
     search: SearchSettings | None = None,
     tgt_langs: Sequence[str] = (),
     lines: Mapping[str, Any] | None = None,
+    preset: str | None = None,
 ) -> dict[str, Any]:
     """Make the `seq2seq` entry of a checkpoint.
 
@@ -82,6 +83,7 @@ def describe(
         search: Settings by which the run decodes its test set.
         tgt_langs: Target languages of a model whose sources begin with a tag that asks for one.
         lines: Statistics of the training lines, see `LineStatistics`.
+        preset: Label of the mixer.
 
     Raises:
         ValueError: A value is not of a plain type; names it.
@@ -103,7 +105,8 @@ def describe(
     # All but n_best and max_len: one is the caller's, the other the model's
     if search:
         entry["search"] = {key: getattr(search, key) for key in KEPT}
-    entry |= {key: value for key, value in {"tgt_langs": tgt_langs, "lines": lines}.items() if value}
+    more = {"tgt_langs": tgt_langs, "lines": lines, "preset": preset}
+    entry |= {key: value for key, value in more.items() if value}
     # Refuse at the start of training what could not be saved at its end
     return _plain(entry, KEY)
 

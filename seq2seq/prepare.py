@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from seq2seq.config.chosen import chosen_settings
 from seq2seq.config.compose import plain_settings
 from seq2seq.config.explain import exit_interrupted, refuse, run_program, wants_traceback
 from seq2seq.config.mixer import packages_of
@@ -31,7 +34,8 @@ def main(config: DictConfig) -> None:
     A wrong setting is one line on stderr and exit status 2.
     """
     try:
-        prepare(plain_settings(config))
+        chosen = chosen_settings(HydraConfig.get().overrides.task) if config.init_from else None
+        prepare(plain_settings(config), chosen=chosen)
     except ValueError as error:
         if wants_traceback():
             raise
@@ -40,8 +44,11 @@ def main(config: DictConfig) -> None:
         exit_interrupted("prepare", "; what was finished stays")
 
 
-def prepare(config: dict[str, Any]) -> None:
+def prepare(config: dict[str, Any], *, chosen: Collection[str] | None = None) -> None:
     """Build tokenizer and cache as training with `config` would, and log their folders and sizes.
+
+    Args:
+        chosen: Keys that the user chose, where `config` starts from a checkpoint; None: all are.
 
     Raises:
         ValueError: A setting is wrong, or the corpus cannot be read.
@@ -49,21 +56,21 @@ def prepare(config: dict[str, Any]) -> None:
     # Refuses wrong settings of every section, then corpora that cannot be read, before any work
     if not (cache := Path(read_sections(config).run.cache)).is_dir():
         require_creatable(cache, "cache")
-    validate_section(config["data"], cache_dir=cache)
+    if not config["init_from"]:
+        validate_section(config["data"], cache_dir=cache)
     # Not at the top of the file: these import torch
-    from seq2seq import checkpoint
     from seq2seq.data.plan import DataPlan
     from seq2seq.data.preparation import prepare_corpora
     from seq2seq.training import finetune
 
     start = time.monotonic()
-    tokenizer = dict(config["tokenizer"])
+    section, tokenizer = config["data"], dict(config["tokenizer"])
     # Fine-tuning uses the tokenizer of the checkpoint, so that one is written to the cache
-    if config["init_from"]:
-        start_from = checkpoint.load(config["init_from"], trust=packages_of(config["mixer"]))
+    if start_from := finetune.load_start(config["init_from"], trust=packages_of(config["mixer"])):
+        section = finetune.adopt_data(section, start_from.meta, origin=config["init_from"], chosen=chosen)
         tokenizer |= finetune.ready_models(start_from.tokenizer, cache)
     # The same plan as training makes: its fingerprints name the folders that training looks for
-    plan = DataPlan.from_mapping(config["data"], tokenizer=tokenizer, seed=int(config["seed"]), cache_dir=cache)
+    plan = DataPlan.from_mapping(section, tokenizer=tokenizer, seed=int(config["seed"]), cache_dir=cache)
     data = prepare_corpora(plan)
     log.info("prepared in %.1f s, in %s:", time.monotonic() - start, cache)
     for what, folder in data.folders.items():

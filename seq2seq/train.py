@@ -34,7 +34,9 @@ def main(config: DictConfig) -> float:
     """
     try:
         plan = _plan(config)
-        validate_section(plan.config["data"], cache_dir=Path(plan.config["cache"]))
+        # A checkpoint decides the languages, and with them which files there must be
+        if not plan.run.init_from:
+            validate_section(plan.config["data"], cache_dir=Path(plan.config["cache"]))
         # torch and Lightning are imported from here on: a wrong setting need not wait for them
         return _train(plan)
     except ValueError as error:

@@ -44,6 +44,24 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value within nested mappings and lists, with its place: `section.name`, and a number in a list."""
+    if not isinstance(value, Mapping | list | tuple):
+        yield key, value
+        return
+    for name, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+        yield from leaves(inner, f"{key}.{name}" if key else str(name))
+
+
+def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested settings with those of `second` in place of the first ones."""
+    result = dict(first)
+    for key, value in second.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = merged(result[key], value) if both else value
+    return result
+
+
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Yield each setting that differs between two nested configurations, with both values (UNSET if absent)."""
     one, two = flat(first), flat(second)

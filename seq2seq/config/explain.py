@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -53,6 +54,7 @@ def run_program(program: str, main: Callable[[], object]) -> None:
         program: Begins the line of an error.
         main: Function decorated by `hydra.main`.
     """
+    sys.argv[1:] = map(with_home, sys.argv[1:])
     try:
         try:
             with whole_output():
@@ -64,6 +66,11 @@ def run_program(program: str, main: Callable[[], object]) -> None:
     except KeyboardInterrupt:
         # While Hydra composes; from then on, `main` says what stays.
         exit_interrupted(program)
+
+
+def with_home(word: str) -> str:
+    """Return a setting with the home folder in place of a `~` that begins its value: there, no shell replaces it."""
+    return re.sub(r"^([\w.@/+]+=[\"']?)~(?=/)", lambda match: match[1] + os.path.expanduser("~"), word)
 
 
 def exit_interrupted(program: str, remark: str = "") -> NoReturn:
@@ -176,7 +183,8 @@ def _several_values(words: Sequence[str], overrides: Sequence[str]) -> str:
     if word is None:
         return ""
     key, _, value = word.partition("=")
-    return f"{shown(word)} has several values: -m runs them all; for a list write {key}=[{shown(value)}]"
+    one = f", for a path {quoted}" if "/" in value and (quoted := _in_quotes(word)) else ""
+    return f"{shown(word)} has several values: -m runs them all; for a list write {key}=[{shown(value)}]{one}"
 
 
 def _shared_folder(words: Sequence[str], overrides: Sequence[str]) -> str:
@@ -249,6 +257,19 @@ def _group(override: Override) -> str:
     return override.get_key_element().lstrip("+~").partition("@")[0]
 
 
+def _in_quotes(word: str) -> str:
+    """Return a setting as a shell takes it, with its value in quotes; "" for a value that is a list or the like."""
+    key, _, value = word.partition("=")
+    text = value.replace('"', '\\"')
+    quoted = f'{key}="{text}"'
+    try:
+        plain = len(value) < 1000 and not value.startswith(("[", "{", '"', "'"))
+        known = plain and _parse(quoted).value() == value
+    except _ERRORS:
+        return ""
+    return shlex.quote(quoted) if known else ""
+
+
 def _syntax(word: str, error: Exception) -> str:
     if "=" not in word:
         hint = "write name=value, as in trainer.max_epochs=10 (--help lists the settings)"
@@ -259,6 +280,8 @@ def _syntax(word: str, error: Exception) -> str:
         (line for line in reversed(lines) if line and line != "^" and "https:" not in line and line not in word),
         "not in Hydra's syntax",
     )
+    if quoted := _in_quotes(word):
+        return f"{shown(word)} cannot be read: write {quoted}"
     quoted = "quotes keep spaces, commas, brackets and $ together, as in 'data.train=\"a, b.txt\"'"
     return f"'{shown(word)}' cannot be read ({shown(reason)}): {quoted}"
 

@@ -108,7 +108,7 @@ def language_tag(language: str) -> str:
 
 def target_languages(meta: Mapping[str, Any]) -> list[str]:
     """Return the languages that the model of a `seq2seq` entry translates to."""
-    return _tagged(meta) or [str(meta["tgt_lang"])]
+    return tagged_languages(meta) or [str(meta["tgt_lang"])]
 
 
 def target_tags(meta: Mapping[str, Any], tokenizer: Tokenizer, tgt_lang: str | None = None) -> list[int]:
@@ -125,10 +125,10 @@ def target_tags(meta: Mapping[str, Any], tokenizer: Tokenizer, tgt_lang: str | N
     languages = target_languages(meta)
     if wanted not in languages:
         raise ValueError(f"this checkpoint does not translate to '{wanted}'; it translates to {', '.join(languages)}")
-    return tokenizer.tag_ids([language_tag(wanted)]) if _tagged(meta) else []
+    return tokenizer.tag_ids([language_tag(wanted)]) if tagged_languages(meta) else []
 
 
-def _tagged(meta: Mapping[str, Any]) -> list[str]:
+def tagged_languages(meta: Mapping[str, Any]) -> list[str]:
     """Return the languages that tags ask for; none for a model without tags."""
     found = meta.get("tgt_langs")
     # The file may have been written by anybody

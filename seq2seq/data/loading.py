@@ -14,6 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from seq2seq.config.data import CorpusSettings
+from seq2seq.config.dicts import leaves
+from seq2seq.config.values import shown
 from seq2seq.data.cleaning import Pairs
 from seq2seq.data.delimited import csv_pairs, tsv_pairs
 from seq2seq.data.hub import Repository, no_network
@@ -186,6 +188,7 @@ def _local_pairs(path: str, options: dict[str, Any], columns: Columns, cache_dir
     with scratch_folder(cache_dir) as scratch:
         options = {**options, "cache_dir": str(scratch)}
         with _one_error(path, remote=False):
+            _refuse_addresses(Path(folder))
             files = _delimited_files(folder, options)
         if files is None:
             # A part of a split, as in train[:1000], cannot be streamed
@@ -225,6 +228,25 @@ def _part(blocks: Iterator[Pairs], split: str) -> Iterator[Pairs]:
     instruction: Any = datasets.ReadInstruction.from_spec(split)  # type: ignore[attr-defined]
     for part in instruction.to_absolute({split.partition("[")[0]: len(whole[0])}):
         yield whole[0][part.from_ : part.to], whole[1][part.from_ : part.to]
+
+
+def _refuse_addresses(folder: Path) -> None:
+    """Refuse a folder whose own settings name files at an address: who names the folder has not named that.
+
+    Raises:
+        ValueError: They do.
+    """
+    import datasets.config
+    import yaml
+    from huggingface_hub import DatasetCard
+
+    # As `datasets` reads them
+    card, settings = folder / datasets.config.REPOCARD_FILENAME, folder / datasets.config.REPOYAML_FILENAME
+    read = [DatasetCard.load(card).data.to_dict()] if card.is_file() else []
+    read += [yaml.safe_load(settings.read_text("utf-8"))] if settings.is_file() else []
+    for value in (each.get("configs") for each in read if isinstance(each, dict)):
+        if found := next((text for _, text in leaves(value) if "://" in str(text)), None):
+            raise ValueError(f"its settings name the address {shown(found)}: download that file, and name the copy")
 
 
 def _tables(path: str, options: dict[str, Any], *, remote: bool, name: str | None = None) -> Iterator[pa.Table]:

@@ -35,6 +35,11 @@ class Source(NamedTuple):
     files: list[str]
 
 
+def is_address(name: str) -> bool:
+    """Return True for what is not on this machine, as hf://... and http://... are."""
+    return "://" in name and not name.startswith("package://")
+
+
 def resolve_path(name: str) -> Path:
     """Resolve a path of the settings; `package://x` is x in the corpora that come with this package."""
     name = str(name)
@@ -80,7 +85,7 @@ def find_source(split: str, settings: CorpusSettings) -> Source:
         languages = (settings.src, settings.tgt)
         return Source("text", [_by_language(prefix, language, name, named=path) for language in languages])
     # An address on the hub cannot be listed here; `datasets` resolves it
-    if "://" in str(location) and not str(location).startswith("package://"):
+    if is_address(str(location)):
         return Source(file_type, [str(location)])
     return Source(file_type, _matching(location, name, settings))
 

@@ -54,7 +54,7 @@ def score_checkpoint(
         _require_free(save, section, languages)
     # --tokenize wins, then --lang, then the tokenizer that the checkpoint's run was scored with in its own language
     resolved = settings.resolved(tokenize=tokenize_of(meta, lang), lang=lang)
-    sources, references = load_pairs(section, split, languages=languages, cache=cache, limit=limit)
+    sources, references = load_pairs(section, split, languages=languages, cache=cache, limit=limit, words=data)
     if split == "test" and not data:
         require_same_test(ckpt, section, zip(sources, references, strict=True))
     notes = Notes(warn, what="sentence")

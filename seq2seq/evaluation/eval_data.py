@@ -8,21 +8,22 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from seq2seq.config.compose import compose_settings
-from seq2seq.config.data import SPLITS, DataSettings
+from seq2seq.config.data import SPLITS, CorpusSettings, DataSettings
+from seq2seq.config.dicts import leaves, merged
 from seq2seq.config.settings import keys, read_section
+from seq2seq.config.values import shown
 from seq2seq.config.yaml_file import read_yaml
 from seq2seq.data.corpus import load_corpus
 from seq2seq.data.languages import target_languages
 from seq2seq.data.loading import open_split
 from seq2seq.data.multi_corpus import Part, naming, parts_of
-from seq2seq.data.sources import find_source
+from seq2seq.data.sources import find_source, is_address, resolve_path
 from seq2seq.experiments.folder import RunFolder
-from seq2seq.faults import first_line
 from seq2seq.resources import choices
 
 
@@ -43,23 +44,24 @@ def data_settings(
             are others than the translation's.
     """
     name, changes = read_words(words)
-    section = OmegaConf.create(_section(name, ckpt, meta, cache))
-    # OmegaConf.merge would add an unknown key silently
+    section = _section(name, ckpt, meta, cache)
     _require_known(changes, "--data")
     languages = {"src": meta["src_lang"], "tgt": tgt_lang}
     # Text that is named is all that is scored, not what the run's other corpora have
-    if "corpora" in section and not changes.keys().isdisjoint(("valid", "test")):
-        section.corpora = None
-    try:
-        several = changes.get("corpora", section.get("corpora"))
-        # Several corpora keep the languages by which `load_pairs` chooses among them
-        parts = (languages, section) if several else (section, languages)
-        # Changes last: one that contradicts the translation is refused below
-        data = OmegaConf.to_container(OmegaConf.merge(*parts, changes), resolve=True)
-    except OmegaConfBaseException as error:
-        raise ValueError(f"--data: {first_line(error)}") from None
-    # OmegaConf types the container as dict, list or scalar
-    assert isinstance(data, dict)
+    if not changes.keys().isdisjoint(("valid", "test")):
+        section["corpora"] = None
+    # Several corpora keep the languages by which `load_pairs` chooses among them
+    several = changes.get("corpora", section.get("corpora"))
+    data = {**languages, **section} if several else {**section, **languages}
+    # Changes last: one that contradicts the translation is refused below
+    data = merged(data, changes)
+    for key, value in leaves(data):
+        # Anybody may have written the file: it reads no environment, of which an address could tell
+        if "${" in str(value):
+            raise ValueError(
+                f"the settings that were read have data.{key}={shown(value)}, and none is resolved in a file: give it "
+                f"by --data {key.partition('.')[0]}=<value>"
+            )
     for side, language in languages.items():
         if side in changes and data[side] != language:
             known = side == "tgt" and data[side] in target_languages(meta)
@@ -75,7 +77,7 @@ def data_settings(
     return {str(key): None if value == "???" else value for key, value in data.items()}
 
 
-def read_words(words: Sequence[str]) -> tuple[str | None, DictConfig]:
+def read_words(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
     """Return the name and the settings that `--data` has; a setting's prefix "data." is optional.
 
     Raises:
@@ -97,7 +99,11 @@ def read_words(words: Sequence[str]) -> tuple[str | None, DictConfig]:
     for key in ("tokenize", "convention", "lowercase"):
         if key in changes:
             raise ValueError(f"--data {key} has no effect on this score: leave it out, or give --{key}")
-    return (names[0] if names else None), changes
+    try:
+        # The user has written these: they may refer to each other and to the environment
+        return (names[0] if names else None), OmegaConf.to_container(changes, resolve=True)  # type: ignore[return-value]
+    except OmegaConfBaseException as error:
+        raise ValueError(f"--data: {' '.join(str(error).split())[:200]}") from None
 
 
 def _section(name: str | None, ckpt: str, meta: dict[str, Any], cache: Path) -> dict[str, Any]:
@@ -106,8 +112,9 @@ def _section(name: str | None, ckpt: str, meta: dict[str, Any], cache: Path) -> 
     if name is None and run is not None:
         return _mapping(read_yaml(run.config).get("data"), run.config)
     chosen = name or meta["data"]
-    # A run's config.yaml has the section under `data`; a file of the section alone has no such key
-    if chosen.endswith((".yaml", ".yml")):
+    # A run's config.yaml has the section under `data`; a file of the section alone has no such key. A checkpoint names
+    # no file
+    if name and chosen.endswith((".yaml", ".yml")):
         loaded = read_yaml(Path(chosen))
         # A run's may be of an older version, with keys that are no longer known
         if "data" not in loaded:
@@ -139,7 +146,13 @@ def _mapping(section: Any, path: object) -> dict[str, Any]:
 
 
 def load_pairs(
-    data: dict[str, Any], split: str, *, languages: tuple[str, str], cache: Path, limit: int | None = None
+    data: dict[str, Any],
+    split: str,
+    *,
+    languages: tuple[str, str],
+    cache: Path,
+    limit: int | None = None,
+    words: Sequence[str] = (),
 ) -> tuple[list[str], list[str]]:
     """Read the raw source and reference lines of a split; one that training holds out, by preparing the corpus.
 
@@ -150,12 +163,14 @@ def load_pairs(
         languages: Those of the translation, source and target.
         cache: Folder of prepared data.
         limit: Number of pairs, from the first (default: all).
+        words: What `--data` has.
 
     Returns:
         Source lines and reference lines, of equal number.
 
     Raises:
-        ValueError: The split is empty, no corpus of the direction has it, or the settings do not say where it is.
+        ValueError: The split is empty, no corpus of the direction has it, or the settings do not say where it is, or
+            at an address that neither `words` nor conf/data names.
     """
     of_languages = [part for part in parts_of(data) if (part.corpus.src, part.corpus.tgt) == languages]
     parts = [part for part in of_languages if split in part.corpus.splits]
@@ -165,6 +180,8 @@ def load_pairs(
             f"--data {data['name']}: no corpus of {src}-{tgt} has a {split} split; say where the text is, as in "
             f"--data src={src} tgt={tgt} {split}=<path>"
         )
+    for part in parts:
+        _require_named(part.corpus, split, data["name"], words)
     pairs = list(islice(chain.from_iterable(_part_pairs(part, split, data["name"], cache) for part in parts), limit))
     if not pairs:
         raise ValueError(f"--data {data['name']}: its {split} split is empty")
@@ -196,6 +213,27 @@ def require_same_test(ckpt: str, data: dict[str, Any], pairs: Iterable[tuple[str
             f"the run ({run.test_file('src')}): the text, or how it is cleaned, has changed since, so that the model "
             "may have been trained on them; name another test set by --data test=<path>, or score the run's own "
             f"translations by --hypotheses {run.test_file('hyp')} --references {run.test_file('ref')}"
+        )
+
+
+def _require_named(corpus: CorpusSettings, split: str, name: Any, words: Sequence[str]) -> None:
+    """Refuse an address that a file has, since anybody may have written it, and opening it tells that somebody scores.
+
+    Raises:
+        ValueError: The text lies at an address that neither `words` nor the data set of conf/data called `name` has.
+    """
+    place = "train" if corpus.place(split) is None else split
+    # The hub's data sets are addresses, too
+    remote = corpus.path and not (corpus.path.startswith("package://") or resolve_path(corpus.path).is_dir())
+    key, found = ("path", corpus.path) if remote else (place, corpus.place(place))
+    addresses = {str(value) for _, value in leaves({key: found}) if remote or is_address(str(value))}
+    known = read_words(words)[1]
+    if addresses and name in choices("data"):
+        known = {"given": known, "group": OmegaConf.to_container(compose_settings([f"data={name}"])["data"])}
+    if unnamed := addresses - {str(value) for _, value in leaves(known)}:
+        raise ValueError(
+            f"the settings that were read have data.{key}={shown(min(unnamed))}, which is not on this machine, and the "
+            f"command does not name it: give --data files {split}=<path>, or this by --data {key}=... if you trust it"
         )
 
 

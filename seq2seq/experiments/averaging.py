@@ -11,11 +11,13 @@ import torch
 
 from seq2seq import checkpoint
 from seq2seq.config.dicts import differences
+from seq2seq.config.sections import present_settings
 from seq2seq.config.values import shown
+from seq2seq.data.languages import target_languages
 from seq2seq.data.tokenizer import same_pieces
 
 # Keys of the `seq2seq` entries in which checkpoints must agree; the data's name and versions may differ.
-_SAME = ("format", "model", "tokenizer", "src_lang", "tgt_lang", "tokenize")
+_SAME = ("format", "model", "tokenizer", "src_lang", "tgt_lang", "tgt_langs", "tokenize")
 # Names that training gives its checkpoints.
 _TRAINING = r"(last|best|step-\d+|top-\d+)\.ckpt"
 
@@ -53,6 +55,13 @@ def average(paths: Sequence[Path]) -> dict[str, Any]:
         name: (sums[name] / len(paths)).to(weight.dtype) if weight.is_floating_point() else weight
         for name, weight in weights.items()
     }
+    # A tied weight is one tensor under several names, and is stored once
+    firsts: dict[tuple[int, ...], str] = {}
+    for name, weight in weights.items():
+        place = (weight.data_ptr(), *weight.shape, *weight.stride())
+        one = mean[firsts.setdefault(place, name)]
+        # Unless another checkpoint has it untied
+        mean[name] = one if one.equal(mean[name]) else mean[name]
     # No optimizer state: an average is for translation and fine-tuning, not for resuming
     return {"state_dict": mean, checkpoint.KEY: first[checkpoint.KEY]}
 
@@ -98,6 +107,7 @@ def is_from_training(path: Path) -> bool:
 
 
 def _require_same(one: Mapping[str, Any], other: Mapping[str, Any], first: Path, path: Path) -> None:
+    one, other = _compared(one), _compared(other)
     for key in _SAME:
         if one.get(key) == other.get(key) or (key == "tokenizer" and same_pieces(one[key], other[key])):
             continue
@@ -109,6 +119,11 @@ def _require_same(one: Mapping[str, Any], other: Mapping[str, Any], first: Path,
             f"{path} cannot be averaged with {first}: {name} is {shown(theirs)} there and {shown(mine)} "
             "here; average checkpoints of one model"
         )
+
+
+def _compared(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry whose model has defaults for settings that are younger, and its languages in one order."""
+    return {**entry, "model": present_settings(entry["model"]), "tgt_langs": sorted(target_languages(entry))}
 
 
 def _add(sums: Weights, weights: Weights, first: Path, path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,8 @@ from seq2seq.experiments.training_state import StateError, require_origin, requi
 
 log = logging.getLogger(__name__)
 
+# Settings that name a file, of which the content decides: the text and the tokenizer are compared when they are read.
+_PLACE = re.compile(r"data\.(corpora\..+\.)?(train|valid|test)(\..+)?|tokenizer\.((src|tgt)_)?model")
 # Changed settings that a message lists.
 _LISTED = 5
 
@@ -122,10 +125,13 @@ class Resumed(NamedTuple):
         try:
             # Both under the present names and with all defaults, else an older run would always differ
             before = present_settings(payload[ORIGIN]["settings"])
-            # Settings that alter the course of training: refused, or logged with force=true
-            changed = _changes(before, now)
+            changes = _changes(before, now)
         except (AttributeError, KeyError, TypeError, ValueError):  # a section that is none, a number that is a word
             raise StateError(path, f"{ORIGIN}.settings", "are not the settings of a run") from None
+        if moved := [text for key, text in changes.items() if _PLACE.fullmatch(key)]:
+            log.info("files may have moved, if their content is the same: %s", _some(moved))
+        # Settings that alter the course of training: refused, or logged with force=true
+        changed = [text for key, text in changes.items() if not _PLACE.fullmatch(key)]
         if changed and not config["force"]:
             raise _another_run(path, _some(changed))
         for change in changed:
@@ -197,7 +203,7 @@ def _require_same_run(folder: RunFolder, *known: Mapping[str, Any]) -> None:
     """Raise ValueError if the run in `folder` has none of the `known` settings: a checkpoint would replace its own."""
     try:
         there = read_config(folder.config)
-        changed = [_changes(there, settings) for settings in known]
+        changed = [[*_changes(there, settings).values()] for settings in known]
     except (OSError, ValueError) as error:
         changed = [[str(error)]]
     if all(changed):
@@ -207,16 +213,16 @@ def _require_same_run(folder: RunFolder, *known: Mapping[str, Any]) -> None:
         )
 
 
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """List the settings whose change alters the course of training, as `<key> was <a> and is now <b>`."""
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings whose change alters the course of training, each with `<key> was <a> and is now <b>`."""
     free = (*HARMLESS, *BUDGETS, *ROUNDING)
     # The micro-batches of an update count over all ranks
     first, second = (without(with_window(each), free) for each in (before, now))
     # The number shown is a product, see `with_window`
-    return [
-        _change(f"{key} (times all processes)" if key in PER_PROCESS else key, a, b)
+    return {
+        key: _change(f"{key} (times all processes)" if key in PER_PROCESS else key, a, b)
         for key, a, b in differences(first, second)
-    ]
+    }
 
 
 def _change(key: str, before: Any, now: Any) -> str:

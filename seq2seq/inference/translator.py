@@ -366,7 +366,10 @@ def _require_same_task(member: Loaded, path: Path, first: Loaded, first_path: Pa
     """Check that a model has vocabulary and languages of the first of its ensemble; ValueError if it does not."""
     if member.tokenizer.fingerprint != first.tokenizer.fingerprint:
         raise ValueError(f"{path} has another tokenizer than {first_path}: an ensemble needs one vocabulary")
-    own, wanted = (f"{each.meta['src_lang']} to {', '.join(target_languages(each.meta))}" for each in (member, first))
+    # A fine-tuned model names its own language first
+    own, wanted = (
+        f"{each.meta['src_lang']} to {', '.join(sorted(target_languages(each.meta)))}" for each in (member, first)
+    )
     if own != wanted:
         raise ValueError(f"{path} translates {own}, and {first_path} {wanted}: an ensemble needs one direction")
 

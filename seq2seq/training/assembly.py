@@ -19,6 +19,7 @@ from seq2seq.config.search import SearchSettings
 from seq2seq.config.trainer import TrainerSettings
 from seq2seq.data.preparation import PreparedData
 from seq2seq.model import Seq2Seq
+from seq2seq.training import finetune
 from seq2seq.training.budget import Budget
 from seq2seq.training.callbacks.window_end import NO_VALIDATION
 from seq2seq.training.checkpoint_io import plugins
@@ -73,9 +74,10 @@ def make_task(
         tokenize=tokenize,
         data=plan.data.name,
         search=search,
-        tgt_langs=data.target_languages,
+        tgt_langs=finetune.target_languages_of(data, start),
         # Of pictures there are none
         lines=None if tokenizer.patches else prepared.statistics._asdict(),
+        preset=plan.mixer,
     )
     return TranslationTask(
         model=model,

@@ -13,7 +13,9 @@ from seq2seq.config.tokenizer import PatchGrid
 from seq2seq.data.batching import longest_width, padded_width
 from seq2seq.data.multi_corpus import Direction
 from seq2seq.data.plan import DataPlan
+from seq2seq.data.preparation import validate_corpora
 from seq2seq.data.streaming import refuse_epochs
+from seq2seq.data.vocabulary_fit import report_fit
 from seq2seq.distributed import is_first_process
 from seq2seq.evaluation.metrics import check_tokenize, tokenize_for
 from seq2seq.evaluation.moses_bleu import check_convention
@@ -98,7 +100,19 @@ def look_at_references(data: EvalData, tokenize: str) -> None:
             log.warning(line)
 
 
-def check_positions(plan: RunPlan, data: DataPlan) -> None:
+def check_text(plan: RunPlan, data: DataPlan, start: Loaded | None) -> None:
+    """Check the corpora and their lengths, and log how the tokenizer of a checkpoint cuts them.
+
+    Raises:
+        ValueError: They cannot be read, or have longer sentences than the model has positions.
+    """
+    _check_positions(plan, data)
+    validate_corpora(data)
+    if start:
+        report_fit(start.tokenizer, data, str(plan.run.init_from))
+
+
+def _check_positions(plan: RunPlan, data: DataPlan) -> None:
     """Raise ValueError if the model's positions end before the longest training sentence, padding included."""
     most = max_positions(plan.config, trust=plan.trust)
     if not most:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import logging
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +14,18 @@ from seq2seq.config.chosen import is_chosen
 from seq2seq.config.dicts import UNSET, differences, put
 from seq2seq.config.mixer import mixers_of
 from seq2seq.config.sections import present_settings
-from seq2seq.config.values import written
+from seq2seq.config.values import shown, written
 from seq2seq.config.yaml_file import read_yaml
 from seq2seq.data.cache_folder import cached
+from seq2seq.data.languages import tagged_languages, target_languages
+from seq2seq.data.multi_corpus import parts_of
+from seq2seq.inference.model_files import load_model, runs_on_cpu_alone
 from seq2seq.resources import conf_dir
 from seq2seq.training.plan import RunPlan, make_plan
 
 if TYPE_CHECKING:
     from seq2seq.checkpoint import Loaded
+    from seq2seq.data.plan import DataPlan
     from seq2seq.data.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -30,6 +35,23 @@ log = logging.getLogger(__name__)
 LEARNING_RATE = 1e-4
 # Settings of model and mixer, by their last name, that do not change the function that the weights compute.
 _FREE = ("dropout", "activation_dropout", "attention_dropout", "weight_dropout", "backend", "packed")
+
+
+def load_start(start: str | None, *, trust: Sequence[str]) -> Loaded | None:
+    """Load the checkpoint, or the folder of safetensors, that a run starts from; None without one.
+
+    Raises:
+        ValueError: It cannot be used.
+    """
+    if start is None:
+        return None
+    path = Path(start)
+    if runs_on_cpu_alone(path):
+        raise ValueError(
+            f"init_from={start}: holds ONNX graphs, which are not trained further: name the checkpoint, or a folder of "
+            "--format huggingface"
+        )
+    return load_model(path, device="cpu", trust=trust)
 
 
 def require_same_model(before: Mapping[str, Any], config: Mapping[str, Any], origin: str) -> None:
@@ -42,15 +64,16 @@ def require_same_model(before: Mapping[str, Any], config: Mapping[str, Any], ori
 
 
 def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
-    """Return the plan with the model of the checkpoint and a rate for fine-tuning, but for what the user chose.
+    """Return the plan with model and languages of the checkpoint and a rate for fine-tuning, but for what was chosen.
 
     Raises:
         ValueError: A choice of the user contradicts the checkpoint; names both values.
     """
+    origin = str(plan.run.init_from)
+    data = adopt_data(plan.config["data"], start.meta, origin=origin, chosen=plan.chosen)
     # From Python, nobody can tell: every setting counts as chosen.
     if plan.chosen is None:
         return plan
-    origin = str(plan.run.init_from)
     old = present_settings(start.meta["model"])
     new = present_settings(plan.config)
     _refuse_differences(old, new, origin, chosen=plan.chosen)
@@ -74,13 +97,62 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
         )
         optim["lr"] = LEARNING_RATE
     # A setting within the mixer, as its dropout, chooses no preset.
-    label = plan.mixer if "mixer" in plan.chosen else _label(sections["mixer"])
-    config = {**plan.config, **sections, "optim": optim}
+    label = plan.mixer if "mixer" in plan.chosen else _label(start.meta)
+    config = {**plan.config, **sections, "optim": optim, "data": data}
     try:
         return make_plan(config, mixer=label, command=plan.command, job=plan.job, chosen=plan.chosen)
     except ValueError as error:
         # Settings of the run have passed before: what is wrong now is the checkpoint's.
         raise ValueError(f"init_from={origin}: {error}") from None
+
+
+def adopt_data(
+    data: Mapping[str, Any], meta: Mapping[str, Any], *, origin: str, chosen: Iterable[str] | None
+) -> dict[str, Any]:
+    """Return the section `data` with languages and tag of the checkpoint `origin`, but for what was chosen.
+
+    Languages that differ all the same are one warning.
+
+    Args:
+        meta: The `seq2seq` entry of the checkpoint.
+        chosen: Keys that the user chose; None: all are.
+
+    Raises:
+        ValueError: The checkpoint's sources begin with a tag, and the run's are to have none.
+    """
+    result = dict(data)
+    # data=files chooses a file, whose languages nobody chose
+    keys = None if chosen is None else [each for each in chosen if each != "data"]
+    own = {"src": str(meta["src_lang"]), "tgt": str(meta["tgt_lang"])}
+    # A data set has its languages, in either direction; files of one's own may have any
+    known = data.get("languages") or ((data["src"], data["tgt"]) if data.get("path") else own.values())
+    # They become part of the names of files, and anybody may have written the checkpoint
+    named = all(re.fullmatch(r"[\w-]+", code) for code in own.values())
+    if keys is not None and named and set(own.values()) <= set(known):
+        taken = {side: code for side, code in own.items() if not is_chosen(f"data.{side}", keys) and data[side] != code}
+        if taken:
+            words = " ".join(f"data.{side}={shown(code)}" for side, code in taken.items())
+            log.info("init_from: %s, as the checkpoint translates", words)
+        result |= taken
+    if tagged_languages(meta) and not result["tag_target"]:
+        if keys is None or is_chosen("data.tag_target", keys):
+            raise ValueError(
+                f"init_from={origin}: data.tag_target is true there and false here; add data.tag_target=true"
+            )
+        log.info("init_from: data.tag_target=true, as the checkpoint's sources begin with the tag of a language")
+        result["tag_target"] = True
+    there = {f"{own['src']}-{target}": None for target in target_languages(meta)}
+    here = {part.direction: None for part in parts_of(result)}
+    if not here.keys() <= there.keys():
+        translates, runs = (shown(", ".join(each)) for each in (there, here))
+        log.warning("init_from=%s: the checkpoint translates %s, this run %s", origin, translates, runs)
+    return result
+
+
+def target_languages_of(data: DataPlan, start: Loaded | None) -> list[str]:
+    """Return the languages that tags ask for: the run's own, then those that the checkpoint's weights know, too."""
+    own = data.target_languages
+    return list(dict.fromkeys([*own, *(tagged_languages(start.meta) if own and start else ())]))
 
 
 def _refuse_differences(
@@ -136,10 +208,14 @@ def _follow(sections: Mapping[str, Any], name: str, own: str, *, before: float, 
             values[own] = sections["model"][name]
 
 
-def _label(mixer: Mapping[str, Any]) -> str:
-    """Return a name for a checkpoint's mixer, whose preset it does not keep: the module of its first class."""
+def _label(meta: Mapping[str, Any]) -> str:
+    """Return the label of a checkpoint's mixer, or, where it keeps none, the module of its first class."""
+    preset = meta.get("preset")
+    # It becomes part of names and tables, and anybody may have written the file.
+    if isinstance(preset, str) and re.fullmatch(r"[\w.+-]{1,100}", preset):
+        return preset
     # The encoder's, or where that is empty the cross mixer's.
-    first = next(values for slot, _, values in mixers_of(mixer) if slot != "decoder")
+    first = next(values for slot, _, values in mixers_of(meta["model"]["mixer"]) if slot != "decoder")
     return str(first["_target_"]).split(".")[-2]
 
 

@@ -15,6 +15,7 @@ from seq2seq.config.data import DataSettings
 from seq2seq.config.mixer import check_mixer, mixers_of, packages_of
 from seq2seq.config.sections import SECTIONS, Sections, read_sections
 from seq2seq.config.settings import keys, require_used, with_whole_numbers
+from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.config.trainer import TrainerSettings, bounded
 from seq2seq.config.values import shown
 from seq2seq.experiments.folder import RunFolder, folder_of
@@ -161,6 +162,7 @@ def _require_effect(sections: Sections, typed: Collection[str], *, alone: bool) 
     for each in (sections.data, sections.optim, sections.search, sections.trainer):
         require_used(each, typed)
     _require_effect_of_data(sections.data, typed)
+    _require_effect_of_tokenizer(sections.tokenizer, typed)
     optim, trainer = sections.optim, sections.trainer
     if "optim.peak_lr" in typed and optim.lr != optim.peak_lr:
         raise ValueError(
@@ -209,6 +211,33 @@ def _require_effect_of_mixers(mixer: Mapping[str, Any], typed: Collection[str]) 
                     f"{path}.{name}={shown(values.get(name))} has no effect beside {path}.per_layer.{name}="
                     f"{shown(entries)}: set {path}.per_layer.{name}=[...] alone"
                 )
+
+
+def _require_effect_of_tokenizer(settings: TokenizerSettings, typed: Collection[str]) -> None:
+    """Check that no setting of a tokenizer's training stands beside existing models, unless it is what they are.
+
+    Raises:
+        ValueError: One that the user typed does.
+    """
+    if not settings.ready_models:
+        return
+    models = " and ".join(map(shown, settings.ready_models))
+    if {"data.vocab_size", "tokenizer.vocab_size"} & set(typed):
+        from seq2seq.data.tokenizer import load_tokenizer
+
+        tokenizer = load_tokenizer(settings)
+        sizes = {tokenizer.tgt_vocab_size, tokenizer.tgt_vocab_size if settings.patches else tokenizer.src_vocab_size}
+        if settings.vocab_size not in sizes:
+            pieces = " and ".join(map(str, sorted(sizes)))
+            raise ValueError(
+                f"data.vocab_size={settings.vocab_size} has no effect: {models} has {pieces} pieces; leave it out"
+            )
+    found = {"joint": settings.model is not None}
+    trained = ("type", "joint", "byte_fallback", "normalizer", "character_coverage", "input_sentence_size", "seed")
+    for name in trained:
+        value = getattr(settings, name)
+        if f"tokenizer.{name}" in typed and value != found.get(name, keys(TokenizerSettings)[name].default):
+            raise ValueError(f"tokenizer.{name}={shown(value)} has no effect beside {models}: leave it out")
 
 
 def _require_effect_of_data(data: DataSettings, typed: Collection[str]) -> None:

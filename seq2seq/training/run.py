@@ -15,11 +15,12 @@ import torch
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch.loggers.logger import Logger
 
-from seq2seq import checkpoint, distributed, files
+from seq2seq import distributed, files
 from seq2seq.build import max_positions
+from seq2seq.checkpoint import Loaded
 from seq2seq.config.data import CPU_MICRO_BATCH
 from seq2seq.data.batching import padded_width
-from seq2seq.data.preparation import PreparedData, prepare_corpora, validate_corpora
+from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.experiments.folder import RunFolder, translate_command
 from seq2seq.experiments.job_records import record_run
 from seq2seq.experiments.resume import Resumed, resolve_resume
@@ -60,7 +61,10 @@ def train(plan: RunPlan) -> float:
     with interruptible():
         try:
             if plan.trainer.dry_run:
-                return dry_run(plan, lambda short: Run(short).execute())
+                # Before the name of its folder is made
+                start = finetune.load_start(plan.start, trust=plan.trust)
+                plan = finetune.adopt(plan, start) if start else plan
+                return dry_run(plan, lambda short: Run(short, start=start).execute())
             return Run(plan).execute()
         except TrainingInterrupt as stop:
             log.info("stopped (%s) while the settings were checked; nothing was written", stop)
@@ -72,12 +76,13 @@ class Run:
 
     Args:
         callbacks: More callbacks of Lightning, called before the run's own.
+        start: The checkpoint that the run starts from, if the plan has been adapted to it.
 
     Raises:
         ValueError: settings that cannot work; nothing has been written.
     """
 
-    def __init__(self, plan: RunPlan, *, callbacks: Sequence[L.Callback] = ()) -> None:
+    def __init__(self, plan: RunPlan, *, callbacks: Sequence[L.Callback] = (), start: Loaded | None = None) -> None:
         self.plan = plan
         # Checks of the settings and the machine come first; those that build or read something follow.
         self.callbacks = [*callbacks, *user_callbacks(plan.config["callbacks"], taken=set(STATE_KEYS))]
@@ -87,8 +92,8 @@ class Run:
         self.accelerator = hardware.resolve_accelerator(plan.trainer)
         self.precision = hardware.resolve_precision(plan.trainer.precision, self.accelerator)
         hardware.require_autocast(plan.trainer, self.precision)
-        self.start = checkpoint.load(plan.start, trust=plan.trust) if plan.start else None
-        if self.start:
+        self.start = start or finetune.load_start(plan.start, trust=plan.trust)
+        if self.start and not start:
             plan = self.plan = finetune.adopt(plan, self.start)
         self.search = checks.bounded_search(plan)
         model = checks.check_model(plan, self.start)
@@ -97,8 +102,7 @@ class Run:
         self.graphs = resolve_graphs(plan.trainer, self.accelerator, compiled=self.compile)
         data_plan = checks.plan_data(plan, self.start)
         self.tokenize = checks.score_tokenizer(plan, data_plan.tgt)
-        checks.check_positions(plan, data_plan)
-        validate_corpora(data_plan)
+        checks.check_text(plan, data_plan, self.start)
         self.folder, last = resolve_resume(plan.run.resume, plan.folder, named=plan.run.run is not None)
         self._found = self.folder.version()
         self.resumed = Resumed.open(last, plan.config, self.folder) if last else None

@@ -12,6 +12,7 @@ import tiny
 import torch
 
 from seq2seq import average, checkpoint
+from seq2seq.build import build_model
 from seq2seq.config.search import SearchSettings
 from seq2seq.experiments import averaging
 from seq2seq.inference.translator import Translator
@@ -189,3 +190,78 @@ def test_options_are_checked_before_torch_is_loaded():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["2", "False"]
     assert "--out" in done.stderr
+
+
+def as_trained(payload: dict, generator_seed: int) -> dict:
+    """Copy a checkpoint with other weights, of which those that are tied share their memory, as training writes it."""
+    model = build_model(payload["seq2seq"]["model"])
+    generator = torch.Generator().manual_seed(generator_seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator))
+    return {**payload, "state_dict": {f"model.{name}": weight for name, weight in model.state_dict().items()}}
+
+
+def tables(weights: dict) -> list[str]:
+    """Return the names of the tied table."""
+    names = [name for name, weight in weights.items() if weight.shape[:1] == (300,) and weight.dim() == 2]
+    assert len(names) > 1
+    return names
+
+
+def test_a_tied_table_is_stored_once(base, paths, tmp_path, seed):
+    for number, path in enumerate(paths):
+        checkpoint.save(path, as_trained(base, seed + number))
+    mean = averaging.average(paths)
+    names = tables(mean["state_dict"])
+    for weights in (checkpoint.read(paths[0])["state_dict"], mean["state_dict"]):
+        assert len({weights[name].data_ptr() for name in names}) == 1
+    checkpoint.save(tmp_path / "mean.ckpt", mean)
+    assert (tmp_path / "mean.ckpt").stat().st_size < 1.05 * paths[0].stat().st_size
+    checkpoint.load(tmp_path / "mean.ckpt")
+
+
+def test_a_table_that_one_checkpoint_unties_stays_two(base, paths, seed):
+    tied = as_trained(base, seed)
+    checkpoint.save(paths[0], tied)
+    first, second = tables(tied["state_dict"])[:2]
+    before = tied["state_dict"][second]
+    checkpoint.save(paths[1], {**tied, "state_dict": {**tied["state_dict"], second: before + 1}})
+    mean = averaging.average(paths[:2])["state_dict"]
+    assert mean[first].equal(before)
+    torch.testing.assert_close(mean[second], before + 0.5)
+
+
+def test_a_setting_that_is_younger_than_one_checkpoint_counts_as_its_default(base, paths):
+    older = checkpoint.read(paths[1])
+    for key in ("encoder_stages", "attention_dropout"):
+        older["seq2seq"]["model"]["model"].pop(key, None)
+    younger = checkpoint.read(paths[0])
+    younger["seq2seq"]["model"]["model"]["encoder_stages"] = 1
+    checkpoint.save(paths[0], younger)
+    checkpoint.save(paths[1], older)
+    for pair in (paths[:2], paths[1::-1]):
+        averaging.average(pair)
+    younger["seq2seq"]["model"]["model"]["encoder_stages"] = 2
+    checkpoint.save(paths[0], younger)
+    with pytest.raises(ValueError, match=r"encoder_stages is 1 there and 2 here"):
+        averaging.average(paths[:2])
+
+
+def test_models_of_other_target_languages_are_not_averaged(base, paths):
+    for path, languages in zip(paths, (["en", "fr"], ["fr", "en"], None), strict=True):
+        payload = checkpoint.read(path)
+        payload["seq2seq"] |= {"tgt_langs": languages} if languages else {}
+        checkpoint.save(path, payload)
+    averaging.average(paths[:2])
+    with pytest.raises(ValueError, match="tgt_langs is "):
+        averaging.average(paths)
+
+
+def test_an_exported_folder_has_no_checkpoint(paths, tmp_path, capsys):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for named in ("a file, as ", "the checkpoint that it was exported from"):
+        assert average.main(["--out", str(tmp_path / "m.ckpt"), str(paths[0]), str(folder)]) == 2
+        assert f"is a directory; name {named}" in capsys.readouterr().err
+        (folder / "config.json").write_text("{}")

@@ -8,6 +8,7 @@ import errno
 import io
 import itertools
 import json
+import logging
 import os
 import shutil
 import signal
@@ -26,7 +27,7 @@ import toycorpus
 from conftest import PATIENCE
 from rich.console import Console
 
-from seq2seq import checkpoint
+from seq2seq import checkpoint, prepare
 from seq2seq.config.chosen import chosen_settings
 from seq2seq.config.compose import resolved_settings
 from seq2seq.config.settings import read_section
@@ -99,7 +100,11 @@ class Recorder(L.Callback):
 
 def checked(corpus: Path, folder: Path, *overrides: str) -> Run:
     """Make a run whose settings have passed all checks, without executing it."""
-    return Run(make_plan(toycorpus.settings(corpus, folder, *overrides), mixer="transformer"))
+    return made(toycorpus.settings(corpus, folder, *overrides))
+
+
+def made(config: dict[str, Any]) -> Run:
+    return Run(make_plan(config, mixer="transformer"))
 
 
 def execute(config: dict[str, Any], *callbacks: L.Callback, mixer: str = "transformer") -> Run:
@@ -530,6 +535,42 @@ def test_a_run_is_not_continued_on_another_text(corpus, tmp_path):
     resumed.require_same_text(corpus_id, {**first.prepared.tokenizer.to_state(), "sampling_alpha": 0.5})
     with pytest.raises(ValueError, match=r"name a last\.ckpt"):
         checked(own, tmp_path, f"resume={first.folder.best}")
+
+
+def test_a_run_goes_on_with_a_corpus_and_a_tokenizer_that_have_moved(corpus, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    homes = [toycorpus.write(tmp_path / name) for name in ("here", "there")]
+    for home in homes:
+        (home / "m.model").write_bytes(tiny.tokenizer().to_state()["src_model"])
+        for language in ("de", "en"):
+            (home / f"more.x.{language}").write_text((home / f"valid.{language}").read_text())
+
+    def words(home: Path, *more: str) -> dict[str, Any]:
+        corpora = f"data.corpora={{more.x: {{train: {home / 'more.x'}}}}}"
+        given = ("trainer.test=false", "trainer.val_steps=2", f"tokenizer.model={home / 'm.model'}", corpora)
+        return toycorpus.settings(home, tmp_path, *given, f"cache={tmp_path / 'cache'}", *more)
+
+    whole = execute(words(homes[0], "run=whole", "trainer.max_steps=4"))
+    first = execute(words(homes[0], "run=parts", "trainer.max_steps=2"))
+    # By its name, or as the checkpoint of a run that is named by its settings
+    for resume in ("resume=auto", f"resume={first.folder.last}"):
+        assert made(words(homes[1], "run=parts", "trainer.max_steps=4", resume)).resumed is not None
+        assert f"data.train was {homes[0] / 'train'} and is now {homes[1] / 'train'}" in caplog.text
+    second = execute(words(homes[1], "run=parts", "trainer.max_steps=4", "resume=auto"))
+    assert_same(weights(whole), weights(second))
+    assert read_config(second.folder.config)["data"]["train"] == str(homes[1] / "train")
+    # Another run in the folder is not taken for one whose corpus has moved
+    copied = shutil.copy(first.folder.last, tmp_path / "copied.ckpt")
+    (homes[0] / "train.de").write_text((homes[0] / "train.de").read_text().replace("Hund", "Huhn"))
+    other = execute(words(homes[0], "run=other", "trainer.max_steps=2")).folder
+    with pytest.raises(ValueError, match=r"holds another run, whose checkpoints would be replaced \(data\.train was"):
+        made(words(homes[1], "run=other", f"resume={copied}", "trainer.max_steps=6"))
+    assert other.last.exists()
+    with pytest.raises(ValueError, match="text of the corpus"):
+        execute(words(homes[0], "run=parts", "trainer.max_steps=6", "resume=auto"))
+    (homes[1] / "m.model").write_bytes(tiny.tokenizer(vocab_size=290).to_state()["src_model"])
+    with pytest.raises(ValueError, match="the tokenizer has changed since"):
+        execute(words(homes[1], "run=parts", "trainer.max_steps=6", "resume=auto"))
 
 
 def test_a_run_goes_on_with_a_larger_budget(corpus, tmp_path):
@@ -972,6 +1013,33 @@ def test_a_fine_tuned_run_goes_on_without_the_checkpoint_it_began_from(corpus, t
         run("resume=auto")
     with pytest.raises(ValueError, match=r"tiny\.ckpt: no such file$"):
         run()
+
+
+def test_a_fine_tuned_run_keeps_label_and_languages_and_a_dry_run_has_its_name(corpus, tmp_path, caplog):
+    """Of a checkpoint of two target languages, further trained on one of them."""
+    caplog.set_level(logging.INFO)
+    payload = tiny.payload(t=tiny.tokenizer(symbols=("<2en>", "<2nl>")))
+    payload["seq2seq"] |= {"tgt_langs": ["nl", "en"], "tgt_lang": "nl", "preset": "gru"}
+    origin = tmp_path / "origin.ckpt"
+    checkpoint.save(origin, payload)
+    words = toycorpus.words(corpus, tmp_path, f"init_from={origin}", "trainer.test=false", "trainer.max_steps=1")
+    chosen = chosen_settings(["data.tgt", "data.src", "optim.lr", "trainer", "init_from"])
+    plan = make_plan(resolved_settings(words), mixer="transformer", chosen=chosen)
+    folder = Run(plan)
+    folder.execute()
+    results = json.loads(folder.folder.results.read_text())
+    assert results["mixer"] == "gru"
+    assert results["run"].startswith("toy-gru-")
+    entry = checkpoint.read(folder.folder.best)["seq2seq"]
+    assert (entry["tgt_lang"], entry["tgt_langs"], entry["preset"]) == ("en", ["en", "nl"], "gru")
+    caplog.clear()
+    train(make_plan(resolved_settings([*words, "trainer.dry_run=true"]), mixer="transformer", chosen=chosen))
+    assert f"run folder: {folder.folder.path}.dry-run" in caplog.text
+    caplog.clear()
+    # Its preparation is that of the training
+    prepare.prepare(resolved_settings(words), chosen=chosen)
+    assert "data.tag_target=true" in caplog.text
+    assert "made the ids" not in caplog.text
 
 
 def test_a_damaged_checkpoint_to_start_from_is_one_clear_error(corpus, tmp_path):

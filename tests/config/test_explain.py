@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from conftest import PATIENCE
 
 from seq2seq.config.compose import resolved_settings
 from seq2seq.config.elsewhere import SETTING_OF_NAME
-from seq2seq.config.explain import explain, refuse_mistakes, run_program
+from seq2seq.config.explain import explain, refuse_mistakes, run_program, with_home
 from seq2seq.config.help import settings_rows
 from seq2seq.config.sections import SECTIONS
 from seq2seq.resources import conf_dir
@@ -114,6 +115,44 @@ def test_the_flag_of_a_sweep_stands_first(capsys):
     with pytest.raises(SystemExit):
         refuse_mistakes("train", ["mixer=gru", "-m", "seed=1,2"])
     assert "train: -m stands before all settings: -m mixer=gru seed=1,2\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["x/epoch=1-step=30.ckpt", "a[1]/x", "a(1)/x", "~x/y", "x/ü", "it's/x", 'a"b=c', "a\\b=c", "x/ü, [a] (b) {c} = d"],
+)
+def test_a_path_that_cannot_be_read_is_shown_in_quotes(value):
+    """As a shell takes it: what is shown gives this very value."""
+    message = explain([f"init_from={value}"])
+    shown = message.partition(": write ")[2]
+    assert resolved_settings(shlex.split(shown))["init_from"] == value
+
+
+def test_a_list_that_cannot_be_read_is_no_path():
+    for value in ("[a=1,b]", "{de: a=1, en: b}", '"a=1', "[a,b", "=" * 2000):
+        assert "cannot be read" in (message := explain([f"data.train={value}"]))
+        assert ": write " not in message
+        assert len(message) < 500
+
+
+def test_a_comma_in_a_path(capsys):
+    with pytest.raises(SystemExit):
+        refuse_mistakes("train", ["data.train=en,de/train"])
+    assert "for a path 'data.train=\"en,de/train\"'" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        refuse_mistakes("train", ["mixer=gru,lstm"])
+    assert "for a path" not in capsys.readouterr().err
+
+
+def test_a_home_folder_is_found_behind_the_equals_sign(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    given = ["init_from=~/x.ckpt", 'data.train="~/a,b"', "+a.b=~/c", "~callbacks.x", "data.test=a~/b", "runs=~x/y"]
+    expected = ["init_from=/home/me/x.ckpt", 'data.train="/home/me/a,b"', "+a.b=/home/me/c", *given[3:]]
+    assert [with_home(word) for word in given] == expected
+    seen = []
+    monkeypatch.setattr(sys, "argv", ["train", "init_from=~/x.ckpt"])
+    run_program("train", lambda: seen.extend(sys.argv[1:]))
+    assert seen == expected[:1]
 
 
 def test_several_values_need_a_sweep(capsys):

@@ -17,6 +17,7 @@ from seq2seq.config.data import CorpusSettings, corpus_settings
 from seq2seq.data import hub
 from seq2seq.data.corpus import load_corpus, validate_corpus
 from seq2seq.data.hub import Repository, missing_files
+from seq2seq.data.loading import open_split
 
 EXHAUSTIVE = {"test_no_copy_and_no_network_is_known_before_any_work"}
 REPRESENTATIVE = {"test_a_snapshot_is_read_offline": {"True"}}
@@ -196,3 +197,21 @@ def test_shards_and_addresses(tmp_path):
     assert Repository.of_address(address) == ("IWSLT/iwslt2017", "refs/convert/parquet", "a/*.parquet")
     assert Repository.of_address("hf://datasets/a/b/c.parquet") == ("a/b", None, "c.parquet")
     assert Repository.of_address("https://a/b.parquet") is None
+
+
+@pytest.mark.parametrize("file", ["README.md", ".huggingface.yaml"])
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9/x.jsonl", "zip://x.jsonl::http://127.0.0.1:9/x.zip"])
+def test_a_folder_names_no_address(cache, tmp_path, file, address, monkeypatch):
+    """Who names a folder of somebody else's has not named what its own settings name."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text('{"de": "a", "en": "b"}\n')
+    files = [{"split": "train", "path": ["train.jsonl", address]}]
+    text = yaml.safe_dump(
+        {"license_link": "https://some.where", "configs": [{"config_name": "c", "data_files": files}]}
+    )
+    (folder / file).write_text(f"---\n{text}---\n" if file == "README.md" else text)
+    monkeypatch.setattr("datasets.load_dataset_builder", lambda *_, **__: pytest.fail("it was opened"))
+    settings = corpus_settings({"src": "de", "tgt": "en", "path": str(folder), "train": "train"})
+    with pytest.raises(ValueError, match=r"corpus could not be loaded: its settings name the address .*127\.0\.0\.1"):
+        next(open_split("train", settings, cache_dir=tmp_path / "cache"))

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import toycorpus
 
+from seq2seq.config.compose import resolved_settings
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
+from seq2seq.evaluation import eval_data
 from seq2seq.evaluation.eval_data import data_files, data_settings, load_pairs, require_same_test
 from seq2seq.experiments.folder import RunFolder
 
@@ -45,7 +47,7 @@ def found(corpus: Path, data: dict[str, Any], *words: str, tgt: str = "en") -> t
 
 def scored(corpus: Path, data: dict[str, Any], *words: str, tgt: str = "en", **more: Any) -> tuple[list[str], ...]:
     settings, languages = found(corpus, data, *words, tgt=tgt)
-    return load_pairs(settings, "test", languages=languages, cache=corpus / "cache", **more)
+    return load_pairs(settings, "test", languages=languages, cache=corpus / "cache", words=words, **more)
 
 
 def lines(path: Path) -> list[str]:
@@ -134,3 +136,80 @@ def test_a_file_of_settings_takes_all_settings_and_no_others(corpus, tmp_path):
     own.write_text(json.dumps({**settings, "tset": "x"}))
     with pytest.raises(ValueError, match=r"own\.yaml: tset: there is no such setting; known are src, tgt, train"):
         found(corpus, {}, str(own))
+
+
+ADDRESS = "http://127.0.0.1:9/${oc.env:SECRET}.json"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"test": ADDRESS},
+        {"test": ["${oc.env:SECRET}", "x"]},
+        {"name": "${oc.env:SECRET}"},
+        {"corpora": {"more": {"train": "x", "test": ADDRESS}}},
+        {"clean": "${oc.env:SECRET}"},
+        # 400 interpolations within each other
+        {"test": "${a:" * 400},
+    ],
+)
+def test_a_file_that_was_read_reads_no_environment(corpus, changes, monkeypatch):
+    monkeypatch.setenv("SECRET", "hunter2")
+    key = next(iter(changes))
+    with pytest.raises(ValueError, match=rf"data\.{key}.*none is resolved in a file.*--data {key}=") as refused:
+        found(corpus, section(corpus, **changes))
+    assert "hunter2" not in str(refused.value)
+    # The remedy that the line names
+    remedy = "corpora=null" if key == "corpora" else "clean={}" if key == "clean" else f"{key}={corpus / 'test'}"
+    assert scored(corpus, section(corpus, **changes), remedy)[0] == lines(corpus / "test.de")
+    # What the user types is the user's
+    monkeypatch.setenv("SECRET", str(corpus / "test"))
+    assert scored(corpus, section(corpus), "test=${oc.env:SECRET}")[0] == lines(corpus / "test.de")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"test": "http://127.0.0.1:9/x.json"},
+        {"test": "hf://datasets/some/one@main/test.parquet"},
+        {"test": "simplecache::http://127.0.0.1:9/x.jsonl"},
+        {"path": "some/one", "test": "test"},
+        # Held out of training text
+        {"train": "s3://some/one.parquet", "test": None},
+        {"corpora": {"more": {"train": "x", "test": "ftp://some/one.json"}}},
+        # The name of a data set of ours with another address
+        {"name": "multi30k", "path": "some/one", "test": "test"},
+    ],
+)
+def test_an_address_of_a_file_that_was_read_is_opened_if_the_command_names_it_alone(corpus, changes, monkeypatch):
+    opened = []
+    monkeypatch.setattr(eval_data, "open_split", lambda split, settings, **_: opened.append(settings) or iter(()))
+    monkeypatch.setattr(eval_data, "load_corpus", lambda settings, **_: opened.append(settings))
+    data = section(corpus, **changes)
+    with pytest.raises(ValueError, match=r"which is not on this machine, and the command does not name it: .*--data "):
+        scored(corpus, data)
+    own = corpus / "own.yaml"
+    own.write_text(json.dumps(data))
+    with pytest.raises(ValueError, match="the command does not name it"):
+        scored(corpus, {}, str(own))
+    assert not opened
+    if "corpora" not in changes and changes["test"]:
+        key = "path" if "path" in changes else "test"
+        with pytest.raises(ValueError, match="its test split is empty"):
+            scored(corpus, data, f"{key}={changes[key]}")
+        assert opened
+
+
+def test_an_address_of_our_own_data_sets_is_the_programs(corpus, monkeypatch):
+    monkeypatch.setattr(eval_data, "open_split", lambda split, settings, **_: iter([(["a"], ["b"])]))
+    for name in ("multi30k", "wmt16_newstest2014"):
+        data = resolved_settings([f"data={name}", "data.src=de", "data.tgt=en"])["data"]
+        assert scored(corpus, data) == (["a"], ["b"])
+
+
+def test_a_checkpoint_names_no_file_of_settings(corpus, tmp_path):
+    own = tmp_path / "own.yaml"
+    own.write_text(json.dumps(section(corpus)))
+    meta = {"src_lang": "de", "tgt_lang": "en", "data": str(own)}
+    with pytest.raises(ValueError, match=r"there is no data set '.*own\.yaml' \(what the checkpoint was trained on\)"):
+        data_settings([], ckpt="x.ckpt", meta=meta, tgt_lang="en", cache=tmp_path)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,12 @@ import tiny
 from seq2seq import checkpoint
 from seq2seq.config.chosen import chosen_settings, is_chosen
 from seq2seq.config.compose import resolved_settings
+from seq2seq.config.tokenizer import PatchGrid
+from seq2seq.data.plan import DataPlan
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary_fit import report_fit
+from seq2seq.inference.export.card import Origin
+from seq2seq.inference.export.safetensors_folder import write_safetensors
 from seq2seq.training import dry_run, finetune
 from seq2seq.training.plan import RunPlan, make_plan
 
@@ -151,3 +159,162 @@ def test_a_file_of_the_data_chooses_no_vocabulary(start, tmp_path):
     data = [f"data.{split}={tmp_path / split}" for split in ("train", "valid", "test")]
     assert adopted(start, "data=files", "data.name=mine", "data.src=de", "data.tgt=en", *data)["data"]["name"] == "mine"
     assert adopted(start, "tokenizer=bpe")
+
+
+def of_languages(folder: Path, src: str, *targets: str, **entry: Any) -> Path:
+    """A checkpoint of one direction, or, of several targets, with tags."""
+    payload = tiny.payload(t=tiny.tokenizer(symbols=tuple(f"<2{each}>" for each in targets)))
+    payload["seq2seq"] |= {"src_lang": src, "tgt_lang": targets[0], **entry}
+    payload["seq2seq"] |= {"tgt_langs": list(targets)} if len(targets) > 1 else {}
+    checkpoint.save(folder / "start.ckpt", payload)
+    return folder / "start.ckpt"
+
+
+FILES = ("data=files", "data.train=train", "data.valid=valid", "data.test=test")
+
+
+@pytest.mark.parametrize(
+    ("there", "words", "here", "warning"),
+    [
+        # Nothing given: the checkpoint's, of files and of a data set that has both languages
+        ("en-de", FILES, "en-de", ""),
+        ("en-fr", FILES, "en-fr", ""),
+        ("en-de", (), "en-de", ""),
+        ("en-de", ("data=multi30k",), "en-de", ""),
+        ("en-de", ("data=opus100",), "en-de", ""),
+        # Of a data set that lacks them, its own
+        ("en-fr", (), "de-en", "translates en-fr, this run de-en"),
+        ("en-fr", ("data=multi30k",), "de-en", "translates en-fr, this run de-en"),
+        ("en-fr", ("data=opus100",), "de-en", "translates en-fr, this run de-en"),
+        # Given: obeyed, with a warning
+        ("en-de", (*FILES, "data.src=en", "data.tgt=fr"), "en-fr", "translates en-de, this run en-fr"),
+        ("en-de", (*FILES, "data.src=de", "data.tgt=en"), "de-en", "translates en-de, this run de-en"),
+        ("en-de", (*FILES, "data.tgt=zh"), "en-zh", "translates en-de, this run en-zh"),
+        ("en-de", (*FILES, "data.src=en"), "en-de", ""),
+        ("en-de", ("data.src=de", "data.tgt=en"), "de-en", "translates en-de, this run de-en"),
+        # A further corpus, too
+        ("en-de", (*FILES, "data.corpora={more: {train: x, src: fr}}"), "en-de", "this run en-de, fr-de"),
+        # What is no code of a language is nowhere a part of a path
+        ("../x-de", FILES, "de-en", "translates ../x-de, this run de-en"),
+    ],
+)
+def test_languages_that_nobody_gave_are_the_checkpoints(tmp_path, caplog, there, words, here, warning):
+    start = of_languages(tmp_path, *there.rsplit("-", 1))
+    data = adopted(start, *words)["data"]
+    assert f"{data['src']}-{data['tgt']}" == here
+    assert [record.levelname for record in caplog.records].count("WARNING") == bool(warning)
+    assert warning in caplog.text
+
+
+def test_from_python_languages_that_differ_are_a_warning(tmp_path, caplog):
+    start = of_languages(tmp_path, "en", "de")
+    given = make_plan(resolved_settings([f"init_from={start}"]), mixer="dynamicconv")
+    assert finetune.adopt(given, checkpoint.load(start)) is given
+    assert "translates en-de, this run de-en" in caplog.text
+
+
+def test_a_tagged_checkpoint_is_fine_tuned_with_tags(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    start = of_languages(tmp_path, "en", "de", "fr")
+    words = (*FILES, "data.src=en", "data.tgt=fr")
+    assert adopted(start, *words)["data"]["tag_target"] is True
+    assert "data.tag_target=true, as the checkpoint's" in caplog.text
+    assert "this run" not in caplog.text
+    with pytest.raises(ValueError, match=r"data\.tag_target is true there and false here; add data\.tag_target=true"):
+        adopted(start, *words, "data.tag_target=false")
+    plain = make_plan(resolved_settings([f"init_from={start}", *words]), mixer="dynamicconv")
+    with pytest.raises(ValueError, match=r"data\.tag_target is true there"):
+        finetune.adopt(plain, checkpoint.load(start))
+
+
+def test_a_fine_tuned_model_keeps_every_language_that_its_weights_know(tmp_path):
+    loaded = checkpoint.load(of_languages(tmp_path, "en", "de", "fr", "nl"))
+    for tag, expected in ((True, ["fr", "de", "nl"]), (False, [])):
+        words = (f"data.tag_target={tag}", *FILES, "data.src=en", "data.tgt=fr")
+        section = resolved_settings(words)["data"]
+        data = DataPlan.from_mapping(section, tokenizer={}, seed=1, cache_dir=tmp_path)
+        assert finetune.target_languages_of(data, loaded) == expected
+        assert finetune.target_languages_of(data, None) == expected[:1]
+
+
+@pytest.mark.parametrize(
+    ("preset", "label"),
+    [("transformer", "transformer"), ("gru+decoder.dynamicconv", "gru+decoder.dynamicconv")]
+    # Nobody's name: the module of the encoder's class
+    + [(wrong, "attention") for wrong in (None, 3, "", "a|b", "\x1b[2J", "../x", "x" * 200)],
+)
+def test_a_fine_tuned_run_has_the_label_of_its_checkpoint(tmp_path, preset, label):
+    start = of_languages(tmp_path, "de", "en", preset=preset)
+    assert finetune.adopt(plan(start), checkpoint.load(start)).mixer == label
+
+
+def test_a_preset_that_is_typed_names_the_same_folder(tmp_path):
+    """As `mixer=transformer` beside a checkpoint of it changes nothing."""
+    mixer = resolved_settings(["mixer=transformer"])["mixer"]
+    start = of_languages(tmp_path, "de", "en")
+    payload = checkpoint.read(start)
+    model = resolved_settings(["mixer=transformer"])["model"]
+    payload["seq2seq"] |= {
+        "preset": "transformer",
+        "model": {**payload["seq2seq"]["model"], "mixer": mixer, "model": model},
+    }
+    adapted = []
+    for words in ((), ("mixer=transformer",)):
+        words = (f"init_from={start}", *words)
+        given = make_plan(resolved_settings(words), mixer="transformer", chosen=chosen_settings(words))
+        adapted.append(finetune.adopt(given, checkpoint.Loaded(None, tiny.tokenizer(), payload["seq2seq"])))
+    assert adapted[0].mixer == adapted[1].mixer == "transformer"
+    assert adapted[0].folder.path == adapted[1].folder.path
+
+
+def test_a_run_starts_from_an_exported_folder(start, tmp_path):
+    loaded = checkpoint.load(start)
+    write_safetensors(tmp_path, loaded, Origin({}, {}), marian=False)
+    again = finetune.load_start(str(tmp_path), trust=())
+    assert again is not None
+    assert again.tokenizer.fingerprint == loaded.tokenizer.fingerprint
+    assert all(weight.equal(loaded.model.state_dict()[name]) for name, weight in again.model.state_dict().items())
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "weights": None, "onnx": {}}))
+    with pytest.raises(ValueError, match=r"holds ONNX graphs, which are not trained further: name the checkpoint"):
+        finetune.load_start(str(tmp_path), trust=())
+    assert finetune.load_start(None, trust=()) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "expected", "warned"),
+    [
+        ("der Hund geht\n", r"1\.\d pieces a word \(source\) and 2\.\d pieces a word \(target\); 0\.0%", False),
+        (
+            "今天的天气真的是非常非常好啊我们走吧\n",
+            r"\d\.\d pieces a character \(source\) and 2\.\d pieces a word",
+            True,
+        ),
+        ("кот и пёс\n", r"\d\.\d pieces a word \(source\)", True),
+    ],
+)
+def test_how_the_checkpoints_tokenizer_cuts_new_text_is_logged(tmp_path, caplog, source, expected, warned):
+    caplog.set_level(logging.INFO)
+    (tmp_path / "train.de").write_text(source * 20)
+    (tmp_path / "train.en").write_text("the dog walks\n" * 20)
+    section = resolved_settings(["data=files", f"data.train={tmp_path / 'train'}"])["data"]
+    data = DataPlan.from_mapping(section, tokenizer={}, seed=1, cache_dir=tmp_path)
+    report_fit(tiny.tokenizer(), data, "x.ckpt")
+    assert re.search(expected, caplog.text)
+    assert (
+        bool(re.search(r"init_from=x\.ckpt: \d\d% of the pieces of the source text are bytes", caplog.text)) is warned
+    )
+    assert "target text" not in caplog.text
+
+
+def test_images_are_cut_by_no_model(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    (tmp_path / "train.de").write_text("image\n" * 5)
+    (tmp_path / "train.en").write_text("the dog walks\n" * 5)
+    section = resolved_settings(["data=files", f"data.train={tmp_path / 'train'}"])["data"]
+    data = DataPlan.from_mapping(section, tokenizer={}, seed=1, cache_dir=tmp_path)
+    grid = PatchGrid(height=2, width=4, size=2, bits=1)
+    t = Tokenizer(tgt_model=tiny.tokenizer().to_state()["src_model"], patches=grid)
+    report_fit(t, data, "x.ckpt")
+    assert "pieces a word (target)" in caplog.text
+    assert "source" not in caplog.text

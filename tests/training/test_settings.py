@@ -6,6 +6,7 @@ import math
 import re
 
 import pytest
+import tiny
 import torch
 from composed import settings_of
 from omegaconf import OmegaConf
@@ -280,3 +281,37 @@ def test_no_experiment_sets_what_it_does_not_use():
         sections = read_sections(settings)
         for section in (sections.data, sections.search):
             require_used(section, typed)
+
+
+def test_a_ready_tokenizer_takes_no_settings_of_another(tmp_path):
+    """A size that is the model's own, and sampling, which is no matter of the pieces, are taken."""
+    model, other = tmp_path / "m.model", tmp_path / "n.model"
+    model.write_bytes(tiny.tokenizer().to_state()["src_model"])
+    other.write_bytes(tiny.tokenizer(vocab_size=290).to_state()["src_model"])
+    both = (f"tokenizer.src_model={model}", f"tokenizer.tgt_model={other}", "tokenizer.joint=false", "model.tie=target")
+    one = (f"tokenizer.model={model}",)
+
+    def check(*words: str) -> None:
+        make_plan(resolved_settings(words), mixer="x", typed=typed_settings(words))
+
+    for words in (
+        (*one, "data.vocab_size=300"),
+        (*one, "tokenizer.sampling_alpha=0.1", "tokenizer.joint=true", "tokenizer.type=unigram"),
+        (*both, "data.vocab_size=300"),
+        (*both, "tokenizer.vocab_size=290"),
+        ("tokenizer.type=bpe", "data.vocab_size=4000"),
+    ):
+        check(*words)
+    for words, message in (
+        (
+            (*one, "data.vocab_size=4000"),
+            r"data\.vocab_size=4000 has no effect: .*m\.model has 300 pieces; leave it out",
+        ),
+        ((*one, "tokenizer.vocab_size=4000"), r"data\.vocab_size=4000 has no effect"),
+        ((*both, "data.vocab_size=4000"), r"m\.model and .*n\.model has 290 and 300 pieces"),
+        ((*one, "tokenizer.type=bpe"), r"tokenizer\.type=bpe has no effect beside .*m\.model: leave it out"),
+        ((*one, "tokenizer.normalizer=nfkc"), r"tokenizer\.normalizer=nfkc has no effect"),
+        ((*one, "tokenizer.joint=false"), r"tokenizer\.joint=false has no effect"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check(*words)

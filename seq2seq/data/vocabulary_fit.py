@@ -1,0 +1,78 @@
+"""Measure how a tokenizer that was trained on other text cuts a corpus."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from seq2seq.data.loading import sample_pairs
+
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
+
+    from seq2seq.data.plan import DataPlan
+    from seq2seq.data.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+# Share of bytes and unknown pieces from which no training helps.
+_HOPELESS = 0.2
+# Characters of a word, on average, from which a text is one without spaces.
+_LONGEST_WORD = 12
+
+
+class Fit(NamedTuple):
+    """Counts of a text: its pieces, those of them that stand for bytes or nothing, its words and its characters."""
+
+    pieces: int
+    strange: int
+    words: int
+    characters: int
+
+    @classmethod
+    def of(cls, model: SentencePieceProcessor, lines: Sequence[str]) -> Fit:
+        """Cut lines with a model, and count."""
+        ids = [each for row in model.encode(list(lines), out_type=int) for each in row]
+        strange = {each for each in set(ids) if model.is_byte(each) or each == model.unk_id()}
+        words = [word for line in lines for word in line.split()]
+        return cls(len(ids), sum(each in strange for each in ids), len(words), sum(map(len, words)))
+
+    @property
+    def share(self) -> float:
+        """Share of the pieces that stand for bytes or nothing."""
+        return self.strange / max(self.pieces, 1)
+
+    def __str__(self) -> str:
+        if self.characters > _LONGEST_WORD * self.words:
+            return f"{self.pieces / self.characters:.1f} pieces a character"
+        return f"{self.pieces / max(self.words, 1):.1f} pieces a word"
+
+
+def report_fit(tokenizer: Tokenizer, plan: DataPlan, origin: str) -> None:
+    """Log how the tokenizer of the checkpoint `origin` cuts the first training pairs of each corpus that is here."""
+    parts = [part.corpus for part in plan.all_parts if "train" in part.corpus.splits]
+    samples = [sample_pairs(corpus, cache_dir=plan.cache_dir) for corpus in parts]
+    sides = {"target": (tokenizer.tgt, [line for _, tgt in samples for line in tgt])}
+    # Images are cut by no model
+    if not tokenizer.patches:
+        sides = {"source": (tokenizer.src, [line for src, _ in samples for line in src])} | sides
+    fits = {side: Fit.of(model, lines) for side, (model, lines) in sides.items() if any(lines)}
+    if not fits:
+        return
+    strange = sum(fit.strange for fit in fits.values()) / max(sum(fit.pieces for fit in fits.values()), 1)
+    log.info(
+        "init_from: the checkpoint's tokenizer cuts the new text into %s; %.1f%% of them are bytes or unknown",
+        " and ".join(f"{fit} ({side})" for side, fit in fits.items()),
+        100 * strange,
+    )
+    for side, fit in fits.items():
+        if fit.share > _HOPELESS:
+            log.warning(
+                "init_from=%s: %.0f%% of the pieces of the %s text are bytes or unknown, as the checkpoint's tokenizer "
+                "lacks its characters: fine-tuning keeps the tokenizer; for a new vocabulary start a run without "
+                "init_from",
+                origin,
+                100 * fit.share,
+                side,
+            )
