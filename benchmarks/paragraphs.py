@@ -1,8 +1,8 @@
 """Measure what a paragraph costs: BLEU of paragraphs against BLEU of the same sentences translated one by one.
 
 Paragraphs of two to eight sentences are drawn from a test set, and translated whole (keep), as the training lines of
-the model suggest (auto), and sentence by sentence (split). The reference of a paragraph is its sentences' references, joined. The
-last column is the BLEU of a test set whose lines are the sentences, joined after each was translated alone.
+the model suggest (auto), and sentence by sentence (split). The reference of a paragraph is its sentences' references,
+joined. All are compared with the translations of the sentences alone, joined.
 
     python -m benchmarks.paragraphs --ckpt runs/demo/checkpoints/best.ckpt --sources test.de --references test.en
 """

@@ -44,7 +44,7 @@ _FIELDS: dict[str, type] = {
     "data": str,
     "versions": dict,
 }
-# Exactly these types: a subclass (numpy's str, an enum) is pickled as a class that weights_only refuses.
+# Exactly these types: a subclass is pickled as a class that weights_only refuses.
 _PLAIN = (str, int, float, bool, bytes, type(None))
 _REMEDY = "name a file that training or seq2seq.average wrote, such as runs/.../checkpoints/best.ckpt"
 
@@ -103,9 +103,8 @@ def describe(
         "versions": versions(),
     }
     # All but n_best and max_len: one is the caller's, the other the model's
-    if search:
-        entry["search"] = {key: getattr(search, key) for key in KEPT}
-    more = {"tgt_langs": tgt_langs, "lines": lines, "preset": preset}
+    kept = search and {key: getattr(search, key) for key in KEPT}
+    more = {"search": kept, "tgt_langs": tgt_langs, "lines": lines, "preset": preset}
     entry |= {key: value for key, value in more.items() if value}
     # Refuse at the start of training what could not be saved at its end
     return _plain(entry, KEY)

@@ -23,6 +23,7 @@ from seq2seq.data.readers import SIDES, strings
 from seq2seq.data.sources import resolve_path
 from seq2seq.data.swapped_sides import refuse_swapped
 from seq2seq.data.text_files import warn_once
+from seq2seq.data.text_form import warn_of_tokens
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -154,6 +155,7 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
             if not samples[-1][0] and "://" not in str(settings.place(split)):
                 raise ValueError(f"data.{split}={settings.place(split)}: there are no pairs; the files are empty")
     refuse_swapped(samples[0], src=settings.src, tgt=settings.tgt)
+    warn_of_tokens(samples[0], f"{settings.src}-{settings.tgt}")
 
 
 def validate_section(data: Mapping[str, Any], *, cache_dir: Path) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import logging
 import re
 import unicodedata
 from collections.abc import Sequence
 
 from seq2seq.data.characters import is_blank
 from seq2seq.data.cleaning import Pairs
-
-log = logging.getLogger(__name__)
+from seq2seq.data.text_files import warn_once
 
 # Script -> languages that are written in it, the first where nothing else is known, and a character of it
 SCRIPTS = {
@@ -80,16 +77,10 @@ def warn_of_tokens(sample: Pairs, name: str) -> None:
     """Warn, once, if the text of a corpus is tokenized or in pieces, by a sample of its pairs."""
     for side, lines in zip(("source", "target"), sample, strict=True):
         if marks := tokenization_marks(lines):
-            _warn(
+            warn_once(
                 f"{name}: of a sample of the {side} side, {marks}; a model translates, and is scored on, what it sees"
             )
             return
-
-
-@functools.cache
-def _warn(message: str) -> None:
-    # Cached: a run looks several times
-    log.warning(message)
 
 
 def form_difference(one: Sequence[str], other: Sequence[str]) -> str | None:

@@ -7,9 +7,9 @@ from itertools import chain
 from pathlib import Path
 
 from seq2seq.data.languages import has_spaces
-from seq2seq.data.readers import COMPRESSIONS
 from seq2seq.data.text_form import form_difference, script_language, tokenization_marks
 from seq2seq.evaluation.metrics import tokenize_for
+from seq2seq.files import uncompressed
 
 Texts = Mapping[str, Sequence[str]]
 
@@ -27,8 +27,7 @@ def guess_language(references: Texts) -> tuple[str, str] | None:
     """
     found = script_language(list(chain.from_iterable(references.values())))
     for name in references:
-        path = Path(name)
-        suffix = Path(path.stem if path.suffix in COMPRESSIONS[1:] else path.name).suffix[1:]
+        suffix = uncompressed(Path(name)).suffix[1:]
         # Of Korean and Japanese text, for one, the script alone does not say all; of `ref.my` in English, the suffix
         if found and tokenize_for(suffix) != "13a":
             return suffix, f"the suffix of {name}"
