@@ -33,7 +33,6 @@ from seq2seq.upgrade import FORMAT, upgrade
 # The entry that describes the model, and the prefix of the model's weights in Lightning's `state_dict`.
 KEY = "seq2seq"
 PREFIX = "model."
-
 # Types of the values that the `seq2seq` entry must have.
 _FIELDS: dict[str, type] = {
     "model": dict,

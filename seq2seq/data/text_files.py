@@ -180,7 +180,9 @@ def _segments(file: Stream, name: str) -> bytes:
 
 def _unescaped(text: str) -> str:
     """Resolve entities (a bare & stays), and put a text on one line."""
-    return re.sub(r"&#?\w+;", lambda match: html.unescape(match[0]), " ".join(text.split()))
+    text = re.sub(r"&#?\w+;", lambda match: html.unescape(match[0]), text)
+    # An entity may be a line break; other white space, such as U+00A0, is text
+    return re.sub(r"[ \t\r\n]+", " ", text).strip(" ")
 
 
 @functools.cache

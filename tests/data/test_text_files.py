@@ -126,13 +126,13 @@ SGM = """<{0} setid="s" srclang="en" trglang="de">
 <seg id="2"> Zwei
   Zeilen </seg><seg id="3"></seg>
 <seg id="4"/>
-<seg id="5">&lt;b&gt;</seg>
+<seg id="5">&lt;b&gt;&#10;a&nbsp;b&#13;</seg>
 </p>
 </doc>
 </{0}>
 """
 XML = '<?xml version="1.0"?>\n'
-SEGMENTS = ['Ein Hund & mehr, AT&T "so".', "Zwei Zeilen", "", "", "<b>"]
+SEGMENTS = ['Ein Hund & mehr, AT&T "so".', "Zwei Zeilen", "", "", "<b> a\xa0b"]
 
 
 @pytest.mark.parametrize("kind", ["srcset", "refset", "tstset"])
