@@ -318,3 +318,22 @@ def test_images_are_cut_by_no_model(tmp_path, caplog):
     report_fit(t, data, "x.ckpt")
     assert "pieces a word (target)" in caplog.text
     assert "source" not in caplog.text
+
+
+@pytest.mark.parametrize("place", ["src_lang", "preset", "data"])
+def test_what_a_checkpoint_says_is_not_resolved(tmp_path, monkeypatch, caplog, place):
+    """Neither for the run nor for its files."""
+    monkeypatch.setenv("SECRET", "hunter2")
+    start = of_languages(tmp_path, "de", "en", **{place: "${oc.env:SECRET}"})
+    given = finetune.adopt(plan(start), checkpoint.load(start))
+    assert "hunter2" not in given.config_yaml + caplog.text + str(given.folder.path)
+
+
+def test_no_setting_of_a_checkpoints_mixer_is_resolved(tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET", "hunter2")
+    payload = tiny.payload()
+    payload["seq2seq"]["model"]["mixer"]["encoder"]["backend"] = "${oc.env:SECRET}"
+    checkpoint.save(tmp_path / "start.ckpt", payload)
+    with pytest.raises(checkpoint.CheckpointError) as refused:
+        finetune.load_start(str(tmp_path / "start.ckpt"), trust=())
+    assert "hunter2" not in str(refused.value)
