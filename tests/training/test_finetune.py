@@ -20,6 +20,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary_fit import report_fit
 from seq2seq.inference.export.card import Origin
 from seq2seq.inference.export.safetensors_folder import write_safetensors
+from seq2seq.inference.translator import Translator
 from seq2seq.training import dry_run, finetune
 from seq2seq.training.plan import RunPlan, make_plan
 
@@ -318,3 +319,40 @@ def test_images_are_cut_by_no_model(tmp_path, caplog):
     report_fit(t, data, "x.ckpt")
     assert "pieces a word (target)" in caplog.text
     assert "source" not in caplog.text
+
+
+@pytest.mark.parametrize("place", ["src_lang", "preset", "data"])
+def test_what_a_checkpoint_says_is_not_resolved(tmp_path, monkeypatch, caplog, place):
+    """Neither for the run nor for its files."""
+    monkeypatch.setenv("SECRET", "hunter2")
+    start = of_languages(tmp_path, "de", "en", **{place: "${oc.env:SECRET}"})
+    given = finetune.adopt(plan(start), checkpoint.load(start))
+    assert "hunter2" not in given.config_yaml + caplog.text + str(given.folder.path)
+
+
+def test_no_setting_of_a_checkpoints_mixer_is_resolved(tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET", "hunter2")
+    payload = tiny.payload()
+    payload["seq2seq"]["model"]["mixer"]["encoder"]["backend"] = "${oc.env:SECRET}"
+    checkpoint.save(tmp_path / "start.ckpt", payload)
+    with pytest.raises(checkpoint.CheckpointError) as refused:
+        finetune.load_start(str(tmp_path / "start.ckpt"), trust=())
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_fine_tuned_model_and_its_checkpoint_are_one_ensemble(tmp_path):
+    """They translate to the same languages, of which each names its own first."""
+    paths = []
+    for name, targets in (("start", ("de", "fr")), ("fine", ("fr", "de")), ("other", ("fr", "nl"))):
+        (tmp_path / name).mkdir()
+        path = of_languages(tmp_path / name, "en", *targets)
+        payload = checkpoint.read(path)
+        payload["seq2seq"]["tokenizer"] = tiny.tokenizer(symbols=("<2de>", "<2fr>", "<2nl>")).to_state()
+        payload["seq2seq"]["model"] = tiny.payload(t=tiny.tokenizer(symbols=("<2de>", "<2fr>", "<2nl>")))["seq2seq"][
+            "model"
+        ]
+        checkpoint.save(path, payload)
+        paths.append(str(path))
+    assert Translator.load(paths[0], ensemble=paths[1:2], tgt_lang="fr").tgt_lang == "fr"
+    with pytest.raises(ValueError, match="an ensemble needs one direction"):
+        Translator.load(paths[0], ensemble=paths[2:])
