@@ -34,7 +34,7 @@ ORDINARY = re.compile(
     r"|the test took|scoring the test|results: |translate with: |  (rule|text|tokenizer|ids|src|ref|hyp|\w+ +0$)"
 )
 # Rows of the table of cleaning.
-DROPPED = re.compile(r"  (\w+) +([1-9][\d,]*)  .*")
+DROPPED = re.compile(r"^  (\w+) {2,}([1-9][\d,]*)  .*")
 # Characters of a line that shows nothing, beside white space.
 INVISIBLE = "\u200b\u200c\u200d\u200e\u200f\u2060\u00ad\ufeff\u061c\u180e\x00"
 
@@ -175,11 +175,17 @@ def scored(hypotheses: Sequence[str], references: Sequence[str], tokenize: str =
     return check
 
 
-def counted(lines: int) -> Callable[[Done], str]:
-    """Check how many sentences were scored."""
+def scored_data(translations: Sequence[str | None], references: Sequence[str]) -> Callable[[Done], str]:
+    """Check the count of sentences, and chrF, which sees every character; None stands for any translation."""
+    expected = None
+    if None not in translations:
+        expected = sacrebleu.corpus_chrf([str(line) for line in translations], [list(references)]).score
 
     def check(done: Done) -> str:
-        found = json.loads(done.out)["lines"]
-        return "" if found == lines else f"{found} sentences for {lines}"
+        report = json.loads(done.out)
+        found = report["scores"][0]["value"]
+        if report["lines"] != len(references):
+            return f"{report['lines']} sentences for {len(references)}"
+        return "" if expected is None or abs(found - expected) < 1e-4 else f"chrF {found:.3f} for {expected:.3f}"
 
     return check

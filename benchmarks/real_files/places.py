@@ -212,7 +212,7 @@ def score(hypotheses: str, references: str, *words: str) -> Command:
 
 def score_data(world: World, *words: str) -> Command:
     """Return the command that scores the world's checkpoint on files."""
-    words = ("--ckpt", str(world.ckpt), "--metrics", "bleu", "--json", "--cache", "cache", "--data", "files", *words)
+    words = ("--ckpt", str(world.ckpt), "--metrics", "chrf", "--json", "--cache", "cache", "--data", "files", *words)
     return Command("seq2seq.score", words, limits=LIMITS)
 
 
@@ -241,13 +241,10 @@ def _scored(rng: random.Random, world: World, work: Path, kind: LineKind) -> Att
     )
 
 
-def known_score(world: World, pairs: Sequence[Pair]) -> Callable[..., str] | None:
-    """Check BLEU of the known translations; with a source that has none, the count of sentences."""
-    sources, references = zip(*pairs, strict=True)
-    known = ["" if attempts.is_blank(source) else world.known.get(source) for source in sources]
-    if None in known:
-        return attempts.counted(len(pairs))
-    return attempts.scored([str(line) for line in known], references)
+def known_score(world: World, pairs: Sequence[Pair]) -> Callable[..., str]:
+    """Check the score of the known translations of these pairs."""
+    known = ["" if attempts.is_blank(source) else world.known.get(source) for source, _ in pairs]
+    return attempts.scored_data(known, [target for _, target in pairs])
 
 
 def read_table(rng: random.Random, world: World, work: Path, kind: TableKind) -> Attempt:

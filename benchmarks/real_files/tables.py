@@ -144,10 +144,7 @@ def _header(rng: random.Random, pairs: list[Pair], languages: Languages) -> Tabl
 @kind("quotes of a spreadsheet")
 def _quotes(rng: random.Random, pairs: list[Pair], languages: Languages) -> Table:
     # A spreadsheet quotes what has quotes, delimiters or line breaks, and nothing else
-    quoted = [
-        (f'He said "{source}" again', f'"{target}"') if i % 4 == 1 else (source, target)
-        for i, (source, target) in enumerate(pairs)
-    ]
+    quoted = [(source, f'"{target}", he said' if i % 2 else target) for i, (source, target) in enumerate(pairs)]
     data = _csv([languages, *quoted], "\t", rng.choice(("\n", "\r\n")))
     return Table("TSV of a spreadsheet", "x.tsv", data, quoted, (), "right refused warned", "quote|csv")
 
