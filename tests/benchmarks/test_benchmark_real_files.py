@@ -9,8 +9,9 @@ import sentencepiece
 
 from benchmarks.hostile.processes import Command, Done
 from benchmarks.real_files import __main__ as campaign
-from benchmarks.real_files import attempts, sentences
+from benchmarks.real_files import attempts, relations, sentences
 from benchmarks.real_files.attempts import Attempt
+from benchmarks.real_files.lines import PACKERS
 from benchmarks.real_files.world import LINES, World
 
 
@@ -96,6 +97,11 @@ def attempt_of_files(world, folder, kind, seed):
     folder.mkdir()
     drawn = attempt(world, folder, kind, seed)
     return None if str(world.ckpt) in drawn.command.words else (drawn, folder)
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_compressed_output_is_read_by_other_means(suffix):
+    assert relations.unpacked(PACKERS[suffix](b"a\nb\n"), suffix) == b"a\nb\n"
 
 
 def test_unequal_lengths_are_refused(world, tmp_path):
