@@ -18,7 +18,7 @@ from seq2seq.config.names import suggestion
 from seq2seq.config.values import shown
 from seq2seq.data.text_files import open_bytes
 from seq2seq.faults import disk_message, is_out_of_memory
-from seq2seq.files import COMPRESSIONS, uncompressed, written_directly
+from seq2seq.files import ARCHIVES, COMPRESSIONS, uncompressed, written_directly
 from seq2seq.streams import fill_closed_descriptors, print_error, whole_output
 
 
@@ -246,6 +246,10 @@ def require_text_output(path: Path, option: str, *, ckpt: str) -> None:
     Raises:
         UsageError: It cannot be written, or must not be replaced.
     """
+    if path.suffix.lower() in ARCHIVES:
+        raise UsageError(
+            f"{option} {path}: {path.suffix} is not written; choose {', '.join(COMPRESSIONS)}, or plain text"
+        )
     # No checkpoint at all, not only --ckpt: a slip of the shell's completion must not cost a training
     require_output(path, option, inputs=[ckpt, *Path(ckpt).glob("*")], what="checkpoint")  # a folder with its files
     # Links resolved: what they lead to is replaced

@@ -33,6 +33,8 @@ COMPRESSIONS = {
     # A frame, or one to skip, with which parallel programs begin
     ".zst": rb"(\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18)",
 }
+# Suffixes of archives and compressions that are not written.
+ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz", ".lz4", ".lzma", ".lz", ".z", ".br")
 # Between two attempts to take a lock.
 POLL_SECONDS = 0.2
 # Between two messages of a process that waits for a lock.

@@ -70,6 +70,9 @@ def carry_out(attempt: Attempt, folder: Path) -> dict[str, object]:
     return {**row, "status": done.status, "seconds": round(done.wall, 2), "command": as_typed}
 
 
+_OF_THE_MODEL = re.compile(r" (a translation that the limit of its length ended|longer than any training line)")
+
+
 def judge(attempt: Attempt, done: Done, work: Path) -> tuple[str, str]:
     """Sort an outcome, by the rule at the top of this file."""
     if done.exceeded:
@@ -83,8 +86,8 @@ def judge(attempt: Attempt, done: Done, work: Path) -> tuple[str, str]:
     wrong = attempt.right(done) if attempt.right else "accepted"
     told = notices(done, attempt.command.module)
     named = attempt.says and any(re.search(attempt.says, _unnamed(line, attempt), re.IGNORECASE) for line in told)
-    # Cleaning counts what it drops of any text
-    told = [line for line in told if not line.startswith("dropped by")]
+    # Cleaning counts what it drops of any text, and the small model runs into its limits of length
+    told = [line for line in told if not line.startswith("dropped by") and not _OF_THE_MODEL.search(line)]
     if not wrong and "right" in attempt.allowed:
         return ("unclear", f"a false alarm: {told[0][:200]}") if told and not attempt.says else ("right", "")
     if named:

@@ -74,7 +74,7 @@ def _shift(rng: random.Random, world: World, work: Path, first: float) -> Attemp
     lines = [*lines[:start], *lines[start + by :], *lines[start : start + by]]
     _write(work / f"train.{languages[side]}", lines)
     what = f"train.{languages[side]} shifted by {by} from line {start + 1} of 300, {'-'.join(languages)}"
-    says = r"shift|off by|misalign|not aligned|lines? (up|down|apart|early|late)|fits? better"
+    says = r"shift|behind|off by|misalign|not aligned|lines? (up|down|apart|early|late)|fits? better"
     return Attempt(what, prepare(world, languages), None, "refused warned", says, ("train", "data.train"))
 
 

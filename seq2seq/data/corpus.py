@@ -146,16 +146,14 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
         require_remote(settings)
     if on_hub:
         return
-    # One sample for the direction; of the other splits a row, which shows that they can be opened
-    samples = []
     for split in settings.splits:
         if settings.place(split) is not None:
-            samples.append(sample_pairs(settings, cache_dir=cache_dir, split=split, size=1 if samples else 1000))
+            sample = sample_pairs(settings, cache_dir=cache_dir, split=split)
             # Of a remote file there is no sample
-            if not samples[-1][0] and "://" not in str(settings.place(split)):
+            if not sample[0] and "://" not in str(settings.place(split)):
                 raise ValueError(f"data.{split}={settings.place(split)}: there are no pairs; the files are empty")
-    refuse_swapped(samples[0], src=settings.src, tgt=settings.tgt)
-    warn_of_tokens(samples[0], f"{settings.src}-{settings.tgt}")
+            refuse_swapped(sample, src=settings.src, tgt=settings.tgt, where=f"data.{split}")
+            warn_of_tokens(sample, f"data.{split}")
 
 
 def validate_section(data: Mapping[str, Any], *, cache_dir: Path) -> None:

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Share of the lines of a split that are unlike training, beyond which that is told.
+# Share and number of the lines of a split that are unlike training, beyond which that is told.
 _UNUSUAL = 0.05
+_FEWEST = 4
 # Training pairs that the statistics are of, at equal distances.
 SAMPLE = 4000
 
@@ -45,7 +46,9 @@ class LineStatistics(NamedTuple):
     least_ratio: float = 0.0
 
     @classmethod
-    def of_lines(cls, samples: Iterable[tuple[str, Pairs]], tokenizer: Tokenizer, longest: int) -> LineStatistics:
+    def of_lines(
+        cls, samples: Iterable[tuple[str, Pairs]], tokenizer: Tokenizer, longest: int | None
+    ) -> LineStatistics:
         """Compute the statistics of samples of training pairs, each with the code of its source language."""
         counts: list[int] = []
         pieces: list[tuple[int, int]] = []
@@ -69,13 +72,15 @@ class LineStatistics(NamedTuple):
     def of_training(cls, data: PreparedData) -> LineStatistics:
         """Compute the statistics of prepared training text."""
         plan = data.plan
-        # The longest one has an end, and tags
-        longest = data.longest[0] - 1 - max(len(part.tags) for part in plan.all_parts)
         if plan.stream:
+            # Its longest line is not known
             head = plan.stream.head(SAMPLE)
-            return cls.of_lines(((plan.src, block) for block in head), data.tokenizer, longest)
+            return cls.of_lines(((plan.src, block) for block in head), data.tokenizer, None)
         samples = []
+        longest = 0
         for part, each in _sets(data, "train"):
+            # Without the end
+            longest = max(longest, int(each.src_lengths.max()) - 1 - len(each.tags))
             size = max(1, SAMPLE * len(each) // data.size("train"))
             rows = np.unique(np.linspace(0, len(each) - 1, size).astype(np.int64))
             src, tgt = zip(*each.pairs(rows.tolist()), strict=True)
@@ -92,6 +97,12 @@ class LineStatistics(NamedTuple):
             **{key: known[key] for key in cls._fields if type(known.get(key)) in (int, float) and known[key] > 0}
         )
 
+    @classmethod
+    def common(cls, several: Sequence[LineStatistics]) -> LineStatistics:
+        """Return the statistics of an ensemble: what all members have seen."""
+        sides = zip(*several, strict=True)
+        return cls(*(min((value for value in values if value is not None), default=None) for values in sides))  # type: ignore[arg-type]
+
     def covers(self, count: int, pieces: int) -> bool:
         """Return True for a line of so many sentences and pieces if 99% of the training lines do not have fewer."""
         return count <= self.most_sentences and pieces <= (self.most_pieces or pieces)
@@ -107,7 +118,7 @@ def warn_of_other_lines(data: PreparedData) -> None:
             counts = (len(sentences(line, part.corpus.src)) for line in each.lines("src"))
             beyond += sum(not known.covers(count, size) for count, size in zip(counts, pieces.tolist(), strict=True))
         # By their definition one in a hundred is to be expected
-        if beyond > _UNUSUAL * data.size(split):
+        if beyond > max(_FEWEST, _UNUSUAL * data.size(split)):
             log.warning(
                 "%s of the %s lines of data.%s have more sentences or pieces than 99%% of the training lines (%d and "
                 "%d), and are translated as they are: seq2seq.score --sentences auto translates them in parts",

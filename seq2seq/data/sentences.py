@@ -6,25 +6,33 @@ import functools
 import re
 from collections.abc import Callable, Sequence
 
-# What may stand between the mark that ends a sentence and the next sentence: closing quotes and brackets.
-_CLOSING = "\"'»«”“’‘)\\]}›"
-# The end of a sentence: marks that need no space after them, or any mark before white space.
+# White space, and characters without width that stand for it.
+_SPACE = r"[\s\u200b\u2060\ufeff]"
+_MARKS = ".!?…‼⁇⁈⁉؟۔।॥։።။។"
+# The end of a sentence: marks that need no space after them, or any mark before white space. A match begins with a run
+# of marks and gives none of it back, so that text of any length takes linear time.
 _END = re.compile(
-    r"[。！？｡]+[」』）】》〉”’\")]*\s*"
+    rf"[。！？｡]++[」』）】》〉”’\")]*+{_SPACE}*+"
     # The full stops of Arabic and Urdu, Devanagari, Armenian, Ethiopic, Burmese and Khmer are among the marks
-    rf"|[.!?…‼⁇⁈⁉؟۔।॥։።။។]+[{_CLOSING}]*\s+"
+    rf"|(?<![{_MARKS}])[{_MARKS}]++[\"'»«”“’‘)\]}}›]*+{_SPACE}++"
 )
+# The number of a list or a heading, which goes with what follows.
+_NUMBERED = re.compile(r"\W*(?:[\d.]+|[IVXLCM]{1,6}|[^\W\d_])[.)]?\s*")
 # Words before a full stop that do not end a sentence, and are no words otherwise.
 _ABBREVIATIONS = frozenset(
     re.findall(
         r"\w+",
         "bspw bzw ca cf dipl dr dra dott evtl fr frl ggf hr hrn inkl mio mlle mme mr mrs ms nr núm prof proff resp sig "
-        "sigg sr sra sres st vgl vs zb zzgl стр",
+        "sigg sr sra sres st vgl vs zb zzgl стр ул",
     )
 )
 # Words that may end a sentence, but not before a number.
 _BEFORE_NUMBERS = frozenset(
-    re.findall(r"\w+", "abb abs art bd cap ch chap fig figs kap no nos p pag pp s sec tab vol рис с")
+    re.findall(
+        r"\w+",
+        "abb abs apr art aug bd cap ch chap dec dez feb fig figs jan jul jun kap mar no nos nov oct okt p pag pp s sec "
+        "sep sept tab vol рис с",
+    )
 )
 # Languages that write ordinal numbers with a full stop, as in "am 3. Oktober".
 _ORDINALS = frozenset(re.findall(r"\w+", "de cs da et fi hr hu is lb lt lv nb nn no pl sk sl sr tr"))
@@ -89,23 +97,27 @@ def cut_by_marks(language: str, text: str) -> list[str]:
 
 
 def _join(parts: Sequence[str], goes_on: Callable[[str, str], bool]) -> list[str]:
-    """Join a part with the next where a sentence goes on, or where one of both has no letter or digit."""
+    """Join a part with the next where a sentence goes on, or where one of both says nothing by itself."""
     groups: list[list[str]] = []
-    says = False  # the last group has a letter or digit
+    says = False  # the last group says something
     for part in filter(None, parts):
-        own = any(map(str.isalnum, part))
-        if groups and (not says or not own or goes_on(groups[-1][-1], part)):
+        # Marks alone go with what is before them, the number of a list with what follows
+        marks = not any(map(str.isalnum, part))
+        if groups and (not says or marks or goes_on(groups[-1][-1], part)):
             groups[-1].append(part)
-            says = says or own
         else:
             groups.append([part])
-            says = own
+            says = False
+        says = says or not (marks or _NUMBERED.fullmatch(part))
+    if len(groups) > 1 and not says:
+        last = groups.pop()
+        groups[-1] += last
     return ["".join(group) for group in groups]
 
 
 def _goes_on(before: str, after: str, *, capitals: bool, language: str) -> bool:
     """Return True if a sentence does not end between two parts of a text that has capitals or not."""
-    first = next(filter(str.isalnum, after))
+    first = next(filter(str.isalnum, after), "")
     if first.islower() and capitals:
         return True
     word = _last_word(before)
@@ -122,7 +134,7 @@ def _is_abbreviated(before: str, after: str) -> bool:
     # Monsieur, whom the library takes for a sentence
     if word == "M" or word.lower() in _ABBREVIATIONS:
         return True
-    return word.lower() in _BEFORE_NUMBERS and after[0].isdigit()
+    return after[0].isdigit() and (word.lower() in _BEFORE_NUMBERS or word.endswith("str"))
 
 
 def _last_word(before: str) -> str:

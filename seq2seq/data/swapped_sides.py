@@ -10,6 +10,8 @@ from seq2seq.data.languages import primary_subtag
 from seq2seq.data.text_files import warn_once
 from seq2seq.data.text_form import SCRIPTS
 
+# Pairs that tell it.
+_FEWEST = 8
 # Frequent words by language. They overlap between relatives, hence the comparison of both sides.
 _FUNCTION_WORDS = {
     "de": "der die das und ist nicht ich du er wir ein eine zu mit auf den dem",
@@ -59,12 +61,16 @@ def _fit(lines: Sequence[str], language: str) -> float:
     return sum(word in known for word in words) / max(1, len(words))
 
 
-def refuse_swapped(sample: Pairs, *, src: str, tgt: str) -> None:
-    """Raise ValueError if a sample of training text has its sides exchanged; of an unknown language, warn."""
-    if not looks_swapped(*sample, src=src, tgt=tgt):
+def refuse_swapped(sample: Pairs, *, src: str, tgt: str, where: str = "data.train") -> None:
+    """Raise ValueError if a sample of text has its sides exchanged; of an unknown language, warn.
+
+    Args:
+        where: The setting that names the text.
+    """
+    if len(sample[0]) < _FEWEST or not looks_swapped(*sample, src=src, tgt=tgt):
         return
     message = (
-        f"source and target look swapped: the source side ({src}) reads like {tgt} ({shorten(sample[0][0])!r}); "
+        f"{where}: source and target look swapped: the source side ({src}) reads like {tgt} ({shorten(sample[0][0])!r}); "
         "exchange data.src and data.tgt, or the files"
     )
     if _is_known(src) and _is_known(tgt):

@@ -38,7 +38,9 @@ def checked(blocks: Iterable[Pairs], sides: Sequence[str], *, unit: str, trainin
             fault, many = encoding_fault(lines, f"{name}: {unit}", first=first)
             if many and not training:
                 raise ValueError(fault)
-            if fault and name in open_checks and many >= training:
+            fault = fault if many >= training else ""
+            fault = fault or lone_returns(lines, f"{name}: {unit}", first=first)
+            if fault and name in open_checks:
                 open_checks.discard(name)
                 warn_once(fault)
         if "shift" in open_checks and (shift := find_shift(*block, first=first)):
@@ -46,6 +48,17 @@ def checked(blocks: Iterable[Pairs], sides: Sequence[str], *, unit: str, trainin
             warn_once(f"{sides[0]} and {sides[1]}: {shift}")
         first += len(block[0])
         yield block
+
+
+def lone_returns(lines: Sequence[str], where: str, *, first: int = 1) -> str:
+    """Describe lines that hold carriage returns, where so many do that these may end lines; "" without them."""
+    found = [number for number, line in enumerate(lines, first) if "\r" in line]
+    if not found or len(found) < 0.1 * len(lines):
+        return ""
+    return (
+        f"{where} {found[0]:,} holds carriage returns, as {len(found):,} of {len(lines):,} do; a line ends at \\n alone: "
+        "if these end lines, convert the file, as in tr '\\r' '\\n' < <file> > <new file>"
+    )
 
 
 def encoding_fault(lines: Sequence[str], where: str, *, first: int = 1) -> tuple[str, bool]:
@@ -78,11 +91,11 @@ def find_shift(src: Sequence[str], tgt: Sequence[str], *, first: int = 1) -> str
     if width < _FEWEST:
         return ""
     src_lengths, tgt_lengths = (np.log1p([len(line) for line in side[:size]]) for side in (src, tgt))
-    count = (size - 2 * margin) // width
+    starts = np.append(np.arange(margin, size - margin - width + 1, width), size - margin - width)  # (count,)
 
     def windows(side: np.ndarray, shift: int) -> np.ndarray:
         """Return windows of lengths, centered and of norm 1, (count, width)."""
-        rows = side[margin + shift :][: count * width].reshape(count, width)
+        rows = side[shift + starts[:, None] + np.arange(width)]
         rows = rows - rows.mean(1, keepdims=True)
         return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
 
@@ -95,7 +108,7 @@ def find_shift(src: Sequence[str], tgt: Sequence[str], *, first: int = 1) -> str
     window = int(found[0])
     best = int(shifted[:, window].argmax())
     shift = _SHIFTS[best]
-    around = max(0, (window - 1) * width), margin + (window + 1) * width
+    around = max(0, int(starts[window]) - margin - width), int(starts[window]) + width
     begin = _beginning(src_lengths, tgt_lengths, shift, *around)
     side, other = ("second", "first") if shift > 0 else ("first", "second")
     lines = f"{abs(shift)} line{'s' * (abs(shift) > 1)}"

@@ -33,7 +33,9 @@ _OTHERS = {
     "compressed by compress": rb"\x1f\x9d",
     "a PDF": rb"%PDF-",
     "a parquet file": rb"PAR1",
+    "a picture": rb"\x89PNG|\xff\xd8\xff|GIF8",
 }
+_CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 # Beginnings of test sets and talks in markup.
 _MARKUP = re.compile(
     rb"<!--|<(\?xml|!doctype|srcset|refset|tstset|mteval|xliff|tmx|dataset|doc|seg|"
@@ -43,8 +45,12 @@ _MARKUP = re.compile(
 _MARKUP_SUFFIXES = (".sgm", ".sgml", ".xml", ".xlf", ".xliff")
 _SET = re.compile(r"<(?:srcset|refset|tstset)\b", re.IGNORECASE)
 _SEGMENT = re.compile(r"<seg(?:\s[^>]*?)?(?:/>|>(.*?)</seg\s*>)", re.IGNORECASE | re.DOTALL)
-# Lines of IWSLT's training text that are not part of a talk.
-_TALK = re.compile(r"</?(doc|url|keywords|speaker|talkid|title|description|reviewer|translator)\b[^>]*>", re.IGNORECASE)
+# Lines of IWSLT's training text that are not part of a talk, whole elements of which a file has several kinds.
+_TALK = re.compile(
+    r"</?doc\b[^>]*>|<(url|keywords|speaker|talkid|title|description|reviewer|translator)\b[^>]*>.*</\1>",
+    re.IGNORECASE,
+)
+_TALK_TAGS = 3
 
 
 class RawLine(NamedTuple):
@@ -127,13 +133,16 @@ def open_text(place: str | Path | Stream) -> io.BufferedReader:
     file = open_bytes(place)
     name = name_of(place)
     head = file.peek(1 << 12)[: 1 << 12]
+    if any(re.match(start, head) for start in COMPRESSIONS.values()):
+        raise ValueError(f"{name} is compressed twice: decompress it once")
     if kind := next((kind for kind, start in _OTHERS.items() if re.match(start, head, re.DOTALL)), None):
         raise ValueError(f"{name} is {kind}, not text: unpack it ({', '.join(COMPRESSIONS)} are read as they are)")
-    # Every second byte of Latin text is 0 in UTF-16; text in UTF-8 has hardly any
-    wide = len(head) >= 16 and head.count(0) > 0.4 * len(head)
+    # Half of the bytes of UTF-16 name a script by a small number; text in UTF-8 has hardly any such bytes
+    wide = len(head) >= 16 and len(_CONTROLS.findall(head)) > 0.2 * len(head)
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or wide:
         raise ValueError(
-            f"{name} is in UTF-16 or UTF-32, not UTF-8: convert it, as in iconv -f UTF-16 -t UTF-8 <file> > <new file>"
+            f"{name} is in UTF-16 or UTF-32, not UTF-8, or no text: convert it, as in iconv -f UTF-16 -t UTF-8 <file> > "
+            "<new file>"
         )
     if _is_markup(head, name):
         return io.BufferedReader(io.BytesIO(_segments(file, name)))  # type: ignore[arg-type]
@@ -162,8 +171,9 @@ def _segments(file: Stream, name: str) -> bytes:
         found = [match[1] or "" for match in _SEGMENT.finditer(text)]
     elif len(content) <= LONGEST_LINE:
         lines = [line.strip() for line in text.removesuffix("\n").split("\n")]
-        talks = bool(_TALK.match(text.lstrip()))
-        plain = [line for line in lines if not (talks and _TALK.match(line))]
+        tags = [_TALK.fullmatch(line) for line in lines]
+        talks = len({match[1].lower() for match in tags if match and match[1]}) >= _TALK_TAGS
+        plain = [line for line, tag in zip(lines, tags, strict=True) if not (talks and tag)]
         # Other markup has other tags; text whose first line is about markup has few
         if sum(line.startswith("<") for line in plain) <= len(plain) / 10:
             if not talks:
@@ -174,7 +184,7 @@ def _segments(file: Stream, name: str) -> bytes:
             f"{name} begins with {text.split(None, 1)[0][:40]!r}: markup is not read, but for a set of one side "
             "(<srcset>, <refset>, <tstset>) and IWSLT's talks; write its sentences to a file, one a line"
         )
-    warn_once(f"{name} is markup: its {len(found):,} sentences are read, without tags")
+    warn_once(f"{name} is markup, of which {len(found):,} lines of text are read, without tags")
     return "".join(f"{_unescaped(text)}\n" for text in found).encode("utf-8", "replace")
 
 

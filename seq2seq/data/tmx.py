@@ -16,7 +16,7 @@ from seq2seq.data.text_files import open_bytes, read_blocks
 _CODES = {"bpt", "ept", "ph", "it", "ut", "sub"}
 # Those that stand for something in the text, which may be a break: where it divides two words a space is left.
 _PLACEHOLDERS = {"ph", "it", "ut", "x"}
-_BREAK_CODE = re.compile(r"<br\b|\\[nt]|[\n\t]|line ?break", re.IGNORECASE)
+_BREAK_CODE = re.compile(r"\s*(?:<br\b[^>]*>|\\[nt]|line ?break)\s*|[\n\t]+", re.IGNORECASE)
 _BREAK = "\0"  # never in XML
 _BREAKS = re.compile(rf"(?<=\w){_BREAK}+(?=\w)")
 # What may be wrong where XML ends with these errors.
@@ -163,7 +163,7 @@ class _Units:
             self.codes -= 1
 
     def characters(self, text: str) -> None:
-        if self.codes and self.placeholder and _BREAK_CODE.search(text):
+        if self.codes and self.placeholder and _BREAK_CODE.fullmatch(text):
             self.mark_break()
         if self.parts is None or self.codes:
             return

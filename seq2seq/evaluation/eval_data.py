@@ -23,6 +23,7 @@ from seq2seq.data.languages import target_languages
 from seq2seq.data.loading import open_split
 from seq2seq.data.multi_corpus import Part, naming, parts_of
 from seq2seq.data.sources import find_source, is_address, resolve_path
+from seq2seq.data.swapped_sides import refuse_swapped
 from seq2seq.experiments.folder import RunFolder
 from seq2seq.resources import choices
 
@@ -185,7 +186,9 @@ def load_pairs(
     pairs = list(islice(chain.from_iterable(_part_pairs(part, split, data["name"], cache) for part in parts), limit))
     if not pairs:
         raise ValueError(f"--data {data['name']}: its {split} split is empty")
-    return [src for src, _ in pairs], [tgt for _, tgt in pairs]
+    sides = [src for src, _ in pairs], [tgt for _, tgt in pairs]
+    refuse_swapped((sides[0][:1000], sides[1][:1000]), src=languages[0], tgt=languages[1], where=f"--data {split}")
+    return sides
 
 
 def require_same_test(ckpt: str, data: dict[str, Any], pairs: Iterable[tuple[str, str]]) -> None:
@@ -222,17 +225,19 @@ def _require_named(corpus: CorpusSettings, split: str, name: Any, words: Sequenc
     Raises:
         ValueError: The text lies at an address that neither `words` nor the data set of conf/data called `name` has.
     """
-    place = "train" if corpus.place(split) is None else split
+    # A split that is held out of the training text is known once all splits have been read
+    read = SPLITS if corpus.place(split) is None else (split,)
     # The hub's data sets are addresses, too
     remote = corpus.path and not (corpus.path.startswith("package://") or resolve_path(corpus.path).is_dir())
-    key, found = ("path", corpus.path) if remote else (place, corpus.place(place))
-    addresses = {str(value) for _, value in leaves({key: found}) if remote or is_address(str(value))}
+    places = {"path": corpus.path} if remote else {name: corpus.place(name) for name in read}
+    addresses = {str(value): key for key, value in leaves(places) if remote or is_address(str(value))}
     known = read_words(words)[1]
     if addresses and name in choices("data"):
         known = {"given": known, "group": OmegaConf.to_container(compose_settings([f"data={name}"])["data"])}
-    if unnamed := addresses - {str(value) for _, value in leaves(known)}:
+    for address in sorted(addresses.keys() - {str(value) for _, value in leaves(known)}):
+        key = str(addresses[address]).partition(".")[0]
         raise ValueError(
-            f"the settings that were read have data.{key}={shown(min(unnamed))}, which is not on this machine, and the "
+            f"the settings that were read have data.{key}={shown(address)}, which is not on this machine, and the "
             f"command does not name it: give --data files {split}=<path>, or this by --data {key}=... if you trust it"
         )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.config.score_names import USUAL_METRICS
-from seq2seq.data.text_checks import encoding_fault, find_shift
+from seq2seq.data.text_checks import encoding_fault, find_shift, lone_returns
 from seq2seq.data.text_files import read_lines
 from seq2seq.evaluation.metrics import check_tokenize, paired_bootstrap, scores, tokenize_for
 from seq2seq.evaluation.moses_bleu import convention_bleu
@@ -189,7 +189,7 @@ def read_text(path: str, *, warn: Warn, refuse: bool = True) -> list[str]:
     fault, many = encoding_fault(lines, f"{_name(path)}: line")
     if many and refuse:
         raise ValueError(fault)
-    if fault:
+    if fault := fault or lone_returns(lines, f"{_name(path)}: line"):
         warn(fault)
     return lines
 

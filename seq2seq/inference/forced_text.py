@@ -11,6 +11,7 @@ import torch
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.encoding import encode_lines
 from seq2seq.inference.forced import Forced, force, links, pharaoh, word_weights, words_of
+from seq2seq.inference.limits import MOST_WEIGHTS
 from seq2seq.inference.notes import Note
 from seq2seq.inference.pieces import source_pieces, target_pieces
 
@@ -23,7 +24,7 @@ class Alignment(NamedTuple):
 
     Attributes:
         links: The source word that counts most for each target word: pairs source, target, from 0.
-        weights: How much every source word counts for each target word.
+        weights: How much every source word counts for each target word; none of parts with more than MOST_WEIGHTS.
     """
 
     source: list[str]
@@ -158,17 +159,20 @@ def _joined(parts: Sequence[ForcedLine]) -> ForcedLine:
 def _side_by_side(alignments: Sequence[Alignment]) -> Alignment:
     """Join alignments of parts, whose words follow each other, and count nothing for the words of another part."""
     links: list[tuple[int, int]] = []
-    table = torch.block_diag(*(torch.tensor(each.weights).view(len(each.target), -1) for each in alignments))
     sources = targets = 0
     for each in alignments:
         links += [(source + sources, target + targets) for source, target in each.links]
         sources += len(each.source)
         targets += len(each.target)
+    table: list[list[float]] = []
+    if sources * targets <= MOST_WEIGHTS:
+        blocks = (torch.tensor(each.weights).view(len(each.target), len(each.source)) for each in alignments)
+        table = torch.block_diag(*blocks).tolist()
     return Alignment(
         [word for each in alignments for word in each.source],
         [word for each in alignments for word in each.target],
         links,
-        table.tolist(),
+        table,
     )
 
 

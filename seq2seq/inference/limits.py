@@ -7,6 +7,8 @@ from __future__ import annotations
 LONGEST_SOURCE = 1024
 # A line is translated up to so many times the longest source: what is not text must not keep a machine busy for hours.
 MOST_PARTS = 64
+# Numbers of a table of alignment that are kept: those of two texts of hundreds of words.
+MOST_WEIGHTS = 10_000
 # Ways to divide a line into parts that are translated by themselves, see `LineCutter`.
 SENTENCES = ("auto", "split", "keep")
 # The most that may be asked for instead.

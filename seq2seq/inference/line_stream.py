@@ -133,6 +133,7 @@ class LineStream:
         self._print_warning = warn
         self.lines = partial.done if partial else 0
         self.invalid = 0
+        self._returns = False
         self._notes = Notes(self.warn, failed=partial.failed if partial else ())
 
     def run(self, source: Stream, sink: Stream) -> None:
@@ -165,10 +166,11 @@ class LineStream:
                 if stream.readline():
                     more = f"has more than {self.lines:,} lines, and the input has {self.lines:,}"
                     raise ValueError(f"{_name(stream)} {more}; it needs one for each")
-            self._notes.report(self.lines, "; --format json has it line by line")
         finally:
             if self.progress:
                 self.progress.clear()
+            # Of an interrupted run, too; what an earlier one has translated it has reported
+            self._notes.report(self.lines - skip, "; --format json has it line by line")
 
     def warn(self, message: str) -> None:
         """Print a warning, on a line of its own."""
@@ -248,6 +250,9 @@ class LineStream:
             # Once: a file in another encoding would warn at every line
             if self.invalid == 1:
                 self.warn(f"line {number} is not valid UTF-8; the invalid bytes are replaced (warned once)")
+        if "\r" in text and not self._returns:
+            self._returns = True
+            self.warn(f"line {number} has a carriage return inside, which ends no line here (warned once)")
         if line.size > len(line.data):
             self.warn(f"line {number} has {line.size:,} bytes; only the first {len(line.data):,} are read")
         return text

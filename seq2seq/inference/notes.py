@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-# Kinds of notes that are reported once, with the number of lines, and what these lines have.
-COUNTED = {
-    "beyond": "more sentences or pieces than 99% of the training lines (sentences=auto translates them in parts)",
-    "long": "a sentence of more pieces than any training line",
-    "limit": "a translation that the limit of its length ended (max_len_ratio, max_len_extra)",
-    "unread": "a part that hardly any word of the translation reads",
-    "whole": "several sentences that are translated as one, since their prefix or phrases cannot be placed",
+# Kinds of notes that are reported once, with the number of lines: what is said of one of them, and of several.
+_SAID = {
+    "beyond": (
+        "has",
+        "have",
+        "more sentences or pieces than 99% of the training lines (sentences=auto cuts such lines)",
+    ),
+    "long": ("is", "are", "longer than any training line"),
+    "limit": ("has", "have", "a translation that the limit of its length ended (max_len_ratio, max_len_extra)"),
+    "unread": ("has", "have", "a part that hardly any word of the translation reads"),
+    "whole": (
+        "has",
+        "have",
+        "several sentences translated as one, since a prefix or phrases cannot be placed among them",
+    ),
 }
 
 
@@ -20,7 +28,7 @@ class Note(NamedTuple):
 
     Attributes:
         position: Of the line, from 0.
-        kind: One of COUNTED, "failed", "cut", or "split".
+        kind: "failed", "cut" or "split", each of which is reported by itself, or one that is counted.
         text: Says it of the line, as in "is cut: ...".
         reason: Why a line failed.
     """
@@ -75,7 +83,7 @@ class Notes:
             self.failed.add(number)
         else:
             self.texts.setdefault(number, []).append(str(note))
-        if note.kind in COUNTED:
+        if note.kind in _SAID:
             self.counted.setdefault(note.kind, []).append(number)
         else:
             self.warn(f"{self.what} {number} {note}")
@@ -85,6 +93,7 @@ class Notes:
         for kind, numbers in self.counted.items():
             different = sorted(set(numbers))
             listed = ", ".join(map(str, different[:8])) + (", ..." if len(different) > 8 else "")
-            verb, plural = ("has", "") if len(different) == 1 else ("have", "s")
+            one, several, said = _SAID[kind]
+            verb, plural = (one, "") if len(different) == 1 else (several, "s")
             shown = f"{self.what}{plural} {listed}"
-            self.warn(f"{len(different):,} of {total:,} {self.what}s {verb} {COUNTED[kind]}: {shown}{more}")
+            self.warn(f"{len(different):,} of {total:,} {self.what}s {verb} {said}: {shown}{more}")

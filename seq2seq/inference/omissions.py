@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -9,6 +11,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.data.sentences import sentences
+from seq2seq.faults import first_line
 from seq2seq.inference.forced import force
 from seq2seq.inference.notes import Note
 from seq2seq.inference.parts import SourceLine, SourcePart
@@ -18,10 +21,13 @@ from seq2seq.inference.search_jobs import Joined
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator
 
+log = logging.getLogger(__name__)
+
 # A clause of fewer pieces may be a name or an exclamation that another word stands for.
 _LEAST_PIECES = 4
 # Pieces of a translation that read a piece of a clause, in the mean; about one does in a whole translation.
 _READ = 0.5
+_GLUED = re.compile(r"[^\W\d_A-Z][.!?]+[^\W\d_a-z]")
 _ENDS = tuple(".!?…;:,。！？；：，、؟۔।")
 
 
@@ -51,7 +57,7 @@ def note_omissions(
             note(Note(number, "limit", ended))
         most = max(len(part.pieces) for part in line.parts)
         if longest and most > longest:
-            note(Note(number, "long", f"has a sentence of {most:,} pieces, and the longest training line {longest:,}"))
+            note(Note(number, "long", f"has a sentence of {most:,} pieces; the longest training line has {longest:,}"))
         doubts += [
             _Doubt(number, part, ids)
             for part, ids in zip(line.parts, found.ids, strict=True)
@@ -60,8 +66,12 @@ def note_omissions(
     if not translator.can_force:
         return
     unread: dict[int, list[str]] = {}
-    for doubt, clauses in _unread(translator, doubts):
-        unread.setdefault(doubt.line, []).extend(clauses)
+    try:
+        for doubt, clauses in _unread(translator, doubts):
+            unread.setdefault(doubt.line, []).extend(clauses)
+    # What is translated stays, whatever becomes of the check
+    except (RuntimeError, ArithmeticError, MemoryError) as error:
+        log.warning("what no word of a translation reads was not looked for: %s", first_line(error))
     for number, clauses in unread.items():
         if clauses:
             listed = ", ".join(f"'{clause}'" for clause in clauses)
@@ -71,6 +81,9 @@ def note_omissions(
 def _is_doubtful(translator: Translator, part: SourcePart, ids: Sequence[int]) -> bool:
     """Return True for a translation of several sentences, of an unusual length, or shorter than 99% are in training."""
     known = translator.statistics
+    # Sentences without a space between them may be one for the rules
+    if _GLUED.search(part.text):
+        return True
     if len(ids) < known.least_ratio * len(part.pieces) or len(part.pieces) > (known.most_pieces or len(part.pieces)):
         return True
     return len(sentences(part.text, str(translator.meta["src_lang"]))) > known.sentences

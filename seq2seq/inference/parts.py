@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
+from seq2seq.data.characters import is_blank
 from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.data.sentences import sentences
 from seq2seq.data.tokenizer import Tokenizer
@@ -13,7 +14,8 @@ from seq2seq.inference.encoding import encode_pieces, longest_part, whole_charac
 from seq2seq.inference.limits import MOST_PARTS
 from seq2seq.inference.notes import Note
 
-_LINE_BREAKS = re.compile(r"(\s*\n\s*)")
+# It begins with the first white space, so that a line of white space alone takes linear time.
+_LINE_BREAKS = re.compile(r"((?<!\s)\s*\n\s*)")
 
 
 class SourcePart(NamedTuple):
@@ -39,10 +41,13 @@ class SourceLine(NamedTuple):
         joined = ""
         for part, text in zip(self.parts, texts, strict=True):
             # Line breaks stay wherever they are, other white space between parts alone
-            if "\n" in part.before:
-                joined += part.before
+            gap = part.before
+            if "\n" in gap:
+                joined += gap
             elif joined and text:
-                joined += (part.before or " ") if spaces or part.before.strip(" ") else ""
+                # For some readers a carriage return ends a line
+                gap = gap.replace("\r", " ")
+                joined += (gap or " ") if spaces or gap.strip(" ") else ""
             joined += text
         return joined + self.end
 
@@ -165,12 +170,14 @@ class LineCutter:
         texts = ["".join(group) for group in groups]
         parts: list[SourcePart] = []
         before = ""
-        for text, pieces in zip(texts, encode_pieces(self.tokenizer, texts, note=self.note), strict=True):
-            shown = text.strip()
+        edges = [_edges(text) for text in texts]
+        shown = [text[start:end] for text, (start, end) in zip(texts, edges, strict=True)]
+        encoded = encode_pieces(self.tokenizer, shown, note=self.note)
+        for text, (start, end), pieces in zip(texts, edges, encoded, strict=True):
             if pieces:
-                parts += self._fitting(SourcePart(pieces, shown, before + text[: len(text) - len(text.lstrip())]))
+                parts += self._fitting(SourcePart(pieces, text[start:end], before + _spaces(text[:start])))
                 before = ""
-            before += text[len(text.rstrip()) :]
+            before += _spaces(text[end:])
         return parts
 
     def _fitting(self, part: SourcePart) -> list[SourcePart]:
@@ -191,6 +198,17 @@ class LineCutter:
                 return parts[:number]
             kept += size
         return parts
+
+
+def _edges(text: str) -> tuple[int, int]:
+    """Return where text begins and ends that shows something."""
+    seen = [i for i, character in enumerate(text) if not is_blank(character)]
+    return (seen[0], seen[-1] + 1) if seen else (0, 0)
+
+
+def _spaces(text: str) -> str:
+    """Return the white space of blank text, without characters that have no width."""
+    return "".join(filter(str.isspace, text))
 
 
 def _amount(found: Sequence[str], pieces: Sequence[int]) -> str:

@@ -134,7 +134,7 @@ def unplaceable(
         # A phrase of spaces asks for nothing
         found |= {i for i in range(lines) if any(without_end(tokenizer, phrases[i]))}
     if prefixes is not None:
-        found |= {i for i in range(lines) if len(sentences(prefixes[i], lang)) > 1}
+        found |= {i for i in range(lines) if "\n" in prefixes[i] or len(sentences(prefixes[i], lang)) > 1}
     return found
 
 

@@ -147,7 +147,7 @@ class Translator:
             if shortlist is not None:
                 _require_narrow(member.model, device)
         positions = _fewest_positions(members, trust)
-        return cls(
+        translator = cls(
             model=Ensemble([member.model for member in members]) if ensemble else loaded.model,
             tokenizer=loaded.tokenizer,
             meta=loaded.meta,
@@ -161,6 +161,8 @@ class Translator:
             shortlist=None if shortlist is None else Shortlist.load(shortlist, loaded.tokenizer),
             graphs=graphs,
         )
+        translator.statistics = LineStatistics.common([LineStatistics.of_checkpoint(each.meta) for each in members])
+        return translator
 
     def translate(
         self,
@@ -220,13 +222,16 @@ class Translator:
         found: dict[int, list[Hypothesis]] = {}
         _search_parts(self, found, parts, rows, job, note, _by_line(parts, progress))
         joined = join_parts(parts, found, len(lines), job)
-        note_omissions(self, cut, [row[0] if row else None for row in joined], note)
         results = as_text(self.tokenizer, joined, cut, spaces=has_spaces(self.tgt_lang))
+        best: list[Joined | None] = []
         for line, candidates in enumerate(results):
+            texts = [each.text for each in candidates]
             if score and candidates:
                 rank_by_agreement(candidates, score)
+            best.append(joined[line][texts.index(candidates[0].text)] if candidates else None)
             blank = not cut[line].parts and line not in failed
             make_as_many(candidates, settings.n_best, Candidate(cut[line].end, 0.0) if blank else None)
+        note_omissions(self, cut, best, note)
         return results
 
     def _cutter(self, mode: str, note: Callable[[Note], None]) -> LineCutter:

@@ -24,6 +24,12 @@ def test_statistics_are_those_of_the_lines() -> None:
     assert LineStatistics.of_lines([("de", ([short] * 200 + [long], [target] * 201))], tokenizer, 77)[:2] == (1, 1)
 
 
+def test_an_ensemble_has_seen_what_all_members_have() -> None:
+    one, other = LineStatistics(1, 4, 50, None, 0.5), LineStatistics(2, 3, None, 60, 0.4)
+    assert LineStatistics.common([one, other]) == LineStatistics.common([other, one]) == (1, 3, 50, 60, 0.4)
+    assert LineStatistics.common([LineStatistics(), LineStatistics()]) == LineStatistics()
+
+
 def test_a_checkpoint_without_statistics_knows_single_sentences() -> None:
     for entry in ({}, {"lines": None}, {"lines": {"sentences": "x", "most_sentences": -3, "longest": float("nan")}}):
         assert LineStatistics.of_checkpoint(entry) == LineStatistics()

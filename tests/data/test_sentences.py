@@ -28,6 +28,10 @@ TEXTS = [
     ("ko", ["안녕. ", "잘 가! ", "네?"]),
     ("ar", ["هذا كتاب. ", "ماذا؟ ", "نعم۔ ", "شكرا"]),
     ("hi", ["यह किताब है। ", "क्या? ", "हाँ।"]),
+    # The number of a list goes with what follows
+    ("en", ["1. One is here. ", "2. Two is. ", "III. Three. ", "a) Four."]),
+    ("de", ["Er wohnt in der Hauptstr. 115. ", "Dann kam er. ", "Nr. 6."]),
+    ("en", ["It was oct. 13, 2018. ", "It costs $3. ", "Then we left."]),
     # Small letters alone
     ("de", ["wir lesen. ", "es regnet. ", "frau schneider kommt."]),
     # No code of a language
@@ -56,6 +60,13 @@ def test_the_rules_that_replace_the_library_cut_alike(language: str, expected: l
 @pytest.mark.parametrize("text", ["", " ", "Hallo", "Hallo.", "z.B. so", "3.5", "...", "Ja!  ", "Er sagte: „Ja.“"])
 def test_one_sentence_stays_whole(text: str) -> None:
     assert sentences(text, "de") == ([text] if text else [])
+
+
+@pytest.mark.parametrize("unit", [".", "!", " ", '"', "x.", "A. ", "1. ", "“A. ", "Ja. ", "...  ", "。", "a\n"])
+def test_text_of_any_length_takes_linear_time(unit: str) -> None:
+    """With quadratic time each of these would take minutes."""
+    text = f"Ja. Inhalt{unit * 150_000}x Nein. Doch."
+    assert "".join(sentences(text, "de")) == text
 
 
 @pytest.mark.parametrize("cut", [sentences, lambda text, language: cut_by_marks(language, text)])

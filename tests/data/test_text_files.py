@@ -145,7 +145,7 @@ def test_the_segments_of_a_test_set_are_its_lines(tmp_path, caplog, kind, head):
         assert list(read_lines(tmp_path / name)) == SEGMENTS
         with open(tmp_path / name, "rb") as file:
             assert count_lines(file) == len(SEGMENTS)
-    assert caplog.text.count("is markup: its 5 sentences are read") == 3
+    assert caplog.text.count("is markup, of which 5 lines of text are read") == 3
 
 
 def test_the_tags_of_talks_are_no_sentences(tmp_path, caplog):
@@ -155,7 +155,27 @@ def test_the_tags_of_talks_are_no_sentences(tmp_path, caplog):
     for text in (f"{head}{body}{head}Vier\n", f'<doc docid="1">\n{head} {body}</doc>\nVier'):
         (tmp_path / "train.tags.de-en.de").write_text(text)
         assert list(read_lines(tmp_path / "train.tags.de-en.de")) == ["Eins & zwei", "", "Drei", "Vier"]
-    assert "is markup: its 4 sentences are read, without tags" in caplog.text
+    assert "is markup, of which 4 lines of text are read, without tags" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<description> is a tag.\n" + "Zwei Hunde.\n" * 20,
+        "<title>Der Hund</title>\n" + "Ein Hund.\n" * 20,
+        "<title>Der Hund</title>\n<url> und <speaker>A</speaker> sind\nEin Hund.\n" + "Text\n" * 30,
+    ],
+)
+def test_text_that_begins_with_the_tag_of_a_talk_is_text(tmp_path, text):
+    """A talk has several elements of a line each; nothing else loses a line."""
+    (tmp_path / "x.de").write_text(text)
+    assert list(read_lines(tmp_path / "x.de")) == text.splitlines()
+
+
+def test_what_is_compressed_twice_is_refused(tmp_path):
+    (tmp_path / "x.gz").write_bytes(gzip.compress(gzip.compress(b"Ein Hund\n")))
+    with pytest.raises(ValueError, match="compressed twice"):
+        list(read_lines(tmp_path / "x.gz"))
 
 
 @pytest.mark.parametrize(

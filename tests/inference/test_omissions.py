@@ -105,6 +105,23 @@ def test_a_limit_that_ends_a_translation_is_noted(ckpt):
     assert [note.kind for note in notes] == ["limit"]
 
 
+def test_sentences_without_a_space_between_them_are_in_doubt(ckpt, first_clause_read):
+    translator = Translator.load(ckpt, settings=SearchSettings(beam_size=1, max_len_ratio=4), device="cpu")
+    translator.translate(["Der Hund geht.Die Katze."], note=lambda note: None)
+    assert first_clause_read == [1]
+
+
+def test_a_check_that_fails_costs_no_translation(ckpt, monkeypatch, caplog):
+    def force(*given, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(omissions, "force", force)
+    translator = Translator.load(ckpt, settings=SearchSettings(beam_size=1, max_len_ratio=4), device="cpu")
+    (row,) = translator.translate([LINES[1]], sentences="keep", note=lambda note: None)
+    assert row[0].text
+    assert "was not looked for: CUDA out of memory" in caplog.text
+
+
 def test_notes_are_counted_once_and_listed_in_json(ckpt, first_clause_read, tmp_path, capsys):
     (tmp_path / "in").write_text("\n".join(LINES) + "\n")
     files = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
@@ -144,6 +161,6 @@ def test_a_report_names_some_lines():
     notes.add(Note.failed(5, "no room"))
     notes.report(1200)
     assert said[0] == "sentence 6 was not translated and is empty (no room)"
-    assert said[1].startswith("3 of 1,200 sentences have a sentence of more pieces than any training line")
+    assert said[1].startswith("3 of 1,200 sentences are longer than any training line")
     assert said[1].endswith("sentences 1, 4, 10")
     assert len(said) == 2

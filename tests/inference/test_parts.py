@@ -84,6 +84,10 @@ def test_a_sentence_is_translated_byte_for_byte(text, mode):
         ("\u200b\nDer Hund.\n\u200b\nDie Katze.", "\n0\n\n1"),
         ("\n \n", "\n \n"),
         ("Der Hund.\u00a0Die Katze.", "0\u00a01"),
+        # Characters without width are no text, and a carriage return ends no line
+        ("Der Hund. \u200b Die Katze. \u200b", "0  1"),
+        ("Der Hund.\rDie Katze.", "0 1"),
+        (" " * 100_000 + "Der Hund.", "0"),
         ("", ""),
         ("\u200b", ""),
     ],
@@ -146,7 +150,7 @@ def test_prefixes_and_phrases_are_placed_or_refused(translator):
 
     begun = translate(prefixes=["the cat"])
     assert (len(begun.parts), begun.text[:7]) == (3, "the cat")
-    for asked in ({"prefixes": ["the cat. The dog"]}, {"phrases": [["cat"]]}):
+    for asked in ({"prefixes": ["the cat. The dog"]}, {"phrases": [["cat"]]}, {"prefixes": ["the cat\nA"]}):
         whole = translate(**asked)
         assert (whole.parts, "cat" in whole.text) == ((), True)
         assert "whole" in [note.kind for note in notes]

@@ -14,16 +14,13 @@ from seq2seq.config.search import SEARCH_ONLY, SamplingSettings, SearchSettings
 from seq2seq.config.service import ServiceSettings
 from seq2seq.config.settings import keys, require_used
 from seq2seq.config.values import shown
+from seq2seq.inference.limits import MOST_WEIGHTS
 from seq2seq.inference.mbr import Utility
 from seq2seq.inference.service.batcher import Options, RefusedError, Result, Text
 
 if TYPE_CHECKING:
     from seq2seq.inference.forced_text import Alignment
     from seq2seq.inference.translator import Candidate
-
-
-# Numbers of a table of alignment that an answer has.
-_MOST_WEIGHTS = 10_000
 
 
 def _field(owner: type[SearchSettings] | type[SamplingSettings], name: str, *, limited: bool = False) -> Any:
@@ -309,7 +306,7 @@ def _candidate(candidate: Candidate, alignment: Alignment | None) -> AnswerCandi
     words = None
     if alignment is not None:
         source, target, links, table = alignment
-        few = len(source) * len(target) <= _MOST_WEIGHTS
+        few = len(source) * len(target) <= MOST_WEIGHTS
         weights = [[round(share, 4) for share in row] for row in table] if few else None
         words = WordAlignment(source=source, target=target, links=links, weights=weights)
     return AnswerCandidate(text=candidate.text, score=score, alignment=words)
