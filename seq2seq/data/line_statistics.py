@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from seq2seq.config.data import SPLITS
-from seq2seq.data.cleaning import Pairs
 from seq2seq.data.dataset import MixedPairs, PairDataset
 from seq2seq.data.multi_corpus import Part
 from seq2seq.data.sentences import sentences
-from seq2seq.data.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from seq2seq.data.preparation import PreparedData
@@ -46,20 +44,15 @@ class LineStatistics(NamedTuple):
     least_ratio: float = 0.0
 
     @classmethod
-    def of_lines(
-        cls, samples: Iterable[tuple[str, Pairs]], tokenizer: Tokenizer, longest: int | None
-    ) -> LineStatistics:
-        """Compute the statistics of samples of training pairs, each with the code of its source language."""
-        counts: list[int] = []
-        pieces: list[tuple[int, int]] = []
-        for language, (src, tgt) in samples:
-            counts += [len(sentences(line, language)) for line in src]
-            # Without the end
-            sides = (
-                [len(row) - 1 for row in encode] for encode in (tokenizer.encode_src(src), tokenizer.encode_tgt(tgt))
-            )
-            pieces += zip(*sides, strict=True)
-        lengths = np.maximum(1, np.array(pieces))  # (N, 2)
+    def of_lines(cls, counts: Sequence[int], pieces: np.ndarray, longest: int | None) -> LineStatistics:
+        """Compute the statistics of lines.
+
+        Args:
+            counts: Sentences of each source line.
+            pieces: Pieces of each source and target, (N, 2), without tags and ends.
+            longest: Pieces of the longest source line, where that is known.
+        """
+        lengths = np.maximum(1, pieces)
         return cls(
             sentences=_quantile(counts, 0.5),
             most_sentences=_quantile(counts, 0.99),
@@ -70,22 +63,26 @@ class LineStatistics(NamedTuple):
 
     @classmethod
     def of_training(cls, data: PreparedData) -> LineStatistics:
-        """Compute the statistics of prepared training text."""
-        plan = data.plan
-        if plan.stream:
-            # Its longest line is not known
-            head = plan.stream.head(SAMPLE)
-            return cls.of_lines(((plan.src, block) for block in head), data.tokenizer, None)
-        samples = []
+        """Compute the statistics of prepared training text, of a stream by its beginning."""
+        counts: list[int] = []
+        if stream := data.plan.stream:
+            rows: list[tuple[int, int]] = []
+            for src, tgt in stream.head(min(SAMPLE, data.plan.tokenizer.input_sentence_size)):
+                counts += [len(sentences(line, stream.corpus.src)) for line in src]
+                sides = data.tokenizer.encode_src(src), data.tokenizer.encode_tgt(tgt)
+                # Without the ends
+                rows += zip(*([len(row) - 1 for row in side] for side in sides), strict=True)
+            return cls.of_lines(counts, np.array(rows), None)
+        pieces = []
         longest = 0
         for part, each in _sets(data, "train"):
-            # Without the end
-            longest = max(longest, int(each.src_lengths.max()) - 1 - len(each.tags))
+            own = each.src_lengths - 1 - len(each.tags)
+            longest = max(longest, int(own.max()))
             size = max(1, SAMPLE * len(each) // data.size("train"))
-            rows = np.unique(np.linspace(0, len(each) - 1, size).astype(np.int64))
-            src, tgt = zip(*each.pairs(rows.tolist()), strict=True)
-            samples.append((part.corpus.src, (list(src), list(tgt))))
-        return cls.of_lines(samples, data.tokenizer, longest)
+            chosen = np.unique(np.linspace(0, len(each) - 1, size).astype(np.int64))
+            counts += [len(sentences(src, part.corpus.src)) for src, _ in each.pairs(chosen.tolist())]
+            pieces.append(np.stack([own[chosen], each.tgt_lengths[chosen] - 1], 1))
+        return cls.of_lines(counts, np.concatenate(pieces), longest)
 
     @classmethod
     def of_checkpoint(cls, meta: Mapping[str, Any]) -> LineStatistics:

@@ -70,10 +70,11 @@ def refuse_swapped(sample: Pairs, *, src: str, tgt: str, where: str = "data.trai
     if len(sample[0]) < _FEWEST or not looks_swapped(*sample, src=src, tgt=tgt):
         return
     message = (
-        f"{where}: source and target look swapped: the source side ({src}) reads like {tgt} ({shorten(sample[0][0])!r}); "
-        "exchange data.src and data.tgt, or the files"
+        f"{where}: source and target look swapped: the source side ({src}) reads like {tgt} "
+        f"({shorten(sample[0][0])!r}); exchange data.src and data.tgt, or the files"
     )
     if _is_known(src) and _is_known(tgt):
         raise ValueError(message)
-    # Labels of texts, for one, are in no language
-    warn_once(f"{message}, unless they are as they should be")
+    # Labels of texts, for one, are in no language; once is enough
+    if where == "data.train":
+        warn_once(f"{message}, unless they are as they should be")

@@ -56,8 +56,8 @@ def lone_returns(lines: Sequence[str], where: str, *, first: int = 1) -> str:
     if not found or len(found) < 0.1 * len(lines):
         return ""
     return (
-        f"{where} {found[0]:,} holds carriage returns, as {len(found):,} of {len(lines):,} do; a line ends at \\n alone: "
-        "if these end lines, convert the file, as in tr '\\r' '\\n' < <file> > <new file>"
+        f"{where} {found[0]:,} holds carriage returns, as {len(found):,} of {len(lines):,} do; lines end at \\n: if "
+        "these are ends, convert it, as in tr '\\r' '\\n' < <file> > <new file>"
     )
 
 

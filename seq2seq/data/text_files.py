@@ -137,16 +137,21 @@ def open_text(place: str | Path | Stream) -> io.BufferedReader:
         raise ValueError(f"{name} is compressed twice: decompress it once")
     if kind := next((kind for kind, start in _OTHERS.items() if re.match(start, head, re.DOTALL)), None):
         raise ValueError(f"{name} is {kind}, not text: unpack it ({', '.join(COMPRESSIONS)} are read as they are)")
-    # Half of the bytes of UTF-16 name a script by a small number; text in UTF-8 has hardly any such bytes
-    wide = len(head) >= 16 and len(_CONTROLS.findall(head)) > 0.2 * len(head)
-    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or wide:
+    if _is_wide(head):
         raise ValueError(
-            f"{name} is in UTF-16 or UTF-32, not UTF-8, or no text: convert it, as in iconv -f UTF-16 -t UTF-8 <file> > "
-            "<new file>"
+            f"{name} is in UTF-16 or UTF-32, not UTF-8: convert it, as in iconv -f UTF-16 -t UTF-8 <file> > <new file>"
         )
     if _is_markup(head, name):
         return io.BufferedReader(io.BytesIO(_segments(file, name)))  # type: ignore[arg-type]
     return file
+
+
+def _is_wide(head: bytes) -> bool:
+    """Return True for UTF-16 or UTF-32, where every second byte names a script by a small number, 0 for Latin text."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and 0 in head:
+        return True
+    small = [len(_CONTROLS.findall(head[start::2])) / max(1, len(head) // 2) for start in (0, 1)]
+    return len(head) >= 16 and (head.count(0) > 0.4 * len(head) or (max(small) > 0.8 and min(small) < 0.2))
 
 
 def is_markup(path: str | Path) -> bool:

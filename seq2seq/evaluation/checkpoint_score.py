@@ -34,7 +34,7 @@ def score_checkpoint(
     Args:
         data: A data set's name, then settings key=value; empty for the data of the checkpoint's run.
         cache: Folder of prepared data.
-        warn: Called with one line of text for every source line that is split, cut or fails.
+        warn: Called with one line of text for every source line that is cut or fails, and for each kind of note.
         limit: Number of sentences, from the first (default: all).
         save: File that the translations are written to.
 
@@ -46,12 +46,10 @@ def score_checkpoint(
     """
     meta, lang = translator.meta, translator.tgt_lang
     languages = meta["src_lang"], lang
-    # All checks come before the decoding, which may take long
     if settings.convention:
         check_convention(settings.convention, settings.lang or lang)
     section = data_settings(data, ckpt=ckpt, meta=meta, tgt_lang=lang, cache=cache)
-    if save:
-        _require_free(save, section, languages)
+    _require_free(save, section, languages)
     # --tokenize wins, then --lang, then the tokenizer that the checkpoint's run was scored with in its own language
     resolved = settings.resolved(tokenize=tokenize_of(meta, lang), lang=lang)
     sources, references = load_pairs(section, split, languages=languages, cache=cache, limit=limit, words=data)
@@ -76,13 +74,14 @@ def score_checkpoint(
         "sentences": translator.sentences,
         "warnings": {kind: len(set(numbers)) for kind, numbers in notes.counted.items()},
         "seconds": round(seconds, 2),
-        "beam_size": translator.settings.beam_size,
-        "length_penalty": translator.settings.length_penalty,
+        **{name: getattr(translator.settings, name) for name in ("beam_size", "length_penalty")},
         "scores": resolved.scores(hypotheses, [references]),
     }
 
 
-def _require_free(save: Path, section: dict[str, Any], languages: Sequence[str]) -> None:
+def _require_free(save: Path | None, section: dict[str, Any], languages: Sequence[str]) -> None:
     """Refuse a file that belongs to a corpus, the one that is scored or another."""
+    if save is None:
+        return
     require_output(save, "--save", inputs=data_files(section), what="corpus")
     require_no_corpus(save, "--save", languages)

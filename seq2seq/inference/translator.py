@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,34 +16,22 @@ from torch import Tensor
 from seq2seq.build import max_positions
 from seq2seq.checkpoint import Loaded, search_settings
 from seq2seq.config.search import SamplingSettings, SearchSettings
-from seq2seq.config.values import shown
-from seq2seq.data.languages import has_spaces, target_languages, target_tags
+from seq2seq.data.languages import target_languages, target_tags
 from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.faults import first_line
 from seq2seq.inference.batch_rows import most_rows, search_rows
 from seq2seq.inference.candidates import Candidate as Candidate
-from seq2seq.inference.candidates import agreement, as_text, make_as_many, rank_by_agreement
-from seq2seq.inference.encoding import halves
-from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE, SENTENCES
+from seq2seq.inference.candidates import as_text
+from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE
+from seq2seq.inference.line_search import translate_lines
 from seq2seq.inference.model_files import load_model, locate, runs_on_cpu_alone
 from seq2seq.inference.notes import Note as Note
-from seq2seq.inference.omissions import note_omissions
-from seq2seq.inference.parts import LineCutter
-from seq2seq.inference.pieces import target_ids
 from seq2seq.inference.search_jobs import (
-    Job,
     Joined,
-    Part,
-    join_parts,
-    make_job,
-    make_parts,
-    unplaceable,
-    want_all_to_join,
 )
 from seq2seq.inference.shortlist import Shortlist
 from seq2seq.model import Seq2Seq
-from seq2seq.search import Ensemble, Graphs, Hypothesis, Specials, models_of, search, search_stream
+from seq2seq.search import Ensemble, Graphs, Specials, models_of, search
 from seq2seq.search.graphs import choose_graphs
 
 log = logging.getLogger(__name__)
@@ -125,7 +112,6 @@ class Translator:
             device: cpu, cuda, cuda:N, or auto for a GPU if there is one.
             dtype: Number format of the weights, one of DTYPES (default: float32 on a CPU, bfloat16 on a GPU).
             trust: Packages, besides seq2seq, whose mixers the checkpoint may name.
-            max_tokens: Source pieces in a batch, padding counted (default: as above).
             sentences: How a line is divided into parts: auto, split or keep.
             tgt_lang: Target language, of a checkpoint that has several (default: the one it names first).
             ensemble: Further checkpoints with the same tokenizer, of any mixers, whose probabilities are averaged.
@@ -137,7 +123,6 @@ class Translator:
         """
         paths = [locate(path), *map(locate, ensemble)]
         device = "cpu" if device == "auto" and any(map(runs_on_cpu_alone, paths)) else choose_device(device)
-        graphs = choose_graphs(torch.device(device), cuda_graphs)
         dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
         members = [load_model(each, device=device, dtype=dtype, trust=trust) for each in paths]
         loaded = members[0]
@@ -147,7 +132,7 @@ class Translator:
             if shortlist is not None:
                 _require_narrow(member.model, device)
         positions = _fewest_positions(members, trust)
-        translator = cls(
+        made = cls(
             model=Ensemble([member.model for member in members]) if ensemble else loaded.model,
             tokenizer=loaded.tokenizer,
             meta=loaded.meta,
@@ -159,10 +144,10 @@ class Translator:
             tgt_lang=tgt_lang,
             tags=target_tags(loaded.meta, loaded.tokenizer, tgt_lang),
             shortlist=None if shortlist is None else Shortlist.load(shortlist, loaded.tokenizer),
-            graphs=graphs,
+            graphs=choose_graphs(torch.device(device), cuda_graphs),
         )
-        translator.statistics = LineStatistics.common([LineStatistics.of_checkpoint(each.meta) for each in members])
-        return translator
+        made.statistics = LineStatistics.common([LineStatistics.of_checkpoint(each.meta) for each in members])
+        return made
 
     def translate(
         self,
@@ -200,46 +185,19 @@ class Translator:
             For every line exactly `n_best` candidates, best first; those of a blank line are empty with the score 0,
             those of one that fails are empty with the score -inf.
         """
-        _require_lists(lines=lines, prefixes=prefixes, suppress=suppress, phrases=phrases)
-        _require_lists(**{f"phrases[{number}]": each for number, each in enumerate(phrases or ())})
-        _require_one_each(len(lines), prefixes=prefixes, phrases=phrases)
-        # The caller chooses how to search; the number of positions is the model's
-        settings = dataclasses.replace(settings or self.settings, max_len=self.settings.max_len)
-        failed: set[int] = set()
-        note = _and_keep_failures(note or (lambda n: log.warning("line %d %s", n.position + 1, n)), failed)
-        constrained = phrases is not None
-        score = agreement(mbr, self.meta, self.tgt_lang) if mbr else None
-        job = make_job(settings, tokenizer=self.tokenizer, sampling=sampling, mbr=mbr, constrained=constrained)
-        job = job._replace(suppress=target_ids(self.tokenizer, suppress))
-        whole = unplaceable(len(lines), self.tokenizer, prefixes, phrases, self.tgt_lang)
-        # Tokenize all, search in order of length, and write each result to its line's place
-        cut = self._cutter(sentences or self.sentences, note)(lines, whole)
-        asked: dict[str, Any] = {"sampling": sampling, "prefixes": prefixes, "phrases": phrases, "whole": whole}
-        parts = make_parts(cut, self.tokenizer, tags=self.tags, **asked, note=note)
-        job = want_all_to_join(job, parts)
-        # Longest first: what is searched together has similar lengths, and what enters is no longer than what leaves
-        rows = sorted(range(len(parts)), key=lambda i: -len(parts[i].source.ids))
-        found: dict[int, list[Hypothesis]] = {}
-        _search_parts(self, found, parts, rows, job, note, _by_line(parts, progress))
-        joined = join_parts(parts, found, len(lines), job)
-        results = as_text(self.tokenizer, joined, cut, spaces=has_spaces(self.tgt_lang))
-        best: list[Joined | None] = []
-        for line, candidates in enumerate(results):
-            texts = [each.text for each in candidates]
-            if score and candidates:
-                rank_by_agreement(candidates, score)
-            best.append(joined[line][texts.index(candidates[0].text)] if candidates else None)
-            blank = not cut[line].parts and line not in failed
-            make_as_many(candidates, settings.n_best, Candidate(cut[line].end, 0.0) if blank else None)
-        note_omissions(self, cut, best, note)
-        return results
-
-    def _cutter(self, mode: str, note: Callable[[Note], None]) -> LineCutter:
-        """Return what divides lines into parts, by `mode` of SENTENCES."""
-        if mode not in SENTENCES:
-            raise ValueError(f"unknown division into sentences '{mode}': choose {', '.join(SENTENCES)}")
-        known: dict[str, Any] = {"language": str(self.meta["src_lang"]), "statistics": self.statistics}
-        return LineCutter(self.tokenizer, **known, mode=mode, max_len=self.max_len, tags=self.tags, note=note)
+        return translate_lines(
+            self,
+            lines,
+            settings=settings or self.settings,
+            sampling=sampling,
+            mbr=mbr,
+            prefixes=prefixes,
+            phrases=phrases,
+            suppress=suppress,
+            note=note or (lambda told: log.warning("line %d %s", told.position + 1, told)),
+            progress=progress,
+            sentences=sentences or self.sentences,
+        )
 
     def texts(self, lines: Sequence[str], *, note: Callable[[Note], None] | None = None) -> list[str]:
         """Return the best translation of every line."""
@@ -279,86 +237,6 @@ class Translator:
         """Ids of the special tokens."""
         tokenizer = self.tokenizer
         return Specials(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id, tokenizer.byte_of)
-
-
-def _require_lists(**given: object) -> None:
-    """Check that no text stands where a list of texts should; ValueError if one does."""
-    for name, value in given.items():
-        if isinstance(value, str):
-            raise ValueError(f"{name} is the str '{shown(value)}', each character of which would count; give a list")
-
-
-def _require_one_each(count: int, **beside: Sequence[object] | None) -> None:
-    """Check that what is given beside so many lines has an entry for each; ValueError if it has not."""
-    for name, entries in beside.items():
-        if entries is not None and len(entries) != count:
-            raise ValueError(f"{name} has {len(entries):,} entries for {count:,} lines; give one for each")
-
-
-def _by_line(parts: Sequence[Part], progress: Callable[[int], None]) -> Callable[[int], None]:
-    """Count lines whose last part is done."""
-    left = Counter(part.line for part in parts)
-
-    def done(line: int) -> None:
-        left[line] -= 1
-        if not left[line]:
-            progress(1)
-
-    return done
-
-
-def _and_keep_failures(note: Callable[[Note], None], failed: set[int]) -> Callable[[Note], None]:
-    """Add the lines that fail to `failed`, and pass all notes on."""
-
-    def passed_on(told: Note) -> None:
-        if told.kind == "failed":
-            failed.add(told.position)
-        note(told)
-
-    return passed_on
-
-
-def _search_parts(
-    translator: Translator,
-    found: dict[int, list[Hypothesis]],
-    parts: list[Part],
-    rows: list[int],
-    job: Job,
-    note: Callable[[Note], None],
-    done: Callable[[int], None],
-) -> None:
-    """Find the translations of the parts `rows`; where the search fails, retry what is left in halves."""
-    reason = None
-    stream = search_stream(
-        translator.model,
-        (parts[i].source for i in rows),
-        special=translator.special,
-        settings=job.settings,
-        rows=lambda width: search_rows(translator, width, job.settings, len(rows)),
-        device=torch.device(translator.device),
-        selection=job.selection,
-        suppress=job.suppress,
-        shortlist=translator.shortlist,
-        graphs=translator.graphs,
-    )
-    try:
-        with torch.autocast(torch.device(translator.device).type, enabled=False):
-            for number, hypotheses in stream:
-                found[rows[number]] = hypotheses
-                done(parts[rows[number]].line)
-    except (RuntimeError, ValueError, MemoryError) as error:
-        reason = first_line(error)
-    # After the handler, whose exception keeps the memory of the search
-    if reason is None:
-        return
-    left = [i for i in rows if i not in found]
-    if len(left) == 1:
-        part = parts[left[0]]
-        note(Note.failed(part.line, reason))
-        done(part.line)
-    # Out of memory, or one bad line among good ones: smaller batches settle both
-    for half in halves(left) if len(left) > 1 else ():
-        _search_parts(translator, found, parts, half, job, note, done)
 
 
 def _fewest_positions(members: Sequence[Loaded], trust: Sequence[str]) -> int | None:

@@ -129,7 +129,7 @@ def test_each_line_has_one_beside_it(folder, ckpt, capsys, monkeypatch, option, 
         writer.start()
         assert run(ckpt, "--input", "in.de", option, "pipe", "--output", "out") == 2
         writer.join()
-        assert capsys.readouterr().err == f"error: {error}\n"
+        assert capsys.readouterr().err.endswith(f"error: {error}\n")
     assert not (folder / "out").exists()
 
 
@@ -243,7 +243,7 @@ def test_compressed_text_is_translated_as_the_text(folder, ckpt, capsys, monkeyp
         monkeypatch.setattr("sys.stdin", source)
         assert run(ckpt, "--prefixes", f"begin.{kind}", "--output", "piped") == 0
     assert (folder / "piped").read_bytes() == (folder / "plain").read_bytes()
-    assert capsys.readouterr().err == ""
+    assert "error" not in capsys.readouterr().err
     # Counted before the model is loaded
     (folder / f"begin.{kind}").write_bytes(PACK[kind](b"the\n"))
     assert run(ckpt, "--input", f"in.de.{kind}", "--prefixes", f"begin.{kind}", "--output", "out") == 2

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import tiny
+import numpy as np
 
 from seq2seq.data.line_statistics import LineStatistics
 
 
 def test_statistics_are_those_of_the_lines() -> None:
     """100 lines of one sentence and 3 of four, by hand: the last hundredth of 103 lines begins within the long ones."""
-    tokenizer = tiny.tokenizer()
-    short, long = "der Hund geht.", "Der Hund geht. Ich und du. Die Katze. Das Haus."
-    counts = [len(tokenizer.encode_src([line])[0]) - 1 for line in (short, long)]
-    target = "the dog."
-    ratios = [(len(tokenizer.encode_tgt([target])[0]) - 1) / count for count in counts]
-    lines = [short] * 100 + [long] * 3
-    found = LineStatistics.of_lines([("de", (lines, [target] * len(lines)))], tokenizer, 77)
-    assert found[:4] == (1, 4, counts[1], 77)
-    assert abs(found.least_ratio - ratios[1]) < 1e-9
-    assert found.covers(4, counts[1])
+    counts = [1] * 100 + [4] * 3
+    pieces = np.array([[6, 3]] * 100 + [[20, 3]] * 3)
+    found = LineStatistics.of_lines(counts, pieces, 77)
+    assert found == (1, 4, 20, 77, 3 / 20)
+    assert found.covers(4, 20)
     assert not found.covers(5, 1)
-    assert not found.covers(1, counts[1] + 1)
-    assert LineStatistics.of_lines([("de", ([short] * 200 + [long], [target] * 201))], tokenizer, 77)[:2] == (1, 1)
+    assert not found.covers(1, 21)
+    assert LineStatistics.of_lines([1] * 200 + [4], np.array([[6, 3]] * 200 + [[20, 3]]), None) == (1, 1, 6, None, 0.5)
 
 
 def test_an_ensemble_has_seen_what_all_members_have() -> None:

@@ -29,7 +29,7 @@ TEXTS = [
     ("ar", ["هذا كتاب. ", "ماذا؟ ", "نعم۔ ", "شكرا"]),
     ("hi", ["यह किताब है। ", "क्या? ", "हाँ।"]),
     # The number of a list goes with what follows
-    ("en", ["1. One is here. ", "2. Two is. ", "III. Three. ", "a) Four."]),
+    ("en", ["1. One is here. ", "2. Two is. ", "III. Three. ", "IV. Four."]),
     ("de", ["Er wohnt in der Hauptstr. 115. ", "Dann kam er. ", "Nr. 6."]),
     ("en", ["It was oct. 13, 2018. ", "It costs $3. ", "Then we left."]),
     # Small letters alone

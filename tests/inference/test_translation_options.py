@@ -415,9 +415,10 @@ def test_a_tab_in_a_translation_makes_no_column():
         (["--suppress", "nosuchpiece"], "no piece 'nosuchpiece'"),
     ],
 )
-def test_what_does_not_go_together_is_one_line(ckpt, options, message, capsys, monkeypatch):
+def test_what_does_not_go_together_is_one_line(ckpt, options, message, tmp_path, capsys):
+    (tmp_path / "in").write_text("der Hund\n")
     try:
-        status = translate.main(["--ckpt", str(ckpt), "--input", str(ckpt), *options])
+        status = translate.main(["--ckpt", str(ckpt), "--input", str(tmp_path / "in"), *options])
     except SystemExit as stop:
         status = stop.code
     assert status == 2
