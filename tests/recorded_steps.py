@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from seq2seq.training.replay import Replay
 
 CPU = torch.device("cpu")
 # Functions that read a tensor on the host, and operations that do so or copy from it.
@@ -158,3 +161,26 @@ class TwinRecorder:
 
 def tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def multiply_without_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Multiply gradients by that of the loss, as on a GPU, where to look at it first would wait."""
+
+    def multiplied(ctx: Any, grad_loss: Tensor, name: str) -> list[Tensor | None]:
+        found, ctx.gradients = ctx.gradients, None
+        return [None if part is None else part * grad_loss.to(part.dtype) for part in found]
+
+    for place in ("loss", "r_drop"):
+        monkeypatch.setattr(f"seq2seq.training.{place}.hand_over", multiplied)
+
+
+def replay_by_twin(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Let training runs on a CPU replay by the twin, unless trainer.graphs=false, and return what it counts."""
+    found: dict[str, int] = {}
+
+    def on_gpu(passes: Any, parameters: Any, device: torch.device) -> Replay:
+        return Replay(passes, parameters, make=lambda: TwinRecorder(found))
+
+    monkeypatch.setattr(Replay, "on_gpu", staticmethod(on_gpu))
+    monkeypatch.setattr("seq2seq.training.run.resolve_graphs", lambda settings, *_, **__: settings.graphs == "auto")
+    return found

@@ -127,7 +127,7 @@ class TrainerSettings(Section):
     graphs: bool | str = setting(
         "auto",
         "capture forward and backward passes on a GPU for each shape of batches, and replay them: the same bits, and "
-        "little work for the host; auto: on one GPU, where nothing speaks against it",
+        "little work for the host; auto: on GPUs, where nothing speaks against it",
         words=("auto",),
     )
     checkpoint_activations: bool = setting(False, "recompute activations in the backward pass: less memory, more time")

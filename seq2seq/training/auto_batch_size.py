@@ -93,7 +93,7 @@ class Rehearsal:
         task: Its weights and the state of its optimizer are changed; discard it afterwards.
         longest: Pieces of the longest source and target.
         precision: Lightning's name of it.
-        copies: Further copies of the weights to allocate, as an average or the buffers of DDP would.
+        copies: Further copies of the weights to allocate, as an average or the message of several processes would.
         src_multiple: The source is padded to a multiple of this.
     """
 

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from seq2seq.config.trainer import TrainerSettings
 from seq2seq.model import Seq2Seq
+from seq2seq.training.ddp import ReplicatedStrategy
 
 
 def shard(model: Seq2Seq, mesh: DeviceMesh) -> None:
@@ -139,11 +140,11 @@ def _parts(values: Mapping[str, Any], owner: Tensor) -> dict[str, Any]:
     }
 
 
-def make_strategy(settings: TrainerSettings) -> str | ShardedStrategy:
+def make_strategy(settings: TrainerSettings) -> str | ReplicatedStrategy | ShardedStrategy:
     """Return the strategy for `L.Trainer`: copies of the model (DDP), or one in shards (FSDP2)."""
     if settings.processes == 1:
         return "auto"
-    return ShardedStrategy(processes=settings.processes) if settings.sharded else "ddp"
+    return ShardedStrategy(processes=settings.processes) if settings.sharded else ReplicatedStrategy()
 
 
 class ShardedStrategy(ModelParallelStrategy):

@@ -43,7 +43,6 @@ def resolve_graphs(settings: TrainerSettings, accelerator: str, *, compiled: boo
     obstacles = {
         "a CPU has none": accelerator != "gpu",
         "trainer.strategy=fsdp moves weights in each pass": settings.sharded,
-        "several processes (DDP) exchange gradients in each pass": settings.processes > 1,
         "trainer.compile=true launches by itself": compiled,
         "trainer.checkpoint_activations=true is not captured": settings.checkpoint_activations,
         "trainer.lightning.detect_anomaly=true looks into each pass": settings.lightning.detect_anomaly,

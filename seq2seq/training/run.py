@@ -231,7 +231,7 @@ class Run:
             most=self.data_plan.part_tokens,
             device=torch.device("cuda", distributed.local_rank()),
             precision=self.precision,
-            # DDP's buckets of gradients, and the average of the weights.
+            # The gradients that several processes exchange, and the average of the weights.
             copies=(self.plan.trainer.processes > 1) + (self.plan.trainer.ema is not None),
             src_multiple=self.src_multiple,
             replayed=self.graphs,

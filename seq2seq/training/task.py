@@ -137,15 +137,15 @@ class TranslationTask(L.LightningModule):
         self._data.set_epoch(self.trainer.current_epoch)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide the summed gradients by the tokens of the window over all ranks (DDP has averaged them), then clip.
+        """Divide the gradients, summed over the window and all ranks, by the tokens of the window, then clip.
 
         An update that is not finite is skipped, and counts neither in the weights nor in the sums.
         """
         sums, ranks = self._window_sums, self.trainer.world_size
         if ranks > 1:
             dist.all_reduce(sums)  # one message: the tokens to divide by, and the sums to report
-        # Lightning's division by the window is undone in `training_step`; DDP's mean over ranks is undone here.
-        scale = ranks / sums[2].clamp(min=1).float()
+        # Lightning's division by the window is undone in `training_step`; FSDP's mean over ranks is undone here.
+        scale = (1 if self.device_mesh is None else ranks) / sums[2].clamp(min=1).float()
         self.grad_norm = scale_and_clip(self.parameters(), scale, clip_norm=self.optim.clip_norm)
         skipped = self.skipped.count
         bad = self.skipped.judge(self.grad_norm, optimizer, self.trainer.global_step)

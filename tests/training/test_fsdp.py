@@ -22,6 +22,7 @@ from seq2seq.config.trainer import TrainerSettings
 from seq2seq.model import Seq2Seq
 from seq2seq.search import Specials, search
 from seq2seq.training.callbacks.ema import WeightAverage
+from seq2seq.training.ddp import ReplicatedStrategy
 from seq2seq.training.divergence import SkippedUpdates
 from seq2seq.training.fsdp import (
     ShardedStrategy,
@@ -227,7 +228,7 @@ def test_a_whole_model_stays_as_it_is():
 
 def test_the_strategy_of_settings():
     assert make_strategy(TrainerSettings(max_steps=1, strategy="fsdp")) == "auto"
-    assert make_strategy(TrainerSettings(max_steps=1, devices=2)) == "ddp"
+    assert isinstance(make_strategy(TrainerSettings(max_steps=1, devices=2)), ReplicatedStrategy)
     assert isinstance(make_strategy(TrainerSettings(max_steps=1, nodes=2, strategy="fsdp")), ShardedStrategy)
     with pytest.raises(ValueError, match=r"trainer\.strategy=deepspeed is not one of ddp, fsdp"):
         TrainerSettings(max_steps=1, strategy="deepspeed")

@@ -15,7 +15,7 @@ import pytest
 import tiny
 import torch
 import toycorpus
-from recorded_steps import TwinRecorder
+from recorded_steps import TwinRecorder, multiply_without_looking, replay_by_twin
 
 from seq2seq import checkpoint
 from seq2seq.build import build_model
@@ -41,27 +41,13 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def without_looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Multiply gradients by that of the loss, as on a GPU, where to look at it first would wait."""
-
-    def multiplied(ctx: Any, grad_loss: torch.Tensor, name: str) -> list[torch.Tensor | None]:
-        found, ctx.gradients = ctx.gradients, None
-        return [None if part is None else part * grad_loss.to(part.dtype) for part in found]
-
-    for place in ("loss", "r_drop"):
-        monkeypatch.setattr(f"seq2seq.training.{place}.hand_over", multiplied)
+    multiply_without_looking(monkeypatch)
 
 
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Let runs replay by the twin, and count what it does."""
-    found: dict[str, int] = {}
-
-    def on_gpu(passes: Any, parameters: Any, device: torch.device) -> Replay:
-        return Replay(passes, parameters, make=lambda: TwinRecorder(found))
-
-    monkeypatch.setattr(Replay, "on_gpu", staticmethod(on_gpu))
-    monkeypatch.setattr("seq2seq.training.run.resolve_graphs", lambda settings, *_, **__: settings.graphs == "auto")
-    return found
+    return replay_by_twin(monkeypatch)
 
 
 def trained(corpus: Path, folder: Path, *given: str, callbacks: tuple[L.Callback, ...] = ()) -> Run:
@@ -312,6 +298,7 @@ class Unreleased(TwinRecorder):
 def test_graphs_wherever_they_can_be_had():
     settings = TrainerSettings(max_steps=1)
     assert resolve_graphs(settings, "gpu", compiled=False)
+    assert resolve_graphs(TrainerSettings(max_steps=1, devices=2), "gpu", compiled=False)
     assert not resolve_graphs(settings, "cpu", compiled=False)
     assert not resolve_graphs(settings, "gpu", compiled=True)
     assert not resolve_graphs(TrainerSettings(max_steps=1, graphs=False), "gpu", compiled=False)
@@ -321,7 +308,6 @@ def test_graphs_wherever_they_can_be_had():
     ("given", "accelerator", "key"),
     [
         ({}, "cpu", "a CPU"),
-        ({"devices": 2}, "gpu", "DDP"),
         ({"devices": 2, "strategy": "fsdp"}, "gpu", "fsdp"),
         ({"checkpoint_activations": True}, "gpu", "checkpoint_activations"),
         ({"lightning": LightningSettings(detect_anomaly=True)}, "gpu", "detect_anomaly"),

@@ -135,11 +135,11 @@ def test_ranks_divide_by_the_tokens_of_all_of_them(monkeypatch):
     monkeypatch.setattr("torch.distributed.all_reduce", lambda sums: sums.add_(30))  # the other rank had 30
     task._window_sums = torch.full((4,), 10.0, dtype=torch.float64)
     for parameter in task.parameters():
-        parameter.grad = torch.full_like(parameter, 4.0)  # DDP has averaged sums over ranks: their total is 8
+        parameter.grad = torch.full_like(parameter, 4.0)  # the sum over ranks
     task.on_before_optimizer_step(None)  # type: ignore[arg-type]
     for parameter in task.parameters():
         assert parameter.grad is not None
-        torch.testing.assert_close(parameter.grad, torch.full_like(parameter, 8.0 / 40))
+        torch.testing.assert_close(parameter.grad, torch.full_like(parameter, 4.0 / 40))
     assert task.train_sums.tolist() == [40.0] * 4
 
 
