@@ -82,7 +82,7 @@ def site_page(target: str, pages: dict[str, str]) -> str | None:
     if target.startswith("docs/"):
         return target.removeprefix("docs/")
     if target.startswith("seq2seq/") and target.endswith(".py"):
-        parts = target.removesuffix(".py").split("/")
+        parts = target.removesuffix("/__init__.py").removesuffix(".py").split("/")
         page = {name: uri for uri, _, modules in api_pages() for name in modules}
         known = page.get(".".join(parts[:2]))
         return f"{known}#{'.'.join(parts)}" if known else None

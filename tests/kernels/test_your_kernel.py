@@ -1,0 +1,88 @@
+"""The guide's example, docs/your-kernel.md: its kernel against its reference, and its scripts as they are printed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import DEVICE
+from torch import Tensor
+
+pytest.importorskip("triton")
+
+from running_mean import mean, mean_forward
+
+from seq2seq.mixers.average import running_mean
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "your-kernel.md").read_text("utf-8")
+SCRIPTS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+# By norm; the interpreter cuts bfloat16 off where a GPU rounds it
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 5e-3 if DEVICE == "cuda" else 1e-2}
+
+
+def example(length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """x (2, T, 70) and its mask; half of the second sentence is padding."""
+    lengths = torch.tensor([[length], [length // 2]])
+    mask = torch.arange(length) < lengths
+    return torch.randn(2, length, 70, dtype=dtype).to(DEVICE), mask.to(DEVICE)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("length", [1, 16, 37])
+def test_kernel_is_its_reference(length, dtype):
+    """In value and gradient, with NaN in padding, whatever the layout of x and dy."""
+    x, mask = example(length, dtype)
+    exact = x.double().masked_fill(~mask[:, :, None], 0.0).requires_grad_()
+    dy = torch.randn(70, dtype=dtype).to(DEVICE).expand_as(x)  # strides of 0
+    wanted = running_mean(exact, mask, causal=True)
+    wanted = wanted, *torch.autograd.grad(wanted, exact, dy.double())
+    poisoned = x.masked_fill(~mask[:, :, None], float("nan")).transpose(0, 1).contiguous().transpose(0, 1)
+    for backend in ("triton", "torch"):
+        y = mean(poisoned.requires_grad_(), mask, backend)
+        for found, expected in zip((y, *torch.autograd.grad(y, poisoned, dy)), wanted, strict=True):
+            assert found.dtype == dtype
+            error = torch.linalg.vector_norm(found.double() - expected)
+            assert error <= TOLERANCE[dtype] * torch.linalg.vector_norm(expected)
+
+
+def test_gradient_by_formula():
+    x, mask = (part[:, :6].cpu() for part in example(6, torch.float64))
+    assert torch.autograd.gradcheck(partial(mean_forward, mask=mask, backend="torch"), x[..., :3].requires_grad_())
+
+
+def test_operator_is_what_torch_asks_for():
+    x, mask = example(5, torch.float32)
+    given = x.transpose(1, 2).contiguous().transpose(1, 2).requires_grad_(), mask
+    for backend in ("triton", "torch"):
+        torch.library.opcheck(torch.ops.mypackage.mean.default, (*given, backend))
+
+
+def test_times_are_ratios(capsys):
+    exec(SCRIPTS[1], {})
+    assert re.fullmatch(r"\{'copy': '1.00 copies', 'triton': '[\d.]+ copies', 'torch': .*\}\n", capsys.readouterr().out)
+
+
+@pytest.mark.exhaustive  # a compiler in a process of its own
+@pytest.mark.skipif(importlib.util.find_spec("triton.backends.nvidia") is None, reason="Triton without its compiler")
+def test_compiled_for_a_gpu_without_one():
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(["tests/kernels", str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run([sys.executable, "-c", SCRIPTS[0]], capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"spills=(\d+)", done.stdout) == ["0", "0"], done.stdout
+
+
+def test_commands_name_what_there_is():
+    for module in set(re.findall(r"python -m (benchmarks\.\w+)", PAGE)):
+        assert importlib.util.find_spec(module), module
+    for path, name in re.findall(r"python -m pytest (\S+)(?: -k (\w+))?", PAGE):
+        known = name in (ROOT / path).read_text("utf-8") or (ROOT / f"conf/mixer/{name}.yaml").is_file()
+        assert known, (path, name)
