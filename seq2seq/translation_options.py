@@ -58,7 +58,7 @@ def add_model_options(parser: argparse._ActionsContainer, *, sentences: str = "a
     add("--max-len", type=whole_number(1, MOST_SOURCE), default=LONGEST_SOURCE, metavar="N", help=text)
     text = (
         "translate a line sentence by sentence: always (split), never (keep), or if it has more sentences or pieces "
-        f"than 99%% of the training lines (auto) ({sentences})"
+        f"than most training lines (auto) ({sentences})"
     )
     add("--sentences", choices=SENTENCES, default=sentences, help=text)
     add("--ensemble", nargs="+", type=nonempty, default=[], metavar="FILE", help="average it with these checkpoints")

@@ -30,7 +30,8 @@ class LineStatistics(NamedTuple):
 
     Attributes:
         sentences: Sentences of a source line, the median.
-        most_sentences: Sentences that 99% of the source lines do not exceed.
+        most_sentences: Sentences that 99% of the source lines do not exceed; 90% where the median is one, since a model
+            that has seen few lines of two sentences drops one of them.
         most_pieces: Pieces that 99% of the source lines do not exceed, without tags and the end.
         longest: Pieces of the longest source line.
         least_ratio: Pieces of the target for each one of the source, which 99% of the pairs reach.
@@ -55,7 +56,7 @@ class LineStatistics(NamedTuple):
         lengths = np.maximum(1, pieces)
         return cls(
             sentences=_quantile(counts, 0.5),
-            most_sentences=_quantile(counts, 0.99),
+            most_sentences=_quantile(counts, 0.99 if _quantile(counts, 0.5) > 1 else 0.9),
             most_pieces=_quantile(lengths[:, 0], 0.99),
             longest=longest,
             least_ratio=float(np.quantile(lengths[:, 1] / lengths[:, 0], 0.01)),
@@ -101,7 +102,7 @@ class LineStatistics(NamedTuple):
         return cls(*(min((value for value in values if value is not None), default=None) for values in sides))  # type: ignore[arg-type]
 
     def covers(self, count: int, pieces: int) -> bool:
-        """Return True for a line of so many sentences and pieces if 99% of the training lines do not have fewer."""
+        """Return True for a line of so many sentences and pieces if it is not longer than most training lines."""
         return count <= self.most_sentences and pieces <= (self.most_pieces or pieces)
 
 
@@ -117,7 +118,7 @@ def warn_of_other_lines(data: PreparedData) -> None:
         # By their definition one in a hundred is to be expected
         if beyond > max(_FEWEST, _UNUSUAL * data.size(split)):
             log.warning(
-                "%s of the %s lines of data.%s have more sentences or pieces than 99%% of the training lines (%d and "
+                "%s of the %s lines of data.%s have more sentences or pieces than most training lines (%d and "
                 "%d), and are translated as they are: seq2seq.score --sentences auto translates them in parts",
                 f"{beyond:,}",
                 f"{data.size(split):,}",

@@ -10,7 +10,7 @@ _SAID = {
     "beyond": (
         "has",
         "have",
-        "more sentences or pieces than 99% of the training lines (sentences=auto cuts such lines)",
+        "more sentences or pieces than most training lines (sentences=auto cuts such lines)",
     ),
     "long": ("is", "are", "longer than any training line"),
     "limit": ("has", "have", "a translation that the limit of its length ended (max_len_ratio, max_len_extra)"),

@@ -66,7 +66,7 @@ class LineCutter:
     Args:
         language: Code of the source's language.
         statistics: Of the training lines, which say what is cut by `auto`, and into how much.
-        mode: One of SENTENCES: `auto` cuts a line that has more sentences or pieces than 99% of the training lines,
+        mode: One of SENTENCES: `auto` cuts a line that has more sentences or pieces than most training lines,
             `split` after every sentence, `keep` none.
         max_len: Ids of the longest source, its tags and eos counted.
         note: Called for a line that is cut for its length, for one that is not translated as a whole, for one that
@@ -136,7 +136,7 @@ class LineCutter:
                 Note(
                     position,
                     "beyond",
-                    f"has {_amount(found, pieces)}; 99% of the training lines have no more than {self._most}",
+                    f"has {_amount(found, pieces)}; most training lines have no more than {self._most}",
                 )
             )
         if not wanted and not too_long:

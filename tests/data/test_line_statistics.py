@@ -8,15 +8,17 @@ from seq2seq.data.line_statistics import LineStatistics
 
 
 def test_statistics_are_those_of_the_lines() -> None:
-    """100 lines of one sentence and 3 of four, by hand: the last hundredth of 103 lines begins within the long ones."""
-    counts = [1] * 100 + [4] * 3
-    pieces = np.array([[6, 3]] * 100 + [[20, 3]] * 3)
-    found = LineStatistics.of_lines(counts, pieces, 77)
+    """By hand: of 200 lines of one sentence, 21 or 20 are long; then paragraphs, of which 3 or 2 are."""
+    many, few = ([1] * (200 - long) + [4] * long for long in (21, 20))
+    pieces = np.array([[6, 3]] * 197 + [[20, 3]] * 3)
+    found = LineStatistics.of_lines(many, pieces, 77)
     assert found == (1, 4, 20, 77, 3 / 20)
     assert found.covers(4, 20)
     assert not found.covers(5, 1)
     assert not found.covers(1, 21)
-    assert LineStatistics.of_lines([1] * 200 + [4], np.array([[6, 3]] * 200 + [[20, 3]]), None) == (1, 1, 6, None, 0.5)
+    assert LineStatistics.of_lines(few, np.array([[6, 3]] * 200), None) == (1, 1, 6, None, 0.5)
+    assert LineStatistics.of_lines([3] * 197 + [9] * 3, pieces, 77)[:2] == (3, 9)
+    assert LineStatistics.of_lines([3] * 198 + [9] * 2, pieces, 77)[:2] == (3, 3)
 
 
 def test_an_ensemble_has_seen_what_all_members_have() -> None:
