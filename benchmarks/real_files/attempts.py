@@ -70,7 +70,9 @@ def carry_out(attempt: Attempt, folder: Path) -> dict[str, object]:
     return {**row, "status": done.status, "seconds": round(done.wall, 2), "command": as_typed}
 
 
-_OF_THE_MODEL = re.compile(r" (a translation that the limit of its length ended|longer than any training line)")
+_OF_THE_MODEL = re.compile(
+    " (a translation that the limit of its length ended|a part that hardly any word|longer than any training line)"
+)
 
 
 def judge(attempt: Attempt, done: Done, work: Path) -> tuple[str, str]:
