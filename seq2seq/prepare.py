@@ -12,7 +12,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from seq2seq.config.chosen import chosen_settings
+from seq2seq.config.chosen import chosen_settings, typed_settings
 from seq2seq.config.compose import plain_settings
 from seq2seq.config.explain import exit_interrupted, refuse, run_program, wants_traceback
 from seq2seq.config.mixer import packages_of
@@ -20,6 +20,7 @@ from seq2seq.config.sections import read_sections
 from seq2seq.data.corpus import validate_section
 from seq2seq.files import require_creatable
 from seq2seq.resources import conf_dir
+from seq2seq.training.plan import require_effect_of_tokenizer
 
 if TYPE_CHECKING:
     from seq2seq.data.preparation import PreparedData
@@ -34,8 +35,9 @@ def main(config: DictConfig) -> None:
     A wrong setting is one line on stderr and exit status 2.
     """
     try:
-        chosen = chosen_settings(HydraConfig.get().overrides.task) if config.init_from else None
-        prepare(plain_settings(config), chosen=chosen)
+        words = HydraConfig.get().overrides.task
+        chosen = chosen_settings(words) if config.init_from else None
+        prepare(plain_settings(config), chosen=chosen, typed=typed_settings(words))
     except ValueError as error:
         if wants_traceback():
             raise
@@ -44,11 +46,12 @@ def main(config: DictConfig) -> None:
         exit_interrupted("prepare", "; what was finished stays")
 
 
-def prepare(config: dict[str, Any], *, chosen: Collection[str] | None = None) -> None:
+def prepare(config: dict[str, Any], *, chosen: Collection[str] | None = None, typed: Collection[str] = ()) -> None:
     """Build tokenizer and cache as training with `config` would, and log their folders and sizes.
 
     Args:
         chosen: Keys that the user chose, where `config` starts from a checkpoint; None: all are.
+        typed: Keys of settings that the user typed one by one, each of which must have an effect.
 
     Raises:
         ValueError: A setting is wrong, or the corpus cannot be read.
@@ -57,6 +60,7 @@ def prepare(config: dict[str, Any], *, chosen: Collection[str] | None = None) ->
     if not (cache := Path(read_sections(config).run.cache)).is_dir():
         require_creatable(cache, "cache")
     if not config["init_from"]:
+        require_effect_of_tokenizer(read_sections(config).tokenizer, typed)
         validate_section(config["data"], cache_dir=cache)
     # Not at the top of the file: these import torch
     from seq2seq.data.plan import DataPlan

@@ -162,7 +162,7 @@ def _require_effect(sections: Sections, typed: Collection[str], *, alone: bool) 
     for each in (sections.data, sections.optim, sections.search, sections.trainer):
         require_used(each, typed)
     _require_effect_of_data(sections.data, typed)
-    _require_effect_of_tokenizer(sections.tokenizer, typed)
+    require_effect_of_tokenizer(sections.tokenizer, typed)
     optim, trainer = sections.optim, sections.trainer
     if "optim.peak_lr" in typed and optim.lr != optim.peak_lr:
         raise ValueError(
@@ -213,7 +213,7 @@ def _require_effect_of_mixers(mixer: Mapping[str, Any], typed: Collection[str]) 
                 )
 
 
-def _require_effect_of_tokenizer(settings: TokenizerSettings, typed: Collection[str]) -> None:
+def require_effect_of_tokenizer(settings: TokenizerSettings, typed: Collection[str]) -> None:
     """Check that no setting of a tokenizer's training stands beside existing models, unless it is what they are.
 
     Raises:

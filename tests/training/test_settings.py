@@ -18,6 +18,7 @@ from seq2seq.config.durations import seconds
 from seq2seq.config.sections import read_sections
 from seq2seq.config.settings import read_section, require_used
 from seq2seq.config.trainer import DEFAULT_EPOCHS, TrainerSettings, bounded
+from seq2seq.prepare import prepare
 from seq2seq.resources import conf_dir
 from seq2seq.training.hardware import resolve_accelerator, resolve_precision
 from seq2seq.training.plan import make_plan
@@ -294,6 +295,9 @@ def test_a_ready_tokenizer_takes_no_settings_of_another(tmp_path):
     def check(*words: str) -> None:
         make_plan(resolved_settings(words), mixer="x", typed=typed_settings(words))
 
+    words = (*one, "data.vocab_size=4000", f"cache={tmp_path / 'cache'}")
+    with pytest.raises(ValueError, match=r"m\.model has 300 pieces"):
+        prepare(resolved_settings(words), typed=typed_settings(words))
     for words in (
         (*one, "data.vocab_size=300"),
         (*one, "tokenizer.sampling_alpha=0.1", "tokenizer.joint=true", "tokenizer.type=unigram"),
