@@ -53,7 +53,7 @@ def checked(blocks: Iterable[Pairs], sides: Sequence[str], *, unit: str, trainin
 def lone_returns(lines: Sequence[str], where: str, *, first: int = 1) -> str:
     """Describe lines that hold carriage returns, where so many do that these may end lines; "" without them."""
     found = [number for number, line in enumerate(lines, first) if "\r" in line]
-    if not found or len(found) < 0.1 * len(lines):
+    if len(found) <= 0.5 * len(lines):
         return ""
     return (
         f"{where} {found[0]:,} holds carriage returns, as {len(found):,} of {len(lines):,} do; lines end at \\n: if "

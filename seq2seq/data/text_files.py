@@ -35,14 +35,14 @@ _OTHERS = {
     "a parquet file": rb"PAR1",
     "a picture": rb"\x89PNG|\xff\xd8\xff|GIF8",
 }
-_CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+_CONTROLS = re.compile(rb"[\x00-\x1f]")
 # Beginnings of test sets and talks in markup.
 _MARKUP = re.compile(
-    rb"<!--|<(\?xml|!doctype|srcset|refset|tstset|mteval|xliff|tmx|dataset|doc|seg|"
+    rb"<!--|<(\?xml|!doctype|html|srcset|refset|tstset|mteval|xliff|tmx|dataset|doc|seg|"
     rb"url|keywords|speaker|talkid|title|description|reviewer|translator)\b",
     re.IGNORECASE,
 )
-_MARKUP_SUFFIXES = (".sgm", ".sgml", ".xml", ".xlf", ".xliff")
+_MARKUP_SUFFIXES = (".sgm", ".sgml", ".xml", ".xlf", ".xliff", ".html", ".htm")
 _SET = re.compile(r"<(?:srcset|refset|tstset)\b", re.IGNORECASE)
 _SEGMENT = re.compile(r"<seg(?:\s[^>]*?)?(?:/>|>(.*?)</seg\s*>)", re.IGNORECASE | re.DOTALL)
 # Lines of IWSLT's training text that are not part of a talk, whole elements of which a file has several kinds.
@@ -148,10 +148,13 @@ def open_text(place: str | Path | Stream) -> io.BufferedReader:
 
 def _is_wide(head: bytes) -> bool:
     """Return True for UTF-16 or UTF-32, where every second byte names a script by a small number, 0 for Latin text."""
-    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and 0 in head:
+    # Spaces and line ends have one
+    if 0 not in head:
+        return False
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return True
     small = [len(_CONTROLS.findall(head[start::2])) / max(1, len(head) // 2) for start in (0, 1)]
-    return len(head) >= 16 and (head.count(0) > 0.4 * len(head) or (max(small) > 0.8 and min(small) < 0.2))
+    return len(head) >= 16 and (head.count(0) > 0.4 * len(head) or (max(small) > 0.8 and min(small) < 0.5))
 
 
 def is_markup(path: str | Path) -> bool:

@@ -172,6 +172,21 @@ def test_text_that_begins_with_the_tag_of_a_talk_is_text(tmp_path, text):
     assert list(read_lines(tmp_path / "x.de")) == text.splitlines()
 
 
+@pytest.mark.parametrize("text", ["en\thi\nA dog\tएक कुत्ता\n", "Ein Hund\n", "собака и кошка\n", "كلب وقطة\n"])
+@pytest.mark.parametrize("code", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-16"])
+def test_wide_characters_are_known_without_a_mark(tmp_path, text, code):
+    (tmp_path / "x").write_bytes((text * 20).encode(code))
+    with pytest.raises(ValueError, match="UTF-16"):
+        list(read_lines(tmp_path / "x"))
+
+
+def test_bytes_that_are_a_mark_of_utf_16_alone_are_a_line(tmp_path):
+    (tmp_path / "x").write_bytes(b"\xff\xfe\nEin Hund\n")
+    assert len(list(read_lines(tmp_path / "x"))) == 2
+    (tmp_path / "y").write_bytes(b"1\t2\t" * 50 + b"\n")
+    assert len(list(read_lines(tmp_path / "y"))) == 1
+
+
 def test_what_is_compressed_twice_is_refused(tmp_path):
     (tmp_path / "x.gz").write_bytes(gzip.compress(gzip.compress(b"Ein Hund\n")))
     with pytest.raises(ValueError, match="compressed twice"):
