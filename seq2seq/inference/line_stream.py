@@ -166,11 +166,18 @@ class LineStream:
                 if stream.readline():
                     more = f"has more than {self.lines:,} lines, and the input has {self.lines:,}"
                     raise ValueError(f"{_name(stream)} {more}; it needs one for each")
+            self._report(skip)
+        except KeyboardInterrupt:
+            # What is resumed later is not reported again
+            self._report(skip)
+            raise
         finally:
             if self.progress:
                 self.progress.clear()
-            # Of an interrupted run, too; what an earlier one has translated it has reported
-            self._notes.report(self.lines - skip, "; --format json has it line by line")
+
+    def _report(self, skip: int) -> None:
+        """Report the notes that are counted, of the lines after the first `skip`."""
+        self._notes.report(self.lines - skip, "; --format json has it line by line")
 
     def warn(self, message: str) -> None:
         """Print a warning, on a line of its own."""
