@@ -102,7 +102,10 @@ def make_parts(
         begin = begins[number] if begins is not None else []
         wanted = [row for row in without_end(tokenizer, phrases[number]) if row] if phrases is not None else []
         if number in whole and len(sources) > 1:
-            reason = "it is translated in parts, among which its prefix or phrases cannot be placed: split it by hand"
+            reason = (
+                "it is translated in parts, among which its prefix or phrases cannot be placed: leave out "
+                "sentences=split, or split it by hand"
+            )
         elif any(tokenizer.unk_id in row for row in (begin, *wanted)):
             reason = "its beginning or a phrase has a character that the vocabulary lacks: leave it out"
         else:
@@ -134,7 +137,9 @@ def unplaceable(
         # A phrase of spaces asks for nothing
         found |= {i for i in range(lines) if any(without_end(tokenizer, phrases[i]))}
     if prefixes is not None:
-        found |= {i for i in range(lines) if "\n" in prefixes[i] or len(sentences(prefixes[i], lang)) > 1}
+        # As if the last word went on: a letter alone may be the beginning of one
+        begun = [f"{prefix.rstrip(' ')}xx" for prefix in prefixes]
+        found |= {i for i in range(lines) if "\n" in begun[i] or len(sentences(begun[i], lang)) > 1}
     return found
 
 

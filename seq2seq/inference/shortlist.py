@@ -15,6 +15,7 @@ from torch import Tensor
 
 from seq2seq.data.lexical_table import Block, lexical_table
 from seq2seq.data.readers import text_pairs
+from seq2seq.data.text_checks import checked
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.files import atomic_file
 
@@ -159,7 +160,7 @@ def make_shortlist(
 
 def _encoded(tokenizer: Tokenizer, src: Path, tgt: Path) -> Iterator[Block]:
     """Read the corpus as ids without ends; of pairs that are too long none are left."""
-    for sources, targets in text_pairs(src, tgt):
+    for sources, targets in checked(text_pairs(src, tgt), [str(src), str(tgt)], unit="line", training=True):
         rows = zip(tokenizer.encode_src(sources), tokenizer.encode_tgt(targets), strict=True)
         pairs = [(one[:-1], other[:-1]) for one, other in rows if max(len(one), len(other)) <= LONGEST + 1]
         yield [one for one, _ in pairs], [other for _, other in pairs]

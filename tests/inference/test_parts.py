@@ -150,7 +150,8 @@ def test_prefixes_and_phrases_are_placed_or_refused(translator):
 
     begun = translate(prefixes=["the cat"])
     assert (len(begun.parts), begun.text[:7]) == (3, "the cat")
-    for asked in ({"prefixes": ["the cat. The dog"]}, {"phrases": [["cat"]]}, {"prefixes": ["the cat\nA"]}):
+    unplaced = [{"prefixes": [prefix]} for prefix in ("the cat. The dog", "the cat. A", "the cat\nA")]
+    for asked in (*unplaced, {"phrases": [["cat"]]}):
         whole = translate(**asked)
         assert (whole.parts, "cat" in whole.text) == ((), True)
         assert "whole" in [note.kind for note in notes]
