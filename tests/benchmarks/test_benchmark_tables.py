@@ -15,6 +15,7 @@ from seq2seq.experiments import estimates
 from seq2seq.training.flops import training_flops
 
 
+@pytest.mark.slow
 def test_the_pages_are_what_the_command_writes(capsys):
     assert tables.main(["--check"]) == 0, f"run: python -m benchmarks.tables ({capsys.readouterr().out})"
 

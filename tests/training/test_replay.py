@@ -99,7 +99,7 @@ class Spoil(L.Callback):
             "model.weight_dropout=0",
         ),
         # In bf16 torch's GRU takes other products on a CPU while operations are recorded
-        ("mixer=bahdanau", "trainer.accumulate=2"),
+        pytest.param(("mixer=bahdanau", "trainer.accumulate=2"), id="bahdanau", marks=pytest.mark.slow),
         ("mixer=transformer", "data.batch_tokens=600", "data.max_tokens=96", "trainer.precision=bf16"),
     ],
     ids=lambda given: given[0].partition("=")[2],
