@@ -77,7 +77,7 @@ def test_every_preset_has_a_card_with_its_checks():
     assert page.count("- **Checked by**: `tests/mixers/test_") == len(presets())
 
 
-@pytest.mark.parametrize("name", ["transformer", "lightconv"])
+@pytest.mark.parametrize("name", ["transformer", pytest.param("lightconv", marks=pytest.mark.exhaustive)])
 def test_flops_of_a_card_are_those_of_training(name):
     count = training_flops({**cards._composed()[name], **cards.VOCABULARY})
     assert count

@@ -136,7 +136,11 @@ SHAPES = [
 # aot_eager traces gradients, too: their guards count, and so do layers that are traced twice
 @pytest.mark.parametrize(
     ("counter", "mixer", "most"),
-    [("aot_eager", "transformer", 2), ("eager", "lightconv", 4), ("eager", "dynamicconv", 4)],
+    [
+        ("aot_eager", "transformer", 2),
+        ("eager", "lightconv", 4),
+        pytest.param("eager", "dynamicconv", 4, marks=pytest.mark.exhaustive),
+    ],
     indirect=["counter"],
 )
 def test_equal_widths_in_the_first_batch_cost_no_further_graph(counter, mixer, most):

@@ -87,7 +87,7 @@ print(json.dumps(constants))
 
 
 @needs_triton
-@pytest.mark.parametrize("mixer", ["dynamicconv", "lightconv"])
+@pytest.mark.parametrize("mixer", [pytest.param("dynamicconv", marks=pytest.mark.exhaustive), "lightconv"])
 def test_what_training_steps_launch_is_listed_and_compiled(tmp_path, mixer):
     """By the constants that kernels are compiled for, in the types of autocast; weights have no gradient after it."""
     env = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
