@@ -54,7 +54,7 @@ def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested settings with those of `second` in place of the first ones."""
+    """Merge nested settings; those of `second` win."""
     result = dict(first)
     for key, value in second.items():
         both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)

@@ -54,9 +54,10 @@ class LineStatistics(NamedTuple):
             longest: Pieces of the longest source line, where that is known.
         """
         lengths = np.maximum(1, pieces)
+        median = _quantile(counts, 0.5)
         return cls(
-            sentences=_quantile(counts, 0.5),
-            most_sentences=_quantile(counts, 0.99 if _quantile(counts, 0.5) > 1 else 0.9),
+            sentences=median,
+            most_sentences=_quantile(counts, 0.99 if median > 1 else 0.9),
             most_pieces=_quantile(lengths[:, 0], 0.99),
             longest=longest,
             least_ratio=float(np.quantile(lengths[:, 1] / lengths[:, 0], 0.01)),
@@ -87,7 +88,7 @@ class LineStatistics(NamedTuple):
 
     @classmethod
     def of_checkpoint(cls, meta: Mapping[str, Any]) -> LineStatistics:
-        """Read the statistics of a `seq2seq` entry, which anybody may have written; the defaults where it has none."""
+        """Read the statistics of an untrusted `seq2seq` entry; missing or invalid ones get the defaults."""
         entry = meta.get("lines")
         known = entry if isinstance(entry, dict) else {}
         # A number above 0 is needed, as every count and the ratio is

@@ -56,7 +56,7 @@ def with_normalizer_name(model: bytes, name: str) -> bytes:
 
 
 def _only(message: bytes, number: int) -> bytes:
-    """Return the value of a field of bytes; empty if there is none."""
+    """Return the value of a bytes field, empty if the field is missing."""
     return next((value for found, value, _ in _fields(message) if found == number and isinstance(value, bytes)), b"")
 
 

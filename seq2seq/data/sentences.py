@@ -6,6 +6,8 @@ import functools
 import re
 from collections.abc import Callable, Sequence
 
+from seq2seq.data.languages import primary_subtag
+
 # White space, and characters without width that stand for it.
 _SPACE = r"[\s\u200b\u2060\ufeff]"
 _MARKS = ".!?…‼⁇⁈⁉؟۔।॥։።။។"
@@ -51,7 +53,7 @@ def sentences(text: str, language: str) -> list[str]:
     # Most lines are one sentence: without an end inside there is nothing to cut
     if not _END.search(text.rstrip()):
         return [text] if text else []
-    return _cutter()(language.lower().replace("_", "-").split("-")[0], text)
+    return _cutter()(primary_subtag(language), text)
 
 
 @functools.cache
@@ -97,7 +99,7 @@ def cut_by_marks(language: str, text: str) -> list[str]:
 
 
 def _join(parts: Sequence[str], goes_on: Callable[[str, str], bool]) -> list[str]:
-    """Join a part with the next where a sentence goes on, or where one of both says nothing by itself."""
+    """Join two parts where a sentence continues across them, or where either has no text of its own."""
     groups: list[list[str]] = []
     says = False  # the last group says something
     for part in filter(None, parts):

@@ -157,7 +157,7 @@ def _by_language(prefix: Path, language: str, name: str, *, named: Path) -> str:
     found = [path for path in sorted(prefix.parent.glob(f"{glob.escape(stem)}*")) if path.is_file()]
     found = [path for path in found if path.name == stem or (compression(path) and path.stem == stem)]
     if found:
-        # Plain, then compressed; beside a compressed file that is named, first as that one is
+        # Plain first, then compressed; where a compressed file was named, its compression first
         order = [compression(named)] * (named != prefix) + ["", *COMPRESSIONS]
         return str(min(found, key=lambda path: order.index(compression(path))))
     # What is there helps with a mistyped language more than what is not

@@ -45,7 +45,7 @@ _MARKUP = re.compile(
 _MARKUP_SUFFIXES = (".sgm", ".sgml", ".xml", ".xlf", ".xliff", ".html", ".htm")
 _SET = re.compile(r"<(?:srcset|refset|tstset)\b", re.IGNORECASE)
 _SEGMENT = re.compile(r"<seg(?:\s[^>]*?)?(?:/>|>(.*?)</seg\s*>)", re.IGNORECASE | re.DOTALL)
-# Lines of IWSLT's training text that are not part of a talk, whole elements of which a file has several kinds.
+# Metadata lines of IWSLT's training text: each is a whole element, and a file has several kinds of them.
 _TALK = re.compile(
     r"</?doc\b[^>]*>|<(url|keywords|speaker|talkid|title|description|reviewer|translator)\b[^>]*>.*</\1>",
     re.IGNORECASE,
@@ -61,7 +61,7 @@ class RawLine(NamedTuple):
 
 
 class _Decompressed(io.RawIOBase):
-    """What a compressed stream holds; its damage is an error that names it."""
+    """Decompressed view of a stream; errors of damaged data name the stream."""
 
     def __init__(self, stream: Any, packed: Stream, name: str) -> None:
         self.stream = stream
@@ -105,7 +105,7 @@ def name_of(place: str | Path | Stream) -> str:
 
 
 def open_bytes(place: str | Path | Stream) -> io.BufferedReader:
-    """Open a file, or a stream of which nothing has been read, and decompress it by the bytes that it begins with.
+    """Open a file or an unread stream; its first bytes tell how to decompress it.
 
     Raises:
         ValueError: It is compressed or packed in another way than COMPRESSIONS, or not as its suffix says.

@@ -23,7 +23,7 @@ _LONGEST_WORD = 12
 
 
 class Fit(NamedTuple):
-    """Counts of a text: its pieces, those of them that stand for bytes or nothing, its words and its characters."""
+    """Counts for a text: pieces, pieces that are bytes or unknown, words, and characters."""
 
     pieces: int
     strange: int

@@ -72,7 +72,7 @@ def score_checkpoint(
         "lines": len(sources),
         "failed": len(notes.failed),
         "sentences": translator.sentences,
-        "warnings": {kind: len(set(numbers)) for kind, numbers in notes.counted.items()},
+        "warnings": {kind: len(numbers) for kind, numbers in notes.counted.items()},
         "seconds": round(seconds, 2),
         **{name: getattr(translator.settings, name) for name in ("beam_size", "length_penalty")},
         "scores": resolved.scores(hypotheses, [references]),

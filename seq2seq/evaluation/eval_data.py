@@ -57,7 +57,7 @@ def data_settings(
     # Changes last: one that contradicts the translation is refused below
     data = merged(data, changes)
     for key, value in leaves(data):
-        # Anybody may have written the file: it reads no environment, of which an address could tell
+        # The file is untrusted: an environment variable in an address would leak to its host
         if "${" in str(value):
             raise ValueError(
                 f"the settings that were read have data.{key}={shown(value)}, and none is resolved in a file: give it "

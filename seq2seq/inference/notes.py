@@ -5,22 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-# Kinds of notes that are reported once, with the number of lines: what is said of one of them, and of several.
+# Kinds of notes that are reported once, with the number of lines, and what is said of such a line.
 _SAID = {
-    "beyond": (
-        "has",
-        "have",
-        "more sentences or pieces than most training lines (sentences=auto cuts such lines)",
-    ),
-    "long": ("is", "are", "longer than any training line"),
-    "limit": ("has", "have", "a translation that the limit of its length ended (max_len_ratio, max_len_extra)"),
-    "unread": ("has", "have", "a part that hardly any word of the translation reads"),
-    "whole": (
-        "has",
-        "have",
-        "several sentences translated as one, since a prefix or phrases cannot be placed among them",
-    ),
+    "beyond": "has more sentences or pieces than most training lines (sentences=auto cuts such lines)",
+    "long": "is longer than any training line",
+    "limit": "has a translation that the limit of its length ended (max_len_ratio, max_len_extra)",
+    "unread": "has a part that hardly any word of the translation reads",
+    "whole": "has several sentences translated as one, since a prefix or phrases cannot be placed among them",
 }
+_PLURAL = {"has": "have", "is": "are"}
 
 
 class Note(NamedTuple):
@@ -70,7 +63,7 @@ class Notes:
         self.warn = warn
         self.what = what
         self.failed = set(failed)
-        self.counted: dict[str, list[int]] = {}
+        self.counted: dict[str, set[int]] = {}
         self.texts: dict[int, list[str]] = {}
 
     def add(self, note: Note) -> None:
@@ -84,16 +77,16 @@ class Notes:
         else:
             self.texts.setdefault(number, []).append(str(note))
         if note.kind in _SAID:
-            self.counted.setdefault(note.kind, []).append(number)
+            self.counted.setdefault(note.kind, set()).add(number)
         else:
             self.warn(f"{self.what} {number} {note}")
 
     def report(self, total: int, more: str = "") -> None:
         """Report the notes that are counted, of so many lines."""
         for kind, numbers in self.counted.items():
-            different = sorted(set(numbers))
-            listed = ", ".join(map(str, different[:8])) + (", ..." if len(different) > 8 else "")
-            one, several, said = _SAID[kind]
-            verb, plural = (one, "") if len(different) == 1 else (several, "s")
-            shown = f"{self.what}{plural} {listed}"
-            self.warn(f"{len(different):,} of {total:,} {self.what}s {verb} {said}: {shown}{more}")
+            listed = ", ".join(map(str, sorted(numbers)[:8])) + (", ..." if len(numbers) > 8 else "")
+            verb, said = _SAID[kind].split(" ", 1)
+            shown = f"{self.what} {listed}"
+            if len(numbers) > 1:
+                verb, shown = _PLURAL[verb], f"{self.what}s {listed}"
+            self.warn(f"{len(numbers):,} of {total:,} {self.what}s {verb} {said}: {shown}{more}")
