@@ -154,7 +154,7 @@ def jobs(archs: Sequence[int], *, quick: bool = False, gate: bool = False) -> li
     for arch in archs:
         listed.append(Job(arch, "dropconnect", "keep_words_kernel", "keep_words", "i32", 1, (1, 64), "", "", "", ()))
         listed += _losses(arch)
-        listed += _norms(arch)
+        listed += [job for job in _norms(arch) if not gate or arch == 90 or job.group.startswith("post, D 512")]
     return sorted(listed, key=_cost, reverse=True)
 
 
@@ -221,7 +221,9 @@ def _norms(arch: int) -> Iterator[Job]:
     }
     types = (("bf16", "bf16"), ("fp32", "bf16"), ("fp32", "fp32"))
     for direction, way, (stream, y) in itertools.product(("forward", "backward"), absent, types):
-        kernel, op = f"{direction}_kernel", f"residual_norm{'_backward' * (direction == 'backward')}"
+        if way == "pre" and stream != y:
+            continue
+        kernel, op = f"residual_norm_{direction}", f"residual_norm{'_backward' * (direction == 'backward')}"
         names = getattr(module, kernel).arg_names
         for width in (512, 1024, MAX_WIDTH):
             values = {name: None for name in absent[way] if name in names} | module.constants(direction, width)

@@ -80,10 +80,10 @@ def test_post_norm_and_its_gradients(width, stream, other, drop):
     torch.manual_seed(1)
     out = residual_norm(x, y, dropout=Dropout(drop), norm=norm)
     assert out.dtype == stream
-    (_, expected), slopes = by_definition(inputs, [None, grad], norm.eps, drop)
+    (_, expected), gradients = by_definition(inputs, [None, grad], norm.eps, drop)
     found = torch.autograd.grad(out, inputs, grad)
     assert [part.dtype for part in found] == [stream, other, FLOAT, FLOAT]
-    check([out, *found], [expected, *slopes], HALF if HALF in (stream, other) else FLOAT)
+    check([out, *found], [expected, *gradients], HALF if HALF in (stream, other) else FLOAT)
 
 
 @pytest.mark.parametrize(("stream", "other"), TYPES, ids=str)
@@ -100,10 +100,10 @@ def test_pre_norm_and_its_gradients(width, stream, other):
     check([normed, *found], [expected, dx, dw, db], stream)
     torch.manual_seed(1)
     total = residual_norm(x, y, dropout=Dropout(0.3), norm=None)
-    (expected, _), slopes = by_definition([x, y, norm.weight, norm.bias], [grad, None], norm.eps, 0.3)
+    (expected, _), gradients = by_definition([x, y, norm.weight, norm.bias], [grad, None], norm.eps, 0.3)
     check(
         [total, *torch.autograd.grad(total, [x, y], grad)],
-        [expected, *slopes],
+        [expected, *gradients],
         HALF if HALF in (stream, other) else FLOAT,
     )
 

@@ -111,5 +111,5 @@ class _ResidualNorm(torch.autograd.Function):
             dout = torch.zeros_like(s)
         ds, dout = (None if grad is None else grad.contiguous() for grad in (ds, dout))
         dx, dy, sums = triton.backward(ds, dout, s, stats, weight, seed, **ctx.how)
-        dweight, dbias = (None, None) if sums is None else sums.to(weight.dtype)
+        dweight, dbias = (None, None) if weight is None or sums is None else sums.to(weight.dtype)
         return dx, dy, None, dweight, dbias, None, None

@@ -40,7 +40,7 @@ def kept(seed, row, column, threshold, WIDTH: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=("rows",))
-def forward_kernel(
+def residual_norm_forward(
     x, y, seed, weight, bias, s, out, stats, rows, eps, threshold, scale,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -72,7 +72,7 @@ def forward_kernel(
 
 
 @triton.jit(do_not_specialize=("rows",))
-def backward_kernel(
+def residual_norm_backward(
     ds, dout, s, stats, weight, seed, dx, dy, partial, rows, threshold, scale,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -137,7 +137,7 @@ def forward(
         out, stats = torch.empty_like(x), torch.empty(2, rows, dtype=torch.float32, device=x.device)
     values = constants("forward", width)
     with torch.cuda.device_of(x):
-        forward_kernel[(triton.cdiv(rows, values["ROWS"]),)](
+        residual_norm_forward[(triton.cdiv(rows, values["ROWS"]),)](
             x, y, seed, weight, bias, s, out, stats, rows, eps, keep * 256, 256 / keep, **values
         )
     return s, out, stats
@@ -169,7 +169,7 @@ def backward(
     same = dtype == like.dtype and seed is None
     dy = None if same or dtype is None else torch.empty_like(like, dtype=dtype)
     with torch.cuda.device_of(like):
-        backward_kernel[(programs,)](
+        residual_norm_backward[(programs,)](
             ds, dout, s, stats, weight, seed, dx, dy, partial, rows, keep * 256, 256 / keep, **values
         )
     return dx, dx if same else dy, None if partial is None else partial.sum(0)
