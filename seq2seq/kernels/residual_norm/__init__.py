@@ -19,7 +19,7 @@ from seq2seq.kernels.dropconnect import keep_probability
 from seq2seq.kernels.dropout import Dropout
 from seq2seq.kernels.layer_norm import LayerNorm
 
-# "auto" takes the kernels on a GPU. Not before they have been tested and timed on one.
+# "auto" takes the kernels on a GPU: not before they have been tested and timed on one
 BACKEND = "torch"
 # A program takes whole rows
 MAX_WIDTH = 4096
@@ -37,7 +37,7 @@ def switched(backend: str) -> Iterator[None]:
 
 
 def residual_norm(x: Tensor | None, y: Tensor, *, dropout: Dropout, norm: LayerNorm | None) -> Tensor:
-    """Compute norm(x + dropout(y)) of (..., D) in x's type; None leaves out x, in favor of y's type, or the norm."""
+    """Compute norm(x + dropout(y)) of (..., D), in the type of x; x and norm may be None, and are then left out."""
     if x is not None and dropout.training and _takes_triton(x, y):
         keep = int(keep_probability(dropout.drop) * 256)  # of 256
         if norm is not None or keep < 256:
