@@ -16,6 +16,7 @@ Covered, for each architecture:
 - bfloat16 and float32 with heads of 16, 32, 64, 80, 128 and 256 channels, and float16, which differs from bfloat16 by
   a few instructions, with 64: K = 3, 31 and 64 with everything switched on.
 - The loss, for rows of 16, 64 and 128 KB of logits.
+- Sublayers' norms of 512 and 1,024 channels, and of the most channels: post-norm with dropout, and the two of pre-norm.
 - The kernels for sentences of one tile (dynamicconv_tile_32 and the like) likewise.
 - Pointers and strides of x and dy are multiples of 16, as in a model whose width is one. Where they are not
   ("unaligned"), and for one head or a beam of 1 ("ones"), Triton compiles anew: likewise, for the first item alone.
@@ -66,7 +67,7 @@ REGISTERS = 65536  # of a multiprocessor, in four equal parts
 # instructions that may read or write local memory; unaligned input is rare and may be slow.
 FEWEST_WARPS = {
     "unaligned": 8,
-    "conv_step|keep_words|cross_entropy": 16,
+    "conv_step|keep_words|cross_entropy|residual_norm": 16,
     r"dynamicconv .* K 33-64 head": 8,  # of a tile of 64: as fast by estimate as 12 of a tile of 32
     r"conv (bf16|fp16) .* head (16|32|64)\b": 12,  # forward
     "": 8,
@@ -100,7 +101,7 @@ class Job(NamedTuple):
     group: str
     bounds: str
     form: str
-    constants: tuple[tuple[str, int | bool], ...]
+    constants: tuple[tuple[str, Any], ...]
 
     @property
     def name(self) -> str:
@@ -153,6 +154,7 @@ def jobs(archs: Sequence[int], *, quick: bool = False, gate: bool = False) -> li
     for arch in archs:
         listed.append(Job(arch, "dropconnect", "keep_words_kernel", "keep_words", "i32", 1, (1, 64), "", "", "", ()))
         listed += _losses(arch)
+        listed += [job for job in _norms(arch) if not gate or arch == 90 or job.group.startswith("post, D 512")]
     return sorted(listed, key=_cost, reverse=True)
 
 
@@ -205,6 +207,28 @@ def _losses(arch: int) -> Iterator[Job]:
             group = f"rows of {row} KB{', gradient' * gradient}"
             given = ("cross_entropy", "cross_entropy_kernel", "cross_entropy", dtype, 1, (1, 64), group, "", form)
             yield Job(arch, *given, tuple(values.items()))
+
+
+def _norms(arch: int) -> Iterator[Job]:
+    """Yield the launches around sublayers, with dropout; a stream in float32 is added to bf16, too."""
+    from seq2seq.kernels.residual_norm import MAX_WIDTH
+
+    module = kernel_module("residual_norm")
+    absent = {
+        "post": ("ds",),
+        "pre": ("y", "dy", "seed"),
+        "sum": ("weight", "bias", "out", "stats", "dout", "partial"),
+    }
+    types = (("bf16", "bf16"), ("fp32", "bf16"), ("fp32", "fp32"))
+    for direction, way, (stream, y) in itertools.product(("forward", "backward"), absent, types):
+        if way == "pre" and stream != y:
+            continue
+        kernel, op = f"residual_norm_{direction}", f"residual_norm{'_backward' * (direction == 'backward')}"
+        names = getattr(module, kernel).arg_names
+        for width in (512, 1024, MAX_WIDTH):
+            values = {name: None for name in absent[way] if name in names} | module.constants(direction, width)
+            about = f"{way}, D {width}, y {y}"
+            yield Job(arch, "residual_norm", kernel, op, stream, 1, (1, 64), about, "", "", tuple(values.items()))
 
 
 def _is_wanted(job: Job, quick: bool) -> bool:
@@ -289,6 +313,12 @@ def _types(job: Job) -> dict[str, str]:
     """Return the types of a kernel's arguments that are not int32; an absent tensor is passed as a float32 one."""
     if job.op == "keep_words":
         return {"seed": "*i64", "words": "*i32"}
+    if job.module == "residual_norm":
+        names = getattr(kernel_module(job.module), job.kernel).arg_names
+        types = dict.fromkeys(("x", "s", "out", "ds", "dout", "dx"), f"*{job.dtype}")
+        types |= dict.fromkeys(("y", "dy"), f"*{job.group.split()[-1]}") | {"seed": "*i64"}
+        types |= dict.fromkeys(("eps", "scale"), "fp32") | dict.fromkeys(("rows", "threshold"), "i32")
+        return dict.fromkeys(names, "*fp32") | types
     values = dict(job.constants)
     types = dict.fromkeys(("x", "y", "dy", "dx", "logits", "dlogits", "values"), f"*{job.dtype}")
     types |= {"lse": "*fp32", "partial": "*fp32", "scale": "fp32", "owner": "*i64", "position": "*i64"}

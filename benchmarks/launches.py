@@ -2,12 +2,13 @@
 
     python -m benchmarks.launches
     python -m benchmarks.launches --only transformer --rows 8 --out benchmarks/results/launches
+    python -m benchmarks.launches --residual-norm auto      # with the kernels that are off by default
 
 The code runs on a CPU with tensors that claim to be on a GPU, so that it takes a GPU's branches. A launch is an
-operation that computes, copies or fills (views and allocations are none, an operator of ours is one); a wait is what
-makes the host wait for a GPU, or copies from the host without pinned memory: reading a number, an index that is a list
-or a mask, a tensor made of numbers. The optimizer's fused update is one launch here and a few on a GPU. Models have
-the depth and heads of model=base, float32, and are narrow, since widths change no count.
+operation that computes, copies or fills (views and allocations are none, an operator of ours is one), or a kernel of
+Triton's; a wait is what makes the host wait for a GPU, or copies from the host without pinned memory: reading a number,
+an index that is a list or a mask, a tensor made of numbers. The optimizer's fused update is one launch here and a few
+on a GPU. Models have the depth and heads of model=base, float32, and are narrow, since widths change no count.
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ if __name__ == "__main__":
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode,
+)
+from triton.runtime.interpreter import GridExecutor
 
 from benchmarks import harness
 from seq2seq.build import build_model
@@ -35,6 +41,7 @@ from seq2seq.config.compose import resolved_settings
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.search import SearchSettings
 from seq2seq.data.batching import Batch
+from seq2seq.kernels import residual_norm
 from seq2seq.search import Specials, sample, search
 from seq2seq.training.task import TranslationTask
 
@@ -47,6 +54,7 @@ CASES = {
     "dynamicconv": ("mixer=dynamicconv",),
     "bahdanau": ("mixer=bahdanau",),
 }
+_INTERPRET = GridExecutor.__call__
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
 
 # By the name of a function of torch: what reads a tensor on the host.
@@ -153,6 +161,15 @@ def _place(name: str) -> str:
     return f"elsewhere {name}"
 
 
+def _interpret(kernel: Any, *given: Any, **constants: Any) -> None:
+    """Count a launch of Triton's, unless it is within an operator that counts; the interpreter's own work is none."""
+    mode = _get_current_dispatch_mode()
+    if isinstance(mode, _Operations):
+        mode.trace.launches[kernel.fn.__name__] += 1
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        _INTERPRET(kernel, *given, **constants)
+
+
 @contextmanager
 def pretended_gpu() -> Iterator[None]:
     """Let the choices that ask the driver answer as for a GPU that Triton serves."""
@@ -160,6 +177,7 @@ def pretended_gpu() -> Iterator[None]:
         for target, value in (
             ("seq2seq.kernels.dispatch.gpu_obstacle", lambda device: None),
             ("seq2seq.training.task.seed_generator", lambda seed, device: None),
+            ("triton.runtime.interpreter.GridExecutor.__call__", _interpret),
         ):
             stack.enter_context(mock.patch(target, value))
         yield
@@ -258,13 +276,15 @@ def main() -> int:
     parser.add_argument("--only", choices=CASES, help="this model alone")
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--length", type=int, default=12)
+    parser.add_argument("--residual-norm", choices=("auto", "torch"), default=residual_norm.BACKEND)
     options = parser.parse_args()
     torch.set_num_threads(1)
     results = {}
     print("| model | training step: launches | waits | decoding step, beam 5: launches | waits |")
     print("|---|--:|--:|--:|--:|")
     for name in [options.only] if options.only else CASES:
-        trained = of_training(CASES[name], options.rows, options.length)
+        with residual_norm.switched(options.residual_norm):
+            trained = of_training(CASES[name], options.rows, options.length)
         decoded = of_decoding(CASES[name], options.rows, options.length)
         launches, waits = sum(trained.launches.values()), sum(trained.waits.values())
         results[name] = {"training": {"launches": launches, "waits": waits, "at": dict(trained.waits)}}

@@ -15,6 +15,7 @@ from seq2seq.config.model import NORMS
 from seq2seq.embedding import Embedding
 from seq2seq.kernels.dropout import Dropout
 from seq2seq.kernels.layer_norm import LayerNorm
+from seq2seq.kernels.residual_norm import residual_norm, skip_and_norm
 from seq2seq.mixer import CrossMixer, SelfMixer
 from seq2seq.output import NarrowOutput, rows_of
 from seq2seq.pooling import Halving
@@ -72,22 +73,21 @@ class Sublayer(nn.Module):
 
     def forward(self, x: Tensor, f: Any, *others: Any) -> Tensor:
         """Apply f to x (..., dim) and the other arguments that f takes."""
-        return self._add(x, f(self._norm(x), *others))
+        x, z = self._norm(x)
+        return self._add(x, f(z, *others))
 
     def step(self, x: Tensor, f: Any, *others: Any) -> tuple[Tensor, State]:
         """Apply one step of the mixer f to x (N, dim); return the next state beside it."""
-        y, state = f.step(self._norm(x), *others)
+        x, z = self._norm(x)
+        y, state = f.step(z, *others)
         return self._add(x, y), state
 
-    def _norm(self, x: Tensor) -> Tensor:
-        return x if self.pre_norm is None else self.pre_norm(x)
+    def _norm(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the stream and what f reads of it."""
+        return (x, x) if self.pre_norm is None else skip_and_norm(x, self.pre_norm)
 
     def _add(self, x: Tensor, y: Tensor) -> Tensor:
-        y = self.dropout(y)
-        if self.residual:
-            # In the stream's type, also where a mixer returns a wider one
-            y = x + y.to(x.dtype)  # (..., D)
-        return y if self.post_norm is None else self.post_norm(y)
+        return residual_norm(x if self.residual else None, y, dropout=self.dropout, norm=self.post_norm)  # (..., D)
 
 
 class EmptySlot(nn.Module):

@@ -24,6 +24,7 @@ _MODULES = {
     "machine": "machine",
     "replay": "replays",
     "attention": "attention",
+    "norm": "norms",
     "launch": "launch",
     "sdpa": "attention",
     "kernels": "kernels",

@@ -43,6 +43,7 @@ def _parts() -> list[Part]:
         # What decides how training runs on a GPU: together less than 200 seconds
         Part("replay", 110, 30),
         Part("attention", 60, 20, data=False),
+        Part("norm", 40, 15, data=False),
         Part("launch", 40, 10, data=False),
         Part("sdpa", 60, 15, data=False),
         *(Part(f"command/{mixer}/16384", 120, 70, data=False) for mixer in MIXERS[:2]),

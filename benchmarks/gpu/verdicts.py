@@ -23,6 +23,7 @@ def page(results: Results) -> str:
         ("Training command", _commands),
         ("Replayed and eager steps", _steps),
         ("Attention, launches", _attention),
+        ("Dropout, sum and norm of a sublayer", _norms),
         ("Compiled steps", _compiled_steps),
         ("Decoding, base, 64 sentences of 27, beam 5", _decoding),
         ("Memory of uncompiled steps", _memory),
@@ -226,6 +227,21 @@ def _attention(results: Results) -> Iterator[str]:
         if way != "part":
             shown = ", ".join(dict.fromkeys(name.split(".")[-2] for name in names))
             yield f"- compiled, {way}: {shown or 'neither softmax nor attention'}"
+
+
+def _norms(results: Results) -> Iterator[str]:
+    copy = results.result("kernels").get("device", {}).get("copy_gb_s")
+    for shape, found in results.result("norm").items():
+        if shape != "part":
+            times = [
+                f"{way} {number(found[way]['forward us'])}, {number(found[way]['both us'])}" for way in found["ways"]
+            ]
+            rates = [found["kernel"][f"{part} GB/s"] for part in ("forward", "both")]
+            shares = ", ".join(
+                f"{number(rate)}" + (f" ({rate / copy:.0%} of a copy)" if copy else "") for rate in rates
+            )
+            wrong = "" if found["error"] < found["limit"] else f", **WRONG: {found['error']:.1g}**"
+            yield f"- {shape}, us forward, both: {'; '.join(times)}; the kernel's GB/s {shares}{wrong}"
 
 
 def _compiled_steps(results: Results) -> Iterator[str]:

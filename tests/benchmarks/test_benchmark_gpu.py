@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gpu import command, pack, runner, suites, verdicts
+from benchmarks.gpu import command, norms, pack, runner, suites, verdicts
 from benchmarks.gpu.__main__ import chosen, main
 from benchmarks.gpu.part import Job
 from benchmarks.gpu.plan import Part, parts_of
@@ -280,6 +280,20 @@ def test_recompilations_and_wrong_kernels_miss_their_goals(tmp_path):
     assert verdict(page, "all kernels right") == ["2 of 15 wrong", "**missed**"]
     assert "WRONG lightconv bfloat16: {'y': 0.3}" in page
     assert "test_x: AssertionError / no" in page
+
+
+def test_norms_are_timed_both_ways_and_compared(tmp_path, monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setattr(norms, "TYPES", norms.TYPES[1:])
+    (tmp_path / "parts").mkdir()
+    job = Job("norm", tmp_path, data=tmp_path, device="cpu", limit=60)
+    norms.run(job)
+    assert list(job.result) == [f"{kind}, 8 x 40, stream float32" for kind in ("post", "pre")]
+    page = verdicts.page(recorded(tmp_path / "page", norm=job.result))
+    assert "- post, 8 x 40, stream float32, us forward, both: torch " in page
+    assert "WRONG" not in page
+    job.result["pre, 8 x 40, stream float32"]["error"] = 0.5
+    assert "WRONG: 0.5" in verdicts.page(recorded(tmp_path / "wrong", norm=job.result))
 
 
 def test_replayed_gradients_are_judged_bit_for_bit(tmp_path):

@@ -27,6 +27,7 @@ pytestmark = [
 CONVOLUTIONS = "(dynamicconv|lightconv)(_backward)? bf16 .* head 64, (1 word|GLU), starts and ends$"
 CONV_STEP = "conv_step bf16 .* head 64, softmax$"
 LOSS = "cross_entropy (bf16|fp32) .*gradient$"
+NORM = "residual_norm(_backward)? (bf16|fp32) .*post, D 512"
 MAIN = """
 every = aot.jobs
 aot.jobs = lambda archs, **rest: [job for job in every(archs, **rest) if job.taps[0] <= 31 <= job.taps[1]]
@@ -44,16 +45,16 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_main_kernels_do_not_spill(tmp_path):
     """Heads of 64 channels, K = 31, bfloat16, everything switched on, on sm_90; LightConv forward on two more."""
     others = "sm_(80|100) lightconv bf16 .* head 64$"
-    match = f"sm_90 ({CONVOLUTIONS}|{CONV_STEP}|keep_words|{LOSS})|{others}"
+    match = f"sm_90 ({CONVOLUTIONS}|{CONV_STEP}|keep_words|{LOSS}|{NORM})|{others}"
     arguments = ("--arch", "80", "90", "100", "--jobs", "1", "--match", match, "--out", str(tmp_path))
     done = run(MAIN, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads((tmp_path / "aot.json").read_text(encoding="utf-8"))["rows"]
     assert {row["op"] for row in rows} == {
         "dynamicconv", "dynamicconv_backward", "lightconv", "lightconv_backward", "conv_step", "keep_words",
-        "cross_entropy",
+        "cross_entropy", "residual_norm", "residual_norm_backward",
     }  # fmt: skip
-    assert sorted(row["arch"] for row in rows) == [80] + [90] * 12 + [100]
+    assert sorted(row["arch"] for row in rows) == [80] + [90] * 18 + [100]
     for row in rows:
         assert (row["error"], row["spills"], row["stack"]) == ("", 0, 0), row
         assert 0 < row["registers"] <= 255, row

@@ -16,7 +16,7 @@ LOW = 0xFFFFFFFF  # 32 bits of a number in int64
 def keep_words(seed: Tensor, size: Sequence[int], keep: int, kernel_size: int) -> Tensor:
     """Draw int32 words of `size` whose bits are 1 with probability keep / 256, 0 after K; seed is (1,)."""
     i = torch.arange(math.prod(size), device=seed.device)
-    drawn = torch.cat((_philox(seed, 2 * i), _philox(seed, 2 * i + 1)))  # (8, words), the last digit's first
+    drawn = torch.cat((philox(seed, 2 * i), philox(seed, 2 * i + 1)))  # (8, words), the last digit's first
     digits = significant_digits(keep)
     words = torch.zeros_like(i)
     for row, digit in zip(drawn[-len(digits) :], digits, strict=True):
@@ -27,7 +27,7 @@ def keep_words(seed: Tensor, size: Sequence[int], keep: int, kernel_size: int) -
     return torch.where(words > LOW // 2, words - LOW - 1, words).to(torch.int32)
 
 
-def _philox(seed: Tensor, counter: Tensor) -> Tensor:
+def philox(seed: Tensor, counter: Tensor) -> Tensor:
     """Draw four random words (4, n) for each counter (n,), as int64, by Philox 4x32-10 (Salmon et al. 2011)."""
     low, high = seed & LOW, seed >> 32 & LOW
     c0, c1, c2, c3 = counter, *[torch.zeros_like(counter)] * 3
