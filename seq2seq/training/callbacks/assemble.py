@@ -1,4 +1,86 @@
-"""Make the callbacks of a run, in the order in which Lightning calls them."""
+"""The training loop, told in the order in which it happens, and the callbacks that make it.
+
+Lightning runs the loop and calls the hooks below. `TranslationTask` computes, the callbacks watch, decide and save.
+Everything is decided between two updates, where a run can be resumed bit for bit. Names are as in the code; a test
+compares this page with a run.
+
+Start of training:
+
+    TranslationTask.configure_model         Shard the model, under FSDP only.
+    TranslationTask.configure_optimizers    Make the optimizer and its schedule.
+    TranslationTask.on_load_checkpoint      Resumed runs: restore sums, window and the position in the data.
+    WarmUp.on_train_start                   Compile kernels and time one validation batch: no clock runs yet.
+    ProgressLog.on_train_start              Show the bar or the first line.
+    RecordScores.on_train_start             Forget a best score whose weights are gone.
+    KeepBest.on_train_start                 The same for further good checkpoints.
+    AverageWeights.on_train_start           Start the moving average (trainer.ema).
+    Stopping.on_train_start                 Start the clock of the budget.
+    Signals.on_train_start                  From here on a signal waits for the end of an update.
+    Validation.on_train_start               Make up for a validation that was interrupted.
+    SaveLast.on_train_start                 Count the time to the next save from here.
+    TranslationTask.on_train_start          Prepare replayed passes on a GPU; set the first learning rate.
+    TranslationTask.on_train_epoch_start    Set the epoch of the batches, at each epoch.
+
+A micro-batch:
+
+    SetResultsAside.on_train_batch_start    First one only: move results of an earlier part of the run away.
+    ProgressLog.on_train_batch_start        Start the watch of training time.
+    WindowEnd.on_train_batch_start          Correct Lightning's epoch count after a resume at the end of an epoch.
+    TranslationTask.training_step           Seed dropout, compute the summed loss; replayed passes do the backward too.
+    TranslationTask.optimizer_zero_grad     First micro-batch of a window: drop the old gradients.
+    TranslationTask.backward                Add the gradients of this micro-batch.
+
+The last micro-batch of an accumulation window, an update:
+
+    TranslationTask.on_before_optimizer_step    Divide gradients by the window's tokens over all ranks, clip, judge.
+    Optimizer.step                              Update the weights.
+    TranslationTask.lr_scheduler_step           Count the update and set the next learning rate.
+
+After each micro-batch, and its decisions after each window:
+
+    ProgressLog.on_train_batch_end          Write a row of metrics, if one is due.
+    AverageWeights.on_train_batch_end       Add the new weights to the average, after an update.
+    WindowEnd.on_train_batch_end            After an update: let all ranks agree on the decisions below, in order.
+    BatchGrowth.decide                      Grow the accumulation window (trainer.accumulate_start).
+    Stopping.decide                         Stop, if the budget is spent.
+    Validation.decide                       Validate, if due, or before the run stops.
+    Signals.decide                          Save and leave, if a signal arrived.
+    SaveLast.decide                         Write last.ckpt, if trainer.save_time has passed.
+
+A validation, which follows the decision at once:
+
+    ProgressLog.on_validation_start         Stop the watch of training time.
+    AverageWeights.on_validation_start      Put the average in place of the weights.
+    Validation.on_validation_start          Start the watch of validations.
+    TranslationTask.on_validation_epoch_start
+    TranslationTask.validation_step         Decode a batch, and sum its losses.
+    Signals.on_validation_batch_end         Obey a signal between two batches.
+    TranslationTask.on_validation_epoch_end Gather the translations of all ranks and score them.
+    ProgressLog.on_validation_end           Show and log the scores.
+    LogSamples.on_validation_end            Log a few translations.
+    RecordScores.on_validation_end          Compare with the best score.
+    KeepBest.on_validation_end              Save the weights, if among the best (trainer.keep_best).
+    SaveBest.on_validation_end              Save the best checkpoint, if this is the best.
+    AverageWeights.on_validation_end        Put the trained weights back.
+    Stopping.on_validation_end              Stop, if the score has not improved for trainer.patience validations.
+    Validation.on_validation_end            Record that this update is validated.
+    MedianStop.on_validation_end            Stop a job of a sweep that is worse than the median (trainer.median_stop).
+    KeepLast.on_validation_end              Save the weights (trainer.keep_last).
+    SaveLast.on_validation_end              Write last.ckpt, with the state of everything above.
+
+End of training, and the test:
+
+    ProgressLog.on_train_end                Close the bar.
+    Stopping.on_train_end                   Stop the clock: the test is not part of the budget.
+    Signals.on_train_end                    Obey a signal that arrived since the last validation.
+    TranslationTask.on_train_end            Free the memory of replayed passes.
+    Signals.on_test_start                   Take signals again.
+    TranslationTask.on_test_epoch_start     The best weights are loaded by then, see `report`.
+    TranslationTask.test_step               Decode a batch, and sum its losses.
+    Signals.on_test_batch_end               Obey a signal between two batches.
+    TranslationTask.on_test_epoch_end       Score the test set.
+    Signals.on_test_end                     A signal during the last batch ends the run once results are written.
+"""
 
 from __future__ import annotations
 
