@@ -5,11 +5,14 @@ Shapes: B sentences, N = B * beam hypotheses, a sentence's hypotheses adjacent; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
+
+# Where tensors are made; None is torch's default
+Device: TypeAlias = torch.device | str | None
 
 
 class Ancestry:
@@ -24,7 +27,7 @@ class Ancestry:
         stride: Consecutive positions that share a slot.
     """
 
-    def __init__(self, batch_size: int, slots: int, beam: int, *, stride: int = 1, device: Any = None) -> None:
+    def __init__(self, batch_size: int, slots: int, beam: int, *, stride: int = 1, device: Device = None) -> None:
         self.slots = slots
         self.beam = beam
         self.stride = stride
@@ -138,7 +141,7 @@ class Cache:
         width: int,
         *,
         stride: int = 1,
-        device: torch.device | str | None = None,
+        device: Device = None,
         dtype: torch.dtype | None = None,
     ) -> Cache:
         """Allocate `slots` slots of `width` numbers for each sentence, one hypothesis each.
@@ -208,7 +211,14 @@ class HeadCache(Cache):
 
     @classmethod
     def of_heads(
-        cls, batch_size: int, slots: int, heads: int, head_dim: int, *, device: Any = None, dtype: Any = None
+        cls,
+        batch_size: int,
+        slots: int,
+        heads: int,
+        head_dim: int,
+        *,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ) -> HeadCache:
         """Allocate `slots` slots for each sentence, one hypothesis each."""
         values = torch.zeros(batch_size, heads, slots, 1, head_dim, device=device, dtype=dtype)
@@ -256,7 +266,8 @@ State: TypeAlias = tuple[Tensor | Cache, ...]
 # What a cross mixer reads of each source sentence: a flat NamedTuple of tensors (sentence first).
 Context: TypeAlias = tuple[Tensor, ...]
 # A state, a context, or a nested list or NamedTuple of them; None for an empty slot.
-Tree = TypeVar("Tree")
+Nested: TypeAlias = "Tensor | Cache | Sequence[Nested] | None"
+Tree = TypeVar("Tree", bound=Nested)
 
 
 class NoState(NamedTuple):
@@ -321,7 +332,7 @@ def first(state: Tree, count: int, beam: int = 1) -> Tree:
     )
 
 
-def move(state: Any, sources: Tensor, targets: Tensor, beam: int = 1) -> None:
+def move(state: Nested, sources: Tensor, targets: Tensor, beam: int = 1) -> None:
     """Write the sentences `sources` of a state or a context over its sentences `targets`, in place."""
     from_rows, to_rows = hypotheses(sources, beam), hypotheses(targets, beam)
     for ancestry in ancestries(state):
@@ -334,7 +345,7 @@ def move(state: Any, sources: Tensor, targets: Tensor, beam: int = 1) -> None:
         used.index_copy_(0, targets, used.index_select(0, sources))
 
 
-def refill(state: Any, sentences: Tensor, fresh: Any, beam: int = 1) -> None:
+def refill(state: Nested, sentences: Tensor, fresh: Nested, beam: int = 1) -> None:
     """Write the sentences of `fresh`, a state before its first step or a context, over `sentences`, in place.
 
     Caches keep what they have: new hypotheses see only what they have written themselves.
@@ -344,7 +355,7 @@ def refill(state: Any, sentences: Tensor, fresh: Any, beam: int = 1) -> None:
         tensor.index_copy_(0, rows, new.to(tensor.dtype))
 
 
-def difference(state: Any, other: Any) -> str:
+def difference(state: Nested, other: Nested) -> str:
     """Say why a state cannot be written over another; nothing where it can."""
     mine, theirs = leaves(state), leaves(other)
     if len(mine) != len(theirs):
@@ -359,7 +370,7 @@ def difference(state: Any, other: Any) -> str:
     return ""
 
 
-def overwrite(state: Any, new: Any) -> None:
+def overwrite(state: Nested, new: Nested) -> None:
     """Write a state that does not differ in shapes over another, in place; both have the same caches."""
     pairs = [(old, part) for old, part in zip(_tensors(state), _tensors(new), strict=True) if old is not part]
     memory = {old.untyped_storage().data_ptr() for old in _tensors(state)}
@@ -369,7 +380,7 @@ def overwrite(state: Any, new: Any) -> None:
         old.copy_(part)
 
 
-def set_length(state: Any, length: int) -> None:
+def set_length(state: Nested, length: int) -> None:
     """Declare that no hypothesis has written more than `length` positions, as when the longest have left."""
     for ancestry in ancestries(state):
         ancestry.length = length
@@ -380,45 +391,51 @@ def hypotheses(sentences: Tensor, beam: int) -> Tensor:
     return (sentences[:, None] * beam + torch.arange(beam, device=sentences.device)).flatten()
 
 
-def caches(state: Any) -> list[Cache]:
+def caches(state: Nested) -> list[Cache]:
     """List the caches of a state."""
     return [leaf for leaf in leaves(state) if isinstance(leaf, Cache)]
 
 
-def ancestries(state: Any) -> list[Ancestry]:
+def ancestries(state: Nested) -> list[Ancestry]:
     """List the ancestries of a state, each once."""
     return list({id(cache.ancestry): cache.ancestry for cache in caches(state)}.values())
 
 
-def _tensors(state: Any) -> list[Tensor]:
+def _tensors(state: Nested) -> list[Tensor]:
     return [leaf for leaf in leaves(state) if isinstance(leaf, Tensor)]
 
 
-def _map(tree: Any, on_tensor: Callable[[Tensor], Tensor], on_cache: Callable[[Cache], Cache]) -> Any:
+def _map(tree: Tree, on_tensor: Callable[[Tensor], Tensor], on_cache: Callable[[Cache], Cache]) -> Tree:
     return rebuild(tree, [on_tensor(leaf) if isinstance(leaf, Tensor) else on_cache(leaf) for leaf in leaves(tree)])
 
 
-def leaves(tree: Any) -> list[Tensor | Cache]:
+def leaves(tree: Nested) -> list[Tensor | Cache]:
     """List the tensors and caches of a state or a context, in order."""
     if tree is None:  # the state of an empty slot
         return []
     # Not by the type of a leaf: in a step that is exported, others stand in for caches
     if not isinstance(tree, list | tuple):
-        return [tree]
+        return [cast("Tensor | Cache", tree)]
     return [leaf for part in tree for leaf in leaves(part)]
 
 
-def rebuild(tree: Any, parts: Iterable[Any]) -> Any:
+def rebuild(tree: Tree, parts: Iterable[Tensor | Cache]) -> Tree:
     """Return a state or a context of the form of `tree` with other leaves."""
+    return cast("Tree", _rebuild(tree, iter(parts)))
+
+
+def _rebuild(tree: Nested, parts: Iterator[Tensor | Cache]) -> Nested:
     if tree is None:
         return None
-    rest = iter(parts)
     if not isinstance(tree, list | tuple):
-        return next(rest)
+        return next(parts)
     # Each takes its own from the one iterator
-    inner = [rebuild(part, rest) for part in tree]
+    inner: list[Nested] = [_rebuild(part, parts) for part in tree]
+    if isinstance(tree, list):
+        return inner
     # NamedTuples are rebuilt as their own type, by position
-    return inner if isinstance(tree, list) else type(tree)(*inner)
+    make = cast("Callable[..., Nested]", type(tree))
+    return make(*inner)
 
 
 def shared_ancestries(parts: Iterable[Tensor | Cache]) -> tuple[list[Ancestry], list[int]]:

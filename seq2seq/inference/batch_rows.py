@@ -9,7 +9,7 @@ import torch
 from seq2seq.config.search import SearchSettings
 from seq2seq.inference.limits import MOST_GPU_TOKENS
 from seq2seq.search import longest_target
-from seq2seq.search.rows import Model
+from seq2seq.search.rows import AnyModel
 from seq2seq.state import Cache, leaves
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def most_rows(beam_size: int, vocab_size: int) -> int:
     return max(1, _STEP_NUMBERS // numbers)
 
 
-def fitting_rows(model: Model, width: int, settings: SearchSettings, vocab_size: int, device: torch.device) -> int:
+def fitting_rows(model: AnyModel, width: int, settings: SearchSettings, vocab_size: int, device: torch.device) -> int:
     """Return how many sentences of `width` pieces the free memory of a GPU holds.
 
     A power of two, so that a little more or less free memory, which rounds sums in another order, seldom matters.
@@ -52,7 +52,7 @@ def fitting_rows(model: Model, width: int, settings: SearchSettings, vocab_size:
 
 
 @torch.inference_mode()
-def kept_bytes(model: Model, width: int, settings: SearchSettings, device: torch.device) -> int:
+def kept_bytes(model: AnyModel, width: int, settings: SearchSettings, device: torch.device) -> int:
     """Measure what a model keeps of a sentence of `width` pieces and the hypotheses of its longest translation."""
     src = torch.zeros(1, width, dtype=torch.int64, device=device)  # (1, S)
     context = model.context(src, torch.ones_like(src, dtype=torch.bool))

@@ -225,7 +225,8 @@ class Translator:
     @property
     def dtype(self) -> str:
         """Number format of the weights; float32 for graphs, which have their own."""
-        return str(next(models_of(self.model)[0].parameters()).dtype).removeprefix("torch.")
+        model: Any = models_of(self.model)[0]
+        return str(next(model.parameters()).dtype).removeprefix("torch.")
 
     @property
     def can_force(self) -> bool:

@@ -24,7 +24,7 @@ from seq2seq.search.hypothesis import NotFiniteScoresError as NotFiniteScoresErr
 from seq2seq.search.hypothesis import Specials as Specials
 from seq2seq.search.hypothesis import length_divisor as length_divisor
 from seq2seq.search.hypothesis import longest_target as longest_target
-from seq2seq.search.rows import Model as Model
+from seq2seq.search.rows import Model as AnyModel
 from seq2seq.search.rows import Selection as Selection
 from seq2seq.search.running import SHARE, Plan, Running
 from seq2seq.search.running import Shortlist as Shortlist
@@ -36,7 +36,7 @@ from seq2seq.search.words import Words as Words
 
 
 def search(
-    model: Model,
+    model: AnyModel,
     src: Tensor,
     src_mask: Tensor,
     *,
@@ -74,7 +74,7 @@ def search(
 
 
 def sample(
-    model: Model,
+    model: AnyModel,
     src: Tensor,
     src_mask: Tensor,
     *,
@@ -112,7 +112,7 @@ def sample(
 
 
 def _in_order(
-    model: Model,
+    model: AnyModel,
     sources: list[Source],
     special: Specials,
     settings: SearchSettings,
@@ -127,7 +127,7 @@ def _in_order(
 
 
 def search_stream(
-    model: Model,
+    model: AnyModel,
     sources: Iterable[Source],
     *,
     special: Specials,

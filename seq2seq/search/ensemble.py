@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from seq2seq.search.rows import Model, step_log_probs
+from seq2seq.search.rows import AnyModel, step_log_probs
+from seq2seq.state import Nested
 
 
-def models_of(model: Any) -> list[Any]:
+def models_of(model: AnyModel) -> list[AnyModel]:
     """Return the models of an ensemble, or a model alone."""
     return model.models if isinstance(model, Ensemble) else [model]
 
@@ -25,27 +25,32 @@ class Ensemble:
 
     normalized = True
 
-    def __init__(self, models: Sequence[Model]) -> None:
+    def __init__(self, models: Sequence[AnyModel]) -> None:
         self.models = list(models)
 
-    def context(self, src: Tensor, src_mask: Tensor) -> list[Any]:
+    def context(self, src: Tensor, src_mask: Tensor) -> list[Nested]:
         """Compute the context of each model."""
         return [model.context(src, src_mask) for model in self.models]
 
-    def init_state(self, context: list[Any], *, beam_size: int, max_len: int) -> list[Any]:
+    def init_state(self, context: list[Nested], *, beam_size: int, max_len: int) -> list[Nested]:
         """Return the state of each model before the first position."""
         return [
             model.init_state(own, beam_size=beam_size, max_len=max_len)
             for model, own in zip(self.models, context, strict=True)
         ]
 
-    def narrow(self, ids: Tensor, allowed: Tensor) -> list[Any]:
+    def narrow(self, ids: Tensor, allowed: Tensor) -> list[object]:
         """Return an output layer of each model, of the tokens ids (U,) alone."""
         return [model.narrow(ids, allowed) for model in self.models]
 
     def step(
-        self, token: Tensor, context: list[Any], state: list[Any], position: Tensor, output: list[Any] | None = None
-    ) -> tuple[Tensor, list[Any]]:
+        self,
+        token: Tensor,
+        context: list[Nested],
+        state: list[Nested],
+        position: Tensor,
+        output: list[object] | None = None,
+    ) -> tuple[Tensor, list[Nested]]:
         """Return log-probabilities (N, V) of the token after `token` (N,) at position (N,), and the next states."""
         log_probs, states = [], []
         outputs = output or [None] * len(self.models)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -48,7 +47,7 @@ class Sentence:
         groups: Parts of its beam, each of which has its own endings; what one has ended with is none of another's.
     """
 
-    def __init__(self, key: Any, limit: int, groups: int = 1) -> None:
+    def __init__(self, key: int, limit: int, groups: int = 1) -> None:
         self.key = key
         self.limit = limit
         self.steps = 0  # that the device has been asked for

@@ -5,7 +5,7 @@ Shapes: B rows, each a sentence; N = B * beam hypotheses, L the longest target, 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,27 +13,32 @@ from torch import Tensor
 from seq2seq.search.characters import Characters
 from seq2seq.search.columns import Columns
 from seq2seq.search.hypothesis import Specials
-from seq2seq.state import first, move, refill, reorder, set_length
+from seq2seq.state import Nested, first, move, refill, reorder, set_length
+
+# What a model keeps of the source, of its hypotheses, and as a narrow output layer; a search looks into none of them.
+ContextT = TypeVar("ContextT")
+StateT = TypeVar("StateT")
+OutputT = TypeVar("OutputT")
 
 
-class Model(Protocol):
+class Model(Protocol[ContextT, StateT, OutputT]):
     """Model as a search knows it: `seq2seq.model.Seq2Seq` is one, and so is an ensemble."""
 
-    def context(self, src: Tensor, src_mask: Tensor) -> list[Any]:
+    def context(self, src: Tensor, src_mask: Tensor) -> ContextT:
         """Compute what is read of the source, once per sentence."""
         ...
 
-    def init_state(self, context: list[Any], *, beam_size: int, max_len: int) -> list[Any]:
+    def init_state(self, context: ContextT, *, beam_size: int, max_len: int) -> StateT:
         """Return the state before the first position."""
         ...
 
-    def narrow(self, ids: Tensor, allowed: Tensor) -> Any:
+    def narrow(self, ids: Tensor, allowed: Tensor) -> OutputT:
         """Return an output layer for `step`, of the tokens ids (U,), -inf where allowed (B, U) says so."""
         ...
 
     def step(
-        self, token: Tensor, context: list[Any], state: list[Any], position: Tensor, output: Any = None
-    ) -> tuple[Tensor, list[Any]]:
+        self, token: Tensor, context: ContextT, state: StateT, position: Tensor, output: OutputT | None = None
+    ) -> tuple[Tensor, StateT]:
         """Return logits (N, V) of the token after `token` (N,) at position (N,), and the next state.
 
         A model whose logits are log p already says so by an attribute `normalized`.
@@ -44,9 +49,18 @@ class Model(Protocol):
         ...
 
 
+# Any model: the types of its context, state and output are its own
+AnyModel: TypeAlias = Model[Any, Any, Any]
+
+
 def step_log_probs(
-    model: Model, token: Tensor, context: list[Any], state: list[Any], position: Tensor, output: Any = None
-) -> tuple[Tensor, list[Any]]:
+    model: Model[ContextT, StateT, OutputT],
+    token: Tensor,
+    context: ContextT,
+    state: StateT,
+    position: Tensor,
+    output: OutputT | None = None,
+) -> tuple[Tensor, StateT]:
     """Take a model's step, and return log p (N, V), or (N, U) of a narrow output, in float32 with the next state."""
     given = () if output is None else (output,)
     logits, state = model.step(token, context, state, position, *given)
@@ -173,8 +187,8 @@ class Rows:
 
     def __init__(
         self,
-        model: Model,
-        context: list[Any],
+        model: AnyModel,
+        context: Nested,
         rows: OpenHypotheses,
         *,
         special: Specials,
@@ -189,7 +203,7 @@ class Rows:
         self.context = context
         self.open = rows
         self.beam = rows.last.shape[1]
-        self.state: Any = model.init_state(context, beam_size=self.beam, max_len=max_len)
+        self.state: Nested = model.init_state(context, beam_size=self.beam, max_len=max_len)
         self.rules = rules
         self.selection = selection
         self.characters = characters
@@ -197,7 +211,7 @@ class Rows:
         self._base = torch.arange(len(rows.last), device=rows.last.device)[:, None] * self.beam
         self._rule_tokens = rule_tokens
         self._columns: Columns | None = None
-        self._output: Any = None
+        self._output: object = None
         self._narrow()
 
     @property

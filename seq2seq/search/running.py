@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from seq2seq.search.constraints import STOP, flatten
 from seq2seq.search.graphs import Graphs, Steps
 from seq2seq.search.hypothesis import NEVER, Specials, longest_target
 from seq2seq.search.ledger import Results, Sentence
-from seq2seq.search.rows import Model, OpenHypotheses, Rows, Selection
+from seq2seq.search.rows import AnyModel, OpenHypotheses, Rows, Selection
 from seq2seq.search.rules import rules_of
 
 # Rows are refilled or dropped when at least one in so many is free: each time costs a pass of the encoder, or copies.
@@ -54,7 +54,7 @@ class Plan(NamedTuple):
         graphs: Lets steps be captured and replayed; None for plain ones.
     """
 
-    model: Model
+    model: AnyModel
     special: Specials
     settings: SearchSettings
     selection: Selection
@@ -72,7 +72,7 @@ class Running:
     """
 
     @torch.inference_mode()
-    def __init__(self, plan: Plan, sources: Sequence[tuple[Any, Source]]) -> None:
+    def __init__(self, plan: Plan, sources: Sequence[tuple[int, Source]]) -> None:
         self.plan = plan
         self.width = max(len(source.ids) for _, source in sources)
         limits = [target_limit(source, plan.settings) for _, source in sources]
@@ -81,7 +81,7 @@ class Running:
         self.seated: list[Sentence] = self._sentences(sources, limits)
         self.finished: list[Sentence] = []
         # Results that the device has been asked for
-        self._asked: deque[tuple[list[Sentence], Tensor, Any]] = deque()
+        self._asked: deque[tuple[list[Sentence], Tensor, torch.cuda.Event | None]] = deque()
         self._late = steps_late(plan.device)
         of_rules = RuleTokens.of(plan.special, plan.suppress) if plan.shortlist else None
         special, suppress = (of_rules.special, of_rules.suppress) if of_rules else (plan.special, plan.suppress)
@@ -128,7 +128,7 @@ class Running:
         while len(self._asked) > self._late:
             self._take(*self._asked.popleft())
 
-    def _take(self, seated: list[Sentence], packed: Tensor, mark: Any) -> None:
+    def _take(self, seated: list[Sentence], packed: Tensor, mark: torch.cuda.Event | None) -> None:
         """Hand the results of a step to those who had the rows then."""
         if mark is not None:
             mark.synchronize()
@@ -142,7 +142,7 @@ class Running:
                 self.finished.append(seated[row])
 
     @torch.inference_mode()
-    def admit(self, sources: Sequence[tuple[Any, Source]]) -> None:
+    def admit(self, sources: Sequence[tuple[int, Source]]) -> None:
         """Let sentences that fit take the first free rows."""
         places = self.free[: len(sources)]
         limits = [target_limit(source, self.plan.settings) for _, source in sources]
@@ -177,11 +177,11 @@ class Running:
     def _longest(self) -> int:
         return max((sentence.steps for sentence in self.seated if not sentence.done), default=0)
 
-    def _sentences(self, sources: Sequence[tuple[Any, Source]], limits: list[int]) -> list[Sentence]:
+    def _sentences(self, sources: Sequence[tuple[int, Source]], limits: list[int]) -> list[Sentence]:
         groups = self.plan.selection.groups
         return [Sentence(key, limit, groups) for (key, _), limit in zip(sources, limits, strict=True)]
 
-    def _padded(self, sources: Sequence[tuple[Any, Source]]) -> tuple[Tensor, Tensor]:
+    def _padded(self, sources: Sequence[tuple[int, Source]]) -> tuple[Tensor, Tensor]:
         """Pad sources on the right to the width of the search; return them and their mask, both (B, S)."""
         lengths = torch.tensor([len(source.ids) for _, source in sources])  # (B,)
         src = torch.full((len(sources), self.width), self.plan.special.pad)
@@ -190,7 +190,7 @@ class Running:
         mask = torch.arange(self.width) < lengths[:, None]
         return src.to(self.plan.device), mask.to(self.plan.device)
 
-    def _open(self, sources: Sequence[tuple[Any, Source]], limits: list[int]) -> OpenHypotheses:
+    def _open(self, sources: Sequence[tuple[int, Source]], limits: list[int]) -> OpenHypotheses:
         """Return the hypotheses before the first step."""
         rows, size, most = len(sources), self.plan.settings.beam_size, self.max_len
         log_prob = torch.full((rows, size), NEVER)
@@ -217,7 +217,7 @@ class Running:
         fields = last, log_prob, position, torch.tensor(limits), forced, tokens, draws, phrases, partial, allowed
         return OpenHypotheses(*(field.to(self.plan.device) for field in fields))
 
-    def _allowed(self, sources: Sequence[tuple[Any, Source]]) -> Tensor:
+    def _allowed(self, sources: Sequence[tuple[int, Source]]) -> Tensor:
         """Return the tokens of each sentence's list, with those that its translation must have, (B, V)."""
         if self.plan.shortlist is None:
             return torch.ones(len(sources), 0, dtype=torch.bool)
@@ -244,7 +244,7 @@ def steps_late(device: torch.device) -> int:
     return int(device.type == "cuda")
 
 
-def _mark(device: torch.device) -> Any:
+def _mark(device: torch.device) -> torch.cuda.Event | None:
     """Mark on a GPU the place that its work has reached, so that one can wait for that alone."""
     if device.type != "cuda" or not torch.cuda.is_available():
         return None

@@ -192,7 +192,8 @@ class _StepGraph(nn.Module):
         kinds = [_TracedHeadCache if isinstance(form, HeadCache) else _TracedCache for form in forms]
         caches = iter([kind(part, known[i]) for kind, part, i in zip(kinds, values, numbers, strict=True)])
         rest = iter(tensors)
-        parts = [
+        # Others stand in for caches here
+        parts: list[Any] = [
             next(rest).flatten(0, 1) if isinstance(form, Tensor) else next(caches) for form in leaves(self.state_form)
         ]
         state = rebuild(self.state_form, parts)
