@@ -1,7 +1,7 @@
 """Learn everything that a visit to a GPU can teach, in the order of what it teaches, in one command.
 
-    python -m benchmarks.gpu --out DIR --budget 540       # a first visit
-    python -m benchmarks.gpu --resume DIR --budget 540    # a later one: parts that are done are not repeated
+    python -m benchmarks.gpu --out DIR --parts open --budget 420       # a first call: what is still open
+    python -m benchmarks.gpu --resume DIR --parts open --budget 330    # a later one: what is done is not repeated
     python -m benchmarks.gpu --pack FOLDER --corpora CORPORA    # before: the data and the wheels that must travel
 
 Every part runs in a process of its own with its own time limit: replayed training steps against plain ones, bit for
@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.gpu import verdicts
-from benchmarks.gpu.plan import Part, parts_of
+from benchmarks.gpu.plan import OPEN, Part, open_parts, parts_of
 from benchmarks.gpu.records import FAILED, ROOT, Results, write_atomically
 from benchmarks.gpu.runner import Runner
 
@@ -44,7 +44,8 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--data", type=Path, default=ROOT / "headline-data", help="the folder that benchmarks.headline prepared")
     add("--command-data", nargs=3, metavar=("FOLDER", "SRC", "TGT"), help="corpus of the training command: a folder "
         "with train, valid, test and joint.model, and its languages; left out: the embedded corpus")  # fmt: skip
-    add("--parts", nargs="+", default=[], metavar="PART", help="run these alone; a name's beginning suffices")
+    add("--parts", nargs="+", default=[], metavar="PART", help="run these alone; a name's beginning suffices; "
+        f"{OPEN}: all that is still open")  # fmt: skip
     add("--corpora", type=Path, help="with --pack: prepare the data from these, if --data has none")
     add("--wheels", type=Path, help="with --pack: take the wheels of this folder, and download none")
     options = parser.parse_args(argv)
@@ -58,10 +59,11 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def chosen(names: Sequence[str], device: str) -> list[Part]:
-    """List the parts with these names, or whose names begin so; all without names."""
+    """List the parts with these names, or whose names begin so; all without names, and `open` what is still open."""
     parts = parts_of(device)
     known = {part.name for part in parts}
-    exact, begins = set(names) & known, tuple(set(names) - known)
+    exact, begins = set(names) & known, tuple(set(names) - known - {OPEN})
+    exact |= {part.name for part in open_parts(device)} if OPEN in names else set()
     return [part for part in parts if not names or part.name in exact or part.name.startswith(begins)]
 
 

@@ -35,6 +35,9 @@ _MODULES = {
     "decode": "decoding",
     "pytest": "suites",
     "command": "command",
+    "marian": "marian",
+    "translate": "translating",
+    "fifteen": "fifteen",
     "quality": "quality",
 }
 
