@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.gpu import verdicts
+from benchmarks.gpu.pack import COMMAND_TEXT
 from benchmarks.gpu.plan import OPEN, Part, open_parts, parts_of
 from benchmarks.gpu.records import FAILED, ROOT, Results, write_atomically
 from benchmarks.gpu.runner import Runner
@@ -43,7 +44,7 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto: cuda if there is one")
     add("--data", type=Path, default=ROOT / "headline-data", help="the folder that benchmarks.headline prepared")
     add("--command-data", nargs=3, metavar=("FOLDER", "SRC", "TGT"), help="corpus of the training command: a folder "
-        "with train, valid, test and joint.model, and its languages; left out: the embedded corpus")  # fmt: skip
+        "with train, valid, test and joint.model, and its languages (the pack's, or the embedded one)")  # fmt: skip
     add("--parts", nargs="+", default=[], metavar="PART", help="run these alone; a name's beginning suffices; "
         f"{OPEN}: all that is still open")  # fmt: skip
     add("--corpora", type=Path, help="with --pack: prepare the data from these, if --data has none")
@@ -89,11 +90,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if results.data.setdefault("device", device) != device:
         print(f"gpu: {folder} has results of {results.data['device']}; take another folder", file=sys.stderr)
         return 2
-    more = (
-        ["--command-data", str(Path(options.command_data[0]).absolute()), *options.command_data[1:]]
-        if options.command_data
-        else []
-    )
+    packed = options.data / COMMAND_TEXT
+    text = options.command_data or ([packed, *COMMAND_TEXT.split("-")[1:]] if packed.is_dir() else [])
+    more = ["--command-data", str(Path(text[0]).absolute()), *text[1:]] if text else []
     runner = Runner(results, device=device, data=options.data.absolute(), budget=options.budget, began=began, more=more)
     wanted = chosen(options.parts, device)
     # The page describes the machine of the last visit

@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.gpu.pack import SMALL_TEXT
 from benchmarks.gpu.records import ROOT
 
 if TYPE_CHECKING:
@@ -20,13 +21,11 @@ if TYPE_CHECKING:
 MIXERS = ("transformer", "lightconv", "dynamicconv", "multiscale", "bahdanau")
 # Epochs of the goal, and those that are trained: what is left is scaled by the seconds of training.
 EPOCHS, _TRAINED = 25, 5
-# As in the pack, and in the folder of corpora.
-FOLDER = "multi30k"
 
 
 def run(job: Job) -> None:
     """Train the runs within the part's time, and save the minutes that all epochs would take."""
-    corpus = job.data / FOLDER
+    corpus = job.data / SMALL_TEXT
     if job.on_gpu and not list(corpus.glob("train.en*")):
         raise SystemExit(f"ValueError: there is no {corpus}/train.en; make the folder with --pack")
     lines = [" ".join(words) for words in runs(corpus)] if job.on_gpu else _TINY

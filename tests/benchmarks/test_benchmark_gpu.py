@@ -467,6 +467,25 @@ def test_the_pack_has_the_data_and_the_wheels(tmp_path, prepared, monkeypatch, c
     assert "more than 0" in capsys.readouterr().err
 
 
+def test_the_pack_has_the_text_of_the_command_and_of_small_runs(tmp_path, prepared, monkeypatch, capsys):
+    monkeypatch.setattr(pack, "_PIECES", 290)
+    for name in ("train", "valid", "test"):
+        for code in ("it", "en"):
+            path = tmp_path / "corpora" / "europarl-it-en" / f"{name}.{code}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(
+                "".join(
+                    f"una casa {code} {number} bella vista da lontano, con il suo giardino\n" for number in range(40)
+                )
+            )
+    (tmp_path / "wheels").mkdir()
+    given = [f"--data={prepared}", f"--wheels={tmp_path / 'wheels'}", f"--corpora={tmp_path / 'corpora'}"]
+    assert main([f"--pack={tmp_path / 'pack'}", *given]) == 0
+    found = sorted(path.name for path in (tmp_path / "pack" / "europarl-it-en").iterdir())
+    assert found == ["joint.model", "test.en", "test.it", "train.en", "train.it", "valid.en", "valid.it"]
+    assert "multi30k" in capsys.readouterr().err
+
+
 def test_wrong_options_are_refused_in_a_line(tmp_path, capsys):
     (tmp_path / "results.json").write_text("{}")
     for given, message in (
