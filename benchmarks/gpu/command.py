@@ -25,9 +25,11 @@ _RESULTS = (
     *("steps", "start_seconds", "target_tokens_per_second", "seconds", "max_time", "seconds_over_budget"),
     *("test_seconds", "training_seconds", "max_tokens", "compiled", "passes", "throughput", "epochs", "parameters"),
 )
-# Seconds of training by the words after the mixer, those of other rows, and what start and test may take beside them.
-# Plain passes have one rate from the first second on, and at 16,384 tokens captures take the first twenty.
-_SECONDS, _OTHERS, _BESIDE = {("16384",): 30.0, ("16384", "eager"): 12.0}, 20.0, 30.0
+# Rows that train for longer, since at 16,384 tokens captures take the first twenty seconds, and are tested.
+_LONG = ("transformer/16384", "dynamicconv/16384")
+# Seconds of training of these, of plain passes, which have one rate from the first second on, and of others; and what
+# start and test may take beside them.
+_LONGER, _PLAIN, _OTHERS, _BESIDE = 30.0, 10.0, 20.0, 30.0
 # Updates are compared over so many seconds of training, and the start is over with the hundredth.
 MINUTE, HUNDREDTH = 60.0, 100
 # How many kernels were compiled before the clock of training starts.
@@ -41,13 +43,14 @@ def run(job: Job) -> None:
     anew, as on a machine that has none.
     """
     mixer, tokens, *ways = job.words
-    most = _SECONDS.get((tokens, *ways), _OTHERS)
+    tested = job.on_gpu and "/".join(job.words) in _LONG
+    most = _LONGER if tested else _PLAIN if "eager" in ways else _OTHERS
     seconds = max(10.0, min(most, job.left(reserve=_BESIDE))) if job.on_gpu else 2.0
     words = [*settings(job, mixer, tokens, "big" if "big" in ways else "base"), *(EAGER if "eager" in ways else ())]
     words += [f"trainer.max_time={seconds:.0f}s", f"trainer.val_sentences={50 if job.on_gpu else 2}"]
     words += ["trainer.log_steps=20", "trainer.line_time=5s"]
     # Translations of a tiny model do not end, and take longer than all else
-    words += [] if job.on_gpu and (tokens, *ways) == ("16384",) else ["trainer.test=false"]
+    words += [] if tested else ["trainer.test=false"]
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "runs" / "visit"
         command = [sys.executable, "-m", "seq2seq.train", *words, f"runs={place.parent}", "run=visit"]

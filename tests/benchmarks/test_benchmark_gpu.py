@@ -562,7 +562,8 @@ def test_rehearsal_with_the_packed_folder_killed_and_resumed(tmp_path):
     assert "| base dynamicconv compiles" in page
     assert verdict(page, "replayed gradients have the same bits")[1] == "met"
     assert sorted(path.name for path in out.iterdir() if path.is_file()) == [
-        *(".lock", "log.txt", "pytest-gpu.jsonl", "pytest-kernels.jsonl", "results.json", "verdicts.md"),
+        *(".lock", "log.txt", "pytest-fused.jsonl", "pytest-gpu.jsonl", "pytest-kernels.jsonl", "pytest-replay.jsonl"),
+        *("results.json", "verdicts.md"),
     ]
 
 
