@@ -252,9 +252,11 @@ def of_training(
     return trace
 
 
-def host_ms(overrides: tuple[str, ...], rows: int = 4, length: int = 12, *, repeat: int = 3) -> float:
+def host_ms(
+    overrides: tuple[str, ...], rows: int = 4, length: int = 12, optimizer: str = "adam", *, repeat: int = 3
+) -> float:
     """Return the median CPU milliseconds of a training step under autocast whose Triton kernels do nothing."""
-    step = training_step(make_model(overrides), make_batch(rows, length), bf16=True)
+    step = training_step(make_model(overrides), make_batch(rows, length), optimizer, bf16=True)
     nothing = mock.patch("triton.runtime.interpreter.GridExecutor.__call__", return_value=None)
     with pretended_gpu(), nothing, Trace(count=False):
         return 1e3 * harness.median_seconds(step, repeat=repeat, clock=time.process_time)
@@ -301,6 +303,7 @@ def main() -> int:
     parser.add_argument("--only", choices=CASES, help="this model alone")
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--length", type=int, default=12)
+    parser.add_argument("--optimizer", choices=("adam", "muon"), default="adam", help="of the training step (adam)")
     parser.add_argument("--repeat", type=int, default=3, help="steps whose median of CPU time is taken (3)")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -308,11 +311,12 @@ def main() -> int:
     print("| model | training step: launches | casts | waits | host ms | decoding step, beam 5: launches | waits |")
     print("|---|--:|--:|--:|--:|--:|--:|")
     for name in [options.only] if options.only else CASES:
-        trained = of_training(CASES[name], options.rows, options.length, bf16=True)
+        given = (CASES[name], options.rows, options.length, options.optimizer)
+        trained = of_training(*given, bf16=True)
         decoded = of_decoding(CASES[name], options.rows, options.length)
         launches, waits = sum(trained.launches.values()), sum(trained.waits.values())
         training = {"launches": launches, "casts": trained.casts, "waits": waits, "at": dict(trained.waits)}
-        training["host ms"] = round(host_ms(CASES[name], options.rows, options.length, repeat=options.repeat), 1)
+        training["host ms"] = round(host_ms(*given, repeat=options.repeat), 1)
         results[name] = {"training": training, "decoding": decoded}
         cells = [
             f"{launches:,}",
