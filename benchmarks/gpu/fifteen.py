@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.gpu.pack import SMALL_TEXT
 from benchmarks.gpu.records import ROOT
+from benchmarks.runs_together import LEFT
 
 if TYPE_CHECKING:
     from benchmarks.gpu.part import Job
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 # Those of docs/speed.md, three seeds each.
 MIXERS = ("transformer", "lightconv", "dynamicconv", "multiscale", "bahdanau")
 # Epochs of the goal, and those that are trained: what is left is scaled by the seconds of training.
-EPOCHS, _TRAINED = 25, 5
+EPOCHS, _TRAINED = 25, 3
 
 
 def run(job: Job) -> None:
@@ -33,11 +34,15 @@ def run(job: Job) -> None:
         out = Path(folder)
         (out / "runs.txt").write_text("\n".join(lines), encoding="utf-8")
         command = [sys.executable, "-m", "benchmarks.runs_together", str(out / "runs.txt"), f"--out={out}"]
-        command += [f"--budget={max(40.0, job.left(reserve=10.0)):.0f}", f"--slots={len(lines)}"]
-        command += ["--mps"] if shutil.which("nvidia-cuda-mps-control") and job.on_gpu else []
-        status = subprocess.run(command, cwd=ROOT).returncode
-        job.save(status=status, mps="--mps" in command, **minutes(out, len(lines)))
-    if status == 1:
+        mps = job.on_gpu and shutil.which("nvidia-cuda-mps-control") is not None
+        # Where the service does not start, kernels take turns
+        for service in (["--mps"], []) if mps else ([],):
+            limits = [f"--budget={max(40.0, job.left(reserve=10.0)):.0f}", f"--slots={len(lines)}"]
+            status = subprocess.run([*command, *limits, *service], cwd=ROOT).returncode
+            if (out / "runs_together.json").is_file():
+                job.save(status=status, mps=bool(service), **minutes(out, len(lines)))
+                break
+    if status not in (0, LEFT):
         raise SystemExit("RuntimeError: runs failed; the log names them")
 
 

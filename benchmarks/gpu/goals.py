@@ -70,7 +70,7 @@ def _judged(
     if value is None:
         return Goal(name, "-", f"unmeasured{note and f': {note}'}", limits)
     verdict = "met" if reaches(value, floor) else "**missed**"
-    verdict += ", stretch too" if stretch is not None and reaches(value, stretch) else ""
+    verdict += ", stretch too" if verdict == "met" and stretch is not None and reaches(value, stretch) else ""
     return Goal(name, f"{value:{form}}{note and f' ({note})'}", verdict, limits)
 
 

@@ -3,6 +3,7 @@ verdicts, replayed passes, and the pack; the whole rehearsal on a CPU, killed an
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ from benchmarks.gpu.replays import ReplayedTrainer, same_gradients
 from benchmarks.gpu.runner import Runner
 from benchmarks.gpu.steps import padded
 from seq2seq.config.compose import resolved_settings
+from seq2seq.training import warm_up
 
 EXHAUSTIVE = {
     "test_the_budget_is_kept_and_the_part_repeated",
@@ -361,6 +363,17 @@ def test_comparisons_are_judged_by_the_best_way_of_the_peer(tmp_path):
     assert verdict(page, "command transformer/16384 over Marian") == ["-", "unmeasured: transformers missing"]
 
 
+def test_the_start_is_known_by_update_100_and_by_what_was_compiled_before(tmp_path):
+    lines = ["step,train/seconds,train/tokens_per_second", "80,3.0,100", "100,4.25,100", "120,5.0,100"]
+    (tmp_path / "metrics.csv").write_text("\n".join(lines))
+    assert command.measured(tmp_path)["update 100 s"] == 4.2
+    # The words of the training command
+    (words,) = (word for word in inspect.getsource(warm_up).split('"') if "kernels compiled on" in word)
+    found = command._COMPILED.search(words % (20, 16, 1.8))
+    assert found
+    assert found[1] == "1.8"
+
+
 def test_a_short_run_goes_on_at_the_pace_of_its_later_half():
     assert command.in_a_minute([(10, 10.0), (20, 15.0), (60, 20.0)]) == {
         "updates in 60 s": 380,
@@ -379,7 +392,7 @@ def test_minutes_of_all_epochs_are_scaled_by_the_seconds_of_training(tmp_path):
     records = [{"settings": line, "status": 0, "seconds": 40.0} for line in lines]
     (tmp_path / "runs_together.json").write_text(json.dumps({"records": records}))
     found = fifteen.minutes(tmp_path, 2)
-    assert found["minutes"] == round((40 + 4 * 11) / 60, 2)
+    assert found["minutes"] == round((40 + (25 / found["epochs"] - 1) * 11) / 60, 2)
     assert found["measured minutes"] == 0.67
     assert fifteen.minutes(tmp_path, 3)["minutes"] is None
 
