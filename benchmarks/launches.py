@@ -1,4 +1,4 @@
-"""Count launches and waits of the host in a training step and in a decoding step, without a GPU.
+"""Count launches, casts and waits of the host in a training step and in a decoding step, without a GPU.
 
     python -m benchmarks.launches
     python -m benchmarks.launches --only transformer --rows 8 --out benchmarks/results/launches
@@ -6,18 +6,25 @@
 
 The code runs on a CPU with tensors that claim to be on a GPU, so that it takes a GPU's branches. A launch is an
 operation that computes, copies or fills (views and allocations are none, an operator of ours is one), or a kernel of
-Triton's; a wait is what makes the host wait for a GPU, or copies from the host without pinned memory: reading a number,
-an index that is a list or a mask, a tensor made of numbers. The optimizer's fused update is one launch here and a few
-on a GPU. Models have the depth and heads of model=base, float32, and are narrow, since widths change no count.
+Triton's. A wait is what makes the host wait for a GPU, or copies from the host without pinned memory: reading a number,
+an index that is a list or a mask, a tensor made of numbers. A cast is a launch that copies between types. The
+optimizer's fused update is one launch here and a few on a GPU. Models have the depth and heads of model=base and are
+narrow, since widths change no count. Training is under autocast to bf16, by the CPU's list of operations, decoding in
+float32.
+
+Host ms are the CPU time of a training step whose Triton kernels do nothing: Python, autograd and torch's dispatch, with
+what the pretense costs and without the driver's launches. They compare two versions on one machine.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
+import functools
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -68,18 +75,20 @@ _NO_LAUNCHES = {
 
 
 class Trace(TorchFunctionMode):
-    """Counter of launches and waits; `waits` says how many there are at each line of ours.
+    """Counter of launches, casts and waits; `waits` says how many there are at each line of ours.
 
     Args:
         pretend: Tensors claim to be on a GPU.
+        count: Operations are counted.
     """
 
-    def __init__(self, *, pretend: bool = True) -> None:
+    def __init__(self, *, pretend: bool = True, count: bool = True) -> None:
         super().__init__()
         self.pretend = pretend
+        self.casts = 0
         self.launches: collections.Counter[str] = collections.Counter()
         self.waits: collections.Counter[str] = collections.Counter()
-        self._operations = _Operations(self)
+        self._operations = _Operations(self) if count else contextlib.nullcontext()
 
     def __enter__(self) -> Trace:
         """Begin to count."""
@@ -122,7 +131,17 @@ class _Operations(TorchDispatchMode):
             self.trace.waits[_place(name)] += 1
         if name not in _NO_LAUNCHES and not _is_view(func):
             self.trace.launches[name] += 1
+        self.trace.casts += _is_cast(name, args, kwargs or {})
         return func(*args, **(kwargs or {}))
+
+
+def _is_cast(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return True for a copy into another type."""
+    if name == "_to_copy":
+        return kwargs.get("dtype") not in (None, args[0].dtype)
+    if name == "_foreach_copy_":
+        return args[0][0].dtype != args[1][0].dtype
+    return name == "copy_" and args[0].dtype != args[1].dtype
 
 
 def _waits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -170,17 +189,27 @@ def _interpret(kernel: Any, *given: Any, **constants: Any) -> None:
         _INTERPRET(kernel, *given, **constants)
 
 
-@contextmanager
+@contextlib.contextmanager
 def pretended_gpu() -> Iterator[None]:
     """Let the choices that ask the driver answer as for a GPU that Triton serves."""
-    with ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         for target, value in (
             ("seq2seq.kernels.dispatch.gpu_obstacle", lambda device: None),
             ("seq2seq.training.task.seed_generator", lambda seed, device: None),
             ("triton.runtime.interpreter.GridExecutor.__call__", _interpret),
+            # A GPU has another fused kernel where flash attention is off; a CPU would have a dozen operations
+            ("torch.backends.cuda.enable_flash_sdp", lambda enabled: None),
+            # What is asked of the GPU's autocast is done by the CPU's
+            ("torch.autocast", functools.partial(_of_cpu, torch.autocast)),
+            ("torch.is_autocast_enabled", functools.partial(_of_cpu, torch.is_autocast_enabled)),
+            ("torch.get_autocast_dtype", functools.partial(_of_cpu, torch.get_autocast_dtype)),
         ):
             stack.enter_context(mock.patch(target, value))
         yield
+
+
+def _of_cpu(real: Any, device_type: str = "cpu", *args: Any, **kwargs: Any) -> Any:
+    return real("cpu", *args, **kwargs)
 
 
 def make_model(overrides: tuple[str, ...]) -> Any:
@@ -200,8 +229,12 @@ def make_batch(rows: int, length: int) -> Batch:
     return Batch(ids, mask, ids, ids, mask.clone(), torch.arange(rows))
 
 
-def training_step(model: Any, batch: Batch, optimizer: str = "adam") -> Callable[[], None]:
-    """Return a whole update by the task of `seq2seq.train`: loss, gradients, clipping, optimizer, schedule."""
+def training_step(model: Any, batch: Batch, optimizer: str = "adam", *, bf16: bool = False) -> Callable[[], None]:
+    """Return a whole update by the task of `seq2seq.train`: loss, gradients, clipping, optimizer, schedule.
+
+    Args:
+        bf16: Compute the loss under autocast.
+    """
     optim = OptimSettings(name=optimizer)
     task = TranslationTask(
         model=model.train(), tokenizer=None, description={}, optim=optim, search=SearchSettings(), seed=1  # type: ignore[arg-type]
@@ -213,7 +246,8 @@ def training_step(model: Any, batch: Batch, optimizer: str = "adam") -> Callable
     updates, scheduler = made["optimizer"], made["lr_scheduler"]["scheduler"]
 
     def step() -> None:
-        loss = task.training_step(batch, 0)
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            loss = task.training_step(batch, 0)
         # Not Tensor.backward, inside of which a mode of functions is off
         torch.autograd.backward([loss])
         task.on_before_optimizer_step(updates)
@@ -224,15 +258,27 @@ def training_step(model: Any, batch: Batch, optimizer: str = "adam") -> Callable
     return step
 
 
-def of_training(overrides: tuple[str, ...], rows: int = 4, length: int = 12, optimizer: str = "adam") -> Trace:
+def of_training(
+    overrides: tuple[str, ...], rows: int = 4, length: int = 12, optimizer: str = "adam", *, bf16: bool = False
+) -> Trace:
     """Trace a training step, after one that allocates."""
-    step, trace = training_step(make_model(overrides), make_batch(rows, length), optimizer), Trace()
+    step, trace = training_step(make_model(overrides), make_batch(rows, length), optimizer, bf16=bf16), Trace()
     with pretended_gpu():
         with Trace():
             step()
         with trace:
             step()
     return trace
+
+
+def host_ms(
+    overrides: tuple[str, ...], rows: int = 4, length: int = 12, optimizer: str = "adam", *, repeat: int = 3
+) -> float:
+    """Return the median CPU milliseconds of a training step under autocast whose Triton kernels do nothing."""
+    step = training_step(make_model(overrides), make_batch(rows, length), optimizer, bf16=True)
+    nothing = mock.patch("triton.runtime.interpreter.GridExecutor.__call__", return_value=None)
+    with pretended_gpu(), nothing, Trace(count=False):
+        return 1e3 * harness.median_seconds(step, repeat=repeat, clock=time.process_time)
 
 
 def of_decoding(
@@ -277,19 +323,31 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--length", type=int, default=12)
     parser.add_argument("--residual-norm", choices=("auto", "torch"), default=residual_norm.BACKEND)
+    parser.add_argument("--optimizer", choices=("adam", "muon"), default="adam", help="of the training step (adam)")
+    parser.add_argument("--repeat", type=int, default=3, help="steps whose median of CPU time is taken (3)")
     options = parser.parse_args()
     torch.set_num_threads(1)
     results = {}
-    print("| model | training step: launches | waits | decoding step, beam 5: launches | waits |")
-    print("|---|--:|--:|--:|--:|")
+    print("| model | training step: launches | casts | waits | host ms | decoding step, beam 5: launches | waits |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
     for name in [options.only] if options.only else CASES:
+        given = (CASES[name], options.rows, options.length, options.optimizer)
         with residual_norm.switched(options.residual_norm):
-            trained = of_training(CASES[name], options.rows, options.length)
+            trained = of_training(*given, bf16=True)
         decoded = of_decoding(CASES[name], options.rows, options.length)
         launches, waits = sum(trained.launches.values()), sum(trained.waits.values())
-        results[name] = {"training": {"launches": launches, "waits": waits, "at": dict(trained.waits)}}
-        results[name]["decoding"] = decoded
-        print(f"| {name} | {launches:,} | {waits} | {decoded['launches']:,} | {decoded['waits']} |", flush=True)
+        training = {"launches": launches, "casts": trained.casts, "waits": waits, "at": dict(trained.waits)}
+        training["host ms"] = round(host_ms(*given, repeat=options.repeat), 1)
+        results[name] = {"training": training, "decoding": decoded}
+        cells = [
+            f"{launches:,}",
+            trained.casts,
+            waits,
+            training["host ms"],
+            f"{decoded['launches']:,}",
+            decoded["waits"],
+        ]
+        print(f"| {name} | {' | '.join(map(str, cells))} |", flush=True)
     for name, result in results.items():
         for part, found in result.items():
             if found["at"]:

@@ -193,27 +193,35 @@ def fairseq_contestant(sizes: Model, batch: Batch, *, autocast: bool, unfold: bo
     return Contestant(model, loss, autocast=autocast)
 
 
-def marian_contestant(batch: Batch, *, autocast: bool) -> Contestant:
-    """Build Hugging Face's Marian at the base size."""
+def marian_model(**values: Any) -> nn.Module:
+    """Build Hugging Face's Marian at the base size.
+
+    Args:
+        values: The configuration's vocabulary and ids, and what is to differ.
+    """
     from transformers import MarianConfig, MarianMTModel
 
     config = MarianConfig(
-        vocab_size=JOINT[0],
-        d_model=512,
-        encoder_layers=6,
-        decoder_layers=6,
-        encoder_attention_heads=8,
-        decoder_attention_heads=8,
-        encoder_ffn_dim=2048,
-        decoder_ffn_dim=2048,
-        activation_function="relu",
-        dropout=0.1,
-        pad_token_id=0,
-        eos_token_id=2,
-        decoder_start_token_id=1,
-        scale_embedding=True,
+        **{
+            "d_model": 512,
+            "encoder_layers": 6,
+            "decoder_layers": 6,
+            "encoder_attention_heads": 8,
+            "decoder_attention_heads": 8,
+            "encoder_ffn_dim": 2048,
+            "decoder_ffn_dim": 2048,
+            "activation_function": "relu",
+            "dropout": 0.1,
+            "scale_embedding": True,
+            **values,
+        }
     )
-    model: Any = MarianMTModel(config)
+    return MarianMTModel(config)
+
+
+def marian_contestant(batch: Batch, *, autocast: bool) -> Contestant:
+    """Build Hugging Face's Marian at the base size, with its loss."""
+    model = marian_model(vocab_size=JOINT[0], pad_token_id=0, eos_token_id=2, decoder_start_token_id=1)
 
     def loss() -> Tensor:
         mask = batch.mask.long()

@@ -1,7 +1,7 @@
 """Learn everything that a visit to a GPU can teach, in the order of what it teaches, in one command.
 
-    python -m benchmarks.gpu --out DIR --budget 540       # a first visit
-    python -m benchmarks.gpu --resume DIR --budget 540    # a later one: parts that are done are not repeated
+    python -m benchmarks.gpu --out DIR --parts open --budget 420       # a first call: what is still open
+    python -m benchmarks.gpu --resume DIR --parts open --budget 330    # a later one: what is done is not repeated
     python -m benchmarks.gpu --pack FOLDER --corpora CORPORA    # before: the data and the wheels that must travel
 
 Every part runs in a process of its own with its own time limit: replayed training steps against plain ones, bit for
@@ -22,7 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.gpu import verdicts
-from benchmarks.gpu.plan import Part, parts_of
+from benchmarks.gpu.pack import COMMAND_TEXT
+from benchmarks.gpu.plan import OPEN, Part, open_parts, parts_of
 from benchmarks.gpu.records import FAILED, ROOT, Results, write_atomically
 from benchmarks.gpu.runner import Runner
 
@@ -43,8 +44,9 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto: cuda if there is one")
     add("--data", type=Path, default=ROOT / "headline-data", help="the folder that benchmarks.headline prepared")
     add("--command-data", nargs=3, metavar=("FOLDER", "SRC", "TGT"), help="corpus of the training command: a folder "
-        "with train, valid, test and joint.model, and its languages; left out: the embedded corpus")  # fmt: skip
-    add("--parts", nargs="+", default=[], metavar="PART", help="run these alone; a name's beginning suffices")
+        "with train, valid, test and joint.model, and its languages (the pack's, or the embedded one)")  # fmt: skip
+    add("--parts", nargs="+", default=[], metavar="PART", help="run these alone; a name's beginning suffices; "
+        f"{OPEN}: all that is still open")  # fmt: skip
     add("--corpora", type=Path, help="with --pack: prepare the data from these, if --data has none")
     add("--wheels", type=Path, help="with --pack: take the wheels of this folder, and download none")
     options = parser.parse_args(argv)
@@ -58,10 +60,11 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def chosen(names: Sequence[str], device: str) -> list[Part]:
-    """List the parts with these names, or whose names begin so; all without names."""
+    """List the parts with these names, or whose names begin so; all without names, and `open` what is still open."""
     parts = parts_of(device)
     known = {part.name for part in parts}
-    exact, begins = set(names) & known, tuple(set(names) - known)
+    exact, begins = set(names) & known, tuple(set(names) - known - {OPEN})
+    exact |= {part.name for part in open_parts(device)} if OPEN in names else set()
     return [part for part in parts if not names or part.name in exact or part.name.startswith(begins)]
 
 
@@ -87,11 +90,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if results.data.setdefault("device", device) != device:
         print(f"gpu: {folder} has results of {results.data['device']}; take another folder", file=sys.stderr)
         return 2
-    more = (
-        ["--command-data", str(Path(options.command_data[0]).absolute()), *options.command_data[1:]]
-        if options.command_data
-        else []
-    )
+    packed = options.data / COMMAND_TEXT
+    text = options.command_data or ([packed, *COMMAND_TEXT.split("-")[1:]] if packed.is_dir() else [])
+    more = ["--command-data", str(Path(text[0]).absolute()), *text[1:]] if text else []
     runner = Runner(results, device=device, data=options.data.absolute(), budget=options.budget, began=began, more=more)
     wanted = chosen(options.parts, device)
     # The page describes the machine of the last visit

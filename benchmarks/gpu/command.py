@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import re
 import statistics
 import subprocess
 import sys
@@ -23,35 +25,59 @@ _RESULTS = (
     *("steps", "start_seconds", "target_tokens_per_second", "seconds", "max_time", "seconds_over_budget"),
     *("test_seconds", "training_seconds", "max_tokens", "compiled", "passes", "throughput", "epochs", "parameters"),
 )
-# Seconds of training, and those that start, validation and test may take beside it.
-_SECONDS, _BESIDE = 30.0, 70.0
+# Rows that train for longer, since at 16,384 tokens captures take the first twenty seconds, and are tested.
+_LONG = ("transformer/16384", "dynamicconv/16384")
+# Seconds of training of these, of plain passes, which have one rate from the first second on, and of others; and what
+# start and test may take beside them.
+_LONGER, _PLAIN, _OTHERS, _BESIDE = 30.0, 10.0, 20.0, 30.0
+# Updates are compared over so many seconds of training, and the start is over with the hundredth.
+MINUTE, HUNDREDTH = 60.0, 100
+# How many kernels were compiled before the clock of training starts.
+_COMPILED = re.compile(r"kernels compiled on \d+ threads in ([\d.]+) s")
 
 
 def run(job: Job) -> None:
-    """Train, and save what the run's files say, while it runs and at the end; words are mixer, tokens, and `eager`."""
+    """Train, and save what the run's files say, while it runs and at the end.
+
+    The words are mixer, tokens, and ways: `eager` captures nothing, `big` is the size. Every run compiles its kernels
+    anew, as on a machine that has none.
+    """
     mixer, tokens, *ways = job.words
-    seconds = max(10.0, min(_SECONDS, job.left(reserve=_BESIDE))) if job.on_gpu else 2.0
-    size = ["model=base"] if job.on_gpu else ["model=tiny", "model.dim=16", "model.ffn_dim=32", "model.num_heads=2"]
-    words = [f"mixer={mixer}", *size, *corpus(job), *(EAGER if "eager" in ways else ())]
-    words += [f"data.max_tokens={tokens if job.on_gpu or tokens == 'auto' else 512}"]
-    # The machine cuts these updates into micro-batches
-    words += [f"data.batch_tokens={65536 if job.on_gpu else 512}"] if tokens == "auto" else []
+    tested = job.on_gpu and "/".join(job.words) in _LONG
+    most = _LONGER if tested else _PLAIN if "eager" in ways else _OTHERS
+    seconds = max(10.0, min(most, job.left(reserve=_BESIDE))) if job.on_gpu else 2.0
+    words = [*settings(job, mixer, tokens, "big" if "big" in ways else "base"), *(EAGER if "eager" in ways else ())]
     words += [f"trainer.max_time={seconds:.0f}s", f"trainer.val_sentences={50 if job.on_gpu else 2}"]
     words += ["trainer.log_steps=20", "trainer.line_time=5s"]
     # Translations of a tiny model do not end, and take longer than all else
-    words += [] if job.on_gpu else ["trainer.test=false"]
-    with tempfile.TemporaryDirectory() as runs:
-        command = [sys.executable, "-m", "seq2seq.train", *words, f"runs={runs}", "run=visit"]
+    words += [] if tested else ["trainer.test=false"]
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "runs" / "visit"
+        command = [sys.executable, "-m", "seq2seq.train", *words, f"runs={place.parent}", "run=visit"]
+        environment = {**os.environ, "TRITON_CACHE_DIR": f"{folder}/triton"}
         began = time.monotonic()
-        with subprocess.Popen(command, cwd=ROOT) as process:
+        with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
             while process.poll() is None:
                 try:
                     process.wait(timeout=2.0)
                 except subprocess.TimeoutExpired:
-                    job.save(**measured(Path(runs) / "visit"))
-        job.save(command=" ".join(words), wall=round(time.monotonic() - began, 1), **measured(Path(runs) / "visit"))
+                    job.save(**measured(place))
+        job.save(command=" ".join(words), wall=round(time.monotonic() - began, 1), **measured(place))
+        # The output of this process, where a runner keeps it
+        log = job.path.with_suffix(".log")
+        if found := _COMPILED.search(log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""):
+            job.save(**{"compiled s": float(found[1])})
         if process.returncode:
             raise SystemExit(f"RuntimeError: the training command ended with exit status {process.returncode}")
+
+
+def settings(job: Job, mixer: str, tokens: str, size: str = "base") -> list[str]:
+    """Return the settings of mixer, size, corpus and batches."""
+    shape = [f"model={size}"] if job.on_gpu else ["model=tiny", "model.dim=16", "model.ffn_dim=32", "model.num_heads=2"]
+    words = [f"mixer={mixer}", *shape, *corpus(job)]
+    words += [f"data.max_tokens={tokens if job.on_gpu or tokens == 'auto' else 512}"]
+    # The machine cuts these updates into micro-batches
+    return words + ([f"data.batch_tokens={65536 if job.on_gpu else 512}"] if tokens == "auto" else [])
 
 
 def corpus(job: Job) -> list[str]:
@@ -82,15 +108,33 @@ def rates(path: Path) -> dict[str, Any]:
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             try:
-                rows.append([int(row["step"]), float(row["train/seconds"]), float(row["train/tokens_per_second"])])
+                rows.append((int(row["step"]), float(row["train/seconds"]), float(row["train/tokens_per_second"])))
             except (KeyError, TypeError, ValueError):
                 # Rows of validations have other columns
                 continue
     if not rows:
         return {}
     later = [rate for _, _, rate in rows[len(rows) // 2 :]]
+    hundredth = next((seconds for step, seconds, _ in rows if step == HUNDREDTH), None)
     return {
         "updates so far": rows[-1][0],
         "rates": [[round(seconds, 1), round(rate)] for _, seconds, rate in rows[:: max(1, len(rows) // 12)]],
         "later tokens/s": round(statistics.median(later)),
+        **({} if hundredth is None else {"update 100 s": round(hundredth, 1)}),
+        **in_a_minute([(step, seconds) for step, seconds, _ in rows]),
+    }
+
+
+def in_a_minute(rows: list[tuple[int, float]]) -> dict[str, Any]:
+    """Return the updates of the first minute of training; a shorter run goes on at the pace of its later half.
+
+    Args:
+        rows: Updates and seconds of training.
+    """
+    step, seconds = next(((step, s) for step, s in rows if s >= MINUTE), rows[-1])
+    middle, then = rows[(len(rows) - 1) // 2]
+    pace = (step - middle) / (seconds - then) if seconds > then else step / seconds
+    return {
+        "updates in 60 s": round(step + pace * (MINUTE - seconds)),
+        "of which measured": round(min(1, seconds / MINUTE), 2),
     }

@@ -1,7 +1,9 @@
 """Make one folder that has what a visit needs beside a checkout: the prepared data, and wheels of what may be missing.
 
-FOLDER/              what benchmarks.headline prepared: arrays, references, tokenizer, settings of the models
-FOLDER/wheels/       for Python 3.12 on Linux
+FOLDER/                  what benchmarks.headline prepared: arrays, references, tokenizer, settings of the models
+FOLDER/wheels/           for Python 3.12 on Linux
+FOLDER/europarl-it-en/   where CORPORA has it: text of the training command, with a joint vocabulary of 16,000 pieces
+FOLDER/multi30k/         where CORPORA has it: text of the fifteen small runs
 
 There, from the root of a checkout:
 
@@ -20,6 +22,13 @@ from benchmarks.gpu.records import ROOT
 
 # With the checkout, less than what a machine may be sent at once.
 LIMIT_MIB = 45
+# Languages and splits of further text, by its folder; the command's has the first name.
+COMMAND_TEXT, SMALL_TEXT = "europarl-it-en", "multi30k"
+_TEXTS = {
+    COMMAND_TEXT: ("it", "en", ("train", "valid", "test")),
+    SMALL_TEXT: ("en", "de", ("train", "valid", "test2016")),
+}
+_PIECES = 16_000
 # What a machine that has torch, Lightning, SentencePiece, sacreBLEU and pytest lacks.
 PACKAGES = (
     *("hydra-core", "omegaconf", "antlr4-python3-runtime", "datasets", "dill", "multiprocess", "sacremoses", "entmax"),
@@ -45,6 +54,8 @@ def pack(folder: Path, *, data: Path, corpora: Path | None, wheels: Path | None)
             raise ValueError(f"{folder} is not empty; choose a new folder")
         add_data(folder, data, corpora)
         add_wheels(folder / "wheels", wheels)
+        if corpora is not None:
+            add_corpora(folder, corpora)
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20
         print(f"{folder}: {size:.1f} MiB in {sum(path.is_file() for path in folder.rglob('*'))} files")
         if size > LIMIT_MIB:
@@ -66,6 +77,32 @@ def add_data(target: Path, data: Path, corpora: Path | None) -> None:
     from benchmarks.headline.prepare import prepare
 
     prepare(corpora, target, vocab_size=8000)
+
+
+def add_corpora(folder: Path, corpora: Path) -> None:
+    """Copy the text of the training command and of the small runs, and train the command's tokenizer."""
+    for name, (*languages, splits) in _TEXTS.items():
+        sides = [sorted(corpora.glob(f"{name}/{split}.{code}*")) for split in splits for code in languages]
+        if not all(sides):
+            print(f"{corpora} has no {name}, or only a part of it: left out", file=sys.stderr)
+            continue
+        (folder / name).mkdir()
+        for path, *_ in sides:
+            shutil.copy(path, folder / name)
+        if name == COMMAND_TEXT:
+            (src, *_), (tgt, *_), *_ = sides
+            train_joint(folder / name / "joint.model", src, tgt)
+
+
+def train_joint(path: Path, src: Path, tgt: Path) -> None:
+    """Train one SentencePiece model on both sides, and write it."""
+    from seq2seq.config.tokenizer import TokenizerSettings
+    from seq2seq.data.text_files import read_lines
+    from seq2seq.data.tokenizer import train_tokenizer
+
+    settings = TokenizerSettings(vocab_size=_PIECES, type="bpe")
+    tokenizer = train_tokenizer(src_lines=read_lines(src), tgt_lines=read_lines(tgt), settings=settings)
+    path.write_bytes(tokenizer.to_state()["src_model"])
 
 
 def add_wheels(target: Path, wheels: Path | None) -> None:

@@ -36,6 +36,9 @@ _MODULES = {
     "decode": "decoding",
     "pytest": "suites",
     "command": "command",
+    "marian": "marian",
+    "translate": "translating",
+    "fifteen": "fifteen",
     "quality": "quality",
 }
 

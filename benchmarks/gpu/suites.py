@@ -15,16 +15,27 @@ from benchmarks.gpu.records import ROOT
 if TYPE_CHECKING:
     from benchmarks.gpu.part import Job
 
+_KERNELS = ROOT / "tests" / "kernels"
 # Without the markers of the project's own options: on a GPU nothing is too slow.
 _ARGUMENTS = {
     # Without what is compiled for other GPUs
     "kernels": ["tests/kernels", "--ignore=tests/kernels/test_aot.py", "-m", ""],
     "gpu": ["tests", "-m", "gpu"],
+    # Captured passes and steps
+    "replay": ["tests/training", "tests/test_search_graphs.py", "-m", "gpu"],
+    # Kernels of attention and of norms, whose own tests are for any device
+    "fused": [
+        *(str(path) for name in ("attention", "norm") for path in sorted(_KERNELS.glob(f"*{name}*.py"))),
+        "-m",
+        "",
+    ],
 }
 # A few of each, in the interpreter; those with the marker are skipped there.
 _TINY = {
     "kernels": ["tests/kernels/test_triton.py", "tests/kernels/test_operators.py", "-m", "", "-k", "nothing_to or log"],
     "gpu": ["tests/training/test_fsdp.py", "tests/kernels/test_operators.py", "-m", "gpu"],
+    "replay": ["tests/training/test_copying.py", "-m", "gpu"],
+    "fused": ["tests/kernels/test_packed_attention.py", "-m", "not gpu"],
 }
 
 

@@ -24,6 +24,7 @@ def page(results: Results) -> str:
         ("Replayed and eager steps", _steps),
         ("Attention, launches", _attention),
         ("Dropout, sum and norm of a sublayer", _norms),
+        ("Marian, translate, fifteen runs", _comparisons),
         ("Compiled steps", _compiled_steps),
         ("Decoding, base, 64 sentences of 27, beam 5", _decoding),
         ("Memory of uncompiled steps", _memory),
@@ -38,9 +39,9 @@ def page(results: Results) -> str:
 
 
 def _shortened(blocks: list[str]) -> str:
-    """Join the blocks; where they are too long, the longest ones lose their last lines."""
+    """Join the blocks; where they are too long, the longest lose their last lines, but for head and goals."""
     while len(text := "\n\n".join(blocks) + "\n") > LONGEST:
-        longest = max(range(len(blocks)), key=lambda number: len(blocks[number]))
+        longest = max(range(2, len(blocks)), key=lambda number: len(blocks[number]))
         lines = blocks[longest].removesuffix("\n- ...").split("\n")
         blocks[longest] = "\n".join([*lines[:-1], "- ..."])
     return text
@@ -68,10 +69,10 @@ def _head(results: Results) -> Iterator[str]:
 
 
 def _goals(results: Results) -> Iterator[str]:
-    yield "| goal | found | verdict |"
-    yield "|---|--:|---|"
+    yield "| goal | found | verdict | floor; stretch |"
+    yield "|---|--:|---|--:|"
     for goal in goals(results):
-        yield f"| {goal.name} | {goal.found} | {goal.verdict} |"
+        yield f"| {goal.name} | {goal.found} | {goal.verdict} | {goal.limits} |"
 
 
 def _missing(results: Results) -> Iterator[str]:
@@ -99,7 +100,7 @@ def _correct(results: Results) -> Iterator[str]:
         yield f"  - {_cell(error)[:180]}"
     if kernels.get("left_out"):
         yield f"- left out for lack of time: {len(kernels['left_out'])}, such as {_cell(kernels['left_out'][0])[:100]}"
-    for name in ("pytest/kernels", "pytest/gpu"):
+    for name in (f"pytest/{suite}" for suite in ("replay", "fused", "gpu", "kernels")):
         found = results.result(name)
         if "passed" in found:
             yield f"- {name}: {found['passed']} passed, {found['failed']} failed, {found['skipped']} skipped"
@@ -242,6 +243,16 @@ def _norms(results: Results) -> Iterator[str]:
             )
             wrong = "" if found["error"] < found["limit"] else f", **WRONG: {found['error']:.1g}**"
             yield f"- {shape}, us forward, both: {'; '.join(times)}; the kernel's GB/s {shares}{wrong}"
+
+
+def _comparisons(results: Results) -> Iterator[str]:
+    for way, one in results.result("marian").items():
+        if way != "part":
+            shown = ", ".join(f"{key} {value}" for key, value in one.items()) if isinstance(one, dict) else one
+            yield f"- Marian, {way}: {_cell(shown)[:160]}"
+    for part in ("translate", "fifteen"):
+        if found := {key: value for key, value in results.result(part).items() if key != "part"}:
+            yield f"- {part}: " + ", ".join(f"{key} {value}" for key, value in found.items())
 
 
 def _compiled_steps(results: Results) -> Iterator[str]:

@@ -3,6 +3,7 @@ verdicts, replayed passes, and the pack; the whole rehearsal on a CPU, killed an
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gpu import command, norms, pack, runner, suites, verdicts
+from benchmarks.gpu import command, fifteen, norms, pack, runner, suites, verdicts
 from benchmarks.gpu.__main__ import chosen, main
 from benchmarks.gpu.part import Job
 from benchmarks.gpu.plan import Part, parts_of
@@ -24,6 +25,7 @@ from benchmarks.gpu.replays import ReplayedTrainer, same_gradients
 from benchmarks.gpu.runner import Runner
 from benchmarks.gpu.steps import padded
 from seq2seq.config.compose import resolved_settings
+from seq2seq.training import warm_up
 
 EXHAUSTIVE = {
     "test_the_budget_is_kept_and_the_part_repeated",
@@ -192,7 +194,7 @@ def test_all_kernels_are_right_only_where_all_were_asked(tmp_path):
         "state": FAILED,
         "error": "ModuleNotFoundError: No module named 'lightning'",
     }
-    assert verdict(verdicts.page(results), "a run with max_tokens=auto ends well")[1] == "not measured"
+    assert verdict(verdicts.page(results), "a run with max_tokens=auto ends well")[1] == "unmeasured"
 
 
 # ---- the page
@@ -227,7 +229,7 @@ def verdict(page: str, goal: str) -> list[str]:
 
 def test_the_page_of_nothing_says_so(tmp_path):
     page = verdicts.page(Results(tmp_path))
-    assert page.count("not measured") == len([line for line in page.splitlines() if "not measured" in line]) > 10
+    assert page.count("unmeasured") == len([line for line in page.splitlines() if "unmeasured" in line]) > 10
     for part in parts_of("cuda"):
         assert part.name in page
 
@@ -255,7 +257,7 @@ def test_goals_are_judged_by_what_was_measured(tmp_path):
     assert verdict(page, "DynamicConv forward, T 1024") == ["75", "met"]
     assert verdict(page, "DynamicConv backward, T 1024") == ["44", "**missed**"]
     assert verdict(page, "DynamicConv forward, T 27") == ["56", "met"]
-    assert verdict(page, "DynamicConv backward, T 27") == ["-", "not measured"]
+    assert verdict(page, "DynamicConv backward, T 27") == ["-", "unmeasured"]
     assert verdict(page, "5 times as fast as fairseq") == ["4.0", "**missed**"]
     assert verdict(page, "attention layer over DynamicConv") == ["1.50", "met"]
     assert verdict(page, "Transformer base") == ["870,000", "met"]
@@ -310,37 +312,111 @@ def test_replayed_gradients_are_judged_bit_for_bit(tmp_path):
     assert "SEEDS DO NOT MATTER" in page
     # A model that could not be captured is shown, and judges nothing
     page = verdicts.page(recorded(tmp_path, replay={"base/bahdanau": {"error": "RuntimeError: no | capture"}}))
-    assert verdict(page, goal) == ["-", "not measured"]
+    assert verdict(page, goal) == ["-", "unmeasured"]
     assert "RuntimeError: no / capture" in page
 
 
-def test_runs_of_the_command_are_judged_by_updates_and_by_their_limit(tmp_path):
-    def run_of(steps: int | None, over: float) -> dict[str, Any]:
-        ended = {"steps": steps, "max_time": 200.0, "seconds_over_budget": over} if steps else {}
-        return {"rates": [[1.0, 5]], "later tokens/s": 5, "updates so far": 40, **ended}
+def test_runs_of_the_command_are_judged_by_their_rates_updates_start_and_limit(tmp_path):
+    def run_of(updates: int, *, over: float | None = 0.0, tokens: float = 450_000, **more: Any) -> dict[str, Any]:
+        shown = {"rates": [[1.0, 5]], "later tokens/s": 500_000, "updates so far": 40, **more}
+        ended = {"steps": 40, "max_time": 200.0, "seconds_over_budget": over, "target_tokens_per_second": tokens}
+        return shown | {"updates in 60 s": updates, "of which measured": 0.5} | ({} if over is None else ended)
 
     found = {
-        "command__transformer__16384": run_of(300, 5.9),
-        "command__transformer__16384__eager": run_of(302, 0.0),
-        "command__dynamicconv__16384": run_of(80, 6.1),
-        "command__dynamicconv__16384__eager": run_of(100, 0.0),
+        "command__transformer__16384": run_of(600, over=5.9, **{"update 100 s": 6.5, "compiled s": 2.0}),
+        "command__transformer__16384__eager": run_of(302),
+        "command__dynamicconv__16384": run_of(80, over=6.1, tokens=430_000),
+        "command__dynamicconv__16384__eager": run_of(100),
         # Stopped before its end
-        "command__lightconv__16384": run_of(None, 0.0),
-        "command__lightconv__16384__eager": run_of(90, 0.0),
+        "command__lightconv__16384": run_of(90, over=None),
     }
     page = verdicts.page(recorded(tmp_path, **found))
-    assert verdict(page, "no fewer updates than eager, 16k tokens: transformer") == ["0.99", "met"]
-    assert verdict(page, "no fewer updates than eager, 16k tokens: dynamicconv") == ["0.80", "**missed**"]
-    assert "16k tokens: lightconv" not in page
+    assert verdict(page, "command transformer/16384: ") == ["450,000 (later half 500,000)", "met"]
+    assert verdict(page, "command dynamicconv/16384: ")[1] == "met, stretch too"
+    assert "400,000; 427,500" in page
+    assert verdict(page, "command lightconv/16384: ") == ["-", "unmeasured"]
+    assert verdict(page, "base transformer, cold") == ["8.5 (kernels 2.0)", "met"]
+    updates = "updates in 60 s over trainer.graphs=false"
+    assert verdict(page, f"{updates}: transformer") == [
+        "1.99 (600, 50% measured : 302, 50% measured)",
+        "met, stretch too",
+    ]
+    assert verdict(page, f"{updates}: dynamicconv")[1] == "**missed**"
+    assert verdict(page, f"{updates}: lightconv")[1].startswith("unmeasured: 90")
     assert verdict(page, "the limit of time is kept") == ["command/dynamicconv/16384: 6.1 s over", "**missed**"]
     assert "| lightconv 16384 | 40 |" in page
+
+
+def test_comparisons_are_judged_by_the_best_way_of_the_peer(tmp_path):
+    ours = {"rates": [], "steps": 9, "max_time": 9, "seconds_over_budget": 0, "later tokens/s": 9}
+    ours |= {"target_tokens_per_second": 300_000, "updates so far": 9}
+    marian = {
+        "sdpa": {"target_tokens_per_second": 150_000},
+        "flash_attention_2": {"error": "ImportError: no | package"},
+    }
+    found: dict[str, Any] = {
+        "command__transformer__16384": ours,
+        "marian": {"eager": {"target_tokens_per_second": 90_000}, **marian},
+        "translate": {"first s": 1.5, "again s": 0.9},
+        "fifteen": {"runs": 15, "ended": 14, "epochs": 5, "minutes": None},
+        "pytest__replay": {"passed": 9, "failed": 1, "skipped": 0, "failures": ["test_x: no"]},
+        "attention": {
+            "B 585 T 28 S 28": {
+                "ours, mask": {"forward us": 9, "both us": 80},
+                "flash": {"forward us": 5, "both us": 7},
+            }
+        },
+    }
+    page = verdicts.page(recorded(tmp_path, **found))
+    assert verdict(page, "command transformer/16384 over Marian") == ["2.00 (sdpa 150,000)", "met"]
+    assert verdict(page, "translate") == ["1.50 (again 0.90)", "met"]
+    assert verdict(page, "fifteen") == ["-", "unmeasured: 14 of 15 ended, 5 epochs, scaled"]
+    assert verdict(page, "tests of replay") == ["1 of 10 failed", "**missed**"]
+    assert verdict(page, "attention, both passes") == ["80", "met, stretch too"]
+    page = verdicts.page(recorded(tmp_path, marian={"missing": "transformers"}))
+    assert verdict(page, "command transformer/16384 over Marian") == ["-", "unmeasured: transformers missing"]
+
+
+def test_the_start_is_known_by_update_100_and_by_what_was_compiled_before(tmp_path):
+    lines = ["step,train/seconds,train/tokens_per_second", "80,3.0,100", "100,4.25,100", "120,5.0,100"]
+    (tmp_path / "metrics.csv").write_text("\n".join(lines))
+    assert command.measured(tmp_path)["update 100 s"] == 4.2
+    # The words of the training command
+    (words,) = (word for word in inspect.getsource(warm_up).split('"') if "kernels compiled on" in word)
+    found = command._COMPILED.search(words % (20, 16, 1.8))
+    assert found
+    assert found[1] == "1.8"
+
+
+def test_a_short_run_goes_on_at_the_pace_of_its_later_half():
+    assert command.in_a_minute([(10, 10.0), (20, 15.0), (60, 20.0)]) == {
+        "updates in 60 s": 380,
+        "of which measured": 0.33,
+    }
+    assert command.in_a_minute([(10, 10.0), (70, 60.0), (90, 80.0)]) == {"updates in 60 s": 70, "of which measured": 1}
+
+
+def test_minutes_of_all_epochs_are_scaled_by_the_seconds_of_training(tmp_path):
+    (tmp_path / "runs").mkdir()
+    lines = ["mixer=lightconv seed=1", "mixer=lightconv seed=2"]
+    for seed, line in enumerate(lines):
+        (tmp_path / "runs" / str(seed)).mkdir()
+        result = {"mixer": "lightconv", "seconds": 10.0 + seed, "command": f"python -m seq2seq.train runs=x {line}"}
+        (tmp_path / "runs" / str(seed) / "results.json").write_text(json.dumps(result))
+    records = [{"settings": line, "status": 0, "seconds": 40.0} for line in lines]
+    (tmp_path / "runs_together.json").write_text(json.dumps({"records": records}))
+    found = fifteen.minutes(tmp_path, 2)
+    assert found["minutes"] == round((40 + (25 / found["epochs"] - 1) * 11) / 60, 2)
+    assert found["measured minutes"] == 0.67
+    assert fifteen.minutes(tmp_path, 3)["minutes"] is None
 
 
 def test_rates_of_a_table_whose_last_line_is_cut(tmp_path):
     lines = ["step,train/seconds,train/tokens_per_second,val/bleu", "10,2.0,100,", "10,,,7.5", "20,3.0,300,", "30,4."]
     (tmp_path / "metrics.csv").write_text("\n".join(lines))
     found = command.measured(tmp_path)
-    assert found == {"updates so far": 20, "rates": [[2.0, 100], [3.0, 300]], "later tokens/s": 300}
+    rates = {"updates so far": 20, "rates": [[2.0, 100], [3.0, 300]], "later tokens/s": 300}
+    assert found == rates | {"updates in 60 s": 590, "of which measured": 0.05}
     assert command.measured(tmp_path / "none") == {}
 
 
@@ -418,6 +494,25 @@ def test_the_pack_has_the_data_and_the_wheels(tmp_path, prepared, monkeypatch, c
     assert "more than 0" in capsys.readouterr().err
 
 
+def test_the_pack_has_the_text_of_the_command_and_of_small_runs(tmp_path, prepared, monkeypatch, capsys):
+    monkeypatch.setattr(pack, "_PIECES", 290)
+    for name in ("train", "valid", "test"):
+        for code in ("it", "en"):
+            path = tmp_path / "corpora" / "europarl-it-en" / f"{name}.{code}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(
+                "".join(
+                    f"una casa {code} {number} bella vista da lontano, con il suo giardino\n" for number in range(40)
+                )
+            )
+    (tmp_path / "wheels").mkdir()
+    given = [f"--data={prepared}", f"--wheels={tmp_path / 'wheels'}", f"--corpora={tmp_path / 'corpora'}"]
+    assert main([f"--pack={tmp_path / 'pack'}", *given]) == 0
+    found = sorted(path.name for path in (tmp_path / "pack" / "europarl-it-en").iterdir())
+    assert found == ["joint.model", "test.en", "test.it", "train.en", "train.it", "valid.en", "valid.it"]
+    assert "multi30k" in capsys.readouterr().err
+
+
 def test_wrong_options_are_refused_in_a_line(tmp_path, capsys):
     (tmp_path / "results.json").write_text("{}")
     for given, message in (
@@ -435,6 +530,8 @@ def test_a_whole_name_chooses_one_part_and_a_beginning_several():
     assert names[0] == "command/transformer/16384"
     assert [name.rpartition("/")[0] for name in names[1:]] == ["compiled/base"] * (len(names) - 1)
     assert len(names) > 2
+    names = [part.name for part in chosen(["open", "decode"], "cuda")]
+    assert names[-2:] == ["fifteen", "decode"]
     assert [part.name for part in chosen([], "cpu")] == [part.name for part in parts_of("cpu")]
 
 
@@ -492,7 +589,8 @@ def test_rehearsal_with_the_packed_folder_killed_and_resumed(tmp_path):
     assert "| base dynamicconv compiles" in page
     assert verdict(page, "replayed gradients have the same bits")[1] == "met"
     assert sorted(path.name for path in out.iterdir() if path.is_file()) == [
-        *(".lock", "log.txt", "pytest-gpu.jsonl", "pytest-kernels.jsonl", "results.json", "verdicts.md"),
+        *(".lock", "log.txt", "pytest-fused.jsonl", "pytest-gpu.jsonl", "pytest-kernels.jsonl", "pytest-replay.jsonl"),
+        *("results.json", "verdicts.md"),
     ]
 
 

@@ -1,0 +1,106 @@
+"""Time `python -m seq2seq.translate` from the moment its model is loaded: 3,000 sentences of 27 tokens, beam 5.
+
+The weights are random and every translation has 27 tokens, too, the end among them: models that are trained for
+seconds differ in how long they go on, which would be measured instead.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import torch
+
+from benchmarks.data import data_plan
+from benchmarks.gpu.command import settings
+from seq2seq import checkpoint, translate
+from seq2seq.build import build_model
+from seq2seq.config.compose import resolved_settings
+from seq2seq.data.preparation import prepare_corpora
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.inference.line_stream import LineStream
+
+if TYPE_CHECKING:
+    from benchmarks.gpu.part import Job
+
+# Sentences, and their tokens with the end.
+_LINES, _LENGTH = 3000, 27
+
+
+def run(job: Job) -> None:
+    """Translate by the command three times: some sentences, which load kernels, and twice all."""
+    config = resolved_settings(settings(job, "transformer", "16384"))
+    data = prepare_corpora(data_plan(config))
+    count, length, beam = (_LINES, _LENGTH, 5) if job.on_gpu else (6, 9, 2)
+    lines = list(itertools.islice(sentences(data.tokenizer, data.sources("test"), length), count))
+    job.save(sentences=count, length=length, beam=beam)
+    with tempfile.TemporaryDirectory() as folder:
+        ckpt = Path(folder) / "random.ckpt"
+        write_checkpoint(ckpt, config, data.tokenizer)
+        for name, part in (("some s", lines[: count // 30 + 1]), ("first s", lines), ("again s", lines)):
+            job.save(**{name: seconds_of(part, ckpt, length=length, beam=beam, device=job.device)})
+
+
+def sentences(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> Iterator[str]:
+    """Yield lines of `length` tokens, the end among them, or the few more that a last word has, without an end."""
+    words = [word for text in texts for word in text.split()]
+    line: list[str] = []
+    tokens = 1
+    # The end is that of each word, too
+    for word, ids in itertools.cycle(zip(words, tokenizer.encode_src(words), strict=True)):
+        line.append(word)
+        tokens += len(ids) - 1
+        if tokens >= length:
+            yield " ".join(line)
+            line = []
+            tokens = 1
+
+
+def write_checkpoint(path: Path, config: dict[str, Any], tokenizer: Tokenizer) -> None:
+    """Write a model of random weights as training would."""
+    sizes = {"src_vocab_size": tokenizer.src_vocab_size, "tgt_vocab_size": tokenizer.tgt_vocab_size}
+    model_config = {"model": config["model"], "mixer": config["mixer"], **sizes}
+    model_config |= {"pad_id": tokenizer.pad_id, "joint": tokenizer.joint}
+    torch.manual_seed(1)
+    weights = build_model(model_config).state_dict()
+    data = config["data"]
+    entry = checkpoint.describe(
+        model_config=model_config,
+        tokenizer=tokenizer,
+        src_lang=data["src"],
+        tgt_lang=data["tgt"],
+        tokenize="13a",
+        data=data["name"],
+    )
+    state = {f"{checkpoint.PREFIX}{name}": weight for name, weight in weights.items()}
+    checkpoint.save(path, {"state_dict": state, checkpoint.KEY: entry})
+
+
+def seconds_of(lines: list[str], ckpt: Path, *, length: int, beam: int, device: str) -> float:
+    """Return the seconds from the loaded model to the last line, which the command would wait for.
+
+    Raises:
+        RuntimeError: The command fails.
+    """
+    source, sink = ckpt.with_name("source.txt"), ckpt.with_name("translation.txt")
+    source.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    options = [f"--ckpt={ckpt}", f"--input={source}", f"--output={sink}", f"--device={device}", f"--beam-size={beam}"]
+    options += ["--max-len-ratio=0", f"--min-len={length - 1}", f"--max-len-extra={length}", "--sentences=keep"]
+    took: list[float] = []
+    whole = LineStream.run
+
+    def timed(self: LineStream, *streams: Any) -> None:
+        began = time.perf_counter()
+        whole(self, *streams)
+        took.append(time.perf_counter() - began)
+
+    with mock.patch.object(LineStream, "run", timed):
+        status = translate.main(options)
+    if status or not took:
+        raise RuntimeError(f"translate ended with exit status {status}")
+    return round(took[0], 3)
