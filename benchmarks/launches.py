@@ -2,12 +2,14 @@
 
     python -m benchmarks.launches
     python -m benchmarks.launches --only transformer --rows 8 --out benchmarks/results/launches
+    python -m benchmarks.launches --precision bf16
 
 The code runs on a CPU with tensors that claim to be on a GPU, so that it takes a GPU's branches. A launch is an
 operation that computes, copies or fills (views and allocations are none, an operator of ours is one); a wait is what
 makes the host wait for a GPU, or copies from the host without pinned memory: reading a number, an index that is a list
 or a mask, a tensor made of numbers. The optimizer's fused update is one launch here and a few on a GPU. Models have
-the depth and heads of model=base, float32, and are narrow, since widths change no count.
+the depth and heads of model=base and are narrow, since widths change no count. Training is in float32, or under bf16
+autocast by a CPU's rules; decoding is in float32.
 """
 
 from __future__ import annotations
@@ -34,8 +36,10 @@ from seq2seq.build import build_model
 from seq2seq.config.compose import resolved_settings
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.search import SearchSettings
+from seq2seq.config.trainer import TrainerSettings
 from seq2seq.data.batching import Batch
 from seq2seq.search import Specials, sample, search
+from seq2seq.training.assembly import prepare_for_training
 from seq2seq.training.task import TranslationTask
 
 VOCABULARY, PAD, BOS, EOS = 200, 0, 2, 3
@@ -155,11 +159,15 @@ def _place(name: str) -> str:
 
 @contextmanager
 def pretended_gpu() -> Iterator[None]:
-    """Let the choices that ask the driver answer as for a GPU that Triton serves."""
+    """Let the choices that ask the driver answer as for a GPU that Triton serves; its autocast is the CPU's."""
+    autocast, is_enabled, dtype = torch.autocast, torch.is_autocast_enabled, torch.get_autocast_dtype
     with ExitStack() as stack:
         for target, value in (
             ("seq2seq.kernels.dispatch.gpu_obstacle", lambda device: None),
             ("seq2seq.training.task.seed_generator", lambda seed, device: None),
+            ("torch.autocast", lambda device, *given, **named: autocast("cpu", *given, **named)),
+            ("torch.is_autocast_enabled", lambda *device: is_enabled("cpu")),
+            ("torch.get_autocast_dtype", lambda *device: dtype("cpu")),
         ):
             stack.enter_context(mock.patch(target, value))
         yield
@@ -182,9 +190,10 @@ def make_batch(rows: int, length: int) -> Batch:
     return Batch(ids, mask, ids, ids, mask.clone(), torch.arange(rows))
 
 
-def training_step(model: Any, batch: Batch, optimizer: str = "adam") -> Callable[[], None]:
+def training_step(model: Any, batch: Batch, optimizer: str = "adam", precision: str = "32") -> Callable[[], None]:
     """Return a whole update by the task of `seq2seq.train`: loss, gradients, clipping, optimizer, schedule."""
     optim = OptimSettings(name=optimizer)
+    prepare_for_training(model, TrainerSettings(max_steps=1), compile=False)
     task = TranslationTask(
         model=model.train(), tokenizer=None, description={}, optim=optim, search=SearchSettings(), seed=1  # type: ignore[arg-type]
     )  # fmt: skip
@@ -195,7 +204,8 @@ def training_step(model: Any, batch: Batch, optimizer: str = "adam") -> Callable
     updates, scheduler = made["optimizer"], made["lr_scheduler"]["scheduler"]
 
     def step() -> None:
-        loss = task.training_step(batch, 0)
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
+            loss = task.training_step(batch, 0)
         # Not Tensor.backward, inside of which a mode of functions is off
         torch.autograd.backward([loss])
         task.on_before_optimizer_step(updates)
@@ -206,9 +216,11 @@ def training_step(model: Any, batch: Batch, optimizer: str = "adam") -> Callable
     return step
 
 
-def of_training(overrides: tuple[str, ...], rows: int = 4, length: int = 12, optimizer: str = "adam") -> Trace:
+def of_training(
+    overrides: tuple[str, ...], rows: int = 4, length: int = 12, optimizer: str = "adam", precision: str = "32"
+) -> Trace:
     """Trace a training step, after one that allocates."""
-    step, trace = training_step(make_model(overrides), make_batch(rows, length), optimizer), Trace()
+    step, trace = training_step(make_model(overrides), make_batch(rows, length), optimizer, precision), Trace()
     with pretended_gpu():
         with Trace():
             step()
@@ -258,18 +270,22 @@ def main() -> int:
     parser.add_argument("--only", choices=CASES, help="this model alone")
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--length", type=int, default=12)
+    parser.add_argument("--precision", choices=("32", "bf16"), default="32", help="of training")
     options = parser.parse_args()
     torch.set_num_threads(1)
     results = {}
-    print("| model | training step: launches | waits | decoding step, beam 5: launches | waits |")
-    print("|---|--:|--:|--:|--:|")
+    print("| model | training step: launches | casts | waits | decoding step, beam 5: launches | waits |")
+    print("|---|--:|--:|--:|--:|--:|")
     for name in [options.only] if options.only else CASES:
-        trained = of_training(CASES[name], options.rows, options.length)
+        trained = of_training(CASES[name], options.rows, options.length, precision=options.precision)
         decoded = of_decoding(CASES[name], options.rows, options.length)
         launches, waits = sum(trained.launches.values()), sum(trained.waits.values())
-        results[name] = {"training": {"launches": launches, "waits": waits, "at": dict(trained.waits)}}
+        casts = trained.launches["_to_copy"]
+        found = {"launches": launches, "casts": casts, "waits": waits, "at": dict(trained.waits)}
+        results[name] = {"training": found}
         results[name]["decoding"] = decoded
-        print(f"| {name} | {launches:,} | {waits} | {decoded['launches']:,} | {decoded['waits']} |", flush=True)
+        row = (name, f"{launches:,}", casts, waits, f"{decoded['launches']:,}", decoded["waits"])
+        print(f"| {' | '.join(map(str, row))} |", flush=True)
     for name, result in results.items():
         for part, found in result.items():
             if found["at"]:
