@@ -27,8 +27,9 @@ def cast_together(model: Seq2Seq, *, device: str = "cuda") -> None:
     Args:
         device: Where to do so; a CPU is no faster by it.
     """
-    # Parametrized layers have classes of their own
-    layers = [each for each in model.modules() if type(each) is nn.Linear and each is not model.output]
+    # Parametrized layers have classes of their own; a weight that a hook computes is no parameter
+    plain = (each for each in model.modules() if type(each) is nn.Linear and isinstance(each.weight, nn.Parameter))
+    layers = [each for each in plain if each is not model.output]
     features = model.features
 
     def narrow_features(src: Tensor, *given: Any) -> Tensor:

@@ -217,6 +217,24 @@ def test_only_training_under_autocast_casts():
         assert not casts.counts["_foreach_copy_"]
 
 
+def test_a_weight_that_a_hook_computes_is_left_to_it():
+    def loss(*, together: bool) -> Tensor:
+        model = build("transformer", together=False)
+        layer: Any = model.encoder.layers[0].feed_forward
+        # The older form, which computes the weight before each call
+        with pytest.warns(FutureWarning):
+            torch.nn.utils.weight_norm(layer.up)
+        if together:
+            cast_together(model, device="cpu")
+        with torch.no_grad():
+            layer.up.weight_g.mul_(2)
+        with autocast():
+            torch.manual_seed(0)
+            return sum_losses(model, batch(0), OptimSettings()).loss
+
+    assert torch.equal(loss(together=True), loss(together=False))
+
+
 @pytest.mark.parametrize(
     ("settings", "compiled", "expected"),
     [
