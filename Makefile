@@ -40,11 +40,12 @@ rest: setup
 fuzz: setup
 	$(BIN)/python tests/fuzz.py --rounds $(ROUNDS)
 
-# Style and types.
+# Style and types, and a report of lengths.
 lint: setup
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m basedpyright
+	$(BIN)/python tests/lengths.py
 
 # The GPU kernels compiled by two versions of Triton, without a GPU; fails where registers spill, and counts instructions.
 aot: setup $(if $(OTHER_TRITON),$(OTHER)/.installed)

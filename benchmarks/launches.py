@@ -47,9 +47,11 @@ from seq2seq.build import build_model
 from seq2seq.config.compose import resolved_settings
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.search import SearchSettings
+from seq2seq.config.trainer import TrainerSettings
 from seq2seq.data.batching import Batch
 from seq2seq.kernels import residual_norm
 from seq2seq.search import Specials, sample, search
+from seq2seq.training.assembly import prepare_for_training
 from seq2seq.training.task import TranslationTask
 
 VOCABULARY, PAD, BOS, EOS = 200, 0, 2, 3
@@ -236,6 +238,7 @@ def training_step(model: Any, batch: Batch, optimizer: str = "adam", *, bf16: bo
         bf16: Compute the loss under autocast.
     """
     optim = OptimSettings(name=optimizer)
+    prepare_for_training(model, TrainerSettings(max_steps=1), compile=False)
     task = TranslationTask(
         model=model.train(), tokenizer=None, description={}, optim=optim, search=SearchSettings(), seed=1  # type: ignore[arg-type]
     )  # fmt: skip
@@ -246,7 +249,7 @@ def training_step(model: Any, batch: Batch, optimizer: str = "adam", *, bf16: bo
     updates, scheduler = made["optimizer"], made["lr_scheduler"]["scheduler"]
 
     def step() -> None:
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        with torch.autocast("cuda", torch.bfloat16, enabled=bf16):
             loss = task.training_step(batch, 0)
         # Not Tensor.backward, inside of which a mode of functions is off
         torch.autograd.backward([loss])

@@ -38,11 +38,12 @@ def skew(weights: Tensor) -> Tensor:
 
 
 def unskew(band: Tensor) -> Tensor:
-    """Invert `skew`: the band of (..., T, T + K - 1) as rows (..., T, K); what lies off the band is dropped."""
-    rows = band.shape[-2]
-    taps = band.shape[-1] - band.shape[-2] + 1
-    # The inverse: rows one longer again, of which the first K are the band
-    return F.pad(band.flatten(-2), (0, rows)).unflatten(-1, (rows, rows + taps))[..., :taps]
+    """Invert `skew`: the band of (..., T, T + K - 1) as rows (..., T, K), a view; what lies off the band is dropped."""
+    band = band.contiguous()
+    rows, width = band.shape[-2:]
+    # The inverse: each row begins one place later than the row before it
+    steps = (*band.stride()[:-2], width + 1, 1)
+    return band.as_strided((*band.shape[:-1], width - rows + 1), steps, band.storage_offset())
 
 
 def mirrored(weights: Tensor, left: int) -> Tensor:

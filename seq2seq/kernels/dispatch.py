@@ -90,17 +90,19 @@ def takes_triton(
 
 def obstacle(x: Tensor, *others: Tensor, heads: int | None = None, taps: int = 1) -> str | None:
     """Return why the Triton kernels cannot serve a call (see `takes_triton`), None if they can."""
-    wrong = [str(part.dtype) for part in (x, *others) if part.dtype not in TYPES]
-    if wrong:
-        return f"type {wrong[0]} (float32, float16 and bfloat16 are served)"
+    for part in (x, *others):
+        if part.dtype not in TYPES:
+            return f"type {part.dtype} (float32, float16 and bfloat16 are served)"
+        # Inside a sentence positions are counted in 32 bits
+        if part.dim() > 2:
+            reach = part.shape[1] * max(part.stride(1), part.shape[2:].numel())
+            if reach >= 2**31:
+                return f"a sentence that spans {reach} numbers, 2^31 or more"
     if taps > MAX_TAPS:
         return f"kernel_size {taps} is more than {MAX_TAPS}"
     if heads is not None and x.shape[-1] // heads > MAX_HEAD_DIM:
         return f"{x.shape[-1] // heads} channels a head are more than {MAX_HEAD_DIM}"
-    # Inside a sentence positions are counted in 32 bits
-    sizes = (part.shape[1] * max(part.stride(1), part.shape[2:].numel()) for part in (x, *others) if part.dim() > 2)
-    reach = max(sizes, default=0)
-    return f"a sentence that spans {reach} numbers, 2^31 or more" if reach >= 2**31 else device_obstacle(x.device)
+    return device_obstacle(x.device)
 
 
 def device_obstacle(device: torch.device) -> str | None:

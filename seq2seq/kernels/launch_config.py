@@ -7,9 +7,9 @@ padding), so the band that mixes a tile lies in the tile itself and in the (K - 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -58,6 +58,26 @@ class Config(NamedTuple):
 
 # Settings by operation, see `override`
 _overrides: dict[str, Config] = {}
+# What remembers results that depend on them
+_caches: list[Any] = []
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def remembered(choose: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Let a function of launch settings compute each result once, until `override` changes them.
+
+    A result is shared by all who ask for it, who only read it.
+    """
+    cached = functools.cache(choose)
+    _caches.append(cached)
+    return cast("Callable[_P, _T]", cached)
+
+
+def _forget() -> None:
+    for each in _caches:
+        each.cache_clear()
 
 
 def backs(taps: int, tile: int) -> int:
@@ -75,6 +95,7 @@ def is_direct(op: str, taps: int) -> bool:
     return taps <= DIRECT_TAPS and op not in _overrides
 
 
+@remembered
 def config(op: str, taps: int, head_dim: int, dtype: torch.dtype, arch: int = HOPPER) -> Config:
     """Return the launch settings of an operation, or those of `override`.
 
@@ -128,6 +149,7 @@ def one_tile(op: str, taps: int, length: int, head_dim: int, dtype: torch.dtype)
     return columns(length)
 
 
+@remembered
 def one_tile_config(op: str, tile: int, head_dim: int, dtype: torch.dtype, arch: int = HOPPER) -> Config:
     """Return the launch settings for sentences of one tile, or those of `override` for "<op>_one_tile"."""
     if f"{op}_one_tile" in _overrides:
@@ -172,7 +194,9 @@ def chunk_size(op: str, settings: Config, tiles: int) -> int:
 def override(op: str, settings: Config) -> Iterator[None]:
     """Launch `op` with exactly these settings inside the block; for tuning and tests."""
     _overrides[op] = settings
+    _forget()
     try:
         yield
     finally:
         del _overrides[op]
+        _forget()

@@ -117,4 +117,4 @@ def unit_stride(x: Tensor) -> Tensor:
 
 def needs_wide(dtype: torch.dtype) -> bool:
     """Return True for products in float32: of float32, and of bf16 in Triton's interpreter, which gets it wrong."""
-    return dtype == torch.float32 or (dtype == torch.bfloat16 and triton.knobs.runtime.interpret)
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and INTERPRETED.value)

@@ -29,6 +29,7 @@ from seq2seq.training.dry_run import DRY_SENTENCES
 from seq2seq.training.fsdp import make_strategy
 from seq2seq.training.plan import RunPlan
 from seq2seq.training.task import TranslationTask
+from seq2seq.training.weight_copies import cast_together
 
 
 def make_task(
@@ -97,6 +98,9 @@ def prepare_for_training(model: Seq2Seq, settings: TrainerSettings, *, compile: 
     """Change, in place, how a model computes while it is trained; its weights and their names stay."""
     if settings.bf16_residual:
         keep_stream_in_bf16(model)
+    # Compiled layers cast in their kernels; sharded and recomputed ones take their weights anew in the backward pass
+    if not (compile or settings.sharded or settings.checkpoint_activations):
+        cast_together(model)
     if compile:
         compile_parts(model)
     if settings.checkpoint_activations:

@@ -81,10 +81,11 @@ def test_narrow_types_with_a_gate(length):
     check(length, 6, random.random() < 0.5, True, random.choice([torch.float16, torch.bfloat16]))
 
 
-def test_parts_of_a_head_in_one_tile(monkeypatch):
+def test_parts_of_a_head_in_one_tile():
     """Heads of 48 channels, of which a program takes 32: the last ones are none."""
-    monkeypatch.setattr(lightconv_triton, "one_tile_config", lambda *_: Config(32, 1, 4, 2, columns=32))
-    check(20, 5, False, True, width=48)
+    settings = Config(32, 1, 4, 2, columns=32)
+    with override("lightconv_one_tile", settings), override("lightconv_backward_one_tile", settings):
+        check(20, 5, False, True, width=48)
 
 
 def test_gate_by_tanh_is_exact_enough_for_16_bits():

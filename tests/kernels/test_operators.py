@@ -5,6 +5,7 @@ On a GPU all tensors are there and the kernels are Triton's, in float32; else th
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import shutil
@@ -172,6 +173,36 @@ def test_operators_are_what_torch_asks_for(op, shape):
 @pytest.mark.parametrize("taps", [3, 6])
 def test_operators_with_triton_are_what_torch_asks_for(op, taps):
     opcheck(Problem(op, (1, 5, 2, 3, taps), backend="triton"))
+
+
+@every_op
+@pytest.mark.parametrize("backend", ["torch", pytest.param("triton", marks=with_triton)])
+def test_eager_calls_do_without_the_registry(op, backend, monkeypatch):
+    """And have the bits of those that go through it, as they do where operations are counted."""
+    if backend == "triton" and op == "dynamicconv-unnormalized":
+        pytest.skip("Triton does not serve it")
+    task = Problem(op, (2, 5, 2, 3, 3), drop=0.3 if op.startswith("dynamicconv") else 0.0, backend=backend)
+    module = importlib.import_module(f"seq2seq.kernels.{operator_name(op)}")
+    # Even where it is torch's operations that compute
+    monkeypatch.setattr(module, "is_plain", lambda *_: False)
+    with Calls() as calls:
+        counted = task.results(task.public)
+    name = f"seq2seq.{operator_name(op)}"
+    assert {f"{name}.default", f"{name}_backward.default"} <= set(calls.names)
+    for each in (module._forward, module._backward):
+        monkeypatch.setattr(each, "_operator", refuse)
+    found = task.results(task.public)
+    with torch.no_grad():
+        found.append(task.public(*task.inputs))
+    assert all(torch.equal(a, b) for a, b in zip(found, [*counted, counted[0]], strict=True))
+    x, weights = task.inputs
+    first = torch.autograd.grad(task.public(x, weights).square().sum(), x, create_graph=True)[0]
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
+def refuse(*given: Any) -> None:
+    raise AssertionError("called through torch's registry")
 
 
 @pytest.mark.parametrize("heads", [1, 3])

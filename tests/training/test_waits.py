@@ -44,6 +44,14 @@ def test_one_kernel_around_each_sublayer():
 
 
 @no_gpu
+def test_weights_are_cast_together_on_a_gpu():
+    trace = launches.of_training(CASES["dynamicconv"], bf16=True)
+    assert not trace.waits, trace.waits
+    # Weights and their gradients
+    assert trace.launches["_foreach_copy_"] == 2
+
+
+@no_gpu
 @pytest.mark.parametrize("mixer", presets())
 def test_no_preset_waits(mixer):
     trace = launches.of_training((f"mixer={mixer}",))

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from seq2seq.kernels.conv_step import torch_impl
 from seq2seq.kernels.dispatch import is_plain, takes_triton
+from seq2seq.kernels.operation import Operation
 
 OP = "decoding step of a convolution"
 
@@ -46,19 +47,20 @@ def _check(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor) -> 
         )
 
 
-@torch.library.custom_op("seq2seq::conv_step", mutates_args=())
-def _conv_step(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool, backend: str) -> Tensor:
+def _compute(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool, backend: str) -> Tensor:
     heads, taps = weights.shape[1:]
+    if takes_triton(OP, backend, values, weights, heads=heads, taps=taps):
+        # Imported on use: a machine without a GPU may lack Triton
+        from seq2seq.kernels.conv_step import triton
+
+        return triton.conv_step(values, owner, position, weights, softmax)
     # An operator computes in the types that it gets, under autocast too
     with torch.autocast(values.device.type, enabled=False):
-        if takes_triton(OP, backend, values, weights, heads=heads, taps=taps):
-            # Imported on use: a machine without a GPU may lack Triton
-            from seq2seq.kernels.conv_step import triton
-
-            return triton.conv_step(values, owner, position, weights, softmax)
         return torch_impl.conv_step(values, owner, position, weights, softmax=softmax)
 
 
-@_conv_step.register_fake
-def _(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool, backend: str) -> Tensor:
+def _fake(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool, backend: str) -> Tensor:
     return values.new_empty((owner.shape[0], values.shape[1] * values.shape[4]))  # y (N, H * R)
+
+
+_conv_step = Operation("conv_step", _compute, fake=_fake)

@@ -62,6 +62,7 @@ def conv_step(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, 
     return y
 
 
+@launch_config.remembered
 def constants(taps: int, head_dim: int, softmax: bool) -> dict[str, int | bool]:
     """Return the constants that the kernel is compiled for, launch settings included."""
     columns, rows = launch_config.columns(head_dim), triton.next_power_of_2(taps)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.kernels.dispatch import takes_triton
+from seq2seq.kernels.operation import Operation
 
 OP = "cross entropy"
 
@@ -44,16 +45,15 @@ def cross_entropy_(
     return _cross_entropy_(logits, labels.contiguous(), mask.contiguous(), at_label, share, gradient)
 
 
-@torch.library.custom_op("seq2seq::cross_entropy_", mutates_args=("logits",))
-def _cross_entropy_(
-    logits: Tensor, labels: Tensor, mask: Tensor, at_label: float, share: float, gradient: bool
-) -> Tensor:
+def _compute(logits: Tensor, labels: Tensor, mask: Tensor, at_label: float, share: float, gradient: bool) -> Tensor:
     # Imported on use: a machine without a GPU may lack Triton
     from seq2seq.kernels.cross_entropy import triton
 
     return triton.cross_entropy(logits, labels, mask, at_label=at_label, share=share, gradient=gradient)
 
 
-@_cross_entropy_.register_fake
-def _(logits: Tensor, labels: Tensor, mask: Tensor, at_label: float, share: float, gradient: bool) -> Tensor:
+def _fake(logits: Tensor, labels: Tensor, mask: Tensor, at_label: float, share: float, gradient: bool) -> Tensor:
     return logits.new_empty((2, logits.shape[0]), dtype=torch.float32)
+
+
+_cross_entropy_ = Operation("cross_entropy_", _compute, fake=_fake, mutates=("logits",))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.kernels.dispatch import device_obstacle
+from seq2seq.kernels.operation import Operation
 
 
 def keep_probability(drop: float) -> float:
@@ -46,7 +47,7 @@ def keep_words(
     # Torch's generator seeds the operator, so that manual_seed decides; the seed stays on the device: no waiting
     if keep < 256 and device is not None and device.type == "cuda" and backend != "torch":
         seed = torch.randint(2**62, (1,), device=device)
-        return torch.ops.seq2seq.keep_words(seed, list(size), keep, kernel_size)
+        return _keep_words(seed, list(size), keep, kernel_size)
     # Ones where a word has taps: all of them but in the last word
     last = torch.full((size[-1],), -1, dtype=torch.int32, device=device)
     last[-1] = last_word(kernel_size)
@@ -87,8 +88,7 @@ def _random_words(size: Sequence[int], device: torch.device | None) -> Tensor:
     return draws.view(torch.int32)[:count].view(size)
 
 
-@torch.library.custom_op("seq2seq::keep_words", mutates_args=())
-def _keep_words(seed: Tensor, size: list[int], keep: int, kernel_size: int) -> Tensor:
+def _compute(seed: Tensor, size: list[int], keep: int, kernel_size: int) -> Tensor:
     """Draw `keep_words` of `size` with Philox's random numbers of `seed` (1,): the same mask by Triton and by torch."""
     # Chosen here, not in the function above, where a compiled graph would have to trace the search for Triton
     if device_obstacle(seed.device) is None:
@@ -100,9 +100,11 @@ def _keep_words(seed: Tensor, size: list[int], keep: int, kernel_size: int) -> T
     return torch_impl.keep_words(seed, size, keep, kernel_size)
 
 
-@_keep_words.register_fake
-def _(seed: Tensor, size: list[int], keep: int, kernel_size: int) -> Tensor:
+def _fake(seed: Tensor, size: list[int], keep: int, kernel_size: int) -> Tensor:
     return seed.new_empty(size, dtype=torch.int32)
+
+
+_keep_words = Operation("keep_words", _compute, fake=_fake)
 
 
 def check_words(keep: Tensor | None, shape: Sequence[int]) -> None:

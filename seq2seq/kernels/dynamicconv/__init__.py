@@ -11,6 +11,7 @@ from seq2seq.kernels import padding
 from seq2seq.kernels.dispatch import is_plain, takes_triton
 from seq2seq.kernels.dropconnect import check_words
 from seq2seq.kernels.dynamicconv import torch_impl
+from seq2seq.kernels.operation import Operation
 from seq2seq.kernels.precision import at_least_float32, without_autocast
 
 
@@ -52,15 +53,14 @@ def dynamicconv(
     check_words(keep, logits.shape)
     padding.check(x, start, end)
     given = (x, logits, keep, start, end, causal, 1.0 if keep is None else 1.0 / keep_prob)
-    # An eager CPU call takes torch's own gradients; every other goes through the operator, whose backward is below
+    # An eager CPU call takes torch's own gradients; every other has a gradient by formula, which is below
     if is_plain("dynamicconv", backend, x):
         with without_autocast(x):
             return torch_impl.convolve(*given, softmax)
     return _forward(*given, backend, softmax)[0]  # the other output is the log-sum-exp
 
 
-@torch.library.custom_op("seq2seq::dynamicconv", mutates_args=())
-def _forward(
+def _compute(
     x: Tensor,
     logits: Tensor,
     keep: Tensor | None,
@@ -71,18 +71,17 @@ def _forward(
     backend: str,
     softmax: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    with torch.autocast(x.device.type, enabled=False):
-        if _takes_triton(backend, x, logits, softmax=softmax):
-            # Imported on use: a machine without a GPU may lack Triton
-            from seq2seq.kernels.dynamicconv import triton
+    if _takes_triton(backend, x, logits, softmax=softmax):
+        # Imported on use: a machine without a GPU may lack Triton
+        from seq2seq.kernels.dynamicconv import triton
 
-            return triton.forward(x, logits, keep, start, end, causal, scale)
+        return triton.forward(x, logits, keep, start, end, causal, scale)
+    with torch.autocast(x.device.type, enabled=False):
         y = torch_impl.convolve(x, logits, keep, start, end, causal, scale, softmax)
         return y.contiguous(), torch_impl.log_sum_exp(logits)  # contiguous, as the fake below says
 
 
-@torch.library.custom_op("seq2seq::dynamicconv_backward", mutates_args=())
-def _backward(
+def _compute_gradients(
     dy: Tensor,
     x: Tensor,
     logits: Tensor,
@@ -95,11 +94,11 @@ def _backward(
     backend: str,
     softmax: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    with torch.autocast(x.device.type, enabled=False):
-        if _takes_triton(backend, x, logits, dy, softmax=softmax):
-            from seq2seq.kernels.dynamicconv import triton
+    if _takes_triton(backend, x, logits, dy, softmax=softmax):
+        from seq2seq.kernels.dynamicconv import triton
 
-            return triton.backward(dy, x, logits, lse, keep, start, end, causal, scale)
+        return triton.backward(dy, x, logits, lse, keep, start, end, causal, scale)
+    with torch.autocast(x.device.type, enabled=False):
         dx, dlogits = torch_impl.backward(dy, x, logits, lse, keep, start, end, causal, scale, softmax)
         return dx.contiguous(), dlogits.contiguous()
 
@@ -110,15 +109,13 @@ def _takes_triton(backend: str, x: Tensor, logits: Tensor, *others: Tensor, soft
     return takes_triton("dynamicconv", backend, x, logits, *others, heads=heads, taps=taps, unserved=unserved)
 
 
-@_forward.register_fake
-def _(x: Tensor, logits: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+def _fake(x: Tensor, logits: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
     # The shapes, types and layouts that a compiled graph plans with
     wide = at_least_float32(logits.dtype)
     return x.new_empty(x.shape), logits.new_empty(logits.shape[:3], dtype=wide)
 
 
-@_backward.register_fake
-def _(dy: Tensor, x: Tensor, logits: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+def _fake_gradients(dy: Tensor, x: Tensor, logits: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), logits.new_empty(logits.shape)
 
 
@@ -136,4 +133,6 @@ def _differentiate(ctx: Any, dy: Tensor | None, _: None) -> tuple[Tensor | None,
     return dx, dlogits, *(None,) * 7  # no gradients: keep ... softmax
 
 
-_forward.register_autograd(_differentiate, setup_context=_save)
+_forward = Operation("dynamicconv", _compute, fake=_fake)
+_backward = Operation("dynamicconv_backward", _compute_gradients, fake=_fake_gradients)
+_forward.differentiate(_save, _differentiate)

@@ -54,6 +54,7 @@ from seq2seq.kernels.launch_config import (
     is_direct,
     one_tile,
     one_tile_config,
+    remembered,
     target,
 )
 from seq2seq.kernels.triton_ops import (
@@ -283,6 +284,7 @@ def direct_backward(
     _finish(dx + at * WIDTH, heads, row, column, first, last, length, whole, WIDTH)
 
 
+@remembered
 def constants(
     op: str, taps: int, head_dim: int, dtype: torch.dtype, *, words: int, starts: bool, ends: bool, arch: int
 ) -> tuple[bool, dict[str, int | bool]]:
@@ -299,6 +301,7 @@ def constants(
     return False, values | more
 
 
+@remembered
 def one_tile_constants(
     op: str, tile: int, taps: int, head_dim: int, dtype: torch.dtype, *, words: int, starts: bool, ends: bool, arch: int
 ) -> dict[str, int | bool]:

@@ -12,6 +12,7 @@ from seq2seq.kernels.dispatch import is_plain, takes_triton
 from seq2seq.kernels.dropconnect import check_words, drop_weights
 from seq2seq.kernels.launch_config import MAX_KERNELS
 from seq2seq.kernels.lightconv import torch_impl
+from seq2seq.kernels.operation import Operation
 from seq2seq.kernels.precision import without_autocast
 
 
@@ -56,28 +57,26 @@ def lightconv(
     padding.check(x, start, end)
     # Weights are dropped here, (H, K) numbers: torch differentiates that, and the operators see weights alone
     given = (x, drop_weights(weights, keep, keep_prob), start, end, causal, glu)
-    # An eager CPU call takes torch's own gradients; every other goes through the operator, whose backward is below
+    # An eager CPU call takes torch's own gradients; every other has a gradient by formula, which is below
     if is_plain("lightconv", backend, x):
         with without_autocast(x):
             return torch_impl.convolve(*given)
     return _forward(*given, backend)
 
 
-@torch.library.custom_op("seq2seq::lightconv", mutates_args=())
-def _forward(
+def _compute(
     x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | None, causal: bool, glu: bool, backend: str
 ) -> Tensor:
-    with torch.autocast(x.device.type, enabled=False):
-        if _takes_triton(backend, x, weights, glu=glu):
-            # Imported on use: a machine without a GPU may lack Triton
-            from seq2seq.kernels.lightconv import triton
+    if _takes_triton(backend, x, weights, glu=glu):
+        # Imported on use: a machine without a GPU may lack Triton
+        from seq2seq.kernels.lightconv import triton
 
-            return triton.forward(x, weights, start, end, causal, glu)
+        return triton.forward(x, weights, start, end, causal, glu)
+    with torch.autocast(x.device.type, enabled=False):
         return torch_impl.convolve(x, weights, start, end, causal, glu).contiguous()  # as the fake below says
 
 
-@torch.library.custom_op("seq2seq::lightconv_backward", mutates_args=())
-def _backward(
+def _compute_gradients(
     dy: Tensor,
     x: Tensor,
     weights: Tensor,
@@ -87,11 +86,11 @@ def _backward(
     glu: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
-    with torch.autocast(x.device.type, enabled=False):
-        if _takes_triton(backend, x, weights, dy, glu=glu):
-            from seq2seq.kernels.lightconv import triton
+    if _takes_triton(backend, x, weights, dy, glu=glu):
+        from seq2seq.kernels.lightconv import triton
 
-            return triton.backward(dy, x, weights, start, end, causal, glu)
+        return triton.backward(dy, x, weights, start, end, causal, glu)
+    with torch.autocast(x.device.type, enabled=False):
         dx, dweights = torch_impl.backward(dy, x, weights, start, end, causal, glu)
         return dx.contiguous(), dweights.contiguous()
 
@@ -104,13 +103,11 @@ def _takes_triton(backend: str, x: Tensor, weights: Tensor, *others: Tensor, glu
     return takes_triton("lightconv", backend, x, weights, *others, heads=heads, taps=taps, unserved=unserved)
 
 
-@_forward.register_fake
-def _(x: Tensor, weights: Tensor, start: Any, end: Any, causal: bool, glu: bool, backend: str) -> Tensor:
+def _fake(x: Tensor, weights: Tensor, start: Any, end: Any, causal: bool, glu: bool, backend: str) -> Tensor:
     return x.new_empty((*x.shape[:2], x.shape[2] // (2 if glu else 1)))  # y (B, T, C)
 
 
-@_backward.register_fake
-def _(dy: Tensor, x: Tensor, weights: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+def _fake_gradients(dy: Tensor, x: Tensor, weights: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), weights.new_empty(weights.shape)
 
 
@@ -124,4 +121,6 @@ def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     return dx, dweights, None, None, None, None, None  # no gradients: start ... backend
 
 
-_forward.register_autograd(_differentiate, setup_context=_save)
+_forward = Operation("lightconv", _compute, fake=_fake)
+_backward = Operation("lightconv_backward", _compute_gradients, fake=_fake_gradients)
+_forward.differentiate(_save, _differentiate)

@@ -35,6 +35,7 @@ from seq2seq.kernels.launch_config import (
     is_direct,
     one_tile,
     one_tile_config,
+    remembered,
     target,
 )
 from seq2seq.kernels.triton_ops import aligned, bounds, gate, load_rows, needs_wide, product, store_rows
@@ -325,6 +326,7 @@ class _Plan(NamedTuple):
     parts: int
 
 
+@remembered
 def constants(
     op: str, taps: int, head_dim: int, dtype: torch.dtype, *, glu: bool, starts: bool, ends: bool, arch: int
 ) -> tuple[bool, dict[str, int | bool]]:
@@ -339,6 +341,7 @@ def constants(
     return False, values | {"BACKS": backs(taps, values["TILE"]), "WIDE": needs_wide(dtype)}
 
 
+@remembered
 def one_tile_constants(
     op: str, tile: int, taps: int, head_dim: int, dtype: torch.dtype, *, glu: bool, starts: bool, ends: bool, arch: int
 ) -> dict[str, int | bool]:
