@@ -16,6 +16,7 @@ Covered, for each architecture:
 - bfloat16 and float32 with heads of 16, 32, 64, 80, 128 and 256 channels, and float16, which differs from bfloat16 by
   a few instructions, with 64: K = 3, 31 and 64 with everything switched on.
 - The loss, for rows of 16, 64 and 128 KB of logits.
+- Attention of short rows, for tiles of 16, 32 and 64 queries and keys: causal, with a mask, and with everything.
 - The kernels for sentences of one tile (dynamicconv_tile_32 and the like) likewise.
 - Pointers and strides of x and dy are multiples of 16, as in a model whose width is one. Where they are not
   ("unaligned"), and for one head or a beam of 1 ("ones"), Triton compiles anew: likewise, for the first item alone.
@@ -78,6 +79,7 @@ HEAD_DIMS = {"bf16": (16, 32, 64, 80, 128, 256), "fp16": (64,), "fp32": (16, 32,
 ALIGNED = (
     *("x_batch", "x_row", "dy_batch", "dy_row", "value_batch", "value_head", "value_slot", "value_row"),
     *("row_stride", "vocab"),
+    *(f"{name}_{axis}" for name in ("q", "k", "v", "dq", "dk", "dy") for axis in ("batch", "head", "row")),
 )
 # Arguments that Triton turns into constants when they are 1.
 ONES = ("heads", "beam")
@@ -153,6 +155,7 @@ def jobs(archs: Sequence[int], *, quick: bool = False, gate: bool = False) -> li
     for arch in archs:
         listed.append(Job(arch, "dropconnect", "keep_words_kernel", "keep_words", "i32", 1, (1, 64), "", "", "", ()))
         listed += _losses(arch)
+        listed += _attentions(arch)
     return sorted(listed, key=_cost, reverse=True)
 
 
@@ -205,6 +208,32 @@ def _losses(arch: int) -> Iterator[Job]:
             group = f"rows of {row} KB{', gradient' * gradient}"
             given = ("cross_entropy", "cross_entropy_kernel", "cross_entropy", dtype, 1, (1, 64), group, "", form)
             yield Job(arch, *given, tuple(values.items()))
+
+
+def _attentions(arch: int) -> Iterator[Job]:
+    """Yield the launches of attention of short rows, of which K means nothing: queries and keys fill one tile."""
+    import torch
+
+    from seq2seq.kernels.launch_config import attention_warps
+
+    types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+    options = ("causal", "masked", "biased", "drop")
+    everything, groups = "mask, bias and dropout", "groups of 4, dropout"
+    flags = {"causal": (1, 0, 0, 0), "mask": (0, 1, 0, 0), everything: (1, 1, 1, 1), groups: (1, 1, 0, 1)}
+    sizes = [(dtype, tile, head) for dtype in (DTYPE, "fp32") for tile in (16, 32, 64) for head in (16, 64, 128)]
+    sizes += [("fp16", tile, 64) for tile in (32, 64)]
+    # What is left to torch has no warps
+    sizes = [size for size in sizes if attention_warps(size[1], size[1], size[2], types[size[0]], backward=True)]
+    for (dtype, tile, head), direction in itertools.product(sizes, ("forward", "backward")):
+        op = f"attention{'_backward' * (direction == 'backward')}"
+        for group in flags if (dtype, head) == (DTYPE, 64) else (everything, groups):
+            given: dict[str, Any] = {name: bool(flag) for name, flag in zip(options, flags[group], strict=True)}
+            given |= {"group": 4 if group == groups else 1, "backward": direction == "backward"}
+            values = kernel_module("attention").constants(tile, tile, head, types[dtype], **given)
+            forms = ("", "unaligned") if (dtype, tile, head, group) == (DTYPE, 32, 64, everything) else ("",)
+            for form in forms:
+                named = ("attention", f"one_tile_{direction}", op, dtype, head, (1, 64), f"rows of {tile}, {group}", "")
+                yield Job(arch, *named, form, tuple(values.items()))
 
 
 def _is_wanted(job: Job, quick: bool) -> bool:
@@ -290,6 +319,13 @@ def _types(job: Job) -> dict[str, str]:
     if job.op == "keep_words":
         return {"seed": "*i64", "words": "*i32"}
     values = dict(job.constants)
+    if job.module == "attention":
+        # Queries stand for what is absent
+        types = dict.fromkeys(("q", "k", "v", "y", "dy", "dq", "dk", "dv", "mask", "bias", "keep"), f"*{job.dtype}")
+        given = {"mask": "*i1"} if values["MASKED"] else {}
+        given |= {"bias": "*fp32"} if values["BIASED"] else {}
+        given |= {"keep": "*i32"} if values["WORDS"] else {}
+        return types | given | {"lse": "*fp32", "dbias": "*fp32", "scale": "fp32", "keep_scale": "fp32"}
     types = dict.fromkeys(("x", "y", "dy", "dx", "logits", "dlogits", "values"), f"*{job.dtype}")
     types |= {"lse": "*fp32", "partial": "*fp32", "scale": "fp32", "owner": "*i64", "position": "*i64"}
     types |= {"labels": "*i64", "mask": "*i1", "costs": "*fp32", "at_label": "fp32", "share": "fp32"}
