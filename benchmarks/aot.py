@@ -64,7 +64,8 @@ LIMITS = {
 REGISTERS = 65536  # of a multiprocessor, in four equal parts
 # By name; the first pattern that matches counts. Warps that must fit on a multiprocessor at once, so that some work
 # while others wait for memory: 8 allow 255 registers a thread, 12 allow 168, 16 allow 128, 32 allow 64. Spills: the
-# instructions that may read or write local memory; unaligned input is rare and may be slow.
+# instructions that may read or write local memory; unaligned input is rare and may be slow, and so may attention's
+# gradients in float32 and of key heads that serve groups.
 FEWEST_WARPS = {
     "unaligned": 8,
     "conv_step|keep_words|cross_entropy": 16,
@@ -72,7 +73,7 @@ FEWEST_WARPS = {
     r"conv (bf16|fp16) .* head (16|32|64)\b": 12,  # forward
     "": 8,
 }
-MOST_SPILLS = {"unaligned": 200, "": 0}
+MOST_SPILLS = {"unaligned": 200, "attention_backward (fp32|bf16 .* head 128, rows of 64, groups)": 16, "": 0}
 DTYPE, HEAD_DIM = "bf16", 64  # of which everything is compiled
 HEAD_DIMS = {"bf16": (16, 32, 64, 80, 128, 256), "fp16": (64,), "fp32": (16, 32, 64, 80, 128, 256)}
 # Strides that Triton specializes on when they are multiples of 16.
@@ -155,7 +156,9 @@ def jobs(archs: Sequence[int], *, quick: bool = False, gate: bool = False) -> li
     for arch in archs:
         listed.append(Job(arch, "dropconnect", "keep_words_kernel", "keep_words", "i32", 1, (1, 64), "", "", "", ()))
         listed += _losses(arch)
-        listed += _attentions(arch)
+        all_sizes = arch == 90 and not quick
+        attentions = [job for job in _attentions(arch) if all_sizes or (job.dtype, job.head_dim) == (DTYPE, HEAD_DIM)]
+        listed += attentions if gate or quick else _attentions(arch)
     return sorted(listed, key=_cost, reverse=True)
 
 
@@ -230,7 +233,7 @@ def _attentions(arch: int) -> Iterator[Job]:
             given: dict[str, Any] = {name: bool(flag) for name, flag in zip(options, flags[group], strict=True)}
             given |= {"group": 4 if group == groups else 1, "backward": direction == "backward"}
             values = kernel_module("attention").constants(tile, tile, head, types[dtype], **given)
-            forms = ("", "unaligned") if (dtype, tile, head, group) == (DTYPE, 32, 64, everything) else ("",)
+            forms = FORMS if (dtype, tile, head, group) == (DTYPE, 32, 64, everything) else ("",)
             for form in forms:
                 named = ("attention", f"one_tile_{direction}", op, dtype, head, (1, 64), f"rows of {tile}, {group}", "")
                 yield Job(arch, *named, form, tuple(values.items()))

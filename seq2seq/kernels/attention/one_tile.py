@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -17,22 +16,25 @@ from seq2seq.kernels.dispatch import obstacle as no_triton
 from seq2seq.kernels.dropconnect import keep_words_or_none
 from seq2seq.kernels.launch_config import attention_warps
 
-_is_on: ContextVar[bool] = ContextVar("one_tile", default=False)
+# Of the process, not of a thread: a checkpointed layer runs again in the thread of its backward pass. True when a GPU
+# has shown the same results.
+_on = False
 
 
 @contextmanager
 def one_tile() -> Iterator[None]:
     """Let `attention` train short rows by the Triton kernels in the block; those on a CPU in Triton's interpreter."""
-    token = _is_on.set(True)
+    global _on
+    before, _on = _on, True
     try:
         yield
     finally:
-        _is_on.reset(token)
+        _on = before
 
 
 def is_on() -> bool:
     """Return True in an eager call with gradients inside `one_tile`."""
-    return _is_on.get() and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return _on and torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 def obstacle(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None) -> str | None:

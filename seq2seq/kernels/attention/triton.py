@@ -274,7 +274,10 @@ def _plan(
     (batch, heads, queries, width), (key_heads, keys) = q.shape, k.shape[1:3]
     # A kernel takes a pointer for everything: queries stand for what is absent, and are not read
     real = q if mask is None else unit_stride(mask[:, 0, 0]).expand(batch, -1)
-    added = q if bias is None else unit_stride(bias).expand(batch, heads, queries, keys)
+    added = q
+    if bias is not None:
+        # Keys first, so that what sentences or heads share is copied once if at all
+        added = unit_stride(bias.expand(*bias.shape[:-1], keys)).expand(batch, heads, queries, keys)
     flags = {"causal": causal, "masked": mask is not None, "biased": bias is not None, "drop": keep is not None}
     flags |= {"group": heads // key_heads, "backward": backward}
     return _Plan(
