@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from composed import lengths_mask
 from conftest import DEVICE, jiggle
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 pytest.importorskip("triton")
 
@@ -218,6 +219,20 @@ def test_dropout_follows_the_seed_and_keeps_the_mean():
     assert abs(float(call(1).detach().mean()) - 1.0) < 0.02
     keep = keep_words((8, 2, 32), 32, case.drop)
     assert abs(float(unpack(keep, 32).float().mean()) - 0.75) < 0.02
+
+
+def test_checkpointed_layer_runs_again_with_the_same_mask():
+    """In the thread of its backward pass, which on a GPU is another one."""
+    q, k, v = inputs(Case())[0]
+
+    def gradients(call: Any) -> tuple[Tensor, ...]:
+        torch.manual_seed(3)
+        return torch.autograd.grad(call(), (q, k, v), torch.ones_like(q))
+
+    with one_tile():
+        plain = gradients(lambda: attention(q, k, v, dropout=0.5))
+        again = gradients(lambda: checkpoint(attention, q, k, v, dropout=0.5, use_reentrant=False))
+    assert all(torch.equal(*pair) for pair in zip(plain, again, strict=True))
 
 
 # Mixers
