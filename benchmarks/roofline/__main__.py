@@ -100,12 +100,12 @@ def page(results: dict[tuple[str, str], list[Row]]) -> str:
 def _section(results: dict[tuple[str, str], list[Row]], length: int) -> list[str]:
     """Format one line for each call and compiler; each cell has the counts before and now."""
     versions = sorted({version for _, version in results})
-    keys = [_key(row) for row in next(iter(results.values())) if row["T"] == length]
+    keys = dict.fromkeys(_key(row) for rows in results.values() for row in rows if row["T"] == length)
     body = []
     for key in keys:
         for version in versions:
-            found = [_find(results.get((name, version), []), key) for name in NAMES]
-            cells = [" -> ".join(dict.fromkeys(_cells(row)[n] for row in found if row)) for n in range(len(HEAD) - 2)]
+            found = [row for name in NAMES if (row := _find(results.get((name, version), []), key))]
+            cells = [" -> ".join(dict.fromkeys(_cells(row)[n] for row in found)) for n in range(len(HEAD) - 2)]
             about = [f"{key[0]} {key[1]}", *([f"K {key[3]}"] if key[3] else []), *([key[4]] if key[4] else [])]
             body.append((", ".join(about), version, *cells))
     return table(HEAD, body)
