@@ -17,6 +17,7 @@ Covered, for each architecture:
   a few instructions, with 64: K = 3, 31 and 64 with everything switched on.
 - The loss, for rows of 16, 64 and 128 KB of logits.
 - Sublayers' norms of 512 and 1,024 channels, and of the most channels: post-norm with dropout, and the two of pre-norm.
+- Attention of short rows, for tiles of 16, 32 and 64 queries and keys: causal, with a mask, and with everything.
 - The kernels for sentences of one tile (dynamicconv_tile_32 and the like) likewise.
 - Pointers and strides of x and dy are multiples of 16, as in a model whose width is one. Where they are not
   ("unaligned"), and for one head or a beam of 1 ("ones"), Triton compiles anew: likewise, for the first item alone.
@@ -64,7 +65,8 @@ LIMITS = {
 REGISTERS = 65536  # of a multiprocessor, in four equal parts
 # By name; the first pattern that matches counts. Warps that must fit on a multiprocessor at once, so that some work
 # while others wait for memory: 8 allow 255 registers a thread, 12 allow 168, 16 allow 128, 32 allow 64. Spills: the
-# instructions that may read or write local memory; unaligned input is rare and may be slow.
+# instructions that may read or write local memory; unaligned input is rare and may be slow, and so may attention's
+# gradients in float32 and of key heads that serve groups.
 FEWEST_WARPS = {
     "unaligned": 8,
     "conv_step|keep_words|cross_entropy|residual_norm": 16,
@@ -72,13 +74,14 @@ FEWEST_WARPS = {
     r"conv (bf16|fp16) .* head (16|32|64)\b": 12,  # forward
     "": 8,
 }
-MOST_SPILLS = {"unaligned": 200, "": 0}
+MOST_SPILLS = {"unaligned": 200, "attention_backward (fp32|bf16 .* head 128, rows of 64, groups)": 16, "": 0}
 DTYPE, HEAD_DIM = "bf16", 64  # of which everything is compiled
 HEAD_DIMS = {"bf16": (16, 32, 64, 80, 128, 256), "fp16": (64,), "fp32": (16, 32, 64, 80, 128, 256)}
 # Strides that Triton specializes on when they are multiples of 16.
 ALIGNED = (
     *("x_batch", "x_row", "dy_batch", "dy_row", "value_batch", "value_head", "value_slot", "value_row"),
     *("row_stride", "vocab"),
+    *(f"{name}_{axis}" for name in ("q", "k", "v", "dq", "dk", "dy") for axis in ("batch", "head", "row")),
 )
 # Arguments that Triton turns into constants when they are 1.
 ONES = ("heads", "beam")
@@ -155,6 +158,9 @@ def jobs(archs: Sequence[int], *, quick: bool = False, gate: bool = False) -> li
         listed.append(Job(arch, "dropconnect", "keep_words_kernel", "keep_words", "i32", 1, (1, 64), "", "", "", ()))
         listed += _losses(arch)
         listed += [job for job in _norms(arch) if not gate or arch == 90 or job.group.startswith("post, D 512")]
+        all_sizes = arch == 90 and not quick
+        attentions = [job for job in _attentions(arch) if all_sizes or (job.dtype, job.head_dim) == (DTYPE, HEAD_DIM)]
+        listed += attentions if gate or quick else _attentions(arch)
     return sorted(listed, key=_cost, reverse=True)
 
 
@@ -229,6 +235,32 @@ def _norms(arch: int) -> Iterator[Job]:
             values = {name: None for name in absent[way] if name in names} | module.constants(direction, width)
             about = f"{way}, D {width}, y {y}"
             yield Job(arch, "residual_norm", kernel, op, stream, 1, (1, 64), about, "", "", tuple(values.items()))
+
+
+def _attentions(arch: int) -> Iterator[Job]:
+    """Yield the launches of attention of short rows, of which K means nothing: queries and keys fill one tile."""
+    import torch
+
+    from seq2seq.kernels.launch_config import attention_warps
+
+    types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+    options = ("causal", "masked", "biased", "drop")
+    everything, groups = "mask, bias and dropout", "groups of 4, dropout"
+    flags = {"causal": (1, 0, 0, 0), "mask": (0, 1, 0, 0), everything: (1, 1, 1, 1), groups: (1, 1, 0, 1)}
+    sizes = [(dtype, tile, head) for dtype in (DTYPE, "fp32") for tile in (16, 32, 64) for head in (16, 64, 128)]
+    sizes += [("fp16", tile, 64) for tile in (32, 64)]
+    # What is left to torch has no warps
+    sizes = [size for size in sizes if attention_warps(size[1], size[1], size[2], types[size[0]], backward=True)]
+    for (dtype, tile, head), direction in itertools.product(sizes, ("forward", "backward")):
+        op = f"attention{'_backward' * (direction == 'backward')}"
+        for group in flags if (dtype, head) == (DTYPE, 64) else (everything, groups):
+            given: dict[str, Any] = {name: bool(flag) for name, flag in zip(options, flags[group], strict=True)}
+            given |= {"group": 4 if group == groups else 1, "backward": direction == "backward"}
+            values = kernel_module("attention").constants(tile, tile, head, types[dtype], **given)
+            forms = FORMS if (dtype, tile, head, group) == (DTYPE, 32, 64, everything) else ("",)
+            for form in forms:
+                named = ("attention", f"one_tile_{direction}", op, dtype, head, (1, 64), f"rows of {tile}, {group}", "")
+                yield Job(arch, *named, form, tuple(values.items()))
 
 
 def _is_wanted(job: Job, quick: bool) -> bool:
@@ -320,6 +352,13 @@ def _types(job: Job) -> dict[str, str]:
         types |= dict.fromkeys(("eps", "scale"), "fp32") | dict.fromkeys(("rows", "threshold"), "i32")
         return dict.fromkeys(names, "*fp32") | types
     values = dict(job.constants)
+    if job.module == "attention":
+        # Queries stand for what is absent
+        types = dict.fromkeys(("q", "k", "v", "y", "dy", "dq", "dk", "dv", "mask", "bias", "keep"), f"*{job.dtype}")
+        given = {"mask": "*i1"} if values["MASKED"] else {}
+        given |= {"bias": "*fp32"} if values["BIASED"] else {}
+        given |= {"keep": "*i32"} if values["WORDS"] else {}
+        return types | given | {"lse": "*fp32", "dbias": "*fp32", "scale": "fp32", "keep_scale": "fp32"}
     types = dict.fromkeys(("x", "y", "dy", "dx", "logits", "dlogits", "values"), f"*{job.dtype}")
     types |= {"lse": "*fp32", "partial": "*fp32", "scale": "fp32", "owner": "*i64", "position": "*i64"}
     types |= {"labels": "*i64", "mask": "*i1", "costs": "*fp32", "at_label": "fp32", "share": "fp32"}

@@ -15,6 +15,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.gpu.steps import wait
 from seq2seq.kernels.attention import attention, packed_attention
+from seq2seq.kernels.attention.one_tile import divide, one_tile
+from seq2seq.kernels.launch_config import ONE_TILE
 from seq2seq.search.graphs import CudaRecorder
 
 if TYPE_CHECKING:
@@ -29,6 +31,12 @@ class Shape(NamedTuple):
     queries: int
     keys: int
     channels: int
+
+    @property
+    def least_bytes(self) -> int:
+        """Count what both passes must read and write in bf16: q, k, v and the result, and each again for gradients."""
+        rows = 5 * self.queries + 6 * self.keys
+        return 2 * self.batch * self.heads * rows * self.channels
 
 
 # Short sentences, the typical batch of a corpus, and longer sentences: 16k tokens each.
@@ -45,12 +53,14 @@ def run(job: Job) -> None:
 
 
 def time_backends(job: Job) -> None:
-    """Save the microseconds of a call by shape and backend, forward and with its backward pass."""
+    """Save the microseconds of a call by shape and backend, forward and with its backward pass, and its bandwidth."""
     for shape in _SHAPES if job.on_gpu else _TINY:
         row: dict[str, Any] = {}
         for name, call, inputs in _calls(shape, torch.device(job.device)):
             try:
                 row[name] = _timed(call, inputs)
+                # To compare with that of a copy (part "kernels")
+                row[name]["GB/s"] = round(shape.least_bytes / row[name]["both us"] / 1e3)
             except RuntimeError as error:
                 row[name] = str(error)[:80]
             job.save(**{f"B {shape.batch} T {shape.queries} S {shape.keys}": row})
@@ -64,6 +74,8 @@ def _calls(shape: Shape, device: torch.device) -> list[tuple[str, Callable[[], T
         return rows.transpose(1, 2).requires_grad_()
 
     q, k, v = heads(shape.queries), heads(shape.keys), heads(shape.keys)
+    joint = torch.randn(shape.batch, shape.queries, 3 * shape.heads * shape.channels, device=device, dtype=q.dtype)
+    joint.requires_grad_()
     mask = torch.ones(shape.batch, 1, 1, shape.keys, device=device, dtype=torch.bool)
 
     def by(backend: SDPBackend, given: Tensor | None = None, *, causal: bool = False) -> Callable[[], Tensor]:
@@ -73,8 +85,18 @@ def _calls(shape: Shape, device: torch.device) -> list[tuple[str, Callable[[], T
 
         return call
 
+    def ours(*, by_tile: bool, **given: Any) -> Tensor:
+        with one_tile() if by_tile else contextlib.nullcontext():
+            return attention(q, k, v, **given)
+
+    def joined(*, by_tile: bool) -> Tensor:
+        """Attend from a joint projection, whose gradient is joined as well."""
+        with one_tile() if by_tile else contextlib.nullcontext():
+            parts = divide(joint, *3 * [shape.heads * shape.channels])
+            return attention(*(part.unflatten(-1, (shape.heads, -1)).transpose(1, 2) for part in parts), causal=True)
+
     ways: dict[str, Callable[[], Tensor]] = {
-        "ours, mask": lambda: attention(q, k, v, mask=mask),
+        "ours, mask": lambda: ours(by_tile=False, mask=mask),
         "flash": by(SDPBackend.FLASH_ATTENTION),
         "efficient, mask": by(SDPBackend.EFFICIENT_ATTENTION, mask),
         "efficient, float mask": by(SDPBackend.EFFICIENT_ATTENTION, torch.zeros_like(mask, dtype=q.dtype)),
@@ -82,12 +104,20 @@ def _calls(shape: Shape, device: torch.device) -> list[tuple[str, Callable[[], T
         "math, mask": by(SDPBackend.MATH, mask),
     }
     if shape.queries == shape.keys:
-        ways["ours, causal"] = lambda: attention(q, k, v, causal=True)
+        ways["ours, causal"] = lambda: ours(by_tile=False, causal=True)
         ways["flash, causal"] = by(SDPBackend.FLASH_ATTENTION, causal=True)
         ways["efficient, causal"] = by(SDPBackend.EFFICIENT_ATTENTION, causal=True)
+    short = max(shape.queries, shape.keys) <= ONE_TILE
+    if short:
+        ways["one tile, mask"] = lambda: ours(by_tile=True, mask=mask)
+        ways["one tile, mask, dropout"] = lambda: ours(by_tile=True, mask=mask, dropout=0.1)
+    if short and shape.queries == shape.keys:
+        ways["one tile, causal"] = lambda: ours(by_tile=True, causal=True)
+        ways["joint, causal"] = lambda: joined(by_tile=False)
+        ways["joint, one tile, causal"] = lambda: joined(by_tile=True)
     if device.type == "cuda":
         ways["packed, mask"] = lambda: packed_attention(q, k, v, mask[:, 0, 0])
-    return [(name, call, [q, k, v]) for name, call in ways.items()]
+    return [(name, call, [joint] if name.startswith("joint") else [q, k, v]) for name, call in ways.items()]
 
 
 def _timed(call: Callable[[], Tensor], inputs: list[Tensor]) -> dict[str, float]:

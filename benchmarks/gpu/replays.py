@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import itertools
@@ -17,15 +18,17 @@ from benchmarks.gpu.steps import LENGTHS, TOKENS, padded, synthetic_batch
 from benchmarks.headline.data import Prepared, synthetic
 from benchmarks.headline.training import Trainer
 from seq2seq.data.batching import Batch
+from seq2seq.kernels.attention.one_tile import one_tile
 from seq2seq.search.graphs import CudaRecorder
 
 if TYPE_CHECKING:
     from benchmarks.gpu.part import Job
 
-# By what they decide. With `bf16_residual` the residual stream is in bf16, too.
+# By what they decide. With `bf16_residual` the residual stream is in bf16, too; with `one_tile` attention is by the
+# kernels of short rows.
 CASES = (
-    *("base/transformer", "base/dynamicconv", "base/transformer/bf16_residual", "big/transformer", "base/lightconv"),
-    *("big/dynamicconv", "base/bahdanau"),
+    *("base/transformer", "base/transformer/one_tile", "base/dynamicconv", "base/transformer/bf16_residual"),
+    *("big/transformer", "base/lightconv", "big/dynamicconv", "base/bahdanau"),
 )
 # Target tokens a sentence of the batches whose captures are counted.
 _MORE_LENGTHS = range(16, 128, 8)
@@ -37,7 +40,8 @@ def run(job: Job) -> None:
     """Compare gradients bit for bit, time steps and captures, model by model."""
     for case in job.while_time(CASES, _LEAST):
         try:
-            _measure(job, case)
+            with one_tile() if case.endswith("/one_tile") else contextlib.nullcontext():
+                _measure(job, case)
         except RuntimeError as error:
             # The next model is worth having
             job.save(**{case: {"error": f"{type(error).__name__}: {str(error)[:300]}"}})
@@ -50,7 +54,7 @@ def run(job: Job) -> None:
 def _measure(job: Job, case: str) -> None:
     size, mixer, *more = case.split("/")
     trainer = ReplayedTrainer(Prepared(job.data).model(size, mixer), device=torch.device(job.device), compile=False)
-    if more:
+    if more == ["bf16_residual"]:
         from seq2seq.training.assembly import keep_stream_in_bf16
 
         keep_stream_in_bf16(trainer.model)

@@ -217,10 +217,12 @@ def _attention(results: Results) -> Iterator[str]:
     for shape, ways in results.result("attention").items():
         if shape != "part":
             times = [
-                f"{way} {number(one['forward us'])}, {number(one['both us'])}" if isinstance(one, dict) else f"{way} -"
+                f"{way} {number(one['forward us'])}, {number(one['both us'])} ({number(one.get('GB/s'))})"
+                if isinstance(one, dict)
+                else f"{way} -"
                 for way, one in ways.items()
             ]
-            yield f"- {shape}, us forward, both: {'; '.join(times)}"
+            yield f"- {shape}, us forward, both (GB/s): {'; '.join(times)}"
     launches = {name: us for name, us in results.result("launch").items() if name != "part"}
     if launches:
         yield "- us of the host: " + ", ".join(f"{name} {number(us, '.1f')}" for name, us in launches.items())

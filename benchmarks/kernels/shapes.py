@@ -175,9 +175,12 @@ def minimal_bytes(op: str, direction: str, shape: Shape, itemsize: int = 2) -> i
 
     Forward reads x and writes y; backward reads x and dy and writes dx. DynamicConv has H K logits a token, of which
     backward writes gradients too, H float32 numbers that forward writes and backward reads, and DropConnect's words.
-    LightConv's weights count nothing.
+    LightConv's weights count nothing. Attention reads queries, keys and values, backward for a gradient of each, and
+    has H float32 numbers a token that forward writes and backward reads.
     """
     y = shape.channels * itemsize
+    if op == "attention":
+        return shape.tokens * ((4 if direction == "forward" else 7) * y + 4 * shape.heads)
     x = y * (2 if shape.glu else 1)
     # LightConv has H K weights for the whole batch: next to nothing
     logits = others = 0

@@ -1,4 +1,4 @@
-"""Count what the compilers make of the convolutions, and estimate their share of the roofline, without a GPU.
+"""Count what the compilers make of the kernels, and estimate their share of the roofline, without a GPU.
 
     python -m benchmarks.roofline [--out DIR] [--name NAME]
 
@@ -8,7 +8,7 @@ and DIR/roofline.md, a table of all such files in DIR: every compiler, "before" 
 compilers. To count another version of the kernels, run this folder's code in a checkout of it, with --name before.
 
 Everything is bfloat16 with 1,024 channels in 16 heads, causal, with ends of sentences, 65,536 tokens: in sentences of
-1,024 tokens, and of 27, the mean of what is trained. "drop" is DropConnect.
+1,024 tokens, and of 27, the mean of what is trained, which attention has a kernel for. "drop" is DropConnect.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from benchmarks.kernels.tables import table
 from benchmarks.roofline.estimate import BANDWIDTH, Work, estimate, tile_instructions, trips
 from benchmarks.roofline.launches import Compiler, record
 from benchmarks.roofline.machine_code import executed
+from seq2seq.kernels.launch_config import ONE_TILE
 
 LENGTHS = (1024, 27)
 NAMES = ("before", "now")
@@ -43,6 +44,9 @@ def calls() -> Iterator[tuple[str, str, Shape]]:
             for variant in variants:
                 for direction in PASSES:
                     yield op, direction, shape._replace(**variant)
+        if length <= ONE_TILE:
+            for direction in PASSES:
+                yield "attention", direction, shape._replace(taps=0)
 
 
 def count(op: str, direction: str, shape: Shape, compiler: Compiler) -> Row:
@@ -56,7 +60,7 @@ def count(op: str, direction: str, shape: Shape, compiler: Compiler) -> Row:
         works.append(Work(path, turns, launch.programs, warps, needs.warps))
         names = ("registers", "shared", "spills", "warps", "instructions")
         facts = {name: getattr(needs, name) for name in names} | {
-            "tile": launch.values["TILE"],
+            "tile": launch.values.get("TILE", launch.values.get("QUERIES")),
             "warps a program": warps,
         }
         facts |= {"programs": launch.programs, "instructions a tile": tile_instructions(path)}
@@ -96,13 +100,14 @@ def page(results: dict[tuple[str, str], list[Row]]) -> str:
 def _section(results: dict[tuple[str, str], list[Row]], length: int) -> list[str]:
     """Format one line for each call and compiler; each cell has the counts before and now."""
     versions = sorted({version for _, version in results})
-    keys = [_key(row) for row in next(iter(results.values())) if row["T"] == length]
+    keys = dict.fromkeys(_key(row) for rows in results.values() for row in rows if row["T"] == length)
     body = []
     for key in keys:
         for version in versions:
-            found = [_find(results.get((name, version), []), key) for name in NAMES]
-            cells = [" -> ".join(dict.fromkeys(_cells(row)[n] for row in found if row)) for n in range(len(HEAD) - 2)]
-            body.append((f"{key[0]} {key[1]}, K {key[3]}{', ' if key[4] else ''}{key[4]}", version, *cells))
+            found = [row for name in NAMES if (row := _find(results.get((name, version), []), key))]
+            cells = [" -> ".join(dict.fromkeys(_cells(row)[n] for row in found)) for n in range(len(HEAD) - 2)]
+            about = [f"{key[0]} {key[1]}", *([f"K {key[3]}"] if key[3] else []), *([key[4]] if key[4] else [])]
+            body.append((", ".join(about), version, *cells))
     return table(HEAD, body)
 
 

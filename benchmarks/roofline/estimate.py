@@ -1,4 +1,4 @@
-"""Estimate the time of a convolution on a GPU by counts: bytes, issue slots, special functions, and warps that wait.
+"""Estimate the time of a kernel on a GPU by counts: bytes, issue slots, special functions, and warps that wait.
 
 Nothing here was measured on a GPU. Four times are computed for a call, each as if the other three were nothing:
 
@@ -92,6 +92,8 @@ def trips(path: Path, shape: Shape, programs: int, values: dict[str, Any]) -> tu
         values: Arguments of the launch by name, TILE and COLUMNS among them.
     """
     depth = max((depth for depth, _ in loops(path)), default=0)
+    if not depth:
+        return ()
     across = -(-(shape.channels // shape.heads) // values["COLUMNS"])
     tiles = shape.batch * shape.heads * across * -(-shape.length // values["TILE"])
     if depth < 2:

@@ -1,4 +1,4 @@
-"""Record what the convolutions launch for a shape, on tensors without data, and compile it without a GPU."""
+"""Record what the kernels launch for a shape, on tensors without data, and compile it without a GPU."""
 
 from __future__ import annotations
 
@@ -48,7 +48,15 @@ def record(op: str, direction: str, shape: Shape) -> list[Launch]:
     places = (shape.batch, shape.length, shape.heads)
     launched: list[Launch] = []
     with _recorder(launched):
-        if op == "lightconv":
+        if op == "attention":
+            joint = half(shape.batch, shape.length, 3 * shape.channels).unflatten(-1, (3 * shape.heads, -1))
+            q, k, v = joint.transpose(1, 2).split(shape.heads, 1)
+            if direction == "forward":
+                kernels.forward(q, k, v, None, None, None, True, 0.0)
+            else:
+                lse = torch.empty(q.shape[:3], device="meta")
+                kernels.backward(q, lse, q, k, v, None, None, None, causal=True, drop=0.0)
+        elif op == "lightconv":
             weights = torch.empty(shape.heads, shape.taps, device="meta")
             given = (y,) if direction == "backward" else ()
             getattr(kernels, direction)(*given, x, weights, None, end, True, shape.glu)

@@ -165,6 +165,26 @@ def one_tile_config(op: str, tile: int, head_dim: int, dtype: torch.dtype, arch:
     return Config(tile, chunk=1, num_warps=min(8, max(1, size // 1024)), num_stages=1, columns=MAX_HEAD_DIM)
 
 
+def attention_warps(queries: int, keys: int, head_dim: int, dtype: torch.dtype, *, backward: bool) -> int:
+    """Return the warps of a program of attention whose rows are one tile, 0 where it would not have the registers.
+
+    Args:
+        queries: T.
+        keys: S.
+        head_dim: Channels of a head.
+        dtype: Type of the values; products in float32 take many registers.
+        backward: Return those of the backward kernel, which has more tiles.
+    """
+    longest = max(queries, keys)
+    # Numbers of the largest tile
+    size = columns(longest) * max(64, columns(head_dim))
+    wide = dtype == torch.float32
+    if longest > ONE_TILE or size > (2048 if wide else 8192):
+        return 0
+    # Without spilled registers, on sm_80 to sm_100 (benchmarks/aot.py); not yet chosen by time
+    return min(8, max(1, size // 1024) * (2 if wide else 1) * (2 if backward else 1))
+
+
 def _most_columns(op: str, taps: int, wide: bool) -> int:
     """Return the channels for which one program has the registers."""
     if not op.endswith("_backward"):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention, packed_attention
+from seq2seq.kernels.attention.one_tile import divide
 from seq2seq.kernels.attention.weights import allow, normalize, require_weights
 from seq2seq.kernels.precision import at_least_float32
 from seq2seq.mixer import CrossMixer, SelfMixer, require_divisible, require_probability
@@ -127,7 +128,6 @@ class Attention(SelfMixer):
         if rotary and self.head_dim % 2:
             raise ValueError(f"rotary turns pairs, so heads need an even width, not {self.head_dim}; change num_heads")
         self.dropout = require_probability(dropout, "attention dropout")
-        self.groups = num_heads // self.num_kv_heads
         self.kv_dim = self.num_kv_heads * self.head_dim
         self.weights = weights
         self.norm = _norm_of(weights, dim, packed=packed)
@@ -139,14 +139,9 @@ class Attention(SelfMixer):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
-        query, key_value = self._project(x, torch.arange(x.shape[1], device=x.device))
-        q = split(query, self.num_heads)  # (B, H, T, d)
-        k, v = (split(part, self.num_kv_heads) for part in key_value.chunk(2, -1))  # (B, G, T, d)
-        # Torch's attention wants as many key heads as query heads: each serves its whole group
-        if self.groups > 1:
-            k = k.repeat_interleave(self.groups, 1)
-            v = v.repeat_interleave(self.groups, 1)
-        q, k = mark_mixing(q), mark_mixing(k)
+        query, key, value = self._project(x, torch.arange(x.shape[1], device=x.device))
+        q = mark_mixing(split(query, self.num_heads))  # (B, H, T, d)
+        k, v = mark_mixing(split(key, self.num_kv_heads)), split(value, self.num_kv_heads)  # (B, G, T, d)
         dropout = self.dropout if self.training else 0.0
         if self.packed and self.training:
             return self.out(merge(packed_attention(q, k, v, mask, dropout=dropout)))
@@ -174,10 +169,10 @@ class Attention(SelfMixer):
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Append this position's key and value, then attend to the hypothesis's own past."""
-        query, key_value = self._project(x, position)
+        query, key, value = self._project(x, position)
         # append before reading: a position attends to itself
-        for cache, part in zip(state, key_value.chunk(2, -1), strict=True):
-            cache.append(part, position)
+        state.keys.append(key, position)
+        state.values.append(value, position)
         # A sentence's hypotheses are queries of one attention
         q = split(query.view(state.keys.values.shape[0], -1, self.dim), self.num_heads)  # (B, H, beam, d)
         y = state.keys.attend(q, state.values, position, attention=attention, weights=self.weights)
@@ -187,15 +182,13 @@ class Attention(SelfMixer):
         """Project the heads side by side, (..., D)."""
         return self.out(y if self.norm is None else self.norm(y))
 
-    def _project(self, x: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-        """Project x (..., D) at positions (...): queries (..., D), keys and values side by side (..., 2 G d)."""
-        query, key_value = self.qkv(x).split([self.dim, 2 * self.kv_dim], -1)
+    def _project(self, x: Tensor, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Project x (..., D) at positions (...): queries (..., D), keys and values (..., G d)."""
+        query, key, value = divide(self.qkv(x), self.dim, self.kv_dim, self.kv_dim)
         # Keys are turned once, when they enter the cache; values are not turned
         if self.rotary:
-            key, value = key_value.chunk(2, -1)
             query, key = (rotate(part, position, self.head_dim) for part in (query, key))
-            key_value = torch.cat([key, value], -1)
-        return query, key_value
+        return query, key, value
 
 
 class CrossAttention(CrossMixer):
@@ -287,5 +280,5 @@ class CrossAttention(CrossMixer):
 
     def _project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Project memory (B, S, M): keys and values, (B, S, D) each."""
-        key, value = self.key_value(memory).chunk(2, -1)
+        key, value = divide(self.key_value(memory), self.dim, self.dim)
         return key, value

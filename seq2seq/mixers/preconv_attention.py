@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
+from seq2seq.kernels.attention.one_tile import divide
 from seq2seq.kernels.shortconv import shortconv, shortconv_step
 from seq2seq.mixer import SelfMixer, require_divisible, require_positive, require_probability
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
@@ -78,7 +79,7 @@ class PreconvAttention(SelfMixer):
             qkv = qkv.masked_fill(~mask[:, :, None], 0.0)
         mixed, rest = qkv.split([self.convolved, 3 * self.dim - self.convolved], -1)
         mixed = shortconv(mixed, self.weight, causal=self.causal)
-        q, k, v = (split(part, self.num_heads) for part in torch.cat([mixed, rest], -1).chunk(3, -1))
+        q, k, v = (split(part, self.num_heads) for part in divide(torch.cat([mixed, rest], -1), *3 * [self.dim]))
         allowed = None if self.causal else mask[:, None, None, :]  # (B, 1, 1, T)
         dropout = self.dropout if self.training else 0.0
         # (B, H, T, d)

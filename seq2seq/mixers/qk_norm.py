@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from seq2seq.mixers.attention import Attention, CrossAttention
@@ -62,11 +61,10 @@ class NormalizedAttention(Attention):
         self.query_norm = HeadNorm(head_dim=self.head_dim)
         self.key_norm = HeadNorm(head_dim=self.head_dim)
 
-    def _project(self, x: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-        query, key_value = super()._project(x, position)
-        key, value = key_value.chunk(2, -1)
+    def _project(self, x: Tensor, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = super()._project(x, position)
         # Keys are normed once, when they enter the cache
-        return self.query_norm(query), torch.cat([self.key_norm(key), value], -1)
+        return self.query_norm(query), self.key_norm(key), value
 
 
 class NormalizedCrossAttention(CrossAttention):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
+from seq2seq.kernels.attention.one_tile import divide
 from seq2seq.kernels.relative_positions import offsets, slot_offsets
 from seq2seq.mixer import SelfMixer, require_divisible, require_positive, require_probability
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
@@ -57,7 +58,7 @@ class RelativeBias(SelfMixer):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
-        q, k, v = (split(part, self.num_heads) for part in self.qkv(x).chunk(3, -1))  # (B, H, T, d)
+        q, k, v = (split(part, self.num_heads) for part in divide(self.qkv(x), *3 * [self.dim]))  # (B, H, T, d)
         position = torch.arange(x.shape[1], device=x.device)
         bias = self._bias(offsets(position, position)[0])  # (H, T, T)
         allowed = None if self.causal else mask[:, None, None, :]  # (B, 1, 1, T)

@@ -184,6 +184,8 @@ def test_no_gpu_is_a_clear_error(tmp_path, capsys):
         ("dynamicconv", 31, False, 9.8, 15.6),
         ("lightconv", 31, False, 7.8, 11.7),
         ("lightconv", 31, True, 11.7, 19.5),
+        # 4 and 7 tensors of 16 MiB, and 8 float32 numbers a position
+        ("attention", 0, False, 15.7, 27.4),
     ],
 )
 def test_minimal_bytes(op, taps, glu, forward, backward):

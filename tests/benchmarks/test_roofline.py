@@ -155,6 +155,12 @@ for launch in found:
     assert types["x"] == "*bf16" and types["end"] == "*i64" and types["length"] == "i32", types
     assert (names.index("x_row"),) in hints and (names.index("length"),) not in hints, hints
     assert constants[names.index("ENDS"),] is True and constants[names.index("STARTS"),] is False
+for direction in ("forward", "backward"):
+    (launch,) = record("attention", direction, MAIN._replace(length=27))
+    assert launch.programs == MAIN.batch * MAIN.heads and launch.values["KEYS"] == 32, launch
+    types, constants, hints = _specialize(launch)
+    assert types["q"] == "*bf16" and types["lse"] == "*fp32" and types["queries"] == "i32", types
+    assert launch.values["q_row"] == 3 * MAIN.channels, launch.values
 from triton.runtime.jit import JITFunction
 assert JITFunction.run.__name__ == "run" and JITFunction.run.__module__ == "triton.runtime.jit"
 """

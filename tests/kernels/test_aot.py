@@ -26,6 +26,7 @@ pytestmark = [
 
 CONVOLUTIONS = "(dynamicconv|lightconv)(_backward)? bf16 .* head 64, (1 word|GLU), starts and ends$"
 CONV_STEP = "conv_step bf16 .* head 64, softmax$"
+ATTENTION = "attention(_backward)? bf16 .* head 64, rows of (32|64), (causal|mask, bias and dropout)$"
 LOSS = "cross_entropy (bf16|fp32) .*gradient$"
 NORM = "residual_norm(_backward)? (bf16|fp32) .*post, D 512"
 MAIN = """
@@ -45,16 +46,17 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_main_kernels_do_not_spill(tmp_path):
     """Heads of 64 channels, K = 31, bfloat16, everything switched on, on sm_90; LightConv forward on two more."""
     others = "sm_(80|100) lightconv bf16 .* head 64$"
-    match = f"sm_90 ({CONVOLUTIONS}|{CONV_STEP}|keep_words|{LOSS}|{NORM})|{others}"
+    kinds = f"{CONVOLUTIONS}|{CONV_STEP}|keep_words|{LOSS}|{ATTENTION}|{NORM}"
+    match = f"sm_90 ({kinds})|{others}"
     arguments = ("--arch", "80", "90", "100", "--jobs", "1", "--match", match, "--out", str(tmp_path))
     done = run(MAIN, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads((tmp_path / "aot.json").read_text(encoding="utf-8"))["rows"]
     assert {row["op"] for row in rows} == {
         "dynamicconv", "dynamicconv_backward", "lightconv", "lightconv_backward", "conv_step", "keep_words",
-        "cross_entropy", "residual_norm", "residual_norm_backward",
+        "cross_entropy", "attention", "attention_backward", "residual_norm", "residual_norm_backward",
     }  # fmt: skip
-    assert sorted(row["arch"] for row in rows) == [80] + [90] * 18 + [100]
+    assert sorted(row["arch"] for row in rows) == [80] + [90] * 26 + [100]
     for row in rows:
         assert (row["error"], row["spills"], row["stack"]) == ("", 0, 0), row
         assert 0 < row["registers"] <= 255, row
@@ -95,6 +97,7 @@ class Recorder:
         return self.launch
     def launch(self, *given, **constants):
         types = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64"}
+        types[torch.bool] = "*i1"
         scalars = {int: "i32", float: "fp32"}
         kinds = [types[part.dtype] if isinstance(part, torch.Tensor) else scalars[type(part)] for part in given]
         signature = dict(zip([n for n in self.arg_names if n not in constants], kinds, strict=True))
@@ -102,15 +105,17 @@ class Recorder:
 
 launched, planned = set(), set()
 for job in aot.jobs([90]):
-    if job.dtype == "bf16" and job.head_dim == 256:
+    attends = job.module == "attention" and (job.head_dim, "rows of 32" in job.group) == (64, True)
+    if job.dtype == "bf16" and (job.head_dim == 256 or attends):
         kernel = getattr(aot.kernel_module(job.module), job.kernel)
         types, constants = aot._types(job), dict(job.constants)
         signature = {n: types.get(n, "i32") for n in kernel.arg_names if n not in constants}
         planned.add((kernel.__name__, tuple(sorted(constants.items())), tuple(sorted(signature.items()))))
-for name in ("dynamicconv", "lightconv"):
+for name in ("dynamicconv", "lightconv", "attention"):
     module = aot.kernel_module(name)
     for kernel in [f"{kind}_{way}" for kind in ("band", "direct", "one_tile") for way in ("forward", "backward")]:
-        setattr(module, kernel, Recorder(getattr(module, kernel)))
+        if hasattr(module, kernel):
+            setattr(module, kernel, Recorder(getattr(module, kernel)))
 conv_step = aot.kernel_module("conv_step")
 conv_step.conv_step_kernel = Recorder(conv_step.conv_step_kernel)
 
@@ -127,6 +132,13 @@ for taps, length in itertools.product(aot.OTHER_TAPS, (5, 20, 40, 70)):
     light.forward(h(2, length, 2048), f(4, taps), ends, ends, True, True)
     light.backward(x, h(2, length, 2048), f(4, taps), ends, ends, True, True)
     conv_step.conv_step(h(2, 4, 5, 1, 256), owner, ends, h(2, 4, taps), True)
+attention, mask = aot.kernel_module("attention"), torch.ones(2, 1, 1, 20, dtype=torch.bool)
+words, bias = torch.zeros(2, 4, 20, 1, dtype=torch.int32), f(4, 20, 20)
+q, one = h(2, 4, 20, 64), h(2, 1, 20, 64)
+options = ((q, None, None, None, True), (q, None, mask, None, False), (q, bias, mask, words, True))
+for k, *given, causal in (*options, (one, None, mask, words, True)):
+    attention.forward(q, k, k, *given, causal, 0.1)
+    attention.backward(q, f(2, 4, 20), q, k, k, *given, causal=causal, drop=0.1)
 assert planned == launched, (planned - launched, launched - planned)
 # five for each K, and those of one tile, which more than three taps have: two for each size
 assert len(planned) >= 5 * len(aot.OTHER_TAPS) + 2 * 3, len(planned)

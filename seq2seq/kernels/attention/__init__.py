@@ -1,5 +1,5 @@
 """Attention by torch's kernels; by its definition in exported graphs, for weights other than softmax, and in bf16 with
-gradients on a CPU.
+gradients on a CPU; by the project's own kernels for short rows in `one_tile`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from seq2seq.kernels.attention import one_tile as short
 from seq2seq.kernels.attention.reference import attention_reference
 from seq2seq.kernels.attention.weights import allow
 
@@ -35,6 +36,7 @@ def attention(
     Shape:
         q: (..., T, d); k and v: (..., S, d); returns (..., T, d).
         bias, mask: broadcastable to (..., T, S).
+        Of q (B, H, T, d), k and v may be (B, G, S, d): each of their heads serves H / G neighbors among q's.
 
     Args:
         bias: Added to the scores.
@@ -45,6 +47,12 @@ def attention(
 
     Reference: Vaswani et al. 2017, eq. 1.
     """
+    by_one_tile = short.is_on() and weights == "softmax" and short.obstacle(q, k, v, bias, mask) is None
+    # A program sums the gradients of k and v over a group of query heads, but not that of a bias
+    if not by_one_tile or bias is not None:
+        k, v = serve_groups(q, k, v)
+    if by_one_tile:
+        return short.one_tile_attention(q, k, v, bias, mask, causal=causal, dropout=dropout)
     # A graph for another runtime: its products take transposed keys as they lie, which SDPA's decomposition copies
     if torch.compiler.is_exporting() or weights != "softmax":
         return attention_reference(q, k, v, bias=bias, mask=mask, causal=causal, dropout=dropout, weights=weights)
@@ -66,7 +74,15 @@ def packed_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, dropout: 
     # Imported where it is asked for: it registers operators of torch.
     from seq2seq.kernels.attention import packed
 
-    return packed.packed_attention(q, k, v, mask, dropout=dropout)
+    return packed.packed_attention(q, *serve_groups(q, k, v), mask, dropout=dropout)
+
+
+def serve_groups(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Repeat heads of keys and values for the group of query heads that each serves, as torch's kernels want them."""
+    if q.dim() != 4 or q.shape[1] <= k.shape[1]:
+        return k, v
+    groups = q.shape[1] // k.shape[1]
+    return k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
 
 
 def without_cudnn(on_gpu: bool) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from seq2seq.kernels.attention.weights import weigh
+from seq2seq.kernels.attention.weights import allow, weigh
+from seq2seq.kernels.dropconnect import drop_weights, keep_probability
 
 
 def attention_reference(
@@ -33,6 +34,29 @@ def attention_reference(
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)  # (..., T, S)
     scores = scores if bias is None else scores + bias
     return weigh(scores, v, mask=mask, causal=causal, dropout=dropout, weights=weights)
+
+
+def kept_reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    keep: Tensor | None,
+    causal: bool,
+    drop: float,
+) -> Tensor:
+    """Compute `attention_reference` with given dropout: the reference implementation of the kernels of short rows.
+
+    Shape:
+        keep: Words (B, H, T, ceil(S / 32)) of `kernels.dropconnect`, of weights dropped with probability `drop`.
+        Else as in `attention_reference`, where k and v may have fewer heads, each for neighbors among q's.
+    """
+    groups = q.shape[1] // k.shape[1]
+    k, v = (part.repeat_interleave(groups, 1) for part in (k, v))
+    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
+    weights = allow(scores if bias is None else scores + bias, mask, causal).softmax(-1)  # (B, H, T, S)
+    return drop_weights(weights, keep, keep_probability(drop)) @ v
 
 
 def varlen_reference(

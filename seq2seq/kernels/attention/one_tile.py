@@ -1,0 +1,123 @@
+"""Attention of short rows by one Triton program for each head and sentence, with its gradients.
+
+It is off by default, since the kernels have not run on a GPU yet: `one_tile` turns it on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seq2seq.kernels.dispatch import obstacle as no_triton
+from seq2seq.kernels.dropconnect import keep_words_or_none
+from seq2seq.kernels.launch_config import attention_warps
+
+# Of the process, not of a thread: a checkpointed layer runs again in the thread of its backward pass. True when a GPU
+# has shown the same results.
+_on = False
+
+
+@contextmanager
+def one_tile() -> Iterator[None]:
+    """Let `attention` train short rows by the Triton kernels in the block; those on a CPU in Triton's interpreter."""
+    global _on
+    before, _on = _on, True
+    try:
+        yield
+    finally:
+        _on = before
+
+
+def is_on() -> bool:
+    """Return True in an eager call with gradients inside `one_tile`."""
+    return _on and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+
+
+def obstacle(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None) -> str | None:
+    """Return why the kernels cannot serve arguments of `attention`, None if they can."""
+    parts = (q, k, v) if bias is None else (q, k, v, bias)
+    if any(part.dim() != 4 for part in (q, k, v)):
+        return "queries, keys and values are not (B, H, T, d)"
+    if (
+        not q.numel()
+        or not k.numel()
+        or not attention_warps(q.shape[2], k.shape[2], q.shape[3], q.dtype, backward=True)
+    ):
+        return f"{q.shape[2]} queries and {k.shape[2]} keys of {q.shape[3]} channels in {q.dtype}"
+    if k.shape != (q.shape[0], k.shape[1], k.shape[2], q.shape[3]) or v.shape != k.shape or q.shape[1] % k.shape[1]:
+        return f"queries {tuple(q.shape)}, keys {tuple(k.shape)} and values {tuple(v.shape)}"
+    if mask is not None and (mask.dtype != torch.bool or mask.dim() != 4 or mask.shape[1:] != (1, 1, k.shape[2])):
+        return f"a mask {tuple(mask.shape)} of {mask.dtype} (a boolean one of keys, (B, 1, 1, S), is served)"
+    # Autocast would narrow the types of torch's own attention
+    if not q.dtype == k.dtype == v.dtype or (q.dtype == torch.float32 and torch.is_autocast_enabled(q.device.type)):
+        return f"queries, keys and values of {q.dtype}, {k.dtype} and {v.dtype}"
+    return no_triton(*parts)
+
+
+def one_tile_attention(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, *, causal: bool, dropout: float
+) -> Tensor:
+    """Compute `attention` by the kernels, dropping weights by words as DropConnect does."""
+    words = keep_words_or_none((*q.shape[:3],), k.shape[2], dropout, device=q.device, backend="auto")
+    y: Any = _OneTile.apply(q, k, v, bias, mask, words, causal, dropout)
+    return y
+
+
+class _OneTile(torch.autograd.Function):
+    """Kernels of both passes."""
+
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        from seq2seq.kernels.attention import triton
+
+        *tensors, ctx.causal, ctx.drop = given
+        y, lse = triton.forward(*given)
+        ctx.save_for_backward(lse, *tensors)
+        return y
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        from seq2seq.kernels.attention import triton
+
+        grads = triton.backward(dy, *ctx.saved_tensors, causal=ctx.causal, drop=ctx.drop)
+        return *grads, None, None, None, None
+
+
+def divide(x: Tensor, *sizes: int) -> tuple[Tensor, ...]:
+    """Divide the channels of a joint projection into parts of these sizes, whose gradients the kernels join.
+
+    Shape:
+        x (..., sum(sizes)) -> (..., size) of each.
+    """
+    parts: Any = _Divide.apply(x, sizes) if is_on() and x.requires_grad else x.split(sizes, -1)
+    return parts
+
+
+class _Divide(torch.autograd.Function):
+    """Parts of a tensor, whose gradients are joined without a copy where they lie side by side."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
+        return x.split(sizes, -1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        whole = side_by_side(grads)
+        return torch.cat(grads, -1) if whole is None else whole, None
+
+
+def side_by_side(parts: tuple[Tensor, ...]) -> Tensor | None:
+    """Return tensors (..., size) as one (..., sum of sizes) without a copy; None if they do not lie so in memory."""
+    first, width = parts[0], 0
+    for part in parts:
+        same = part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        adjacent = part.storage_offset() == first.storage_offset() + width and part.stride() == first.stride()
+        if not (same and adjacent and part.stride(-1) == 1):
+            return None
+        width += part.shape[-1]
+    return first.as_strided((*first.shape[:-1], width), first.stride())
