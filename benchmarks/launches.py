@@ -2,7 +2,7 @@
 
     python -m benchmarks.launches
     python -m benchmarks.launches --only transformer --rows 8 --out benchmarks/results/launches
-    python -m benchmarks.launches --residual-norm auto      # with the kernels that are off by default
+    python -m benchmarks.launches --fused      # with the kernels that are off by default
 
 The code runs on a CPU with tensors that claim to be on a GPU, so that it takes a GPU's branches. A launch is an
 operation that computes, copies or fills (views and allocations are none, an operator of ours is one), or a kernel of
@@ -49,7 +49,7 @@ from seq2seq.config.optim import OptimSettings
 from seq2seq.config.search import SearchSettings
 from seq2seq.config.trainer import TrainerSettings
 from seq2seq.data.batching import Batch
-from seq2seq.kernels import residual_norm
+from seq2seq.kernels.fused import fused
 from seq2seq.search import Specials, sample, search
 from seq2seq.training.assembly import prepare_for_training
 from seq2seq.training.task import TranslationTask
@@ -325,7 +325,7 @@ def main() -> int:
     parser.add_argument("--only", choices=CASES, help="this model alone")
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--length", type=int, default=12)
-    parser.add_argument("--residual-norm", choices=("auto", "torch"), default=residual_norm.BACKEND)
+    parser.add_argument("--fused", action="store_true", help="with the training kernels that are off by default")
     parser.add_argument("--optimizer", choices=("adam", "muon"), default="adam", help="of the training step (adam)")
     parser.add_argument("--repeat", type=int, default=3, help="steps whose median of CPU time is taken (3)")
     options = parser.parse_args()
@@ -335,7 +335,7 @@ def main() -> int:
     print("|---|--:|--:|--:|--:|--:|--:|")
     for name in [options.only] if options.only else CASES:
         given = (CASES[name], options.rows, options.length, options.optimizer)
-        with residual_norm.switched(options.residual_norm):
+        with fused(options.fused):
             trained = of_training(*given, bf16=True)
         decoded = of_decoding(CASES[name], options.rows, options.length)
         launches, waits = sum(trained.launches.values()), sum(trained.waits.values())

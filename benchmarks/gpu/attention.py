@@ -15,7 +15,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.gpu.steps import wait
 from seq2seq.kernels.attention import attention, packed_attention
-from seq2seq.kernels.attention.one_tile import divide, one_tile
+from seq2seq.kernels.attention.one_tile import divide
+from seq2seq.kernels.fused import fused
 from seq2seq.kernels.launch_config import ONE_TILE
 from seq2seq.search.graphs import CudaRecorder
 
@@ -86,12 +87,12 @@ def _calls(shape: Shape, device: torch.device) -> list[tuple[str, Callable[[], T
         return call
 
     def ours(*, by_tile: bool, **given: Any) -> Tensor:
-        with one_tile() if by_tile else contextlib.nullcontext():
+        with fused(by_tile):
             return attention(q, k, v, **given)
 
     def joined(*, by_tile: bool) -> Tensor:
         """Attend from a joint projection, whose gradient is joined as well."""
-        with one_tile() if by_tile else contextlib.nullcontext():
+        with fused(by_tile):
             parts = divide(joint, *3 * [shape.heads * shape.channels])
             return attention(*(part.unflatten(-1, (shape.heads, -1)).transpose(1, 2) for part in parts), causal=True)
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from benchmarks.gpu.attention import device_us
 from seq2seq.kernels.dropout import Dropout
+from seq2seq.kernels.fused import fused
 from seq2seq.kernels.layer_norm import LayerNorm
-from seq2seq.kernels.residual_norm import residual_norm, skip_and_norm, switched
+from seq2seq.kernels.residual_norm import residual_norm, skip_and_norm
 
 if TYPE_CHECKING:
     from benchmarks.gpu.part import Job
@@ -26,13 +27,13 @@ LIMIT = 2e-2
 def run(job: Job) -> None:
     """Save microseconds, GB/s and the difference between both ways, by norm, shape and types."""
     rows, widths = (ROWS, WIDTHS) if job.on_gpu else (8, (40,))
-    backends = {"torch": "torch", "kernel": "auto" if job.on_gpu else "triton"}
+    ways = {"torch": False, "kernel": True}
     for kind, width, types in itertools.product(("post", "pre"), widths, TYPES):
         sublayer = _Around(kind, rows, width, *types, torch.device(job.device))
-        row: dict[str, Any] = {"ways": list(backends), "limit": LIMIT}
+        row: dict[str, Any] = {"ways": list(ways), "limit": LIMIT}
         outcomes = []
-        for name, backend in backends.items():
-            with switched(backend):
+        for name, by_kernel in ways.items():
+            with fused(by_kernel):
                 outcomes.append([part.detach().double() for part in sublayer.both(0.0)])
                 row[name] = sublayer.timed()
         row["error"] = max(float((mine - a).norm() / a.norm()) for a, mine in zip(*outcomes, strict=True))

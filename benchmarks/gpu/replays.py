@@ -18,7 +18,7 @@ from benchmarks.gpu.steps import LENGTHS, TOKENS, padded, synthetic_batch
 from benchmarks.headline.data import Prepared, synthetic
 from benchmarks.headline.training import Trainer
 from seq2seq.data.batching import Batch
-from seq2seq.kernels.attention.one_tile import one_tile
+from seq2seq.kernels.fused import fused
 from seq2seq.search.graphs import CudaRecorder
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def run(job: Job) -> None:
     """Compare gradients bit for bit, time steps and captures, model by model."""
     for case in job.while_time(CASES, _LEAST):
         try:
-            with one_tile() if case.endswith("/one_tile") else contextlib.nullcontext():
+            with fused() if case.endswith("/one_tile") else contextlib.nullcontext():
                 _measure(job, case)
         except RuntimeError as error:
             # The next model is worth having

@@ -18,9 +18,10 @@ from torch.utils.checkpoint import checkpoint
 pytest.importorskip("triton")
 
 from seq2seq.kernels.attention import attention, triton
-from seq2seq.kernels.attention.one_tile import divide, is_on, obstacle, one_tile, side_by_side
+from seq2seq.kernels.attention.one_tile import divide, is_on, obstacle, side_by_side
 from seq2seq.kernels.attention.reference import kept_reference
 from seq2seq.kernels.dropconnect import keep_words, unpack
+from seq2seq.kernels.fused import fused
 from seq2seq.mixers.attention import Attention, CrossAttention
 from seq2seq.mixers.lowrank import LowRank
 from seq2seq.mixers.postconv_attention import PostconvAttention
@@ -169,7 +170,7 @@ def test_a_query_that_sees_no_key_gets_zeros():
 
 def test_off_unless_asked_for():
     assert not is_on()
-    with one_tile():
+    with fused():
         assert is_on()
         with torch.no_grad():
             assert not is_on()
@@ -198,7 +199,7 @@ def test_what_is_left_to_torch(why):
 
 def test_longer_rows_are_as_today():
     parts, *_ = inputs(Case(queries=65, keys=65))
-    with one_tile():
+    with fused():
         found = attention(*parts, causal=True)
     assert torch.equal(found, attention(*parts, causal=True))
 
@@ -210,7 +211,7 @@ def test_dropout_follows_the_seed_and_keeps_the_mean():
 
     def call(seed: int) -> Tensor:
         torch.manual_seed(seed)
-        with one_tile():
+        with fused():
             return attention(q, k, v, dropout=case.drop)
 
     assert torch.equal(call(1), call(1))
@@ -229,7 +230,7 @@ def test_checkpointed_layer_runs_again_with_the_same_mask():
         torch.manual_seed(3)
         return torch.autograd.grad(call(), (q, k, v), torch.ones_like(q))
 
-    with one_tile():
+    with fused():
         plain = gradients(lambda: attention(q, k, v, dropout=0.5))
         again = gradients(lambda: checkpoint(attention, q, k, v, dropout=0.5, use_reentrant=False))
     assert all(torch.equal(*pair) for pair in zip(plain, again, strict=True))
@@ -260,7 +261,7 @@ def trained(mixer: Any, *given: Tensor) -> list[Tensor]:
 
 
 def same_by_both_ways(monkeypatch: pytest.MonkeyPatch, mixer: nn.Module, *given: Tensor) -> list[str]:
-    """Compare a training pass in `one_tile` with today's, and return what was launched and joined by copies."""
+    """Compare a training pass in `fused` with today's, and return what was launched and joined by copies."""
     mixer = jiggle(mixer).to(DEVICE)
     expected = trained(mixer, *given)
     seen: list[str] = []
@@ -268,7 +269,7 @@ def same_by_both_ways(monkeypatch: pytest.MonkeyPatch, mixer: nn.Module, *given:
         own = getattr(module, name)
         noted = lambda *a, own=own, name=name, **more: (seen.append(name), own(*a, **more))[1]  # noqa: E731
         monkeypatch.setattr(module, name, noted)
-    with one_tile():
+    with fused():
         found = trained(mixer, *given)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
@@ -315,7 +316,7 @@ def test_parts_are_joined_where_they_lie_side_by_side():
 
 def test_divided_parts_have_the_gradients_of_a_split():
     x = torch.randn(2, 3, 9, requires_grad=True)
-    with one_tile():
+    with fused():
         divided = divide(x, 2, 3, 4)
     found, expected = (
         torch.autograd.grad([part.pow(n + 2).sum() for n, part in enumerate(parts)], x)[0]

@@ -15,8 +15,9 @@ pytest.importorskip("triton")
 
 from seq2seq.kernels import residual_norm as package
 from seq2seq.kernels.dropout import Dropout
+from seq2seq.kernels.fused import fused
 from seq2seq.kernels.layer_norm import LayerNorm
-from seq2seq.kernels.residual_norm import residual_norm, skip_and_norm, switched, torch_impl
+from seq2seq.kernels.residual_norm import residual_norm, skip_and_norm, torch_impl
 from seq2seq.kernels.residual_norm.reference import residual_norm_reference
 from seq2seq.kernels.residual_norm.triton import PROGRAMS, TILE
 from seq2seq.model import Sublayer
@@ -30,7 +31,7 @@ TOLERANCE = {FLOAT: 1e-6, HALF: 1e-2}
 
 @pytest.fixture(autouse=True)
 def _switched_on():
-    with switched("triton"):
+    with fused():
         yield
 
 
@@ -181,12 +182,12 @@ def test_sublayer_as_without_the_kernels(kind, residual):
         return [y, *torch.autograd.grad(y.cos().sum(), [x, *f.parameters(), *sublayer.parameters()])]
 
     found = outcome(mine)
-    with switched("torch"):
+    with fused(False):
         expected = outcome(theirs)
     check(found, [part.double() for part in expected], FLOAT)
 
 
-@pytest.mark.parametrize("case", ["off", "eval", "wide", "shape", "automatic"])
+@pytest.mark.parametrize("case", ["off", "eval", "wide", "shape"])
 def test_what_the_kernels_do_not_take_is_as_before(case, monkeypatch):
     monkeypatch.setattr(package, "_fused", None)
     x, y, norm = example(24, FLOAT, FLOAT)
@@ -195,11 +196,7 @@ def test_what_the_kernels_do_not_take_is_as_before(case, monkeypatch):
         monkeypatch.setattr(package, "MAX_WIDTH", 16)
     if case == "shape":
         y = y[:1]
-    # On a GPU "auto" is the same choice
-    with switched({"off": "torch", "automatic": "torch" if DEVICE == "cuda" else "auto"}.get(case, "auto")):
-        if case in ("wide", "shape") and DEVICE != "cuda":
-            with switched("triton"), pytest.raises(ValueError, match="residual norm: backend=triton"):
-                residual_norm(x, y, dropout=dropout, norm=norm)
+    with fused(case != "off"):
         found = residual_norm(x, y, dropout=dropout, norm=norm)
     assert torch.equal(found, norm(x + y))
 
@@ -216,11 +213,11 @@ def test_replayed_in_a_graph(kind):
         return y, torch.autograd.grad(y.cos().sum(), x)[0]
 
     stream = torch.cuda.Stream()
-    with switched("auto"), torch.cuda.stream(stream):
+    with fused(), torch.cuda.stream(stream):
         step()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with switched("auto"), torch.cuda.graph(graph):
+    with fused(), torch.cuda.graph(graph):
         outputs = step()
     found = []
     for seed in (1, 2, 1):
@@ -228,7 +225,7 @@ def test_replayed_in_a_graph(kind):
         graph.replay()
         found.append([part.clone() for part in outputs])
     torch.manual_seed(1)
-    with switched("auto"):
+    with fused():
         expected = step()
     assert all(map(torch.equal, found[0], expected))
     assert all(map(torch.equal, found[0], found[2]))

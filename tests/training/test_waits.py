@@ -10,7 +10,7 @@ pytest.importorskip("triton")
 
 from benchmarks import launches
 from seq2seq.config.compose import presets
-from seq2seq.kernels import residual_norm
+from seq2seq.kernels.fused import fused
 
 EXHAUSTIVE = {"test_no_preset_waits"}
 REPRESENTATIVE = {"test_a_training_step_does_not_wait": ["dynamicconv"]}
@@ -36,7 +36,7 @@ def test_muon_does_not_wait():
 @no_gpu
 def test_one_kernel_around_each_sublayer():
     """Post-norm, switched on: two of an encoder layer and three of a decoder layer."""
-    with residual_norm.switched("auto"):
+    with fused():
         trace = launches.of_training(("mixer=transformer", "model.encoder_layers=1", "model.decoder_layers=1"))
     assert not trace.waits, trace.waits
     assert trace.launches["residual_norm_forward"] == trace.launches["residual_norm_backward"] == 5

@@ -1,12 +1,10 @@
 """Attention of short rows by one Triton program for each head and sentence, with its gradients.
 
-It is off by default, since the kernels have not run on a GPU yet: `one_tile` turns it on.
+It is off by default, since the kernels have not run on a GPU yet: `seq2seq.kernels.fused` turns it on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,27 +12,13 @@ from torch import Tensor
 
 from seq2seq.kernels.dispatch import obstacle as no_triton
 from seq2seq.kernels.dropconnect import keep_words_or_none
+from seq2seq.kernels.fused import is_fused
 from seq2seq.kernels.launch_config import attention_warps
-
-# Of the process, not of a thread: a checkpointed layer runs again in the thread of its backward pass. True when a GPU
-# has shown the same results.
-_on = False
-
-
-@contextmanager
-def one_tile() -> Iterator[None]:
-    """Let `attention` train short rows by the Triton kernels in the block; those on a CPU in Triton's interpreter."""
-    global _on
-    before, _on = _on, True
-    try:
-        yield
-    finally:
-        _on = before
 
 
 def is_on() -> bool:
-    """Return True in an eager call with gradients inside `one_tile`."""
-    return _on and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    """Return True in an eager call with gradients inside `fused`."""
+    return is_fused() and torch.is_grad_enabled()
 
 
 def obstacle(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None) -> str | None:

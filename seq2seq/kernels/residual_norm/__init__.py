@@ -1,4 +1,4 @@
-"""Dropout, residual sum and layer norm of a sublayer: on a GPU one kernel each way, once it is switched on.
+"""Dropout, residual sum and layer norm of a sublayer: on a GPU one kernel each way, inside of `seq2seq.kernels.fused`.
 
 Post-norm, norm(x + dropout(y)), is one call. Pre-norm is two: x and norm(x) before the sublayer, whose gradients are
 summed by the norm's kernel, and x + dropout(y) after it.
@@ -6,34 +6,20 @@ summed by the norm's kernel, and x + dropout(y) after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from seq2seq.kernels.dispatch import takes_triton
+from seq2seq.kernels.dispatch import obstacle
 from seq2seq.kernels.dropconnect import keep_probability
 from seq2seq.kernels.dropout import Dropout
+from seq2seq.kernels.fused import is_fused
 from seq2seq.kernels.layer_norm import LayerNorm
 
-# "auto" takes the kernels on a GPU: not before they have been tested and timed on one
-BACKEND = "torch"
 # A program takes whole rows
 MAX_WIDTH = 4096
-
-
-@contextmanager
-def switched(backend: str) -> Iterator[None]:
-    """Choose BACKEND within a block, for tests and measurements."""
-    global BACKEND
-    before, BACKEND = BACKEND, backend
-    try:
-        yield
-    finally:
-        BACKEND = before
 
 
 def residual_norm(x: Tensor | None, y: Tensor, *, dropout: Dropout, norm: LayerNorm | None) -> Tensor:
@@ -58,15 +44,8 @@ def skip_and_norm(x: Tensor, norm: LayerNorm) -> tuple[Tensor, Tensor]:
 
 
 def _takes_triton(x: Tensor, y: Tensor) -> bool:
-    # Compilers fuse by themselves. A run that has no choice should not report one.
-    if BACKEND == "torch" or torch.compiler.is_compiling() or (BACKEND == "auto" and not x.is_cuda) or not x.numel():
-        return False
-    unserved = None
-    if x.shape[-1] > MAX_WIDTH:
-        unserved = f"{x.shape[-1]} channels are more than {MAX_WIDTH}"
-    elif x.shape != y.shape:
-        unserved = f"a sum of shapes {tuple(x.shape)} and {tuple(y.shape)}"
-    return takes_triton("residual norm", BACKEND, x, y, unserved=unserved)
+    served = bool(x.numel()) and x.shape[-1] <= MAX_WIDTH and x.shape == y.shape
+    return is_fused() and served and obstacle(x, y) is None
 
 
 def _fused(x: Tensor, y: Tensor | None, norm: LayerNorm | None, keep: int) -> Any:
