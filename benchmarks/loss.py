@@ -1,4 +1,4 @@
-"""Measure the vocabulary projection and its loss on a CPU: whole logits against chunks, in time and peak memory.
+"""Measure the vocabulary projection and its loss on a CPU, whole logits in torch against chunks, in time and memory.
 
     python -m benchmarks.loss
     python -m benchmarks.loss --rows 3200 --vocab 32768 --out benchmarks/results/loss

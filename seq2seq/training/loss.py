@@ -168,21 +168,19 @@ class _Total:
         x, weight = self.features[part], mask.to(self.wide)  # (n, R), (n,)
         logits = F.linear(x, self.weight, self.bias)  # (n, V)
         if is_served(logits, self.backend):
-            self._one_kernel(logits, labels, mask)
+            # Over the logits it writes p - (1 - e) onehot, where gradients are wanted
+            wanted = self.dx is not None
+            costs = cross_entropy_(logits, labels, mask, at_label=1 - self.smoothing, gradient=wanted)  # (2, n)
+            nll, uniform = costs.sum(1)
+            self.nll += nll
+            self.uniform += uniform
         else:
             self._blocks(x, logits, labels, weight)
         if self.dx is not None:
             self._gradients(part, x, logits, weight)
 
-    def _one_kernel(self, logits: Tensor, labels: Tensor, mask: Tensor) -> None:
-        """Add the cost of some rows and, for gradients, write p - (1 - e) onehot over their logits (n, V)."""
-        wanted = self.dx is not None
-        nll, uniform = cross_entropy_(logits, labels, mask, at_label=1 - self.smoothing, gradient=wanted).sum(1)
-        self.nll += nll
-        self.uniform += uniform
-
     def _blocks(self, x: Tensor, logits: Tensor, labels: Tensor, weight: Tensor) -> None:
-        """Do the same by torch's operations, for rows x (n, R)."""
+        """Do the same by torch's operations, for rows x (n, R) with logits (n, V)."""
         # On a CPU the softmax takes blocks of rows that its cache holds; a GPU takes all at once.
         cells = logits.shape[1] if logits.device.type == "cpu" else 1
         block = max(1, _CPU_CELLS // cells)
@@ -225,7 +223,10 @@ class _Total:
         first = self.dw is None
         if self.dw is None:
             self.dw = torch.empty(self.weight.shape, dtype=self.wide, device=x.device)
-        for rows in _slices(self.weight.shape[0], x.device.type):
+        # Parts of the vocabulary whose gradients, in the products' type, fit a CPU's cache; a GPU has one part
+        size = 2048 if x.device.type == "cpu" else len(self.weight)
+        for start in range(0, len(self.weight), size):
+            rows = slice(start, start + size)
             dw = grads[:, rows].t() @ weighted  # (v, R)
             self.dw[rows].copy_(dw) if first else self.dw[rows].add_(dw)
         if self.db is not None:
@@ -240,9 +241,3 @@ class _Total:
         dw = torch.zeros_like(weight, dtype=self.wide) if self.dw is None else self.dw
         db = None if self.db is None or bias is None else (self.db - share * self.count).to(bias.dtype)
         return [self.dx, dw.sub_(share * self.seen).to(weight.dtype), db]
-
-
-def _slices(vocab: int, device: str) -> list[slice]:
-    """Cut the vocabulary into parts whose gradients, in the products' type, fit a CPU's cache; a GPU has one part."""
-    size = 2048 if device == "cpu" else vocab
-    return [slice(start, start + size) for start in range(0, vocab, size)]
