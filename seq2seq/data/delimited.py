@@ -90,10 +90,17 @@ def _csv_rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         ) from error
 
 
-def _layout(path: Path, columns: Columns, delimiters: str) -> tuple[str, list[str], tuple[int, int]]:
+def _layout(path: Path, columns: Columns, delimiters: Sequence[str]) -> tuple[str, list[str], tuple[int, int]]:
     """Return the delimiter, the first row, and the numbers of the source and the target column."""
+    # A header has no commas of its own
+    delimiters = delimiters or ",;\t"
+    if isinstance(columns.both[0], int) and len(delimiters) > 1:
+        # Of those that divide every row alike, the one with the fewest columns too many. Commas are in texts as well,
+        # with a space after them; a tab or a semicolon is there more rarely.
+        needed = 1 + max(int(column) for column in columns.both)
+        delimiters = sorted("\t;,", key=lambda delimiter: _unlikeliness(path, delimiter, needed))
     refused: list[tuple[int, ValueError]] = []
-    for delimiter in delimiters or _delimiters(path, columns):
+    for delimiter in delimiters:
         row: list[str] = []
         try:
             row = next(_csv_rows(path, delimiter), (1, row))[1]
@@ -104,17 +111,6 @@ def _layout(path: Path, columns: Columns, delimiters: str) -> tuple[str, list[st
             refused.append((len(row), error))
     # The delimiter that gives the most fields is the likeliest; of equal ones the first, the comma
     raise max(refused, key=lambda each: each[0])[1]
-
-
-def _delimiters(path: Path, columns: Columns) -> list[str]:
-    """Return the delimiters to try, the likeliest first."""
-    # A header has no commas of its own.
-    if isinstance(columns.both[0], str):
-        return [",", ";", "\t"]
-    needed = 1 + max(int(column) for column in columns.both)
-    # Of those that divide every row alike, the one with the fewest columns too many. Commas are in texts as well, with
-    # a space after them; a tab or a semicolon is there more rarely.
-    return sorted("\t;,", key=lambda delimiter: _unlikeliness(path, delimiter, needed))
 
 
 def _unlikeliness(path: Path, delimiter: str, needed: int) -> tuple[bool, int, float]:

@@ -35,7 +35,9 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
         parts += [settings.path, settings.config, settings.data_dir, settings.revision]
         parts.append([settings.place(split) for split in SPLITS])
         local = resolve_path(settings.path)
-        files = sorted(filter(_decides_text, local.rglob("*"))) if local.is_dir() else []
+        every = local.rglob("*") if local.is_dir() else []
+        # A README may say whose split a file is
+        files = sorted(path for path in every if path.name == "README.md" or HUB_FILE.search(path.name))
         parts.append([(str(path.relative_to(local)), file_fingerprint(path)) for path in files])
         # Read by our own readers, where `datasets` once made numbers, missing values, and rows of other lengths
         tables = any({"csv", "tsv"} & set(path.name.lower().split(".")) for path in files)
@@ -55,14 +57,6 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def single_spaced_fingerprint(fingerprint: str) -> str:
-    """Hash that of a corpus from which pairs are held out, where sources differ in spaces.
-
-    Such sources were once different ones, so that other pairs were held out. All other corpora keep their fingerprints.
-    """
-    return hashlib.sha256(f"{fingerprint} single spaces".encode()).hexdigest()[:16]
-
-
 def file_fingerprint(path: Path) -> str:
     """Hash a file's content; beyond 256 MiB, its size, times (of any change too), first and last MiB."""
     digest = hashlib.blake2b(digest_size=8)
@@ -78,8 +72,3 @@ def file_fingerprint(path: Path) -> str:
             file.seek(-(1 << 20), os.SEEK_END)
             digest.update(file.read())
     return digest.hexdigest()
-
-
-def _decides_text(path: Path) -> bool:
-    """Return True for a file of the hub's layout that holds text or, as its README may, says whose split a file is."""
-    return path.name == "README.md" or bool(HUB_FILE.search(path.name))

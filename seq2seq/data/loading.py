@@ -42,7 +42,7 @@ def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streami
     Raises:
         ValueError: A file is missing or damaged, or a column or the network is missing.
     """
-    columns = _columns(settings)
+    columns = Columns(settings.src, settings.tgt, settings.columns)
     # What messages name: two files, or the data and a language
     sides = [f"data.{split}={settings.place(split)} ({language})" for language in (settings.src, settings.tgt)]
     unit = "row"
@@ -117,10 +117,6 @@ def arrow_tables(dataset: Any) -> Iterator[pa.Table]:
     """Iterate over a data set of `datasets` as Arrow tables."""
     # Arrow tables: text becomes Python strings only block by block
     yield from dataset.with_format("arrow").iter(batch_size=ROWS)
-
-
-def _columns(settings: CorpusSettings) -> Columns:
-    return Columns(settings.src, settings.tgt, settings.columns)
 
 
 def _copied(source: Source) -> Source:

@@ -88,8 +88,10 @@ def _part(name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> Part:
     # The others are settings of the mixture, not of the corpus
     own = {key: value for key, value in entry.items() if key not in ("weight", "tag")}
     if "train" in own:
-        # Its own files: none of the section's, and no column names made for them
-        own = dict.fromkeys(_PLACE) | _evaluation(name, data) | own
+        # Its own files: none of the section's, and no column names made for them. The entry "train" keeps the section's
+        # validation and test sets unless it names its own
+        kept = {split: data.get(split) for split in SPLITS[1:]} if name == "train" else {}
+        own = dict.fromkeys(_PLACE) | kept | own
     elif name != "train":
         raise ValueError(
             f"data.corpora.{name} has no train; give a file, a prefix or a list (see conf/data/files.yaml)"
@@ -117,11 +119,6 @@ def _mapping(value: Any, key: str, form: str) -> dict[str, Any]:
     if value is not None and not isinstance(value, Mapping):
         raise ValueError(f"{key}={shown(value)} is not a mapping {form}; leave it out, or write it so")
     return dict(value or {})
-
-
-def _evaluation(name: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the section's validation and test sets, which the entry "train" keeps unless it names its own."""
-    return {split: data.get(split) for split in SPLITS[1:]} if name == "train" else {}
 
 
 def _check_entry(name: str, entry: Any) -> None:

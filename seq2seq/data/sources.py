@@ -87,7 +87,14 @@ def find_source(split: str, settings: CorpusSettings) -> Source:
     # An address on the hub cannot be listed here; `datasets` resolves it
     if is_address(str(location)):
         return Source(file_type, [str(location)])
-    return Source(file_type, _matching(location, name, settings))
+    path = resolve_path(location)
+    if "*" not in path.name:
+        return Source(file_type, [_existing(location, name, settings)])
+    # sorted: the order of a folder's entries differs between machines, and would change the data
+    files = sorted(map(str, path.parent.glob(path.name)))
+    if not files:
+        raise ValueError(f"{name}: no file matches {path}")
+    return Source(file_type, files)
 
 
 def _file_type(name: str, settings: CorpusSettings) -> str:
@@ -98,18 +105,6 @@ def _file_type(name: str, settings: CorpusSettings) -> str:
         return settings.format
     # x.jsonl.gz -> .jsonl; any other suffix is part of a prefix, as in corpus/train.clean
     return TABULAR.get(uncompressed(Path(name)).suffix.lower(), "text")
-
-
-def _matching(pattern: str, name: str, settings: CorpusSettings) -> list[str]:
-    """List the files that match a path or a pattern with *, sorted."""
-    path = resolve_path(pattern)
-    if "*" not in path.name:
-        return [_existing(pattern, name, settings)]
-    # sorted: the order of a folder's entries differs between machines, and would change the data
-    files = sorted(map(str, path.parent.glob(path.name)))
-    if not files:
-        raise ValueError(f"{name}: no file matches {path}")
-    return files
 
 
 def _existing(location: Any, name: str, settings: CorpusSettings) -> str:

@@ -173,8 +173,10 @@ class PairStream(IterableDataset):
 
     def _batches(self, start: int) -> Iterator[Batch | Packed]:
         tokenizer = self.encoder.tokenizer
+        # A batch never spans two buffers
+        cuts = ((buffer, rows) for i, buffer in enumerate(self._buffers()) for rows in self._cut(buffer, i))
         # Skipped batches are cut but not collated: resuming reads the text again, up to `start`
-        for buffer, rows in itertools.islice(self._cuts(), start, None):
+        for buffer, rows in itertools.islice(cuts, start, None):
             src = buffer.src.select(rows)  # B rows
             tgt = buffer.tgt.select(rows)
             special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id}
@@ -189,12 +191,6 @@ class PairStream(IterableDataset):
         buffer = next(self._buffers())
         cut = self._cut(buffer, 0)
         return padding_share(buffer.src.lengths, buffer.tgt.lengths, cut, src_multiple=self.src_multiple)
-
-    def _cuts(self) -> Iterator[tuple[_Buffer, np.ndarray]]:
-        for number, buffer in enumerate(self._buffers()):
-            # A batch never spans two buffers
-            for rows in self._cut(buffer, number):
-                yield buffer, rows
 
     def _cut(self, buffer: _Buffer, number: int) -> list[np.ndarray]:
         # Another order for each buffer of each rank

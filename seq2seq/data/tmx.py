@@ -75,11 +75,7 @@ def _variant(unit: dict[str, str], language: str) -> str | None:
     """Return the text of a language in a unit."""
     if language in unit:
         return unit[language]
-    return next((text for name, text in unit.items() if _is_variant(name, language)), None)
-
-
-def _is_variant(name: str, language: str) -> bool:
-    return name == language or name.startswith(f"{language}-")
+    return next((text for name, text in unit.items() if name.startswith(f"{language}-")), None)
 
 
 def _units(path: Path, reader: _Units) -> Iterator[dict[str, str]]:

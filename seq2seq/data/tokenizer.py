@@ -6,9 +6,9 @@ import hashlib
 import io
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -281,7 +281,8 @@ def train_tokenizer(*, src_lines: Iterable[str], tgt_lines: Iterable[str], setti
         sides = [(tgt_lines, "the target side")]
     elif settings.joint:
         # Alternating, so that a sample has about as much of each side
-        sides = [(_alternate(src_lines, tgt_lines), "both sides together")]
+        both = chain.from_iterable(zip(src_lines, tgt_lines, strict=True))
+        sides = [(both, "both sides together")]
     else:
         sides = [(src_lines, "the source side"), (tgt_lines, "the target side")]
     # train every side before refusing, so that one message names a size that works for all
@@ -379,12 +380,6 @@ def _reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
                 kept[slot] = line
         seen += len(block)
     return kept
-
-
-def _alternate(first: Iterable[str], second: Iterable[str]) -> Iterator[str]:
-    # strict: both sides of a corpus have equally many lines
-    for pair in zip(first, second, strict=True):
-        yield from pair
 
 
 def _load(model: bytes) -> spm.SentencePieceProcessor:

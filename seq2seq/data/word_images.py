@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -140,19 +140,15 @@ def write_corpus(folder: Path, images: WordImages, *, letters: int, train: int, 
             "or --width"
         )
     splits = {"valid": texts[:held_out], "test": texts[held_out : 2 * held_out]}
-    splits["train"] = list(_repeated(texts[2 * held_out :], train))
+    rest = texts[2 * held_out :]
+    # Every text once before any comes again
+    splits["train"] = [rest[number % len(rest)] for number in range(train)]
     folder.mkdir(parents=True, exist_ok=True)
     # Over all splits, so that a repeated text gets another image
     numbers = itertools.count()
     for split, lines in splits.items():
         write_split(folder, split, map(images.line, lines, numbers), lines)
     return {split: len(set(lines)) for split, lines in splits.items()}
-
-
-def _repeated(texts: Sequence[str], count: int) -> Iterator[str]:
-    for number in range(count):
-        # Every text once before any comes again
-        yield texts[number % len(texts)]
 
 
 def phrases(letters: int) -> list[str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.config.values import shown
+from seq2seq.data.characters import is_blank
 from seq2seq.data.languages import has_spaces
 from seq2seq.faults import first_line
 from seq2seq.inference.batch_rows import search_rows
@@ -29,9 +30,8 @@ from seq2seq.inference.search_jobs import (
     make_job,
     make_parts,
     unplaceable,
-    want_all_to_join,
 )
-from seq2seq.search import Hypothesis, search_stream
+from seq2seq.search import Hypothesis, Source, search_stream
 
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator
@@ -54,34 +54,39 @@ def translate_lines(
     """Translate lines, see `Translator.translate`."""
     _require_lists(lines=lines, prefixes=prefixes, suppress=suppress, phrases=phrases)
     _require_lists(**{f"phrases[{number}]": each for number, each in enumerate(phrases or ())})
-    _require_one_each(len(lines), prefixes=prefixes, phrases=phrases)
+    for name, entries in (("prefixes", prefixes), ("phrases", phrases)):
+        if entries is not None and len(entries) != len(lines):
+            raise ValueError(f"{name} has {len(entries):,} entries for {len(lines):,} lines; give one for each")
+    tokenizer = translator.tokenizer
     # The caller chooses how to search; the number of positions is the model's
     settings = dataclasses.replace(settings, max_len=translator.settings.max_len)
-    failed: set[int] = set()
-    note = _and_keep_failures(note, failed)
-    constrained = phrases is not None
     score = agreement(mbr, translator.meta, translator.tgt_lang) if mbr else None
-    job = make_job(settings, tokenizer=translator.tokenizer, sampling=sampling, mbr=mbr, constrained=constrained)
-    job = job._replace(suppress=target_ids(translator.tokenizer, suppress))
-    whole = unplaceable(len(lines), translator.tokenizer, prefixes, phrases, translator.tgt_lang)
+    job = make_job(settings, tokenizer=tokenizer, sampling=sampling, mbr=mbr, constrained=phrases is not None)
+    job = job._replace(suppress=target_ids(tokenizer, suppress))
+    whole = unplaceable(len(lines), tokenizer, prefixes, phrases, translator.tgt_lang)
     # Tokenize all, search in order of length, and write each result to its line's place
     cut = _cutter(translator, sentences, note)(lines, whole)
     asked: dict[str, Any] = {"sampling": sampling, "prefixes": prefixes, "phrases": phrases, "whole": whole}
-    parts = make_parts(cut, translator.tokenizer, tags=translator.tags, **asked, note=note)
-    job = want_all_to_join(job, parts)
-    # Longest first: what is searched together has similar lengths, and what enters is no longer than what leaves
-    rows = sorted(range(len(parts)), key=lambda i: -len(parts[i].source.ids))
-    found: dict[int, list[Hypothesis]] = {}
-    _search_parts(translator, found, parts, rows, job, note, _by_line(parts, progress))
+    parts = make_parts(cut, tokenizer, tags=translator.tags, **asked, note=note)
+    found = {}
+    left = Counter(part.line for part in parts)
+    with torch.autocast(torch.device(translator.device).type, enabled=False):
+        for number, hypotheses in _search(translator, parts, job, note):
+            found[number] = hypotheses
+            line = parts[number].line
+            left[line] -= 1
+            if not left[line]:
+                progress(1)
     joined = join_parts(parts, found, len(lines), job)
-    results = as_text(translator.tokenizer, joined, cut, spaces=has_spaces(translator.tgt_lang))
+    results = as_text(tokenizer, joined, cut, spaces=has_spaces(translator.tgt_lang))
     best: list[Joined | None] = []
     for line, candidates in enumerate(results):
         texts = [each.text for each in candidates]
         if score and candidates:
             rank_by_agreement(candidates, score)
         best.append(joined[line][texts.index(candidates[0].text)] if candidates else None)
-        blank = not cut[line].parts and line not in failed
+        # A line that should be an image and is not has no parts either
+        blank = not cut[line].parts and (not tokenizer.patches or is_blank(lines[line]))
         make_as_many(candidates, settings.n_best, Candidate(cut[line].end, 0.0) if blank else None)
     note_omissions(translator, cut, best, note)
     return results
@@ -94,84 +99,56 @@ def _require_lists(**given: object) -> None:
             raise ValueError(f"{name} is the str '{shown(value)}', each character of which would count; give a list")
 
 
-def _require_one_each(count: int, **beside: Sequence[object] | None) -> None:
-    """Check that what is given beside so many lines has an entry for each; ValueError if it has not."""
-    for name, entries in beside.items():
-        if entries is not None and len(entries) != count:
-            raise ValueError(f"{name} has {len(entries):,} entries for {count:,} lines; give one for each")
-
-
 def _cutter(translator: Translator, mode: str, note: Callable[[Note], None]) -> LineCutter:
-    """Return what divides lines into parts, by `mode` of SENTENCES."""
     if mode not in SENTENCES:
         raise ValueError(f"unknown division into sentences '{mode}': choose {', '.join(SENTENCES)}")
-    known: dict[str, Any] = {"language": str(translator.meta["src_lang"]), "statistics": translator.statistics}
     return LineCutter(
-        translator.tokenizer, **known, mode=mode, max_len=translator.max_len, tags=translator.tags, note=note
+        translator.tokenizer,
+        language=str(translator.meta["src_lang"]),
+        statistics=translator.statistics,
+        mode=mode,
+        max_len=translator.max_len,
+        tags=translator.tags,
+        note=note,
     )
 
 
-def _by_line(parts: Sequence[Part], progress: Callable[[int], None]) -> Callable[[int], None]:
-    """Count lines whose last part is done."""
-    left = Counter(part.line for part in parts)
+def _search(
+    translator: Translator, parts: list[Part], job: Job, note: Callable[[Note], None]
+) -> Iterator[tuple[int, list[Hypothesis]]]:
+    """Yield the number of each part and its translations, none where its search fails."""
+    # Longest first: what is searched together has similar lengths, and what enters is no longer than what leaves
+    waiting = [sorted(range(len(parts)), key=lambda i: -len(parts[i].source.ids))]
+    while waiting:
+        rows = waiting.pop()
+        left = dict.fromkeys(rows)
+        reason = ""
+        try:
+            for number, hypotheses in _stream(translator, [parts[i].source for i in rows], job):
+                del left[rows[number]]
+                yield rows[number], hypotheses
+        except (RuntimeError, ValueError, MemoryError) as error:
+            reason = first_line(error)
+        # After the handler, whose exception keeps the memory of the search
+        if reason and len(left) == 1:
+            (number,) = left
+            note(Note.failed(parts[number].line, reason))
+            yield number, []
+        elif reason:
+            # Out of memory, or one bad line among good ones: smaller batches settle both
+            waiting += reversed(halves(list(left)))
 
-    def done(line: int) -> None:
-        left[line] -= 1
-        if not left[line]:
-            progress(1)
 
-    return done
-
-
-def _and_keep_failures(note: Callable[[Note], None], failed: set[int]) -> Callable[[Note], None]:
-    """Add the lines that fail to `failed`, and pass all notes on."""
-
-    def passed_on(told: Note) -> None:
-        if told.kind == "failed":
-            failed.add(told.position)
-        note(told)
-
-    return passed_on
-
-
-def _search_parts(
-    translator: Translator,
-    found: dict[int, list[Hypothesis]],
-    parts: list[Part],
-    rows: list[int],
-    job: Job,
-    note: Callable[[Note], None],
-    done: Callable[[int], None],
-) -> None:
-    """Find the translations of the parts `rows`; where the search fails, retry what is left in halves."""
-    reason = None
-    stream = search_stream(
+def _stream(translator: Translator, sources: list[Source], job: Job) -> Iterator[tuple[int, list[Hypothesis]]]:
+    return search_stream(
         translator.model,
-        (parts[i].source for i in rows),
+        sources,
         special=translator.special,
         settings=job.settings,
-        rows=lambda width: search_rows(translator, width, job.settings, len(rows)),
+        rows=lambda width: search_rows(translator, width, job.settings, len(sources)),
         device=torch.device(translator.device),
         selection=job.selection,
         suppress=job.suppress,
         shortlist=translator.shortlist,
         graphs=translator.graphs,
     )
-    try:
-        with torch.autocast(torch.device(translator.device).type, enabled=False):
-            for number, hypotheses in stream:
-                found[rows[number]] = hypotheses
-                done(parts[rows[number]].line)
-    except (RuntimeError, ValueError, MemoryError) as error:
-        reason = first_line(error)
-    # After the handler, whose exception keeps the memory of the search
-    if reason is None:
-        return
-    left = [i for i in rows if i not in found]
-    if len(left) == 1:
-        part = parts[left[0]]
-        note(Note.failed(part.line, reason))
-        done(part.line)
-    # Out of memory, or one bad line among good ones: smaller batches settle both
-    for half in halves(left) if len(left) > 1 else ():
-        _search_parts(translator, found, parts, half, job, note, done)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import IO, Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from seq2seq.data.characters import is_blank
-from seq2seq.data.text_files import RawLine, decode_line, split_lines
+from seq2seq.data.text_files import RawLine, Stream, decode_line, name_of, split_lines
 from seq2seq.inference.forced_text import ForcedLine, force_candidates
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.notes import Notes
 from seq2seq.inference.progress import ProgressLine
 from seq2seq.inference.resuming import PartialOutput
 from seq2seq.inference.translator import Candidate, Translator
-
-Stream = BinaryIO | IO[bytes]
 
 # Bounds of a window, whose lines are sorted by length and translated together.
 # More lines batch better; the bound in bytes keeps a window of long lines in memory.
@@ -71,25 +70,14 @@ def read_windows(
 
 
 def _blocks(stream: Stream) -> Iterator[bytes]:
-    """Yield what can be read of the stream, and an empty block whenever nothing more can be read for the moment."""
+    """Yield what can be read of the stream, and an empty block whenever it is silent for PAUSE_SECONDS."""
     read = getattr(stream, "read1", stream.read)  # read1 returns what is there instead of waiting for more
     while block := read(1 << 16):
         yield block
-        if not _readable(stream):
-            yield b""
-
-
-def _readable(stream: Stream) -> bool:
-    """Return False if the stream has been silent for PAUSE_SECONDS, True also where that cannot be known."""
-    try:
-        return bool(select.select([stream], [], [], PAUSE_SECONDS)[0])
-    except (OSError, ValueError, TypeError):  # a stream in memory; Windows, where select takes sockets only
-        return True
-
-
-def _name(stream: Stream) -> str:
-    """Return the name of a stream for messages."""
-    return str(getattr(stream, "name", "the file"))
+        # A stream in memory; Windows, where select takes sockets only
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            if not select.select([stream], [], [], PAUSE_SECONDS)[0]:
+                yield b""
 
 
 class LineStream:
@@ -165,19 +153,12 @@ class LineStream:
                 # One line, for a pipe may have no end
                 if stream.readline():
                     more = f"has more than {self.lines:,} lines, and the input has {self.lines:,}"
-                    raise ValueError(f"{_name(stream)} {more}; it needs one for each")
-            self._report(skip)
-        except KeyboardInterrupt:
-            # What is resumed later is not reported again
-            self._report(skip)
-            raise
+                    raise ValueError(f"{name_of(stream)} {more}; it needs one for each")
         finally:
             if self.progress:
                 self.progress.clear()
-
-    def _report(self, skip: int) -> None:
-        """Report the notes that are counted, of the lines after the first `skip`."""
-        self._notes.report(self.lines - skip, "; --format json has it line by line")
+            # After an interrupt too: what is resumed later is not reported again
+            self._notes.report(self.lines - skip, "; --format json has it line by line")
 
     def warn(self, message: str) -> None:
         """Print a warning, on a line of its own."""
@@ -205,7 +186,7 @@ class LineStream:
             **beside,
         )
         self.lines += len(lines)
-        forced = self._forced(window.first, lines, [candidates[0] for candidates in results])
+        forced = self._forced(window.first, lines, results) if self.details or self.alignments is not None else []
         if self.alignments is not None:
             self.alignments.write("".join(f"{line.alignment}\n" for line in forced).encode())
         details: list[dict[str, Any]] = [{} for _ in lines]
@@ -213,9 +194,7 @@ class LineStream:
             details = [{key: line.as_dict()[key] for key in self.details} for line in forced]
         for number, texts in self._notes.texts.items():
             details[number - window.first]["warnings"] = list(texts)
-        rows = [
-            self.format(number, *known) for number, known in enumerate(zip(results, details, strict=True), window.first)
-        ]
+        rows = map(self.format, range(window.first, self.lines + 1), results, details)
         return "".join(rows).encode("utf-8", "replace")
 
     @property
@@ -223,16 +202,14 @@ class LineStream:
         """Lines that were not translated and are empty."""
         return len(self._notes.failed)
 
-    def _forced(self, first: int, lines: Sequence[str], best: Sequence[Candidate]) -> list[ForcedLine]:
-        """Return what the model says of its best translations, where that is asked for."""
-        if not self.details and self.alignments is None:
-            return []
+    def _forced(self, first: int, lines: Sequence[str], results: Sequence[list[Candidate]]) -> list[ForcedLine]:
+        """Score and align the best translations."""
 
         def left_out(position: int, reason: str) -> None:
             self.warn(f"line {first + position} has no alignment and no pieces: its translation {reason}")
 
         align = self.alignments is not None or "alignment" in self.details
-        rows = force_candidates(self.translator, lines, [[each] for each in best], align=align, left_out=left_out)
+        rows = force_candidates(self.translator, lines, [row[:1] for row in results], align=align, left_out=left_out)
         return [row[0] for row in rows]
 
     def _beside(self, stream: Stream, window: Window) -> list[str]:
@@ -240,13 +217,13 @@ class LineStream:
         rows = [row.removesuffix(b"\n") for row in islice(stream, len(window.raw))]
         if len(rows) < len(window.raw):
             count = window.first + len(rows)
-            raise ValueError(f"{_name(stream)} ends before line {count:,} of the input; it needs as many lines")
+            raise ValueError(f"{name_of(stream)} ends before line {count:,} of the input; it needs as many lines")
         lines = []
         for number, row in enumerate(rows, window.first):
             text, valid = decode_line(RawLine(row, len(row)))
             if not valid:
                 # What replaces the bytes would be in the translation
-                raise ValueError(f"{_name(stream)}: line {number:,} is not valid UTF-8; convert the file")
+                raise ValueError(f"{name_of(stream)}: line {number:,} is not valid UTF-8; convert the file")
             lines.append(text)
         return lines
 

@@ -122,23 +122,16 @@ class LineCutter:
         found = sentences(text, self.language)
         beyond = len(found) > 1 and not self.statistics.covers(len(found), len(pieces))
         wanted = beyond if self.mode == "auto" else len(found) > 1 and self.mode == "split"
+        has = f"has {len(found)} sentences"
         if keep and wanted and self.mode == "auto" and not too_long:
-            self.note(
-                Note(
-                    position,
-                    "whole",
-                    f"has {len(found)} sentences, which are translated as one: its prefix or phrases cannot be placed",
-                )
-            )
+            asked = "which are translated as one: its prefix or phrases cannot be placed"
+            self.note(Note(position, "whole", f"{has}, {asked}"))
             wanted = False
         if self.mode == "keep" and beyond and not too_long:
-            self.note(
-                Note(
-                    position,
-                    "beyond",
-                    f"has {_amount(found, pieces)}; most training lines have no more than {self._most}",
-                )
-            )
+            known = self.statistics
+            most = f"{known.most_sentences} and {known.most_pieces}" if known.most_pieces else known.most_sentences
+            said = f"{has} and {len(pieces):,} pieces; most training lines have no more than {most}"
+            self.note(Note(position, "beyond", said))
         if not wanted and not too_long:
             return [SourcePart(pieces, text)]
         most = 1 if self.mode == "split" else self.statistics.sentences
@@ -149,11 +142,6 @@ class LineCutter:
         if too_long and (self.mode == "keep" or len(parts) > len(found)):
             self.note(Note(position, "split", f"is split: {len(pieces):,} pieces, translated in {len(parts)} parts"))
         return parts
-
-    @property
-    def _most(self) -> str:
-        known = self.statistics
-        return f"{known.most_sentences} and {known.most_pieces}" if known.most_pieces else str(known.most_sentences)
 
     def _grouped(self, found: Sequence[str], most: int, room: int) -> list[SourcePart]:
         """Join sentences to parts of at most `most` of them, and of at most `room` pieces where they have no more."""
@@ -209,10 +197,6 @@ def _edges(text: str) -> tuple[int, int]:
 def _spaces(text: str) -> str:
     """Return the white space of blank text, without characters that have no width."""
     return "".join(filter(str.isspace, text))
-
-
-def _amount(found: Sequence[str], pieces: Sequence[int]) -> str:
-    return f"{len(found)} sentences and {len(pieces):,} pieces"
 
 
 def split(tokenizer: Tokenizer, pieces: Sequence[int], longest: int) -> list[list[int]]:

@@ -25,11 +25,6 @@ class Job(NamedTuple):
     selection: Selection | None
     suppress: tuple[int, ...] = ()
 
-    @property
-    def draws(self) -> bool:
-        """True for samples."""
-        return isinstance(self.selection, Drawn)
-
 
 def make_job(
     settings: SearchSettings,
@@ -44,7 +39,7 @@ def make_job(
     Args:
         tokenizer: Tells the end, and which pieces go on with a word.
         sampling: Draw instead of searching.
-        mbr: The samples will be compared with each other, so that all are wanted.
+        mbr: The samples will be compared with each other.
         constrained: There are phrases that translations must have.
 
     Raises:
@@ -58,7 +53,8 @@ def make_job(
         return Job(settings, Constrained(tokenizer.eos_id, _words(tokenizer)))
     if sampling is None:
         return Job(settings, None)
-    every = dataclasses.replace(settings, n_best=settings.beam_size) if mbr else settings
+    # All samples are kept: the best ones of a line's parts need not make its best
+    every = dataclasses.replace(settings, n_best=settings.beam_size)
     return Job(every, Drawn(tokenizer.eos_id, sampling.temperature, sampling.top_k, sampling.top_p))
 
 
@@ -143,13 +139,6 @@ def unplaceable(
     return found
 
 
-def want_all_to_join(job: Job, parts: Sequence[Part]) -> Job:
-    """Return a job that keeps all samples if a line has several parts, whose best ones need not make its best."""
-    if not job.draws or len({part.line for part in parts}) == len(parts):
-        return job
-    return job._replace(settings=dataclasses.replace(job.settings, n_best=job.settings.beam_size))
-
-
 def join_parts(
     parts: Sequence[Part], found: Mapping[int, list[Hypothesis]], count: int, job: Job
 ) -> list[list[Joined]]:
@@ -168,7 +157,7 @@ def join_parts(
     limits: list[list[int]] = [[] for _ in range(count)]
     for number, part in enumerate(parts):
         own = found.get(number, [])
-        by_line[part.line].append(sorted(own, key=lambda each: each.row) if job.draws else own)
+        by_line[part.line].append(sorted(own, key=lambda each: each.row) if isinstance(job.selection, Drawn) else own)
         limits[part.line].append(target_limit(part.source, job.settings) if own else 0)
     joined = [
         [_joined(each, limit, job.settings) for each in zip(*own, strict=False)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.precision import at_least_float32
 from seq2seq.mixer import SelfMixer, in_blocks, require_positive
-from seq2seq.mixers.average import running_mean
+from seq2seq.mixers.average import Average, running_mean
 
 
 class AAN(SelfMixer):
@@ -57,22 +57,17 @@ class AAN(SelfMixer):
         """Average x (B, T, D) over real positions, then transform and gate."""
         return self._gated(x, running_mean(x, mask, causal=self.causal))
 
-    class State(NamedTuple):
-        """The sum of the past (N, D), in float32 at least."""
-
-        total: Tensor
-
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> AAN.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Average.State:
         """Return a sum of nothing."""
         wide = at_least_float32(dtype)
-        return self.State(torch.zeros(batch_size, self.dim, device=device, dtype=wide))
+        return Average.State(torch.zeros(batch_size, self.dim, device=device, dtype=wide))
 
-    def step(self, x: Tensor, state: AAN.State, position: Tensor) -> tuple[Tensor, AAN.State]:
+    def step(self, x: Tensor, state: Average.State, position: Tensor) -> tuple[Tensor, Average.State]:
         """Add x (N, D) at position (N,), then transform and gate the mean."""
         total = state.total + x
         # Positions count from 0
         mean = (total / (position[:, None] + 1)).to(x.dtype)
-        return self._gated(x, mean), self.State(total)
+        return self._gated(x, mean), Average.State(total)
 
     def _gated(self, x: Tensor, mean: Tensor) -> Tensor:
         g = self.down(F.relu(self.up(mean)))  # (..., D)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.band_matrix import left_padding
 from seq2seq.mixer import SelfMixer, require_positive
+from seq2seq.mixers.past import Window
 
 
-class Conv(SelfMixer):
+class Conv(SelfMixer[Window]):
     """Full convolution: every output channel reads every input channel of the window.
 
     y_t = sum_k W_k x_{t+k-left} + b, each W_k of D x D; left = K - 1 (causal) or K // 2.
@@ -54,18 +55,13 @@ class Conv(SelfMixer):
         values = F.pad(values, (left, self.kernel_size - 1 - left))  # (B, D, T + K - 1)
         return F.conv1d(values, self.weight, self.bias).transpose(1, 2)  # (B, T, D)
 
-    class State(NamedTuple):
-        """The inputs of the last K - 1 positions, (N, K - 1, D), zeros before the first."""
-
-        past: Tensor
-
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Conv.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Window:
         """Return zeros, which stand before the sentence."""
-        return self.State(torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype))
+        return Window.empty(batch_size, self.kernel_size, self.dim, device=device, dtype=dtype)
 
-    def step(self, x: Tensor, state: Conv.State, position: Tensor) -> tuple[Tensor, Conv.State]:
+    def step(self, x: Tensor, state: Window, position: Tensor) -> tuple[Tensor, Window]:
         """Convolve the last K inputs, of which x (N, D) is the newest."""
         window = torch.cat([state.past, x.to(state.past.dtype)[:, None]], 1)  # (N, K, D)
         # Taps before channels in both: (N, K D) by (D, K D)
         y = F.linear(window.flatten(1), self.weight.transpose(1, 2).flatten(1), self.bias)
-        return y, self.State(window[:, 1:])
+        return y, Window(window[:, 1:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,11 +13,12 @@ from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
 from seq2seq.kernels.relative_positions import coordinates, require_axes, seen_in_line, slot_offsets, to_grid
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.mixers.past import Past, attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
 
 
-class CrissCross(SelfMixer):
+class CrissCross(SelfMixer[Past[Cache]]):
     """Attention to the row and the column of a grid in which a position lies.
 
     M_qk = softmax over the k in q's row or column of x_q' W_q' W_k x_k / sqrt(D / H).
@@ -84,22 +85,13 @@ class CrissCross(SelfMixer):
         """Take the columns of the image."""
         return {**values, "grid_width": columns}
 
-    class State(NamedTuple):
-        """Keys and values of the past side by side, 2 D numbers a slot."""
-
-        past: Cache
-
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> CrissCross.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Past[Cache]:
         """Return an empty cache of keys and values."""
-        return self.State(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype))
+        return Past(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype))
 
-    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: Past[Cache], position: Tensor) -> tuple[Tensor, Past[Cache]]:
         """Append this position's key and value, then attend to its row and column of the hypothesis's own past."""
-        query, key_value = self.qkv(x).split([self.dim, 2 * self.dim], -1)
-        state.past.append(key_value, position)
-        slots, visible = state.past.read(position)  # (B, slots, 2 D), (B, beam, slots)
-        k, v = (split(part, self.num_heads) for part in slots.to(query.dtype).chunk(2, -1))
-        q = split(query.view(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
+        (q, k), v, visible = attend_to_past(state.past, self.qkv(x), position, self.num_heads)
         near = same_lines(position, self.grid_width, visible).any(0) & visible
         return self.out(merge(attention(q, k, v, mask=near[:, None]))).view(x.shape[0], -1), state
 

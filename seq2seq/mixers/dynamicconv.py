@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,11 +14,12 @@ from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words_or_none
 from seq2seq.kernels.dynamicconv import dynamicconv
 from seq2seq.mixer import SelfMixer, require_divisible, require_positive, require_probability
+from seq2seq.mixers.past import Past
 from seq2seq.mixers.projections import glu_input
 from seq2seq.state import HeadCache
 
 
-class DynamicConv(SelfMixer):
+class DynamicConv(SelfMixer[Past[HeadCache]]):
     """Depthwise convolution whose normalized kernels are predicted at every position.
 
     y = W_o DynamicConv(z), z = GLU(W_i x).
@@ -106,19 +107,12 @@ class DynamicConv(SelfMixer):
         logits = self._logits(self._inner(x))
         return {"predicted kernels": logits.softmax(-1) if self.softmax else logits}
 
-    class State(NamedTuple):
-        """The gated inputs of the last K positions, D numbers a slot."""
-
-        past: HeadCache
-
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> DynamicConv.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Past[HeadCache]:
         """Return an empty cache of gated inputs."""
         size = self.dim // self.num_heads
-        return self.State(
-            HeadCache.of_heads(batch_size, self.kernel_size, self.num_heads, size, device=device, dtype=dtype)
-        )
+        return Past(HeadCache.of_heads(batch_size, self.kernel_size, self.num_heads, size, device=device, dtype=dtype))
 
-    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: Past[HeadCache], position: Tensor) -> tuple[Tensor, Past[HeadCache]]:
         """Append this position's input, then convolve the last K with the kernel it predicts."""
         z = self._inner(x)  # (N, D)
         state.past.append(z, position)

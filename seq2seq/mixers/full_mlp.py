@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,13 +10,14 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties
 from seq2seq.mixer import SelfMixer, require_length, require_positive
 from seq2seq.mixers.mlp import random_convolutions
+from seq2seq.mixers.past import Past
 from seq2seq.state import Cache
 
 # Most weights over positions and channels of a layer: half a GiB in float32.
 LIMIT = 2**27
 
 
-class FullMLP(SelfMixer):
+class FullMLP(SelfMixer[Past[Cache]]):
     """Fully connected layer over all positions and channels together.
 
     y_i = W_o sum_j M_ij W_i x_j, with a C x C matrix M_ij for each pair of N x N positions.
@@ -79,17 +80,12 @@ class FullMLP(SelfMixer):
         matrix = weight.flatten(2).flatten(0, 1).to(z.dtype)  # (T C, T C)
         return self.out((z.flatten(1) @ matrix.t()).view_as(z))
 
-    class State(NamedTuple):
-        """The projected inputs of the past, C numbers a slot."""
-
-        past: Cache
-
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> FullMLP.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Past[Cache]:
         """Return an empty cache; ValueError if it is longer than there are weights."""
         require_length(max_len, self.max_len)
-        return self.State(Cache.empty(batch_size, max_len, self.hidden_dim, device=device, dtype=dtype))
+        return Past(Cache.empty(batch_size, max_len, self.hidden_dim, device=device, dtype=dtype))
 
-    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: Past[Cache], position: Tensor) -> tuple[Tensor, Past[Cache]]:
         """Append this position's input, then multiply all of the past by this position's weights."""
         z = self.inner(x)  # (N, C)
         state.past.append(z, position)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties
 from seq2seq.mixer import SelfMixer, in_blocks
 from seq2seq.mixers.mlp import PositionMatrix
+from seq2seq.mixers.past import Past
 from seq2seq.state import Cache
 
 
-class GatedMLP(SelfMixer):
+class GatedMLP(SelfMixer[Past[Cache]]):
     """Spatial gating unit: an MLP whose gate mixes positions.
 
     y_i = V (u_i * (sum_j M_ij LN(v_j) + b_i)), [u, v] = gelu(U x), * elementwise.
@@ -61,16 +62,11 @@ class GatedMLP(SelfMixer):
         gate = self.positions(self.norm(v), mask) + self.bias[: x.shape[1], None]  # (B, T, D)
         return self.out(u * gate)
 
-    class State(NamedTuple):
-        """LN(v) of the past, D numbers a slot."""
-
-        past: Cache
-
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> GatedMLP.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Past[Cache]:
         """Return an empty cache; ValueError if it is longer than the matrix."""
-        return self.State(self.positions.init_cache(batch_size, max_len, self.dim, device=device, dtype=dtype))
+        return self.positions.empty_state(batch_size, max_len, self.dim, device=device, dtype=dtype)
 
-    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: Past[Cache], position: Tensor) -> tuple[Tensor, Past[Cache]]:
         """Append this position's v, then gate u by all of the past."""
         u, v = F.gelu(self.inner(x)).chunk(2, -1)  # (N, D) each
         gate = self.positions.step(self.norm(v), state.past, position) + self.bias[position][:, None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.band_matrix import left_padding, tap_inputs
 from seq2seq.mixer import SelfMixer, require_positive
+from seq2seq.mixers.past import Window
 from seq2seq.mixers.projections import glu_input
 
 
-class InhomogeneousDepthwise(SelfMixer):
+class InhomogeneousDepthwise(SelfMixer[Window]):
     """Depthwise convolution with a kernel predicted for each position and channel.
 
     y_t = W_o sum_k w_{t,k} * z_{t+k-l}, w_t = V gelu(U z_t) + w_0, z = GLU(W_i x).
@@ -73,20 +74,15 @@ class InhomogeneousDepthwise(SelfMixer):
         inputs = tap_inputs(z, self.kernel_size, left=left_padding(self.kernel_size, self.causal))
         return self.out((weights * inputs).sum(2))  # (B, T, D)
 
-    class State(NamedTuple):
-        """The gated inputs of the last K - 1 positions, (N, K - 1, D), zeros before the first."""
-
-        past: Tensor
-
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> InhomogeneousDepthwise.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Window:
         """Return zeros, which stand before the sentence."""
-        return self.State(torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype))
+        return Window.empty(batch_size, self.kernel_size, self.dim, device=device, dtype=dtype)
 
-    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: Window, position: Tensor) -> tuple[Tensor, Window]:
         """Convolve the last K inputs by the kernels that x (N, D), the newest, predicts."""
         z = self._inner(x).to(state.past.dtype)
         window = torch.cat([state.past, z[:, None]], 1)  # (N, K, D)
-        return self.out((self._weights(z) * window).sum(1)), self.State(window[:, 1:])
+        return self.out((self._weights(z) * window).sum(1)), Window(window[:, 1:])
 
     def _inner(self, x: Tensor) -> Tensor:
         z = self.inner(x)

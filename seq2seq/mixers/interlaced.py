@@ -13,6 +13,7 @@ from seq2seq.kernels.attention import attention
 from seq2seq.kernels.relative_positions import require_axes, seen_in_line, to_grid
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.criss_cross import same_lines
+from seq2seq.mixers.past import attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
 
@@ -100,9 +101,7 @@ class Interlaced(SelfMixer):
 
     def _read(self, past: Cache, axis: int, q: Tensor, k: Tensor, v: Tensor, position: Tensor) -> Tensor:
         """Append k and v (N, D), then attend from q (N, D) to the row (axis 0) or column (1) of the own past."""
-        past.append(torch.cat([k, v], -1), position)
-        slots, visible = past.read(position)  # (B, slots, 2 D), (B, beam, slots)
+        inner = torch.cat([q, k, v], -1)  # (N, 3 D)
+        (queries, keys), values, visible = attend_to_past(past, inner, position, self.num_heads)
         near = same_lines(position, self.grid_width, visible)[axis] & visible
-        keys, values = (split(part, self.num_heads) for part in slots.to(q.dtype).chunk(2, -1))
-        queries = split(q.view(slots.shape[0], -1, self.dim), self.num_heads)  # (B, H, beam, d)
         return merge(attention(queries, keys, values, mask=near[:, None])).view(q.shape)

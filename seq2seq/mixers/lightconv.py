@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,11 +15,12 @@ from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words_or_none
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.mixer import SelfMixer, require_divisible, require_positive, require_probability
+from seq2seq.mixers.past import Past
 from seq2seq.mixers.projections import glu_input
 from seq2seq.state import HeadCache
 
 
-class LightConv(SelfMixer):
+class LightConv(SelfMixer[Past[HeadCache]]):
     """Depthwise convolution with normalized kernels, shared by the channels of a head.
 
     y = W_o LightConv(z), z = GLU(W_i x).
@@ -105,19 +106,12 @@ class LightConv(SelfMixer):
         """Return the kernels (H, K)."""
         return {"kernels": self._kernels()}
 
-    class State(NamedTuple):
-        """The gated inputs of the last K positions, D numbers a slot."""
-
-        past: HeadCache
-
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> LightConv.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Past[HeadCache]:
         """Return an empty cache of gated inputs."""
         size = self.dim // self.num_heads
-        return self.State(
-            HeadCache.of_heads(batch_size, self.kernel_size, self.num_heads, size, device=device, dtype=dtype)
-        )
+        return Past(HeadCache.of_heads(batch_size, self.kernel_size, self.num_heads, size, device=device, dtype=dtype))
 
-    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: Past[HeadCache], position: Tensor) -> tuple[Tensor, Past[HeadCache]]:
         """Append this position's input, then convolve the last K."""
         z = self.inner(x)  # (N, 2 D), or (N, D) without GLU
         state.past.append(F.glu(z, -1) if self.glu else z, position)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,11 @@ from seq2seq.kernels.band_matrix import band_conv, left_padding
 from seq2seq.kernels.conv_step import conv_step
 from seq2seq.kernels.dispatch import require_backend
 from seq2seq.mixer import SelfMixer, require_divisible, require_length, require_positive
+from seq2seq.mixers.past import Past
 from seq2seq.state import HeadCache
 
 
-class LocalMLP(SelfMixer):
+class LocalMLP(SelfMixer[Past[HeadCache]]):
     """Learned weights over a window, a set of them for each position.
 
     y_i = W_o sum_k M_{h(c),i,k} z_{i+k-l}, z = W_i x, l = w // 2, or w - 1 when causal.
@@ -75,18 +76,13 @@ class LocalMLP(SelfMixer):
         y = band_conv(z, self.weight[None, :, :length], left=left_padding(self.window, self.causal))
         return self.out(y.flatten(2))
 
-    class State(NamedTuple):
-        """The projected inputs of the last w positions, D numbers a slot."""
-
-        past: HeadCache
-
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> LocalMLP.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Past[HeadCache]:
         """Return an empty cache; ValueError if there are not as many sets of weights as positions."""
         require_length(max_len, self.max_len)
         size = self.dim // self.num_heads
-        return self.State(HeadCache.of_heads(batch_size, self.window, self.num_heads, size, device=device, dtype=dtype))
+        return Past(HeadCache.of_heads(batch_size, self.window, self.num_heads, size, device=device, dtype=dtype))
 
-    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: Past[HeadCache], position: Tensor) -> tuple[Tensor, Past[HeadCache]]:
         """Append this position's input, then weigh the last w by the weights of this position."""
         z = self.inner(x)  # (N, D)
         state.past.append(z, position)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
 from seq2seq.mixer import SelfMixer, require_divisible, require_length, require_positive
+from seq2seq.mixers.past import Past
 from seq2seq.state import Cache
 
 
@@ -36,21 +37,17 @@ class PositionMatrix(nn.Module):
         self.causal = causal
         self.weight = nn.Parameter(random_convolutions(num_heads, max_len, causal=causal, std=std))  # (H, N, N)
 
-    def check(self, length: int) -> None:
-        """Raise ValueError if the matrix does not reach to `length` positions."""
-        require_length(length, self.max_len)
-
     def forward(self, z: Tensor, mask: Tensor) -> Tensor:
         """Mix z (B, T, D); padding counts as zero."""
         length = z.shape[1]
-        self.check(length)
+        require_length(length, self.max_len)
         weight = self.weight[:, :length, :length]  # (H, T, T)
         return mix_positions(z, mask, weight.tril() if self.causal else weight)
 
-    def init_cache(self, batch_size: int, max_len: int, width: int, **place: Any) -> Cache:
+    def empty_state(self, batch_size: int, max_len: int, width: int, **place: Any) -> Past[Cache]:
         """Allocate a cache of max_len inputs of `width` channels."""
-        self.check(max_len)
-        return Cache.empty(batch_size, max_len, width, **place)
+        require_length(max_len, self.max_len)
+        return Past(Cache.empty(batch_size, max_len, width, **place))
 
     def step(self, z: Tensor, past: Cache, position: Tensor) -> Tensor:
         """Append z (N, D) to the past at position (N,), then weigh all of it by the row of that position."""
@@ -88,7 +85,7 @@ def mix_positions(z: Tensor, mask: Tensor, *factors: Tensor) -> Tensor:
     return mixed.permute(2, 1, 0, 3).flatten(-2)  # (B, T, D)
 
 
-class MLP(SelfMixer):
+class MLP(SelfMixer[Past[Cache]]):
     """Learned matrix over positions between projections.
 
     y = W_o M_h (W_i x), N x N for each of H heads of channels.
@@ -133,15 +130,10 @@ class MLP(SelfMixer):
         """Mix x (B, T, D); padding counts as zero where positions mix."""
         return self.out(self.positions(self.inner(x), mask))
 
-    class State(NamedTuple):
-        """The projected inputs of the past, D numbers a slot."""
-
-        past: Cache
-
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> MLP.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Past[Cache]:
         """Return an empty cache; ValueError if it is longer than the matrix."""
-        return self.State(self.positions.init_cache(batch_size, max_len, self.dim, device=device, dtype=dtype))
+        return self.positions.empty_state(batch_size, max_len, self.dim, device=device, dtype=dtype)
 
-    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: Past[Cache], position: Tensor) -> tuple[Tensor, Past[Cache]]:
         """Append this position's input, then weigh all of the past."""
         return self.out(self.positions.step(self.inner(x), state.past, position)), state

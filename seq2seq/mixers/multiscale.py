@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,10 +16,11 @@ from seq2seq.kernels.dropconnect import keep_probability, keep_words_or_none
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.shortconv import shortconv_step
 from seq2seq.mixer import SelfMixer, require_probability
+from seq2seq.mixers.past import Window
 from seq2seq.mixers.projections import glu_input
 
 
-class Multiscale(SelfMixer):
+class Multiscale(SelfMixer[Window]):
     """Depthwise convolutions of several widths, weighed by gates.
 
     y = W_o sum_s softmax(g_c)_s DW_s(z), z = GLU(W_i x).
@@ -112,18 +113,13 @@ class Multiscale(SelfMixer):
             total = total + F.pad(gate[:, None] * part, (before, self.kernel_size - size - before))
         return total
 
-    class State(NamedTuple):
-        """The gated inputs of the last K - 1 positions, (N, K - 1, D), zeros before the first."""
-
-        past: Tensor
-
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Multiscale.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Window:
         """Return zeros, which stand before the sentence."""
-        return self.State(torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype))
+        return Window.empty(batch_size, self.kernel_size, self.dim, device=device, dtype=dtype)
 
-    def step(self, x: Tensor, state: Multiscale.State, position: Tensor) -> tuple[Tensor, Multiscale.State]:
+    def step(self, x: Tensor, state: Window, position: Tensor) -> tuple[Tensor, Window]:
         """Convolve the last K inputs, of which x (N, D) is the newest."""
         z = self.inner(x)
         z = F.glu(z, -1) if self.glu else z
         y, past = shortconv_step(z, state.past, self.merged())
-        return self.out(y), self.State(past)
+        return self.out(y), Window(past)

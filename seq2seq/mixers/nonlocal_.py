@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,13 +11,14 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.mixers.past import Past, attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
 
 PAIRWISE = ("gaussian", "embedded_gaussian", "dot_product", "concatenation", "additive")
 
 
-class NonLocal(SelfMixer):
+class NonLocal(SelfMixer[Past[Cache]]):
     """Non-local operation with a choice of pairwise function.
 
     y_i = W_o sum_j f(x_i, x_j) / C_i W_v x_j, in H heads, with a choice of f.
@@ -90,22 +91,15 @@ class NonLocal(SelfMixer):
             allowed = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()[None, None]
         return self.out(merge(self._read(q, k, v, allowed)))
 
-    class State(NamedTuple):
-        """Keys and values of the past side by side, 2 D numbers a slot."""
-
-        past: Cache
-
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> NonLocal.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Past[Cache]:
         """Return an empty cache of keys and values."""
-        return self.State(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype))
+        return Past(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype))
 
-    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: Past[Cache], position: Tensor) -> tuple[Tensor, Past[Cache]]:
         """Append this position's key and value, then read the hypothesis's own past."""
         query, key = self._embed(x)
-        state.past.append(torch.cat([key, self.value(x)], -1), position)
-        slots, visible = state.past.read(position)  # (B, slots, 2 D), (B, beam, slots)
-        k, v = (split(part, self.num_heads) for part in slots.to(query.dtype).chunk(2, -1))
-        q = split(query.view(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
+        inner = torch.cat([query, key, self.value(x)], -1)  # (N, 3 D)
+        (q, k), v, visible = attend_to_past(state.past, inner, position, self.num_heads)
         return self.out(merge(self._read(q, k, v, visible[:, None]))).view(x.shape[0], -1), state
 
     def _embed(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ from seq2seq.kernels.attention import attention
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.shortconv import shortconv_step
 from seq2seq.mixer import SelfMixer, require_divisible, require_positive, require_probability
+from seq2seq.mixers.past import attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
 
@@ -85,9 +86,7 @@ class PostconvAttention(SelfMixer):
         """Convolve this position's value, append it and its key, then attend to the hypothesis's own past."""
         query, key, value = self.qkv(x).chunk(3, -1)
         value, recent = shortconv_step(value, state.recent, self.weight)  # (N, D), (N, K - 1, D)
-        state.past.append(torch.cat([key, value], -1), position)
-        slots, visible = state.past.read(position)  # (B, slots, 2 D), (B, beam, slots)
-        k, v = (split(part, self.num_heads) for part in slots.to(query.dtype).chunk(2, -1))
-        q = split(query.reshape(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
+        inner = torch.cat([query, key, value], -1)  # (N, 3 D)
+        (q, k), v, visible = attend_to_past(state.past, inner, position, self.num_heads)
         y = attention(q, k, v, mask=visible[:, None])  # (B, H, beam, d)
         return self.out(merge(y)).view(x.shape[0], -1), self.State(state.past, recent)

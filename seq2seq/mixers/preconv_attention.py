@@ -12,6 +12,7 @@ from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.one_tile import divide
 from seq2seq.kernels.shortconv import shortconv, shortconv_step
 from seq2seq.mixer import SelfMixer, require_divisible, require_positive, require_probability
+from seq2seq.mixers.past import attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
 
@@ -101,10 +102,7 @@ class PreconvAttention(SelfMixer):
         """Convolve this position, append its key and value, then attend to the hypothesis's own past."""
         mixed, rest = self.qkv(x).split([self.convolved, 3 * self.dim - self.convolved], -1)
         mixed, recent = shortconv_step(mixed, state.recent, self.weight)
-        query, key_value = torch.cat([mixed, rest], -1).split([self.dim, 2 * self.dim], -1)
-        state.past.append(key_value, position)
-        slots, visible = state.past.read(position)  # (B, slots, 2 D), (B, beam, slots)
-        k, v = (split(part, self.num_heads) for part in slots.to(query.dtype).chunk(2, -1))
-        q = split(query.view(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
+        inner = torch.cat([mixed, rest], -1)  # (N, 3 D)
+        (q, k), v, visible = attend_to_past(state.past, inner, position, self.num_heads)
         y = attention(q, k, v, mask=visible[:, None])  # (B, H, beam, d)
         return self.out(merge(y)).view(x.shape[0], -1), self.State(state.past, recent)

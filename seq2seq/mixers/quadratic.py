@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +16,12 @@ from seq2seq.kernels.band_matrix import left_padding
 from seq2seq.kernels.precision import at_least_float32
 from seq2seq.kernels.relative_positions import offsets, require_axes, slot_offsets
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.mixers.past import Past, attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
 
 
-class Quadratic(SelfMixer):
+class Quadratic(SelfMixer[Past[Cache]]):
     """Attention by quadratic relative positions, a center and a sharpness per head.
 
     M_qk = softmax_k(-a |d - c|^2), d = k - q, with a center c and sharpness a per head.
@@ -125,28 +126,17 @@ class Quadratic(SelfMixer):
         width = values.get("grid_width")
         return {**values, "grid_width": columns if width is None else width}
 
-    class State(NamedTuple):
-        """Keys and values of the past side by side, 2 E numbers a slot; E, values alone, without content."""
-
-        past: Cache
-
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Quadratic.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Past[Cache]:
         """Return an empty cache of keys and values."""
         width = 2 * self.width if self.content else self.width
-        return self.State(Cache.empty(batch_size, max_len, width, device=device, dtype=dtype))
+        return Past(Cache.empty(batch_size, max_len, width, device=device, dtype=dtype))
 
-    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: Past[Cache], position: Tensor) -> tuple[Tensor, Past[Cache]]:
         """Append this position's key and value, then attend to the hypothesis's own past."""
-        inner = self.inner(x)  # (N, 3 E), or (N, E) without content
-        # As many of the last columns as a slot has: keys and values, or values alone
-        state.past.append(inner[:, -state.past.values.shape[-1] :], position)
-        slots, visible = state.past.read(position)  # (B, slots, 2 E or E), (B, beam, slots)
-        *key, v = (split(part, self.num_heads) for part in slots.to(inner.dtype).split(self.width, -1))
-        # A sentence's hypotheses are queries
-        query = [split(inner[:, : self.width].view(slots.shape[0], -1, self.width), self.num_heads)] if key else []
-        # (B, H, beam, slots)
-        scores = self._scores(slot_offsets(position, slots.shape[1], visible.shape[1])[:, :, None])
-        y = self._attend([*query, *key], v, scores, visible[:, None])
+        query_key, v, visible = attend_to_past(state.past, self.inner(x), position, self.num_heads)
+        _, beam, slots = visible.shape
+        scores = self._scores(slot_offsets(position, slots, beam)[:, :, None])  # (B, H, beam, slots)
+        y = self._attend(query_key, v, scores, visible[:, None])
         return self.out(merge(y)).view(x.shape[0], -1), state
 
     def _attend(self, query_key: list[Tensor], v: Tensor, scores: Tensor, mask: Tensor | None) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +15,14 @@ from seq2seq.kernels.attention.weights import weigh
 from seq2seq.kernels.precision import at_least_float32
 from seq2seq.kernels.relative_positions import extents, offsets, require_axes, slot_offsets
 from seq2seq.mixer import SelfMixer, require_divisible, require_positive, require_probability
+from seq2seq.mixers.past import Past, attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
 
 ENCODINGS = ("learned", "sinusoidal")
 
 
-class Relative(SelfMixer):
+class Relative(SelfMixer[Past[Cache]]):
     """Attention that sees positions relative to each other, on a line or a grid.
 
     M_qk = softmax_k(((x_q'W_q' + u')W_k x_k + (x_q'W_q' + v')W_r r_d) / sqrt(D / H)).
@@ -107,28 +108,17 @@ class Relative(SelfMixer):
         width = values.get("grid_width")
         return {**values, "grid_width": columns if width is None else width}
 
-    class State(NamedTuple):
-        """Keys and values of the past side by side, 2 D numbers a slot; D, values alone, without content."""
-
-        past: Cache
-
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Relative.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Past[Cache]:
         """Return an empty cache of keys and values."""
         width = 2 * self.dim if self.content else self.dim
-        return self.State(Cache.empty(batch_size, max_len, width, device=device, dtype=dtype))
+        return Past(Cache.empty(batch_size, max_len, width, device=device, dtype=dtype))
 
-    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: Past[Cache], position: Tensor) -> tuple[Tensor, Past[Cache]]:
         """Append this position's key and value, then attend to the hypothesis's own past."""
-        inner = self.inner(x)  # (N, 3 D), or (N, D) without content
-        # As many of the last columns as a slot has: keys and values, or values alone
-        state.past.append(inner[:, -state.past.values.shape[-1] :], position)
-        slots, visible = state.past.read(position)  # (B, slots, 2 D or D), (B, beam, slots)
-        *key, v = (split(part, self.num_heads) for part in slots.to(inner.dtype).split(self.dim, -1))
-        # A sentence's hypotheses are queries
-        query = [split(inner[:, : self.dim].view(slots.shape[0], -1, self.dim), self.num_heads)] if key else []
-        beam = visible.shape[1]
-        offset = slot_offsets(position, slots.shape[1], beam)[:, :, None]  # (1, B, 1, beam, slots)
-        y = self._attend([*query, *key], v, offset, extents(slots.shape[1] // beam), visible[:, None])
+        query_key, v, visible = attend_to_past(state.past, self.inner(x), position, self.num_heads)
+        _, beam, slots = visible.shape
+        offset = slot_offsets(position, slots, beam)[:, :, None]  # (1, B, 1, beam, slots)
+        y = self._attend(query_key, v, offset, extents(slots // beam), visible[:, None])
         return self.out(merge(y)).view(x.shape[0], -1), state
 
     def _attend(

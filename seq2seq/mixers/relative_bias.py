@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,11 +13,12 @@ from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.one_tile import divide
 from seq2seq.kernels.relative_positions import offsets, slot_offsets
 from seq2seq.mixer import SelfMixer, require_divisible, require_positive, require_probability
+from seq2seq.mixers.past import Past, attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
 
 
-class RelativeBias(SelfMixer):
+class RelativeBias(SelfMixer[Past[Cache]]):
     """Attention with a learned bias per offset and head.
 
     M_qk = softmax_k(x_q' W_q' W_k x_k / sqrt(D / H) + b_{h,k-q}).
@@ -68,23 +69,15 @@ class RelativeBias(SelfMixer):
         )
         return self.out(merge(y))
 
-    class State(NamedTuple):
-        """Keys and values of the past side by side, 2 D numbers a slot."""
-
-        past: Cache
-
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> RelativeBias.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Past[Cache]:
         """Return an empty cache of keys and values."""
-        return self.State(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype))
+        return Past(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype))
 
-    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: Past[Cache], position: Tensor) -> tuple[Tensor, Past[Cache]]:
         """Append this position's key and value, then attend to the hypothesis's own past."""
-        query, key_value = self.qkv(x).split([self.dim, 2 * self.dim], -1)
-        state.past.append(key_value, position)
-        slots, visible = state.past.read(position)  # (B, slots, 2 D), (B, beam, slots)
-        k, v = (split(part, self.num_heads) for part in slots.to(query.dtype).chunk(2, -1))
-        q = split(query.view(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
-        bias = self._bias(slot_offsets(position, slots.shape[1], visible.shape[1])[0])  # (B, H, beam, slots)
+        (q, k), v, visible = attend_to_past(state.past, self.qkv(x), position, self.num_heads)
+        _, beam, slots = visible.shape
+        bias = self._bias(slot_offsets(position, slots, beam)[0])  # (B, H, beam, slots)
         y = attention(q, k, v, bias=bias, mask=visible[:, None])
         return self.out(merge(y)).view(x.shape[0], -1), state
 

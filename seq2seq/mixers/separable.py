@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
 from seq2seq.mixer import SelfMixer, require_divisible
 from seq2seq.mixers.mlp import PositionMatrix
+from seq2seq.mixers.past import Past
 from seq2seq.state import Cache
 
 
-class Separable(SelfMixer):
+class Separable(SelfMixer[Past[Cache]]):
     """Learned matrix over positions between two MLPs over channels.
 
     y = g(M_h f(x)), f and g W_2 gelu(W_1 x).
@@ -53,16 +54,11 @@ class Separable(SelfMixer):
         """Mix x (B, T, D); padding counts as zero where positions mix, after the first MLP."""
         return self.after(self.positions(self.before(x), mask))
 
-    class State(NamedTuple):
-        """Outputs of the first MLP for the past, D numbers a slot."""
-
-        past: Cache
-
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Separable.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Past[Cache]:
         """Return an empty cache; ValueError if it is longer than the matrix."""
-        return self.State(self.positions.init_cache(batch_size, max_len, self.dim, device=device, dtype=dtype))
+        return self.positions.empty_state(batch_size, max_len, self.dim, device=device, dtype=dtype)
 
-    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: Past[Cache], position: Tensor) -> tuple[Tensor, Past[Cache]]:
         """Append what the first MLP makes of this position, then weigh all of the past."""
         return self.after(self.positions.step(self.before(x), state.past, position)), state
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,10 +12,11 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.band_matrix import left_padding
 from seq2seq.kernels.precision import at_least_float32
 from seq2seq.mixer import SelfMixer, in_blocks, require_divisible
+from seq2seq.mixers.past import Window
 from seq2seq.mixers.projections import glu_input
 
 
-class TaLK(SelfMixer):
+class TaLK(SelfMixer[Window]):
     """Means of windows whose size each position predicts.
 
     y = W_o s, s_t = (z_{t-l} + ... + z_{t+r}) / K, z = GLU(W_i x).
@@ -86,16 +87,11 @@ class TaLK(SelfMixer):
         y = (high - _between(sums, start, left, -1)) / self.kernel_size
         return self.out(y.flatten(-2).to(z.dtype))
 
-    class State(NamedTuple):
-        """The gated inputs of the last K - 1 positions, (N, K - 1, D), zeros before the first."""
-
-        past: Tensor
-
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> TaLK.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Window:
         """Return zeros, which stand before the sentence."""
-        return self.State(torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype))
+        return Window.empty(batch_size, self.kernel_size, self.dim, device=device, dtype=dtype)
 
-    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: Window, position: Tensor) -> tuple[Tensor, Window]:
         """Weigh the last K inputs, of which x (N, D) is the newest, by how much of each the window covers."""
         z = self._inner(x).to(state.past.dtype)
         window = torch.cat([state.past, z[:, None]], 1)  # (N, K, D)
@@ -103,7 +99,7 @@ class TaLK(SelfMixer):
         covered = (1 + self._sizes(z)[0][..., None] - distance).clamp(0, 1)  # (N, H, K)
         heads = window.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # (N, H, K, R)
         y = (covered[:, :, None].to(heads.dtype) @ heads).flatten(1) / self.kernel_size
-        return self.out(y), self.State(window[:, 1:])
+        return self.out(y), Window(window[:, 1:])
 
     def _inner(self, x: Tensor) -> Tensor:
         z = self.inner(x)

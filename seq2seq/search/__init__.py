@@ -152,7 +152,9 @@ def search_stream(
     Yields:
         The index of a sentence, from 0, and its n best hypotheses, as soon as it is done.
     """
-    selection = selection or _selection(special, settings)
+    if selection is None and settings.beam_groups > 1:
+        selection = Diverse(special.eos, settings.beam_groups, settings.diversity)
+    selection = selection or BestFirst(special.eos)
     plan = Plan(model, special, settings, selection, device, suppress, shortlist, graphs)
     waiting = enumerate(sources)
     ahead = list(islice(waiting, 1))
@@ -200,12 +202,6 @@ def _nothing_ended(plan: Plan) -> Exception:
             "no translation meets min_len, no_repeat_ngram, suppressed tokens, phrases and the shortlist together"
         )
     return NotFiniteScoresError()
-
-
-def _selection(special: Specials, settings: SearchSettings) -> Selection:
-    if settings.beam_groups > 1:
-        return Diverse(special.eos, settings.beam_groups, settings.diversity)
-    return BestFirst(special.eos)
 
 
 def _sources(src: Tensor, src_mask: Tensor, prefixes: Sequence[Sequence[int]] | None) -> list[Source]:

@@ -1,4 +1,4 @@
-"""Label-smoothed cross entropy, summed over the real target tokens: of logits, or of what the output layer reads."""
+"""Label-smoothed cross entropy of the output layer's predictions, summed over the real target tokens."""
 
 from __future__ import annotations
 
@@ -21,102 +21,15 @@ class LossSums(NamedTuple):
     tokens: Tensor
 
 
-def label_smoothed_cross_entropy(
-    logits: Tensor, target: Tensor, mask: Tensor, *, smoothing: float, backend: str = "auto"
-) -> LossSums:
-    """Sum (1 - e) * -log p(y) + e / V * sum_v -log p(v) over the positions where `mask` is True, in float32.
-
-    The gradient is computed with the loss, a few rows at a time, so float32 logits never exist whole;
-    `label_smoothed_cross_entropy_reference` is its reference implementation.
-
-    Args:
-        smoothing: e, the share of the target distribution that is uniform over the vocabulary.
-        backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
-
-    Shape:
-        logits (..., V) of any float type; target (...) int64; mask (...) bool.
-
-    Reference:
-        Szegedy et al. 2016, Rethinking the Inception Architecture for Computer Vision, section 7.
-    """
-    rows = logits.flatten(0, -2)  # (N, V)
-    weights = mask.flatten()  # (N,)
-    loss, nll = _Fused.apply(rows, target.flatten(), weights, smoothing, backend)  # type: ignore[misc]
-    return LossSums(loss, nll, weights.sum())
-
-
 def label_smoothed_cross_entropy_reference(
     logits: Tensor, target: Tensor, mask: Tensor, *, smoothing: float
 ) -> LossSums:
-    """Compute the loss through torch's own cross entropy; same arguments and result as the fast form."""
-    rows, labels = logits[mask].float(), target[mask]  # (N, V), (N,)
+    """Compute `projected_cross_entropy` from whole logits (..., V) by torch's own cross entropy."""
+    rows = logits[mask].float()  # (N, V)
+    labels = target[mask]  # (N,)
     loss = F.cross_entropy(rows, labels, label_smoothing=smoothing, reduction="sum")
     nll = F.cross_entropy(rows.detach(), labels, reduction="sum")
     return LossSums(loss, nll, mask.sum())
-
-
-# Rows whose float32 copy stays in a CPU's second-level cache at common vocabularies; a GPU without Triton wants large
-# launches.
-_CPU_ROWS, _GPU_ROWS = 64, 4096
-
-
-class _Fused(torch.autograd.Function):
-    """Loss and gradient in one pass over blocks of rows."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, logits: Tensor, target: Tensor, weights: Tensor, smoothing: float, backend: str
-    ) -> tuple[Tensor, Tensor]:
-        compute = _in_one_kernel if is_served(logits, backend) else _by_blocks
-        nll, uniform, grad = compute(logits, target, weights, smoothing, gradient=ctx.needs_input_grad[0])
-        if grad is not None:
-            ctx.save_for_backward(grad)
-        ctx.mark_non_differentiable(nll)
-        return (1 - smoothing) * nll + smoothing * uniform, nll
-
-    @staticmethod
-    def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        (grad,) = ctx.saved_tensors
-        # The gradient of the loss was made in the forward pass; the chain rule is one factor.
-        return grad * grad_loss.to(grad.dtype), None, None, None, None
-
-
-# nll, the cross entropy against the uniform distribution, and the gradient (N, V)
-_Sums = tuple[Tensor, Tensor, Tensor | None]
-
-
-def _in_one_kernel(logits: Tensor, target: Tensor, weights: Tensor, smoothing: float, *, gradient: bool) -> _Sums:
-    grad = logits.clone(memory_format=torch.contiguous_format) if gradient else logits.contiguous()
-    share = smoothing / logits.shape[1]
-    costs = cross_entropy_(grad, target, weights, at_label=1 - smoothing, share=share, gradient=gradient)
-    nll, uniform = costs.sum(1)
-    return nll, uniform, grad if gradient else None
-
-
-def _by_blocks(logits: Tensor, target: Tensor, weights: Tensor, smoothing: float, *, gradient: bool) -> _Sums:
-    nll = torch.zeros((), dtype=torch.float32, device=logits.device)
-    uniform = torch.zeros_like(nll)
-    grad = torch.empty_like(logits) if gradient else None
-    block = _CPU_ROWS if logits.device.type == "cpu" else _GPU_ROWS
-    for start in range(0, logits.shape[0], block):
-        part = slice(start, start + block)
-        log_probs = torch.log_softmax(logits[part], dim=-1, dtype=torch.float32)  # (R, V)
-        # R rows of this block; a padding position has weight 0.
-        labels, weight = target[part, None], weights[part].float()  # (R, 1), (R,)
-        nll -= log_probs.gather(1, labels).squeeze(1) @ weight
-        uniform -= log_probs.mean(-1) @ weight
-        if grad is not None:
-            # Last: the gradient is made in the memory of `log_probs`.
-            grad[part] = _row_gradient(log_probs, labels, weight, smoothing)
-    return nll, uniform, grad
-
-
-def _row_gradient(log_probs: Tensor, labels: Tensor, weight: Tensor, smoothing: float) -> Tensor:
-    """Compute softmax - ((1 - e) * onehot + e / V) of each row, times its weight; overwrites `log_probs` (R, V)."""
-    grad = log_probs.exp_().sub_(smoothing / log_probs.shape[-1])
-    # At the label: - (1 - e).
-    grad.scatter_add_(1, labels, torch.full_like(labels, smoothing - 1, dtype=grad.dtype))
-    return grad.mul_(weight[:, None])
 
 
 # Positions whose logits exist at once, in the type of the products: on a CPU 64 MiB at a vocabulary of 32k in bf16.
@@ -135,11 +48,12 @@ def projected_cross_entropy(
     chunk: int | None = None,
     backend: str = "auto",
 ) -> LossSums:
-    """Compute label_smoothed_cross_entropy(output(features), ...) with logits of at most `chunk` positions at a time.
+    """Sum (1 - e) * -log p(y) + e / V * sum_v -log p(v) over the positions where `mask` is True.
 
-    Loss and gradients are made in one pass, with z = W x + b, p = softmax(z) and c = mean_v W_v:
-    dL/dx = W' p - (1 - e) W_y - e c and so on, so that the smoothing costs no pass over the vocabulary. Under autocast
-    products are of its type, sums in float32. A sharded W is projected whole.
+    p = softmax(z), z = W x + b, with the logits z of at most `chunk` positions at a time. Loss and gradients are made
+    in one pass, with c = mean_v W_v: dL/dx = W' p - (1 - e) W_y - e c and so on, so that the smoothing costs no pass
+    over the vocabulary. Under autocast products are of its type, sums in float32.
+    `label_smoothed_cross_entropy_reference` is the reference implementation.
 
     Args:
         output: The output layer, whose weight W and bias b get gradients too.
@@ -149,10 +63,10 @@ def projected_cross_entropy(
 
     Shape:
         features (..., R); target (...) int64; mask (...) bool.
+
+    Reference:
+        Szegedy et al. 2016, Rethinking the Inception Architecture for Computer Vision, section 7.
     """
-    # A DTensor, which the products below do not take as it is.
-    if hasattr(output.weight, "full_tensor"):
-        return label_smoothed_cross_entropy(output(features), target, mask, smoothing=smoothing, backend=backend)
     size = chunk or (_CPU_CHUNK if features.device.type == "cpu" else _GPU_CHUNK)
     return apply_projected(_Projected, features.flatten(0, -2), output, target, mask, smoothing, size, backend)
 
@@ -254,21 +168,19 @@ class _Total:
         x, weight = self.features[part], mask.to(self.wide)  # (n, R), (n,)
         logits = F.linear(x, self.weight, self.bias)  # (n, V)
         if is_served(logits, self.backend):
-            self._one_kernel(logits, labels, mask)
+            # Over the logits it writes p - (1 - e) onehot, where gradients are wanted
+            wanted = self.dx is not None
+            costs = cross_entropy_(logits, labels, mask, at_label=1 - self.smoothing, gradient=wanted)  # (2, n)
+            nll, uniform = costs.sum(1)
+            self.nll += nll
+            self.uniform += uniform
         else:
             self._blocks(x, logits, labels, weight)
         if self.dx is not None:
             self._gradients(part, x, logits, weight)
 
-    def _one_kernel(self, logits: Tensor, labels: Tensor, mask: Tensor) -> None:
-        """Add the cost of some rows and, for gradients, write p - (1 - e) onehot over their logits (n, V)."""
-        wanted = self.dx is not None
-        nll, uniform = cross_entropy_(logits, labels, mask, at_label=1 - self.smoothing, gradient=wanted).sum(1)
-        self.nll += nll
-        self.uniform += uniform
-
     def _blocks(self, x: Tensor, logits: Tensor, labels: Tensor, weight: Tensor) -> None:
-        """Do the same by torch's operations, for rows x (n, R)."""
+        """Do the same by torch's operations, for rows x (n, R) with logits (n, V)."""
         # On a CPU the softmax takes blocks of rows that its cache holds; a GPU takes all at once.
         cells = logits.shape[1] if logits.device.type == "cpu" else 1
         block = max(1, _CPU_CELLS // cells)
@@ -311,7 +223,10 @@ class _Total:
         first = self.dw is None
         if self.dw is None:
             self.dw = torch.empty(self.weight.shape, dtype=self.wide, device=x.device)
-        for rows in _slices(self.weight.shape[0], x.device.type):
+        # Parts of the vocabulary whose gradients, in the products' type, fit a CPU's cache; a GPU has one part
+        size = 2048 if x.device.type == "cpu" else len(self.weight)
+        for start in range(0, len(self.weight), size):
+            rows = slice(start, start + size)
             dw = grads[:, rows].t() @ weighted  # (v, R)
             self.dw[rows].copy_(dw) if first else self.dw[rows].add_(dw)
         if self.db is not None:
@@ -326,9 +241,3 @@ class _Total:
         dw = torch.zeros_like(weight, dtype=self.wide) if self.dw is None else self.dw
         db = None if self.db is None or bias is None else (self.db - share * self.count).to(bias.dtype)
         return [self.dx, dw.sub_(share * self.seen).to(weight.dtype), db]
-
-
-def _slices(vocab: int, device: str) -> list[slice]:
-    """Cut the vocabulary into parts whose gradients, in the products' type, fit a CPU's cache; a GPU has one part."""
-    size = 2048 if device == "cpu" else vocab
-    return [slice(start, start + size) for start in range(0, vocab, size)]

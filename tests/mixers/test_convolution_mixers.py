@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from seq2seq.kernels.band_matrix import left_padding
 from seq2seq.mixer import SelfMixer
 from seq2seq.mixers.aan import AAN
-from seq2seq.mixers.average import Average
 from seq2seq.mixers.conv import Conv
 from seq2seq.mixers.depthwise import Depthwise
 from seq2seq.mixers.dynamic_depthwise import DynamicDepthwise
@@ -69,15 +68,6 @@ def test_depthwise_is_torchs_grouped_convolution(taps, glu, causal):
     mixer, x = made(Depthwise, causal=causal, kernel_size=taps, glu=glu), sequences()
     y = F.conv1d(padded(gated(mixer, x), taps, causal), mixer.weight[:, None], groups=DIM).transpose(1, 2)
     exactly(mixer(x, MASK), mixer.out(y))
-
-
-@both_forms
-def test_conv_of_diagonal_matrices_is_depthwise(causal):
-    full, depthwise = made(Conv, causal=causal, kernel_size=4), made(Depthwise, causal=causal, kernel_size=4, glu=False)
-    fill(full.weight, torch.diag_embed(depthwise.weight.t()).permute(1, 2, 0))
-    fill(full.bias, 0.0)
-    x = sequences()
-    exactly(depthwise.out(full(gated(depthwise, x), MASK)), depthwise(x, MASK))
 
 
 @both_forms
@@ -158,19 +148,6 @@ def test_dynamicconv_of_constant_predictions_is_lightconv(softmax, causal):
 
 
 @both_forms
-@pytest.mark.parametrize("scale", [0, 1, 2])
-def test_multiscale_with_one_gate_open_is_depthwise(scale, causal):
-    sizes = [3, 8, 1]
-    multi = made(Multiscale, causal=causal, kernel_sizes=sizes)
-    single = made(Depthwise, causal=causal, kernel_size=sizes[scale])
-    share(multi, single)
-    fill(multi.gate, 1e4 * torch.eye(3)[scale].expand(DIM, 3))
-    fill(single.weight, multi.weight.split(sizes, 1)[scale])
-    x = sequences()
-    exactly(multi(x, MASK), single(x, MASK))
-
-
-@both_forms
 def test_multiscale_is_the_gated_sum_of_its_scales(causal):
     """Each scale convolved alone by torch, then weighed."""
     sizes = [5, 2, 9, 4]
@@ -235,26 +212,6 @@ def test_talk_with_largest_windows_is_an_even_lightconv(taps, glu, causal):
     fill(light.weight, random.random())
     x = sequences()
     exactly(talk(x, MASK), light(x, MASK))
-
-
-@both_forms
-def test_talk_with_windows_over_everything_is_the_average(causal):
-    """Up to its divisor, which is K for every position."""
-    taps = 2 * MASK.shape[1] - 1
-    talk, average = made(TaLK, causal=causal, kernel_size=taps, num_heads=2), made(Average, causal=causal)
-    open_windows(talk, 1e3)
-    fill(talk.out.bias, 0.0)
-    average.out.load_state_dict(talk.out.state_dict())
-    x = sequences()
-    reached = torch.arange(1, MASK.shape[1] + 1)[:, None] if causal else MASK.sum(1)[:, None, None]
-    exactly(talk(x, MASK), average(gated(talk, x), MASK) * reached / taps)
-
-
-@both_forms
-def test_talk_with_closed_windows_mixes_nothing(causal):
-    talk, x = made(TaLK, causal=causal, kernel_size=5, num_heads=2), sequences()
-    open_windows(talk, -1e3)
-    exactly(talk(x, MASK), talk.out(gated(talk, x) / 5))
 
 
 @both_forms

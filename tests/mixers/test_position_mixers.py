@@ -126,15 +126,6 @@ def test_full_mlp_refuses_what_is_too_large():
         FullMLP(dim=64, causal=False, max_len=256)
 
 
-def test_mlp_with_rows_of_equal_weights_is_the_causal_average():
-    mlp, average = made(MLP, causal=True, num_heads=2, max_len=LENGTH), made(Average, causal=True)
-    with torch.no_grad():
-        mlp.positions.weight.copy_((1 / torch.arange(1.0, LENGTH + 1, dtype=torch.float64))[:, None].expand(-1, LENGTH))
-    average.out.load_state_dict(mlp.out.state_dict())
-    x = sequences()
-    exactly(mlp(x, MASK), average(mlp.inner(x), MASK))
-
-
 @both_forms
 def test_mlp_with_the_unit_matrix_is_the_identity(causal):
     mlp, identity = made(MLP, causal=causal, num_heads=1, max_len=9), made(Identity, causal=causal)
@@ -143,15 +134,6 @@ def test_mlp_with_the_unit_matrix_is_the_identity(causal):
     identity.out.load_state_dict(mlp.out.state_dict())
     x = sequences()
     exactly(mlp(x, MASK), identity(mlp.inner(x), MASK))
-
-
-@both_forms
-def test_gmlp_without_its_matrix_is_an_mlp_over_channels(causal):
-    mixer, x = made(GatedMLP, causal=causal, max_len=9), sequences()
-    with torch.no_grad():
-        mixer.positions.weight.zero_()
-        mixer.bias.fill_(1.0)
-    exactly(mixer(x, MASK), mixer.out(F.gelu(mixer.inner(x)[..., :DIM])))
 
 
 @both_forms

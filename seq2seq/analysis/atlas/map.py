@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
+from operator import ne
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -51,11 +52,7 @@ def edges(taken: Sequence[Place]) -> list[tuple[Place, Place]]:
     Args:
         taken: The places that have a mixer.
     """
-    return [(one, other) for one, other in combinations(taken, 2) if _distance(one, other) == 1]
-
-
-def _distance(one: Place, other: Place) -> int:
-    return sum(mine != theirs for mine, theirs in zip(one, other, strict=True))
+    return [(one, other) for one, other in combinations(taken, 2) if sum(map(ne, one, other)) == 1]
 
 
 def draw(points: Sequence[Point], stem: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -103,12 +104,9 @@ class Ticket:
         """Store the result of one text; the last one completes the future."""
         self.results[position] = result
         if len(self.results) == len(self.texts):
-            # The future has no result if the client has left in the meantime
-            _complete(self.future, [self.results[i] for i in range(len(self.texts))])
-
-    def fail(self, error: Exception) -> None:
-        """Complete the future with an error, unless it is complete."""
-        _complete(self.future, error)
+            # Another thread may cancel the future at any time, so that asking first would not help
+            with contextlib.suppress(InvalidStateError):
+                self.future.set_result([self.results[i] for i in range(len(self.texts))])
 
 
 Entry = tuple[Ticket, int]  # a text that waits: its request, and its position there
@@ -201,7 +199,8 @@ class Batcher:
             unanswered = {entry[0] for entry in (*self._working, *self._queue)}
             self._remove(list(self._queue))
         for ticket in unanswered:
-            ticket.fail(RefusedError(503, "the service stopped before this was translated"))
+            with contextlib.suppress(InvalidStateError):
+                ticket.future.set_exception(RefusedError(503, "the service stopped before this was translated"))
 
     def join(self, timeout: float) -> bool:
         """Wait for the thread's end; return False if it still runs."""
@@ -230,7 +229,9 @@ class Batcher:
                     self._translate([entry])
                 return
             # Neither its message nor its trace, which may have the text
-            log.error("a text could not be translated: %s in %s", type(error).__name__, _place(error))
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{frame.filename}:{frame.lineno}"
+            log.error("a text could not be translated: %s in %s", type(error).__name__, place)
             results = [Result([], error=f"{type(error).__name__} while translating; the service's log has more")]
         for (ticket, i), result in zip(batch, results, strict=True):
             self.metrics.texts.labels("failed" if result.error else "translated").inc()
@@ -285,21 +286,3 @@ class Batcher:
             del self._clients[client]
         self.metrics.queue_texts.set(len(self._queue))
         self.metrics.queue_characters.set(self._characters)
-
-
-def _place(error: Exception) -> str:
-    """Return where an error was raised."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{frame.filename}:{frame.lineno}"
-
-
-def _complete(future: Future[list[Result]], outcome: list[Result] | Exception) -> None:
-    """Complete a future, unless it is complete or cancelled."""
-    try:
-        if isinstance(outcome, Exception):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
-    # Another thread may cancel it at any time, so that asking first would not help
-    except InvalidStateError:
-        pass

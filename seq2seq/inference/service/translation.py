@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -54,11 +55,7 @@ class BatchTranslator:
 
     def __call__(self, texts: Sequence[Text], options: Options) -> list[Result]:
         """Translate texts; what `Translator.translate` notes about one stands in its result."""
-        notes: dict[int, list[Note]] = {}
-
-        def keep(note: Note) -> None:
-            notes.setdefault(note.position, []).append(note)
-
+        notes: defaultdict[int, list[Note]] = defaultdict(list)
         translator = self._by_language[options.tgt_lang]
         lines = [each.text for each in texts]
         candidates = translator.translate(
@@ -70,7 +67,7 @@ class BatchTranslator:
             phrases=[each.phrases for each in texts] if options.constrained else None,
             suppress=options.suppress,
             sentences=options.sentences,
-            note=keep,
+            note=lambda note: notes[note.position].append(note),
         )
         aligned: Sequence[Sequence[Alignment | None]] = [()] * len(lines)
         unaligned: dict[int, str] = {}
@@ -78,10 +75,12 @@ class BatchTranslator:
             aligned = self.align_words(translator, lines, candidates, unaligned.__setitem__)
         results = []
         for i, (row, words) in enumerate(zip(candidates, aligned, strict=True)):
-            own = notes.get(i, [])
-            failed = next((note.reason for note in own if note.kind == "failed"), "")
-            warning = _warning(own, unaligned.get(i))
-            results.append(Result([], error=failed) if failed else Result(row, warning=warning, alignments=words))
+            failed = next((note.reason for note in notes[i] if note.kind == "failed"), "")
+            warnings = [f"the text {note}" for note in notes[i]]
+            if i in unaligned:
+                warnings.append(f"a translation has no alignment: it {unaligned[i]}")
+            result = Result(row, warning="; ".join(warnings), alignments=words)
+            results.append(Result([], error=failed) if failed else result)
         return results
 
     @staticmethod
@@ -101,11 +100,3 @@ class BatchTranslator:
 
         found = force_candidates(translator, lines, candidates, align=True, left_out=left_out)
         return [[each.words for each in row] for row in found]
-
-
-def _warning(notes: Sequence[Note], unaligned: str | None) -> str:
-    """Return the warning about a text that is not translated as it is, or a translation that has no alignment."""
-    parts = [f"the text {note}" for note in notes]
-    if unaligned is not None:
-        parts.append(f"a translation has no alignment: it {unaligned}")
-    return "; ".join(parts)
