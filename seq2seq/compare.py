@@ -16,7 +16,6 @@ from seq2seq.cli import (
     option_name,
     positive,
     require_folder,
-    require_standard_output,
     run_command,
     whole_number,
 )
@@ -121,7 +120,6 @@ def _run(options: argparse.Namespace) -> int:
     if options.figure:
         require_matplotlib()
     # Made only when something is written to it
-    require_standard_output("the table is printed there: open it")
     out = _require_out(Path(options.out), options) if options.out else None
     # Blocks until the sweep has ended; returns the number of jobs that failed
     failed = watch([Path(path) for path in options.runs], interval=options.interval) if options.watch else 0

@@ -19,9 +19,7 @@ from seq2seq.cli import (
     fail,
     nonempty,
     option_name,
-    require_no_corpus,
     require_output,
-    require_standard_output,
     require_text_output,
     run_command,
     sentence,
@@ -204,9 +202,7 @@ def _open_source(options: argparse.Namespace, stack: contextlib.ExitStack) -> St
     """Open the input, a file or standard input, as bytes."""
     if options.input is None:
         # Bytes, because text mode ends lines at \r, too
-        if (source := standard_input()) is None:
-            raise UsageError("there is no standard input; name a file with --input")
-        return source
+        return standard_input()
     if Path(options.input).is_dir():
         raise UsageError(f"{options.input} is a directory; name a file with --input")
     return stack.enter_context(open(options.input, "rb"))
@@ -214,8 +210,6 @@ def _open_source(options: argparse.Namespace, stack: contextlib.ExitStack) -> St
 
 def _check_outputs(options: argparse.Namespace, source: Stream) -> None:
     """Refuse, before any work, outputs that cannot be written, would replace what is read, or replace each other."""
-    if options.output is None:
-        require_standard_output("name a file with --output")
     read = {f"file of --{name}": getattr(options, name) for name in ("prefixes", "phrases", "shortlist")}
     read["input"] = _descriptor(source)
     outputs = [(f"--{name}", getattr(options, name)) for name in ("output", "alignments") if getattr(options, name)]
@@ -266,16 +260,13 @@ def _lines_of(stream: Stream) -> int | None:
 
 
 def _check_model(options: argparse.Namespace, translator: Translator) -> None:
-    """Refuse, before any work, what the model cannot do, and outputs that would replace a side of a corpus."""
+    """Refuse, before any work, what the model cannot do."""
     asked = [f"--{name}" for name in ("alignments", "align", "pieces") if getattr(options, name)]
     if asked and not translator.can_force:
         raise UsageError(
             f"{asked[0]} needs a model that reads whole translations, and a folder of ONNX graphs decodes step by step "
             f"only; name the checkpoint, or leave out {asked[0]}"
         )
-    for option, path in (("--output", options.output), ("--alignments", options.alignments)):
-        if path is not None:
-            require_no_corpus(Path(path), option, [translator.meta["src_lang"], translator.tgt_lang])
 
 
 def _partial_output(
