@@ -129,21 +129,18 @@ def sentence(text: str) -> str:
 seed = whole_number(0, 2**63 - 1)
 
 
-def require_folder(
-    folder: Path, option: str = "--out", *, files: Sequence[str] = (), further: Sequence[str] = ()
-) -> Path:
+def require_folder(folder: Path, option: str = "--out", *, files: Sequence[str] = ()) -> Path:
     """Return `folder`, which need not exist yet, after a trial of writing in it.
 
     Args:
         files: Names of the files that will be written. A folder that has some of them but not all holds something else
             than an earlier output.
-        further: Names of files that are written at times.
 
     Raises:
         ValueError: It cannot be made or written, or files of something else would be lost.
     """
-    there = [name for name in (*files, *further) if (folder / name).exists()]
-    if there and not all((folder / name).is_file() for name in files):
+    there = [name for name in files if (folder / name).exists()]
+    if there and len(there) < len(files):
         raise UsageError(
             f"{option} {folder}: has a file {there[0]} that is not an output of this command; choose another folder"
         )

@@ -76,30 +76,18 @@ def _settings(run: RunResult, split: str) -> dict[str, Any]:
 
 
 def _titles(sets: Sequence[Sequence[RunResult]], split: str) -> list[str]:
-    """Name every set as shortly as tells it from the others."""
+    """Name every set by its corpora and, where that is not enough, by what it has unlike others of the same name."""
     titles = [_corpora(runs, split) for runs in sets]
     # The text of a validation set is not saved
     facts = (_settings_shown, _signature) if split == "valid" else (_signature, _text, _settings_shown)
     for fact in facts:
         known = [fact(runs, split) for runs in sets]
-        alike = [[other for other, theirs in zip(known, titles, strict=True) if theirs == title] for title in titles]
+        alike = [[theirs for theirs, other in zip(known, titles, strict=True) if other == title] for title in titles]
         titles = [
-            ", ".join([title, *_telling(mine, others)])
+            ", ".join([title, *(each for each in mine if any(each not in other for other in others))])
             for title, mine, others in zip(titles, known, alike, strict=True)
         ]
-    return [f"{title} ({titles[:n].count(title) + 1})" if titles.count(title) > 1 else title
-            for n, title in enumerate(titles)]  # fmt: skip
-
-
-def _telling(mine: list[str], others: Sequence[list[str]]) -> list[str]:
-    """Return the first facts of a set that tell it from all others, as far as facts do."""
-    telling = []
-    rest = [other for other in others if other is not mine]
-    for text in mine:
-        if any(text not in other for other in rest):
-            telling.append(text)
-            rest = [other for other in rest if text in other]
-    return telling
+    return titles
 
 
 def _corpora(runs: Sequence[RunResult], split: str) -> str:

@@ -782,28 +782,6 @@ def test_figure_shows_every_group_and_is_reproducible(tmp_path, capsys):
     assert "no curve of bahdanau" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["comparison.png", "comparison-2.svg", "comparison-length.svg", "comparison-a.b.png"])
-def test_a_figure_replaces_no_file_of_something_else(tmp_path, capsys, monkeypatch, name):
-    pytest.importorskip("matplotlib")
-    drawn = []
-    monkeypatch.setattr("seq2seq.experiments.comparison_report.draw", lambda *_, **__: drawn.append(1))
-    write_run(tmp_path / "run", references(9), a={"b": 1})
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / name).write_text("mine")
-    command = [str(tmp_path / "run"), "--out", str(out)]
-    assert compare.main([*command, "--figure", "--by-length", "4", "--by", "a.b"]) == 2
-    assert f"has a file {name} that is not an output" in capsys.readouterr().err
-    assert (len(list(out.iterdir())), drawn) == (1, [])
-    # In the way of figures alone, and of those of this name
-    (out / name).rename(out / "comparison-of-mine.png")
-    assert compare.main([*command, "--figure"]) == 0
-    # An earlier comparison is replaced
-    (out / "comparison.png").write_text("earlier")
-    assert compare.main([*command, "--figure"]) == 0
-    assert len(drawn) == 2
-
-
 def test_runs_without_a_curve_are_told(tmp_path, capsys, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr("seq2seq.experiments.comparison_report.draw", lambda *_, **__: None)
@@ -842,7 +820,7 @@ def test_bleu_by_source_length_is_sacrebleus_on_each_part(tmp_path, capsys):
     table = capsys.readouterr().out.partition("by length of the source")[2]
     counts, row = cells(table)
     assert [counts[part] for part in ("1-4", "5-30")] == ["30", "48"]
-    assert row["source length"] == "lightconv"
+    assert row["source length (words)"] == "lightconv"
     for part, (least, most) in {"1-4": (1, 4), "5-30": (5, 30)}.items():
         rows = [i for i, ref in enumerate(refs) if least <= len(ref.split()) <= most]
         values = []

@@ -42,8 +42,7 @@ def write(names: Sequence[str] | None, *, limit: float, figure: bool, out: Path 
         require_matplotlib("--figure")
     known = self_mixers()
     names = known if names is None else [require_known(name.strip(), known, "self mixer") for name in names]
-    files, figures = ("atlas.md", "atlas.json"), ("map.png", "map.svg") if figure else ()
-    folder = require_folder(out or Path("inspect") / "atlas", files=files, further=figures)
+    folder = require_folder(out or Path("inspect") / "atlas", files=("atlas.md", "atlas.json"))
     points = measure(names, limit=limit or None, seed=seed)
     page = markdown(points)
     # Standard output gets the page alone, so that it can be redirected
