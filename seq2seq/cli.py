@@ -73,15 +73,23 @@ def option_name(name: str) -> str:
 
 def whole_number(least: int, most: int) -> Callable[[str], int]:
     """Return a parser of whole numbers in a range, for argparse."""
+    return _bounded(int, least, most, f"a whole number from {least} to {most:,}")
 
-    def parse(text: str) -> int:
+
+def number(least: float, most: float) -> Callable[[str], float]:
+    """Return a parser of numbers in a range, for argparse."""
+    return _bounded(float, least, most, f"a number from {least:g} to {most:,g}")
+
+
+def _bounded(kind: Callable[[str], Any], least: float, most: float, what: str) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
         try:
-            value = int(text)
+            value = kind(text)
         except ValueError:
-            # Refused below with the same message
-            value = least - 1
+            value = math.nan
+        # The comparison also refuses nan
         if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"'{shown(text)}' is not a whole number from {least} to {most:,}")
+            raise argparse.ArgumentTypeError(f"'{shown(text)}' is not {what}")
         return value
 
     return parse
@@ -89,22 +97,8 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
 
 # For counts without a limit of their own; larger ones are slips, and overflow where they are multiplied.
 positive = whole_number(1, 10**9)
-
-
-def number(least: float, most: float) -> Callable[[str], float]:
-    """Return a parser of numbers in a range, for argparse."""
-
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        # The comparison also refuses nan
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"'{shown(text)}' is not a number from {least:g} to {most:,g}")
-        return value
-
-    return parse
+# Parses a random seed, for argparse.
+seed = whole_number(0, 2**63 - 1)
 
 
 def nonempty(text: str) -> str:
@@ -123,10 +117,6 @@ def sentence(text: str) -> str:
     except UnicodeEncodeError:
         raise argparse.ArgumentTypeError("the text is not valid UTF-8") from None
     return text
-
-
-# Parses a random seed, for argparse.
-seed = whole_number(0, 2**63 - 1)
 
 
 def require_folder(folder: Path, option: str = "--out", *, files: Sequence[str] = ()) -> Path:

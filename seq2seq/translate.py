@@ -33,7 +33,7 @@ from seq2seq.files import atomic_text, compression, written_directly
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.mbr import UTILITIES
 from seq2seq.inference.progress import ProgressLine
-from seq2seq.inference.resuming import UNFINISHED, PartialOutput, identity, resumable_file
+from seq2seq.inference.resuming import PartialOutput, identity, resumable_file
 from seq2seq.streams import standard_input
 from seq2seq.translation_options import (
     add_model_options,
@@ -210,27 +210,23 @@ def _open_source(options: argparse.Namespace, stack: contextlib.ExitStack) -> St
 
 def _check_outputs(options: argparse.Namespace, source: Stream) -> None:
     """Refuse, before any work, outputs that cannot be written, would replace what is read, or replace each other."""
-    read = {f"file of --{name}": getattr(options, name) for name in ("prefixes", "phrases", "shortlist")}
-    read["input"] = _descriptor(source)
-    outputs = [(f"--{name}", getattr(options, name)) for name in ("output", "alignments") if getattr(options, name)]
-    if options.resume and options.output and not written_directly(options.output):
-        # Written beside the output until it is complete
-        outputs += [("the unfinished output", f"{os.path.realpath(options.output)}{ending}") for ending in UNFINISHED]
-    for option, path in outputs:
-        for what, file in read.items():
-            require_output(Path(path), option, inputs=[] if file is None else [file], what=what)
-        for ckpt in (options.ckpt, *options.ensemble):
-            require_text_output(Path(path), option, ckpt=ckpt)
-    if options.alignments is not None:
-        _check_apart(Path(options.alignments), options.output)
-
-
-def _check_apart(links: Path, output: str | None) -> None:
-    """Refuse alignments that would replace the output, which may be standard output, or a file still to be made."""
-    sink = _descriptor(sys.stdout) if output is None else output
-    require_output(links, "--alignments", inputs=[] if sink is None else [sink], what="output")
-    if output is not None and not links.exists() and os.path.realpath(links) == os.path.realpath(output):
-        raise UsageError(f"--alignments {links} is the output; choose another file")
+    read = [_descriptor(source), options.prefixes, options.phrases, options.shortlist]
+    inputs = [file for file in read if file is not None]
+    for name in ("output", "alignments"):
+        if path := getattr(options, name):
+            require_output(Path(path), f"--{name}", inputs=inputs)
+            for ckpt in (options.ckpt, *options.ensemble):
+                require_text_output(Path(path), f"--{name}", ckpt=ckpt)
+    if options.alignments is None:
+        return
+    # The output may be standard output, or a file still to be made
+    sink = _descriptor(sys.stdout) if options.output is None else options.output
+    require_output(Path(options.alignments), "--alignments", inputs=[] if sink is None else [sink], what="output")
+    # A device may have both
+    if options.output is None or written_directly(options.output):
+        return
+    if os.path.realpath(options.alignments) == os.path.realpath(options.output):
+        raise UsageError(f"--alignments {Path(options.alignments)} is the output; choose another file")
 
 
 def _descriptor(stream: Any) -> int | None:

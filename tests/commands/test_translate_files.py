@@ -55,10 +55,10 @@ def run(ckpt: Path, *options: str) -> int:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--input in.de --prefixes begin --output begin", "--output begin is the file of --prefixes"),
-        ("--input in.de --phrases words --output words", "--output words is the file of --phrases"),
-        ("--input in.de --shortlist words --output words", "--output words is the file of --shortlist"),
-        ("--input in.de --phrases words --alignments words", "--alignments words is the file of --phrases"),
+        ("--input in.de --prefixes begin --output begin", "--output begin is the input"),
+        ("--input in.de --phrases words --output words", "--output words is the input"),
+        ("--input in.de --shortlist words --output words", "--output words is the input"),
+        ("--input in.de --phrases words --alignments words", "--alignments words is the input"),
         ("--alignments in.de", "--alignments in.de is the input"),
         ("--output in.de", "--output in.de is the input"),
         ("--input in.de --output new --alignments ./new", "--alignments new is the output"),
