@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import tempfile
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -118,18 +117,17 @@ def compare(
     for option, keys in (("--by", [settings.by] if settings.by else []), ("--ignore", settings.ignore)):
         for key in keys:
             require_setting(collected.runs, key, option)
-    with tempfile.TemporaryDirectory() as scratch:
-        if settings.sets:
-            further = further_sets(collected.runs, dict(settings.sets), Path(scratch))
-            collected = CollectedRuns(collected.runs + further.runs, collected.unusable + further.unusable)
-        if settings.comet_python:
-            runs = with_comet(collected.runs, settings.comet_python, settings.comet_model)
-            collected = CollectedRuns(runs, collected.unusable)
-        text, reports = _reports(collected.runs, settings)
-        # Printed before files are written, which may fail
-        print(text, end="", flush=True)
-        if out is not None:
-            print(f"written: {', '.join(map(str, _write(out, text, reports, settings.split, figure_against)))}")
+    if settings.sets:
+        further = further_sets(collected.runs, dict(settings.sets))
+        collected = CollectedRuns(collected.runs + further.runs, collected.unusable + further.unusable)
+    if settings.comet_python:
+        runs = with_comet(collected.runs, settings.comet_python, settings.comet_model)
+        collected = CollectedRuns(runs, collected.unusable)
+    text, reports = _reports(collected.runs, settings)
+    # Printed before files are written, which may fail
+    print(text, end="", flush=True)
+    if out is not None:
+        print(f"written: {', '.join(map(str, _write(out, text, reports, settings.split, figure_against)))}")
     return collected
 
 

@@ -7,9 +7,10 @@ import csv
 import dataclasses
 import glob
 import hashlib
+import json
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,12 +52,14 @@ class RunResult:
         mixer: Label of its mixer.
         config: Its settings, from config.yaml.
         results: Its results, from results.json.
+        texts: Lines of another test set in place of the run's own, by side.
     """
 
     folder: RunFolder
     mixer: str
     config: dict[str, Any]
     results: dict[str, Any]
+    texts: Mapping[str, list[str]] | None = None
 
     @property
     def name(self) -> str:
@@ -122,20 +125,19 @@ class RunResult:
 
     def test_lines(self, side: str) -> list[str] | None:
         """Return the lines of `src`, `ref` or `hyp` of the test set; None if the run saved none."""
-        return self.folder.test_lines(side)
+        return self.texts[side] if self.texts else self.folder.test_lines(side)
 
     def test_digest(self) -> str | None:
         """Return a digest of the test set's sources and references; None if the run saved none."""
-        paths = [self.folder.test_file(side) for side in ("src", "ref")]
-        if not all(path.is_file() for path in paths):
+        sources, references = (self.test_lines(side) for side in ("src", "ref"))
+        if sources is None or references is None:
             return None
-        # The separator keeps a line from moving unnoticed from one file to the other
-        return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()
+        return hashlib.sha256(json.dumps([sources, references]).encode()).hexdigest()
 
     @property
     def translated(self) -> bool:
         """True if the run saved its test translations and their references."""
-        return all(self.folder.test_file(side).is_file() for side in ("ref", "hyp"))
+        return bool(self.texts) or all(self.folder.test_file(side).is_file() for side in ("ref", "hyp"))
 
     def curve(self, against: str = "time") -> list[tuple[float, float]]:
         """Return (seconds of training, BLEU) of every validation; against "cpu", CPU seconds, or "updates"."""
@@ -223,7 +225,7 @@ def _read_all(path: Path, split: str) -> list[RunResult | Unusable]:
                 return [Unusable(str(path), "holds sweeps, whose runs are beside it: name one of them for its runs")]
             results = [read_run(child, split) for child in folders if not _holds_sweeps(child)]
     except OSError as error:
-        return [Unusable(str(path), f"cannot be read: {error.strerror}")]
+        return [Unusable(str(path), str(error))]
     return results or [Unusable(str(path), "holds no run")]
 
 
@@ -250,9 +252,7 @@ def read_run(path: Path, split: str) -> RunResult | Unusable:
     """Read a run's folder; without a score of `split`, return the reason."""
     try:
         return _read_run(RunFolder(path), split)
-    except OSError as error:
-        return Unusable(str(path), f"cannot be read: {error.strerror}")
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         return Unusable(str(path), str(error))
 
 

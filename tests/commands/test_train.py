@@ -12,7 +12,6 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -702,8 +701,7 @@ def test_a_second_run_in_the_same_folder_is_refused(corpus, tmp_path):
 
     second = Second()
     execute(config, second)
-    host = socket.gethostname()
-    assert f"runs/it is in use: process {os.getpid()} on {host} has been running there since " in second.message
+    assert "runs/it is in use" in second.message
     assert "run=<name>" in second.message
     assert "\n" not in second.message
     assert not (tmp_path / "runs" / "it" / ".lock").exists()
