@@ -217,9 +217,9 @@ def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
         except OSError:  # mostly since another process was first
             if not target.is_dir():
                 raise
+        shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(building, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def build_once(
@@ -308,7 +308,8 @@ def _locked(path: Path, *, timeout: float) -> Iterator[bool]:
     finally:
         if lock.is_locked:
             # Before the release: a process that takes the lock of a deleted file tries again
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink()
             lock.release()
 
 

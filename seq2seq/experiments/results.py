@@ -250,29 +250,21 @@ def _read_job(job: Job, split: str, common: set[str]) -> RunResult | Unusable:
 
 def read_run(path: Path, split: str) -> RunResult | Unusable:
     """Read a run's folder; without a score of `split`, return the reason."""
+    folder = RunFolder(path)
+    if not folder.config.is_file():
+        return Unusable(str(path), "holds no run" if path.exists() else "no such folder")
+    if not folder.results.is_file():
+        return Unusable(str(path), "unfinished: continue it with the same command and resume=auto")
     try:
-        return _read_run(RunFolder(path), split)
+        config = read_config(folder.config)
+        results = read_json(folder.results)
     except (OSError, ValueError) as error:
         return Unusable(str(path), str(error))
-
-
-def _read_run(folder: RunFolder, split: str) -> RunResult:
-    """Read a run's folder.
-
-    Raises:
-        ValueError: There is no score of `split`, or a file is damaged; says which, without the folder's name.
-    """
-    if not folder.config.is_file():
-        raise ValueError("holds no run" if folder.path.exists() else "no such folder")
-    config = read_config(folder.config)
-    if not folder.results.is_file():
-        raise ValueError("unfinished: continue it with the same command and resume=auto")
-    results = read_json(folder.results)
     # Stopped by the sweep's median rule, so its score is not that of the full budget
     if results.get("stopped"):
-        raise ValueError(f"stopped early: {results['stopped']}")
+        return Unusable(str(path), f"stopped early: {results['stopped']}")
     if split not in results:
-        raise ValueError(_no_score(split, results, config))
+        return Unusable(str(path), _no_score(split, results, config))
     return RunResult(folder, str(results["mixer"]), config, results)
 
 

@@ -154,7 +154,8 @@ def test_killed_at_any_write_the_next_use_repairs(tmp_path, damaged):
             truncate(target / "one.bin")
         died = dies_at(number, lambda target=target: cached(target, "the toy", build=build, read=read))
         assert cached(target, "the toy", build=build, read=read) == WHOLE
-        assert {path.name for path in target.parent.iterdir()} == {"toy-1"}
+        # The lock of a process that was killed at its very end, and what it has replaced, may stay
+        assert {path.name for path in target.parent.iterdir() if path.suffix not in (".lock", ".partial")} == {"toy-1"}
         assert set(contents(target)) == {"one.bin", "two.txt", SIZES}
         if not died:
             break
