@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,6 @@ from seq2seq.cli import (
     option_name,
     positive,
     require_folder,
-    require_standard_output,
     run_command,
     whole_number,
 )
@@ -49,17 +49,18 @@ def _parser() -> Parser:
     text = "a mixer or label, or a run's folder for the row it is in, to test against (the first row)"
     parser.add_argument("--baseline", metavar="NAME", help=text)
     text = "compare two rows alone, such as rotary transformer; may be given again"
-    parser.add_argument("--contrast", nargs=2, action="append", default=[], metavar=("NAME", "BASELINE"), help=text)
+    pair = ("NAME", "BASELINE")
+    parser.add_argument("--contrast", dest="contrasts", nargs=2, action="append", default=[], metavar=pair, help=text)
     parser.add_argument("--split", choices=("test", "valid"), default="test", help="whose scores (test)")
     add = parser.add_argument
     count = whole_number(1, MOST_SAMPLES)
-    add("--resamples", type=count, default=10_000, metavar="N", help="bootstrap resamples (10000)")
+    add("--resamples", dest="samples", type=count, default=10_000, metavar="N", help="bootstrap resamples (10000)")
     text = "BLEU by which groups may differ and still count as equivalent (0.5)"
     add("--margin", type=number(0.001, 100), default=0.5, metavar="BLEU", help=text)
     text = "tell what N seeds would show, given the standard deviation seen"
     add("--plan", type=whole_number(2, 1000), metavar="N", help=text)
     text = "a further test set, whose translations are NAME.hyp in the runs' folders: by itself, and all as one corpus"
-    add("--set", type=_named_set, action="append", default=[], metavar="NAME=PREFIX", help=text)
+    add("--set", dest="sets", type=_named_set, action="append", default=[], metavar="NAME=PREFIX", help=text)
     text = "score with COMET, too, in the environment of this interpreter (whose requirements exclude this one's)"
     add("--comet-python", type=nonempty, metavar="PATH", help=text)
     text = "COMET's model, a name or a checkpoint (Unbabel/wmt22-comet-da)"
@@ -100,11 +101,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A figure is never shown on a screen
     if options.figure and not options.out:
         parser.error("--figure needs --out DIR")
-    if options.contrast and options.baseline:
+    if options.contrasts and options.baseline:
         parser.error("--contrast names its own baseline: leave --baseline out")
-    for name in ("by_length", "set", "comet_python"):
-        if getattr(options, name) and options.split != "test":
-            parser.error(f"{option_name(name)} needs translations, and runs save those of the test set alone")
+    for option, value in (
+        ("--by-length", options.by_length),
+        ("--set", options.sets),
+        ("--comet-python", options.comet_python),
+    ):
+        if value and options.split != "test":
+            parser.error(f"{option} needs translations, and runs save those of the test set alone")
     for name, needed in (("against", "figure"), ("interval", "watch"), ("comet_model", "comet_python")):
         if getattr(options, name) != parser.get_default(name) and not getattr(options, needed):
             parser.error(f"{option_name(name)} goes with {option_name(needed)}")
@@ -113,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     """Follow a sweep if asked to, compare the runs, and return the exit status."""
-    from seq2seq.experiments.comparison_report import Settings, compare
+    from seq2seq.experiments.comparison_report import FILES, Settings, compare
     from seq2seq.experiments.figures import require_matplotlib
     from seq2seq.experiments.sweep_watch import watch
 
@@ -121,24 +126,10 @@ def _run(options: argparse.Namespace) -> int:
     if options.figure:
         require_matplotlib()
     # Made only when something is written to it
-    require_standard_output("the table is printed there: open it")
-    out = _require_out(Path(options.out), options) if options.out else None
+    out = require_folder(Path(options.out), files=FILES) if options.out else None
     # Blocks until the sweep has ended; returns the number of jobs that failed
     failed = watch([Path(path) for path in options.runs], interval=options.interval) if options.watch else 0
-    settings = Settings(
-        split=options.split,
-        baseline=options.baseline,
-        contrasts=options.contrast,
-        samples=options.resamples,
-        margin=options.margin,
-        plan=options.plan,
-        sets=dict(options.set),
-        comet_python=options.comet_python,
-        comet_model=options.comet_model,
-        by_length=options.by_length,
-        by=options.by,
-        ignore=options.ignore,
-    )
+    settings = Settings(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Settings)})
     figure_against = options.against if options.figure else None
     collected = compare(options.runs, settings, out=out, figure_against=figure_against)
     # On stderr, since the table on stdout may be piped into a file
@@ -148,17 +139,6 @@ def _run(options: argparse.Namespace) -> int:
         return fail("there is no finished run to compare", 1)
     # A comparison without the failed jobs is still printed
     return 1 if failed else 0
-
-
-def _require_out(folder: Path, options: argparse.Namespace) -> Path:
-    """Return the folder of the output, in which no file of something else would be replaced."""
-    from seq2seq.experiments.comparison_report import FILES
-
-    kinds = ["", *(["-length"] if options.by_length else []), *([f"-{options.by}"] if options.by else [])]
-    # A number, since that of the tables is not known yet
-    named = re.compile(rf"comparison(-\d+)?({'|'.join(map(re.escape, kinds))})\.(png|svg)")
-    figures = sorted(path.name for path in folder.glob("comparison*") if options.figure and named.fullmatch(path.name))
-    return require_folder(folder, files=FILES, further=figures)
 
 
 if __name__ == "__main__":

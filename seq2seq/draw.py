@@ -9,13 +9,11 @@ from pathlib import Path
 
 from seq2seq.cli import (
     Parser,
-    UsageError,
     exit_status,
     nonempty,
     option_name,
     positive,
     require_folder,
-    require_standard_output,
     run_command,
     seed,
     whole_number,
@@ -118,14 +116,11 @@ def _draw(options: argparse.Namespace) -> int:
 
 def _draw_lines(options: argparse.Namespace) -> int:
     """Draw the lines of standard input."""
-    require_standard_output("write a corpus with --corpus")
-    if (source := standard_input()) is None:
-        raise UsageError("there is no standard input; write a corpus with --corpus")
     from seq2seq.data.word_images import WordImages
 
     images = WordImages(height=options.height, width=options.width, seed=options.seed)
     # Bytes, because text mode ends lines at \r, too; the number seeds each image
-    for number, line in enumerate(source):
+    for number, line in enumerate(standard_input()):
         text = line.decode("utf-8", "replace").strip()
         sys.stdout.write(f"{images.line(text, number)}\n")
     return 0

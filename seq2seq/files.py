@@ -8,10 +8,10 @@ import gzip
 import json
 import logging
 import lzma
+import math
 import os
 import secrets
 import shutil
-import socket
 import stat
 import tempfile
 import time
@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import FileLock, Timeout
 
-from seq2seq.faults import disk_error
+from seq2seq.faults import full_disk
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +35,11 @@ COMPRESSIONS = {
 }
 # Suffixes of archives and compressions that are not written.
 ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz", ".lz4", ".lzma", ".lz", ".z", ".br")
-# Between two attempts to take a lock.
-POLL_SECONDS = 0.2
-# Between two messages of a process that waits for a lock.
-REPORT_SECONDS = 30.0
 # The file of the lock that `reserved` takes in a folder.
 LOCK = ".lock"
-# Raised by filelock where a file system has no locks.
-_NO_LOCKS = (OSError, NotImplementedError)
+# The suffix of folders that become whole or vanish, and the age at which one is a killed process's.
+PARTIAL = ".partial"
+ABANDONED_SECONDS = 7 * 24 * 3600.0
 
 
 @contextlib.contextmanager
@@ -133,19 +130,16 @@ def written_directly(path: str | os.PathLike[str]) -> bool:
 
 @contextlib.contextmanager
 def _named_errors(path: str | os.PathLike[str], ours: Path) -> Iterator[None]:
-    """Raise errors of a disk as OSErrors that name `path`, for which the file or folder `ours` is written."""
+    """Name `path` in errors of a full disk and in those of the temporary file or folder `ours`."""
     try:
         yield
     except Exception as error:
-        # A failed write has no name, and torch, Arrow and datasets have errors of their own
-        fault = disk_error(error)
-        # A folder that is missing or not one, and other errors of the system, have the temporary name
-        if fault is None and isinstance(error, OSError) and str(error.filename).startswith(str(ours)):
-            fault = error
-        if fault is None:
-            raise
-        unknown = fault.filename is None or str(fault.filename).startswith(str(ours))
-        raise OSError(fault.errno, fault.strerror, str(path) if unknown else fault.filename) from error
+        full = full_disk(error)
+        fault = full or error
+        # A failed write has no name, other errors may have the temporary one
+        if isinstance(fault, OSError) and str(fault.filename or (full and ours)).startswith(str(ours)):
+            raise OSError(fault.errno, fault.strerror, str(path)) from error
+        raise
 
 
 def put_in_place(temporary: Path, final: Path) -> None:
@@ -183,7 +177,7 @@ def require_creatable(folder: Path, setting: str) -> None:
     """Check that files can be written in a folder, which need not exist yet; nothing is left there.
 
     Raises:
-        ValueError: It cannot be made or written; names `setting`.
+        ValueError: It cannot be made or written; names `setting`, which may be an option.
     """
     existing = folder.absolute()
     try:
@@ -207,71 +201,63 @@ def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
             made there meanwhile stays.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    # The prefix, a dot and the target's name, is how `_remove_leftovers` recognizes it
-    building = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    building = Path(tempfile.mkdtemp(prefix=f".{target.name}-", suffix=PARTIAL, dir=target.parent))
+    old = building.with_suffix(f".old{PARTIAL}")
     try:
         with _named_errors(target.parent, building):
             yield building
         # mkdtemp makes a folder that only its owner can read; caches are shared
         building.chmod(0o755)
         if replace:
-            _set_aside(target)
+            # At once, while a deletion may stop in the middle
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(target, old)
         try:
             os.rename(building, target)
         except OSError:  # mostly since another process was first
             if not target.is_dir():
                 raise
+        shutil.rmtree(old, ignore_errors=True)
     finally:
-        # After the rename there is nothing under this name
         shutil.rmtree(building, ignore_errors=True)
 
 
-def _set_aside(target: Path) -> None:
-    """Move what is at `target` out of the way and delete it; processes that have its files open keep them."""
-    # The name of a leftover, so that the next process deletes what a kill leaves here
-    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    # A folder that nobody may write cannot be moved to another
-    with contextlib.suppress(OSError):
-        target.chmod(0o755)
-    try:
-        # Another process may have deleted it
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(target, aside / "old")
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
 def build_once(
-    target: Path, what: str, build: Callable[[Path], Any], *, damage: Callable[[Path], str | None] | None = None
+    target: Path, what: str, build: Callable[[Path], Any], *, is_whole: Callable[[Path], bool] = Path.is_dir
 ) -> Path:
     """Make the folder `target` by `build(empty folder)` unless it exists; one process builds while others wait.
 
     The kernel releases the lock of a process that dies, by kill -9 too; the next in line deletes what it left and
-    starts over. Where a file system has no locks every process builds, and the folder that is whole first stays.
+    starts over. Where a file system has no locks every process builds.
 
     Args:
         what: The name of the content in messages.
         build: Fills the empty folder; if it raises, the folder is deleted.
-        damage: Returns what is wrong with a `target` that exists, which is then built anew, or None; called while no
-            other process builds.
+        is_whole: Returns False for a `target` that is to be built anew.
 
     Returns:
         `target`, complete.
     """
-    if damage is None and target.is_dir():
+    if is_whole(target):
         return target
-    with _locked(_lock_path(target.parent, target.name), what) as exclusive:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        path = target.with_name(f".{target.name}.lock")
+        try:
+            exclusive = stack.enter_context(_locked(path, timeout=0))
+        except Timeout:
+            log.info("waiting for %s: another process is preparing it", what)
+            exclusive = stack.enter_context(_locked(path, timeout=math.inf))
         # Without a lock, another process may be building in such a folder at this moment
         if exclusive:
-            _remove_leftovers(target)
-        # Also of a file in the folder's place, or a link that leads nowhere
-        wrong = damage(target) if damage and os.path.lexists(target) else None
-        if target.is_dir() and wrong is None:
+            _remove_leftovers(target.parent, target.name)
+        # Another process may have built it meanwhile
+        if is_whole(target):
             return target
-        if wrong is not None:
-            log.warning("%s: making %s again", wrong, what)
+        if damaged := target.exists():
+            log.warning("%s is damaged: making %s again", target, what)
         start = time.monotonic()
-        with atomic_folder(target, replace=wrong is not None) as building:
+        with atomic_folder(target, replace=damaged) as building:
             build(building)
         log.info("made %s in %.1f s", what, time.monotonic() - start)
     return target
@@ -279,147 +265,75 @@ def build_once(
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
-    """Make a folder in `parent` that is deleted after the block, or by the next caller if this process is killed.
-
-    Where `parent` cannot be written it is made among the system's temporary files.
-    """
+    """Make a folder in `parent`, or among the system's temporary files if that cannot be written, for the block."""
     with contextlib.suppress(OSError):
         parent.mkdir(parents=True, exist_ok=True)
     if not os.access(parent, os.W_OK):
         parent = Path(tempfile.gettempdir())
-    # What killed processes left; "files" exists only after its owner has taken the lock
-    for old in parent.glob(".local-*"):
-        if (old / "files").is_dir() and _is_abandoned(old / "in-use"):
-            shutil.rmtree(old, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=".local-", dir=parent) as folder:
-        lock = FileLock(Path(folder) / "in-use", fallback_to_soft=False)
-        with contextlib.suppress(*_NO_LOCKS):
-            # The folder is new, so nobody has this lock; without locks it is never seen as abandoned
-            lock.acquire(timeout=0)
-        try:
-            # After the lock: a folder without it is not abandoned but new
-            (Path(folder) / "files").mkdir()
-            yield Path(folder) / "files"
-        finally:
-            lock.release()
+    _remove_leftovers(parent)
+    with tempfile.TemporaryDirectory(prefix=".scratch-", suffix=PARTIAL, dir=parent) as folder:
+        yield Path(folder)
 
 
-def _lock_path(folder: Path, name: str) -> Path:
-    return folder / f".{name}.lock"
-
-
-def _remove_leftovers(target: Path) -> None:
-    """Delete the folders of interrupted builds beside `target`, which no process has the lock of."""
-    for folder in target.parent.glob(".*-*"):
-        # .<target>-<random> of `atomic_folder`: without the dot and the random part
-        name = folder.name[1:].rpartition("-")[0]
-        if folder.is_dir() and (name == target.name or _is_abandoned(_lock_path(target.parent, name))):
-            log.info("removing %s, which an interrupted preparation left", folder)
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_abandoned(path: Path) -> bool:
-    """Return True if the file of a lock exists and no process has the lock."""
-    if not path.exists():
-        return False
-    try:
-        # Taken at once: no process has it, for the kernel releases the lock of one that dies
-        with FileLock(path, timeout=0, fallback_to_soft=False):
-            return True
-    except _NO_LOCKS:
-        return False
+def _remove_leftovers(parent: Path, target: str | None = None) -> None:
+    """Delete folders that killed processes left: those of `target`, whose lock this process has, and old ones."""
+    for folder in parent.glob(f".*-*{PARTIAL}"):
+        # Another process may delete it at the same time
+        with contextlib.suppress(OSError):
+            own = folder.name[1:].rpartition("-")[0] == target
+            if own or time.time() - folder.stat().st_mtime > ABANDONED_SECONDS:
+                log.info("removing %s, which a killed process left", folder)
+                shutil.rmtree(folder)
 
 
 @contextlib.contextmanager
-def _locked(path: Path, what: str) -> Iterator[bool]:
-    """Take the lock `path` for the block; yield False where the file system has no locks."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _locked(path: Path, *, timeout: float) -> Iterator[bool]:
+    """Take the lock `path` for the block; yield False, with a warning, on a file system without locks.
+
+    The kernel releases the lock of a process that dies.
+
+    Raises:
+        Timeout: Another process, or another block of this one, has it.
+    """
     # No soft lock, a mere file, instead: one that a killed process left would have to be deleted by hand
     lock = FileLock(path, fallback_to_soft=False)
-    exclusive = _wait_for(lock, path, what)
     try:
-        if exclusive:
-            _write_holder(path)
-        yield exclusive
+        lock.acquire(timeout, poll_interval=0.2)
+    except Timeout:
+        raise
+    except (OSError, NotImplementedError) as error:
+        log.warning("%s has no file locks (%s): nothing keeps other processes out", path.parent, error)
+    try:
+        yield lock.is_locked
     finally:
-        _release(lock, path)
+        if lock.is_locked:
+            # Before the release: a process that takes the lock of a deleted file tries again
+            with contextlib.suppress(OSError):
+                path.unlink()
+            lock.release()
 
 
 @contextlib.contextmanager
 def reserved(folder: Path, *, otherwise: str) -> Iterator[None]:
     """Keep `folder`, which is made if need be, for this process alone in this block.
 
-    The kernel releases the lock of a process that dies. A folder that is still empty after the block goes, with the
-    folders above that were made for it.
+    A folder that is still empty after the block goes, with the folders above that were made for it.
 
     Args:
         otherwise: What to do instead, for the message of the error.
 
     Raises:
-        ValueError: Another process has it; the message says which, where, and since when.
+        ValueError: Another process has it.
     """
     made = [each for each in folder.parents if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / LOCK
-    # Another descriptor than the holder's, so the same process is kept out, too
-    lock = FileLock(path, fallback_to_soft=False)
     try:
-        lock.acquire(timeout=0)
-        _write_holder(path)
+        with _locked(folder / LOCK, timeout=0):
+            yield
     except Timeout:
-        raise ValueError(f"{folder} is in use: {_read_holder(path, 'running there')}; {otherwise}") from None
-    except _NO_LOCKS as error:
-        log.warning("%s has no file locks (%s): nothing keeps a second run out of it", folder, error)
-    try:
-        yield
+        raise ValueError(f"{folder} is in use by another process; {otherwise}") from None
     finally:
-        if lock.is_locked:
-            _release(lock, path)
         # Only empty folders can be removed
         with contextlib.suppress(OSError):
             for each in (folder, *made):
                 each.rmdir()
-
-
-def _write_holder(path: Path) -> None:
-    """Write into the file of a lock who has it, for `_read_holder` of others."""
-    note = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
-    # A full disk takes no note, and the lock holds without one
-    with contextlib.suppress(OSError):
-        path.write_text(json.dumps(note))
-
-
-def _release(lock: BaseFileLock, path: Path) -> None:
-    # Before the release: a process that takes the lock of a deleted file tries again
-    with contextlib.suppress(OSError):
-        path.unlink()
-    lock.release()
-
-
-def _wait_for(lock: BaseFileLock, path: Path, what: str) -> bool:
-    """Wait until the lock is taken, and report its holder; return False on a file system without locks."""
-    # First attempt without waiting, so that a wait is reported at its start
-    patience = 0.0
-    while True:
-        try:
-            lock.acquire(timeout=patience, poll_interval=POLL_SECONDS)
-        except Timeout:
-            log.info("waiting for %s: %s", what, _read_holder(path))
-            patience = REPORT_SECONDS
-        except _NO_LOCKS as error:
-            log.warning("%s has no file locks (%s): every process prepares %s for itself", path.parent, error, what)
-            return False
-        else:
-            return True
-
-
-def _read_holder(path: Path, doing: str = "preparing it") -> str:
-    """Describe the process that has a lock, by the note that it wrote."""
-    try:
-        note = json.loads(path.read_text())
-        clock = time.strftime("%H:%M:%S", time.localtime(note["since"]))
-        seconds = time.time() - note["since"]
-        # An age across machines is as exact as their clocks agree
-        return f"process {note['pid']} on {note['host']} has been {doing} since {clock} ({seconds:.0f} s)"
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"another process is {doing}"

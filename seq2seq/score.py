@@ -17,7 +17,6 @@ from seq2seq.cli import (
     nonempty,
     option_name,
     positive,
-    require_standard_output,
     require_text_output,
     run_command,
     warn,
@@ -159,7 +158,6 @@ def _refuse_idle(parser: Parser, options: argparse.Namespace) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     """Score as the options say, and print the report as text or JSON."""
-    require_standard_output("the scores are printed there: open it")
     if options.forced_decoding:
         return _force(options)
     from seq2seq.evaluation.score_table import report_text

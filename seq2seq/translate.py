@@ -19,9 +19,7 @@ from seq2seq.cli import (
     fail,
     nonempty,
     option_name,
-    require_no_corpus,
     require_output,
-    require_standard_output,
     require_text_output,
     run_command,
     sentence,
@@ -35,7 +33,7 @@ from seq2seq.files import atomic_text, compression, written_directly
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.mbr import UTILITIES
 from seq2seq.inference.progress import ProgressLine
-from seq2seq.inference.resuming import UNFINISHED, PartialOutput, identity, resumable_file
+from seq2seq.inference.resuming import PartialOutput, identity, resumable_file
 from seq2seq.streams import standard_input
 from seq2seq.translation_options import (
     add_model_options,
@@ -204,9 +202,7 @@ def _open_source(options: argparse.Namespace, stack: contextlib.ExitStack) -> St
     """Open the input, a file or standard input, as bytes."""
     if options.input is None:
         # Bytes, because text mode ends lines at \r, too
-        if (source := standard_input()) is None:
-            raise UsageError("there is no standard input; name a file with --input")
-        return source
+        return standard_input()
     if Path(options.input).is_dir():
         raise UsageError(f"{options.input} is a directory; name a file with --input")
     return stack.enter_context(open(options.input, "rb"))
@@ -214,29 +210,23 @@ def _open_source(options: argparse.Namespace, stack: contextlib.ExitStack) -> St
 
 def _check_outputs(options: argparse.Namespace, source: Stream) -> None:
     """Refuse, before any work, outputs that cannot be written, would replace what is read, or replace each other."""
-    if options.output is None:
-        require_standard_output("name a file with --output")
-    read = {f"file of --{name}": getattr(options, name) for name in ("prefixes", "phrases", "shortlist")}
-    read["input"] = _descriptor(source)
-    outputs = [(f"--{name}", getattr(options, name)) for name in ("output", "alignments") if getattr(options, name)]
-    if options.resume and options.output and not written_directly(options.output):
-        # Written beside the output until it is complete
-        outputs += [("the unfinished output", f"{os.path.realpath(options.output)}{ending}") for ending in UNFINISHED]
-    for option, path in outputs:
-        for what, file in read.items():
-            require_output(Path(path), option, inputs=[] if file is None else [file], what=what)
-        for ckpt in (options.ckpt, *options.ensemble):
-            require_text_output(Path(path), option, ckpt=ckpt)
-    if options.alignments is not None:
-        _check_apart(Path(options.alignments), options.output)
-
-
-def _check_apart(links: Path, output: str | None) -> None:
-    """Refuse alignments that would replace the output, which may be standard output, or a file still to be made."""
-    sink = _descriptor(sys.stdout) if output is None else output
-    require_output(links, "--alignments", inputs=[] if sink is None else [sink], what="output")
-    if output is not None and not links.exists() and os.path.realpath(links) == os.path.realpath(output):
-        raise UsageError(f"--alignments {links} is the output; choose another file")
+    read = [_descriptor(source), options.prefixes, options.phrases, options.shortlist]
+    inputs = [file for file in read if file is not None]
+    for name in ("output", "alignments"):
+        if path := getattr(options, name):
+            require_output(Path(path), f"--{name}", inputs=inputs)
+            for ckpt in (options.ckpt, *options.ensemble):
+                require_text_output(Path(path), f"--{name}", ckpt=ckpt)
+    if options.alignments is None:
+        return
+    # The output may be standard output, or a file still to be made
+    sink = _descriptor(sys.stdout) if options.output is None else options.output
+    require_output(Path(options.alignments), "--alignments", inputs=[] if sink is None else [sink], what="output")
+    # A device may have both
+    if options.output is None or written_directly(options.output):
+        return
+    if os.path.realpath(options.alignments) == os.path.realpath(options.output):
+        raise UsageError(f"--alignments {Path(options.alignments)} is the output; choose another file")
 
 
 def _descriptor(stream: Any) -> int | None:
@@ -266,16 +256,13 @@ def _lines_of(stream: Stream) -> int | None:
 
 
 def _check_model(options: argparse.Namespace, translator: Translator) -> None:
-    """Refuse, before any work, what the model cannot do, and outputs that would replace a side of a corpus."""
+    """Refuse, before any work, what the model cannot do."""
     asked = [f"--{name}" for name in ("alignments", "align", "pieces") if getattr(options, name)]
     if asked and not translator.can_force:
         raise UsageError(
             f"{asked[0]} needs a model that reads whole translations, and a folder of ONNX graphs decodes step by step "
             f"only; name the checkpoint, or leave out {asked[0]}"
         )
-    for option, path in (("--output", options.output), ("--alignments", options.alignments)):
-        if path is not None:
-            require_no_corpus(Path(path), option, [translator.meta["src_lang"], translator.tgt_lang])
 
 
 def _partial_output(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import io
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -40,7 +38,7 @@ def test_a_folder_is_tried_and_left_as_it_was(tmp_path):
     assert cli.require_folder(wanted) == wanted
     assert names(tmp_path) == []
     for folder in (Path("/proc/nothing"), Path("/dev/null/below")):
-        with pytest.raises(cli.UsageError, match=f"--out {folder}: cannot be "):
+        with pytest.raises(ValueError, match=f"--out={folder} cannot be written"):
             cli.require_folder(folder)
 
 
@@ -57,7 +55,7 @@ def test_a_folder_with_files_of_others_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--corpus", "/proc/x"], "--corpus /proc/x: cannot be written"),
+        (["--corpus", "/proc/x"], "--corpus=/proc/x cannot be written"),
         (["--corpus", "{others}"], "has a file test.en that is not an output"),
         (["--corpus", ""], "argument --corpus: the name is empty"),
         (["--height", "9" * 12], "is not a whole number from 1 to 4,096"),
@@ -88,22 +86,6 @@ def test_average_replaces_only_checkpoints(tmp_path, capsys):
     assert out.read_text() == "a corpus\n"
 
 
-def test_commands_say_that_standard_output_is_closed(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"word\n")))
-    monkeypatch.setattr(sys, "stdout", None)
-    assert draw.main([]) == 2
-    assert "there is no standard output; write a corpus with --corpus" in capsys.readouterr().err
-
-
-def test_help_into_a_full_device(monkeypatch, capfd):
-    with open("/dev/full", "w", encoding="utf-8") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        with pytest.raises(SystemExit) as stopped:
-            draw.main(["--help"])
-    assert stopped.value.code == 2
-    assert capfd.readouterr().err.startswith("error: standard output: No space left on device")
-
-
 @pytest.fixture
 def parser():
     result = cli.Parser(prog="x", description=None, epilog="")
@@ -112,7 +94,7 @@ def parser():
     return result
 
 
-@pytest.mark.parametrize("words", [["--count=--"], ["--count=0"], ["--count=", "x"], ["--names=--"], ["--coun=1"]])
+@pytest.mark.parametrize("words", [["--count=0"], ["--count=", "x"], ["--coun=1"]])
 def test_a_wrong_option_is_one_line_that_names_it(parser, words, capsys):
     with pytest.raises(SystemExit) as end:
         parser.parse_args(words)

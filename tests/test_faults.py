@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import errno
-import os
 
 import pytest
 
-from seq2seq.faults import disk_error, disk_message, first_line, is_out_of_memory
+from seq2seq.faults import first_line, full_disk, is_out_of_memory, os_message
 
 
 @pytest.mark.parametrize(
@@ -40,33 +39,24 @@ def chain(error: BaseException, cause: BaseException) -> BaseException:
 @pytest.mark.parametrize(
     ("error", "number"),
     [
-        (OSError(errno.ENOSPC, "No space left on device"), errno.ENOSPC),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), errno.EDQUOT),
-        (OSError(errno.EROFS, "Read-only file system", "/x"), errno.EROFS),
-        (PermissionError(errno.EACCES, "Permission denied", "/x"), errno.EACCES),
         # Arrow
         (OSError("Error writing bytes to file. Detail: [errno 28] No space left on device"), errno.ENOSPC),
-        # numpy
-        (OSError("100000 requested and 12484 written"), errno.ENOSPC),
-        # torch
-        (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"), errno.ENOSPC),
-        # datasets
-        (
-            chain(Exception("An error occurred while generating the dataset"), OSError(28, "No space left on device")),
-            errno.ENOSPC,
-        ),
+        # safetensors
         (Exception("Error while serializing: I/O error: No space left on device (os error 28)"), errno.ENOSPC),
-        (FileNotFoundError(errno.ENOENT, "No such file or directory", "/x"), None),
+        # datasets and torch
+        (chain(Exception("An error occurred"), OSError(28, "No space left on device", "/x")), errno.ENOSPC),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), None),
         (RuntimeError("shapes do not match"), None),
         (chain(ValueError("a message to the user"), OSError(28, "No space")), None),
-        (OSError("disk full"), None),
     ],
 )
-def test_an_error_of_the_disk_is_found_behind_that_of_any_library(error, number):
-    fault = disk_error(error)
+def test_a_full_disk_is_found_behind_the_error_of_any_library(error, number):
+    fault = full_disk(error)
     assert (fault.errno if fault else None) == number
-    if fault:
-        message = disk_message(fault)
-        assert message
-        assert os.strerror(fault.errno) in message
-        assert "folder" in message
+
+
+def test_an_error_of_the_system_is_one_line():
+    assert os_message(PermissionError(errno.EACCES, "Permission denied", "/x")) == "/x: Permission denied"
+    assert os_message(OSError(errno.ENOSPC, "No space")).startswith("input or output: No space; make room")
+    assert os_message(OSError("9 requested, 1 written")) == "input or output: 9 requested, 1 written"

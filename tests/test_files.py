@@ -12,7 +12,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 import tiny
@@ -21,7 +20,7 @@ from conftest import PATIENCE
 from fulldisk import largest_file
 
 from seq2seq import files
-from seq2seq.files import LOCK, build_once, reserved, scratch_folder
+from seq2seq.files import build_once, reserved, scratch_folder
 
 # Builds argv[1]: notes its pid in argv[2], writes the file "part", waits argv[3] seconds or for a file "go" beside
 # argv[2], writes the file "whole".
@@ -61,13 +60,13 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_two_at_once_make_one_and_the_other_says_whom_it_waits_for(tmp_path):
+def test_two_at_once_make_one_and_the_other_says_that_it_waits(tmp_path):
     target = tmp_path / "cache" / "toy-1"
     first = start(target, PATIENCE)
     (pid,) = started(tmp_path / "log")
     others = [start(target, PATIENCE) for _ in range(2)]
     for process in others:
-        assert f"waiting for the toy: process {pid} on " in process.stdout.readline()  # type: ignore[union-attr]
+        assert "waiting for the toy" in process.stdout.readline()  # type: ignore[union-attr]
     (tmp_path / "go").touch()
     output = [process.communicate(timeout=PATIENCE)[0] for process in (first, *others)]
     assert [process.returncode for process in (first, *others)] == [0, 0, 0]
@@ -94,18 +93,6 @@ def test_killed_holder_is_taken_over_by_the_one_that_waits_and_its_remains_go(tm
     assert names(target) == {"part", "whole"}
 
 
-def test_remains_of_another_target_go_unless_it_is_being_built(tmp_path):
-    killed, alive = (start(tmp_path / "cache" / name, 60) for name in ("toy-1", "other-1"))
-    started(tmp_path / "log", 2)
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
-    build_once(tmp_path / "cache" / "third-1", "the third", lambda folder: (folder / "x").touch())
-    left = {name.rpartition("-")[0] for name in names(tmp_path / "cache") if not name.endswith(".lock")}
-    assert left == {"third", ".other-1"}
-    alive.send_signal(signal.SIGKILL)
-    alive.communicate()
-
-
 def test_failure_leaves_nothing_and_the_next_call_builds(tmp_path):
     def fail(folder: Path) -> None:
         (folder / "x").touch()
@@ -124,7 +111,7 @@ def test_without_locks_every_process_builds_and_whole_folders_stay(tmp_path, mon
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", none)
-    (tmp_path / ".toy-1-abcd").mkdir()  # another's work: without locks nobody can tell whether it is abandoned
+    (tmp_path / ".toy-1-abcd.partial").mkdir()  # another's work: without locks nobody can tell whether it is abandoned
 
     def build(folder: Path) -> None:
         (folder / "mine").touch()
@@ -132,55 +119,16 @@ def test_without_locks_every_process_builds_and_whole_folders_stay(tmp_path, mon
         (tmp_path / "toy-1" / "theirs").touch()
 
     assert names(build_once(tmp_path / "toy-1", "the toy", build)) == {"theirs"}
-    assert "every process prepares the toy for itself" in caplog.text
-    assert (tmp_path / ".toy-1-abcd").is_dir()
-
-
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_reported_and_gets_no_other_kind_of_lock(tmp_path, monkeypatch, caplog, number):
-    """No lock that is a mere file: one that a killed process left would shut out all that follow."""
-
-    def none(file: int, operation: int) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(fcntl, "flock", none)
+    assert "has no file locks" in caplog.text
+    assert (tmp_path / ".toy-1-abcd.partial").is_dir()
     with reserved(tmp_path / "run", otherwise="wait"), reserved(tmp_path / "run", otherwise="wait"):
         (tmp_path / "run" / "x").touch()
-    assert caplog.text.count("has no file locks") == 2
-    assert "nothing keeps a second run out of it" in caplog.text
-    build_once(tmp_path / "toy-1", "the toy", lambda folder: (folder / "x").touch())
-    assert f"{tmp_path} has no file locks" in caplog.text
-    with scratch_folder(tmp_path) as folder:
-        assert folder.is_dir()
-        # Nobody can tell whether it is in use, so it stays
-        with scratch_folder(tmp_path):
-            assert folder.is_dir()
-    # A file that looks like a lock shuts nobody out
-    (tmp_path / "run" / LOCK).write_text("99999999")
-    with reserved(tmp_path / "run", otherwise="wait"):
-        pass
-    assert "x" in names(tmp_path / "run")
-
-
-def test_a_lock_that_is_held_shuts_out_and_names_its_holder(tmp_path):
-    with (
-        reserved(tmp_path, otherwise="wait"),
-        pytest.raises(ValueError, match=rf"in use: process {os.getpid()} on .* has been running there.*; wait"),
-        reserved(tmp_path, otherwise="wait"),
-    ):
-        pass
-    # And a second time, once it is free
-    with reserved(tmp_path, otherwise="wait"):
-        pass
 
 
 # ---- disks that are full
 
 
 def test_every_writer_names_the_file_and_leaves_nothing(tmp_path):
-    def by_numpy(folder: Path) -> None:
-        np.save(folder / "x.npy", np.zeros(10_000))
-
     def by_arrow(folder: Path) -> None:
         with pa.OSFile(str(folder / "x"), "wb") as file:
             file.write(bytes(100_000))
@@ -188,7 +136,6 @@ def test_every_writer_names_the_file_and_leaves_nothing(tmp_path):
     writers = {
         "text": lambda: files.write_text(tmp_path / "a.txt", "x" * 100_000),
         "checkpoint": lambda: tiny.save(tmp_path),
-        "numpy": lambda: build_once(tmp_path / "b-1", "the toy", by_numpy),
         "arrow": lambda: build_once(tmp_path / "c-1", "the toy", by_arrow),
     }
     tiny.payload()
@@ -196,39 +143,26 @@ def test_every_writer_names_the_file_and_leaves_nothing(tmp_path):
         with largest_file(50_000), pytest.raises(OSError, match=r"File too large|No space") as caught:
             write()
         assert str(caught.value.filename).startswith(str(tmp_path)), name
-        assert ".tmp" not in str(caught.value.filename)
+        assert Path(caught.value.filename).suffix != ".tmp"
         assert not names(tmp_path), name
-
-
-def test_scratch_of_the_dead_goes_and_of_the_living_stays(tmp_path):
-    script = f"""
-import os, sys, time
-from pathlib import Path
-from seq2seq.files import scratch_folder
-with scratch_folder(Path({str(tmp_path)!r})) as folder:
-    (folder / "x").touch()
-    print(folder, flush=True)
-    time.sleep(60)
-"""
-    processes = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    dead, living = (Path(process.stdout.readline().strip()) for process in processes)  # type: ignore[union-attr]
-    processes[0].send_signal(signal.SIGKILL)
-    processes[0].communicate()
-    with scratch_folder(tmp_path) as folder:
-        assert folder.is_dir()
-        assert not dead.parent.exists()
-        assert (living / "x").exists()
-    assert not folder.parent.exists()
-    processes[1].send_signal(signal.SIGKILL)
-    processes[1].communicate()
 
 
 def test_scratch_lies_elsewhere_where_its_place_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "file").touch()
     with scratch_folder(tmp_path / "file" / "cache") as folder:
-        assert folder.parent.parent == tmp_path
+        assert folder.parent == tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_folders_of_killed_processes_go_after_a_week(tmp_path):
+    for name in ("old", "new"):
+        (tmp_path / f".{name}-1-abcd.partial").mkdir()
+    last_week = time.time() - 8 * 24 * 3600
+    os.utime(tmp_path / ".old-1-abcd.partial", (last_week, last_week))
+    with scratch_folder(tmp_path) as folder:
+        assert names(tmp_path) == {".new-1-abcd.partial", folder.name}
+    assert not folder.exists()
 
 
 @pytest.mark.slow
@@ -273,13 +207,13 @@ with reserved(Path(sys.argv[1]), otherwise="wait"):
 """
 
 
-def test_a_reserved_folder_says_who_has_it_and_is_free_when_that_process_is_killed(tmp_path):
+def test_a_reserved_folder_is_free_when_the_process_that_has_it_is_killed(tmp_path):
     folder = tmp_path / "run"
     command = [sys.executable, "-c", HOLDER, str(folder), str(PATIENCE)]
     holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
-    with pytest.raises(ValueError, match=f"run is in use: process {holder.pid} on .*; wait$"):
+    with pytest.raises(ValueError, match=r"run is in use .*; wait$"):
         files.reserved(folder, otherwise="wait").__enter__()
     holder.kill()
     holder.wait()
@@ -287,16 +221,6 @@ def test_a_reserved_folder_says_who_has_it_and_is_free_when_that_process_is_kill
         assert names(folder) == {".lock"}
     # Nothing was written into it, so nothing is left of it
     assert not folder.exists()
-
-
-def test_a_folder_without_locks_is_used_with_a_warning(tmp_path, monkeypatch, caplog):
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with files.reserved(tmp_path / "run", otherwise="wait"):
-        (tmp_path / "run" / "file").touch()
-    assert "has no file locks" in caplog.text
 
 
 @pytest.mark.parametrize("place", ["/proc/nope", "/dev/null", "/dev/null/x", "/proc/nope/deeper"])

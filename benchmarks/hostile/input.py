@@ -84,7 +84,7 @@ def _room_output(work: Path, words: list[str], data: bytes, expected: int, envir
 def _closed(work: Path, words: list[str], data: bytes, expected: int, environment: dict[str, str]) -> Attempt:
     """Standard input or output is closed."""
     if expected % 2:
-        return _attempt("stdin is closed", words, None, environment, None, must="refuse", named=("input",))
+        return _attempt("stdin is closed", words, None, environment, lambda done: check_lines(0, done), must="work")
     return _attempt("stdout is closed", words, data, environment, None, stdout="", must="refuse", named=("output",))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import logging
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from seq2seq.data.readers import ROWS, Columns, parquet_pairs, table_pairs, text
 from seq2seq.data.sources import Source, find_source, resolve_path
 from seq2seq.data.text_checks import checked
 from seq2seq.data.tmx import tmx_pairs
-from seq2seq.faults import disk_error, first_line
+from seq2seq.faults import first_line, full_disk
 from seq2seq.files import scratch_folder, uncompressed
 
 log = logging.getLogger(__name__)
@@ -274,7 +273,7 @@ def _one_error(name: str, *, remote: bool) -> Iterator[None]:
         yield
     except (OSError, RuntimeError, ValueError, LookupError, pa.ArrowException, DatasetsError, httpx.HTTPError) as error:
         # A full disk is no fault of the corpus
-        if (fault := disk_error(error)) is not None and fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if fault := full_disk(error):
             raise fault from error
         hint = (
             "; a copy on this machine works too: data.path=<folder>, or data=files (data/README.md)" if remote else ""

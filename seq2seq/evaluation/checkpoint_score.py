@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from seq2seq.cli import require_no_corpus, require_output
+from seq2seq.cli import require_output
 from seq2seq.evaluation.eval_data import data_files, data_settings, load_pairs, require_same_test
 from seq2seq.evaluation.metrics import tokenize_of
 from seq2seq.evaluation.moses_bleu import check_convention
@@ -33,7 +33,6 @@ def score_checkpoint(
 
     Args:
         data: A data set's name, then settings key=value; empty for the data of the checkpoint's run.
-        cache: Folder of prepared data.
         warn: Called with one line of text for every source line that is cut or fails, and for each kind of note.
         limit: Number of sentences, from the first (default: all).
         save: File that the translations are written to.
@@ -49,7 +48,8 @@ def score_checkpoint(
     if settings.convention:
         check_convention(settings.convention, settings.lang or lang)
     section = data_settings(data, ckpt=ckpt, meta=meta, tgt_lang=lang, cache=cache)
-    _require_free(save, section, languages)
+    if save:
+        require_output(save, "--save", inputs=data_files(section), what="corpus")
     # --tokenize wins, then --lang, then the tokenizer that the checkpoint's run was scored with in its own language
     resolved = settings.resolved(tokenize=tokenize_of(meta, lang), lang=lang)
     sources, references = load_pairs(section, split, languages=languages, cache=cache, limit=limit, words=data)
@@ -77,11 +77,3 @@ def score_checkpoint(
         **{name: getattr(translator.settings, name) for name in ("beam_size", "length_penalty")},
         "scores": resolved.scores(hypotheses, [references]),
     }
-
-
-def _require_free(save: Path | None, section: dict[str, Any], languages: Sequence[str]) -> None:
-    """Refuse a file that belongs to a corpus, the one that is scored or another."""
-    if save is None:
-        return
-    require_output(save, "--save", inputs=data_files(section), what="corpus")
-    require_no_corpus(save, "--save", languages)

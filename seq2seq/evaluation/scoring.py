@@ -177,11 +177,9 @@ def read_text(path: str, *, warn: Warn, refuse: bool = True) -> list[str]:
         refuse: Refuse text of which much is not UTF-8; False warns of what a system has written.
 
     Raises:
-        ValueError: The path is a directory or a device, the text is in another encoding, or there is no standard input.
+        ValueError: The path is a directory or a device, the text is or in another encoding.
     """
     place = standard_input() if path == "-" else Path(path)
-    if place is None:
-        raise ValueError("there is no standard input; name a file")
     # A device may never end
     if isinstance(place, Path) and (place.is_dir() or place.is_char_device() or place.is_block_device()):
         raise ValueError(f"{path} is a {'directory' if place.is_dir() else 'device'}, not a text file")

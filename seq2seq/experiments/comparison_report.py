@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,15 +16,9 @@ from seq2seq.experiments.groups import group_runs
 from seq2seq.experiments.planned_seeds import plan
 from seq2seq.experiments.plot import draw, overlapping
 from seq2seq.experiments.results import CollectedRuns, RunResult, collect
-from seq2seq.experiments.scored_sets import ScoredSet, scored_sets, text_differences
-from seq2seq.experiments.setting_scores import (
-    SettingScores,
-    draw_by_setting,
-    require_setting,
-    score_by_setting,
-    setting_table,
-)
-from seq2seq.experiments.source_length import LengthScores, draw_by_length, length_table, score_by_length
+from seq2seq.experiments.scored_sets import scored_sets, text_differences
+from seq2seq.experiments.setting_scores import Breakdown, require_setting, score_by_setting
+from seq2seq.experiments.source_length import score_by_length
 from seq2seq.files import write_text
 
 # What is written beside the figures.
@@ -43,7 +36,7 @@ class Settings:
         samples: Resamples of the bootstrap.
         margin: Differences in BLEU up to this one count as equivalence.
         plan: A number of seeds whose power is told; None tells nothing.
-        sets: Further test sets that runs have translated, a prefix of files by name.
+        sets: Further test sets that runs have translated: names, each with a prefix of files.
         comet_python: The interpreter of an environment with COMET; None leaves COMET out.
         comet_model: COMET's model.
         by_length: Words by which a part of the test set is longer than the one before, for BLEU by source length.
@@ -57,7 +50,7 @@ class Settings:
     samples: int
     margin: float
     plan: int | None
-    sets: Mapping[str, str]
+    sets: Sequence[tuple[str, str]]
     comet_python: str | None
     comet_model: str
     by_length: int | None
@@ -70,8 +63,7 @@ class _Report(NamedTuple):
 
     table: Table
     runs: Sequence[RunResult]
-    lengths: LengthScores | None
-    settings: SettingScores | None
+    parts: Sequence[Breakdown]
 
     def text(self, settings: Settings, *, titled: bool) -> str:
         """Format all tables with their notes, under a title if there are several test sets."""
@@ -82,15 +74,11 @@ class _Report(NamedTuple):
             text += f"No run here is the baseline {baseline}, so there are no differences.\n"
         if settings.plan and differences:
             text += plan(differences, split, settings.plan, settings.margin)
-        if self.lengths:
-            text += f"\n{length_table(self.lengths)}"
-        if self.settings:
-            text += f"\n{setting_table(self.settings)}"
-        return text
+        return "\n".join([text, *(each.table() for each in self.parts)])
 
     def draw_figures(self, stem: Path, split: str, against: str, *, title: str | None) -> list[Path]:
         """Draw the figures, and return their paths without suffix."""
-        groups, stems = self.table.groups, [stem]
+        groups = self.table.groups
         draw(groups, split, stem, against, title=title)
         if missing := [run.name for run in self.runs if not run.curve(against)]:
             lacking = f"no scores by {against} in metrics.csv"
@@ -101,13 +89,7 @@ class _Report(NamedTuple):
             lacking = f"the scores of its runs by {against} have no range in common"
             lacking += "; try --against updates" if against != "updates" else ""
             print(f"{stem.name}: no curve of {', '.join(apart)} ({lacking})", file=sys.stderr)
-        if self.lengths:
-            stems.append(stem.with_name(f"{stem.name}-length"))
-            draw_by_length(self.lengths, stems[-1], title=title)
-        if self.settings:
-            stems.append(stem.with_name(f"{stem.name}-{self.settings.key}"))
-            draw_by_setting(self.settings, stems[-1], title=title)
-        return stems
+        return [stem, *(each.draw(stem, title=title) for each in self.parts)]
 
 
 def compare(
@@ -135,34 +117,35 @@ def compare(
     for option, keys in (("--by", [settings.by] if settings.by else []), ("--ignore", settings.ignore)):
         for key in keys:
             require_setting(collected.runs, key, option)
-    with tempfile.TemporaryDirectory() as scratch:
-        if settings.sets:
-            further = further_sets(collected.runs, settings.sets, Path(scratch))
-            collected = CollectedRuns(collected.runs + further.runs, collected.unusable + further.unusable)
-        if settings.comet_python:
-            runs = with_comet(collected.runs, settings.comet_python, settings.comet_model)
-            collected = CollectedRuns(runs, collected.unusable)
-        text, reports = _reports(collected.runs, settings)
-        # Printed before files are written, which may fail
-        print(text, end="", flush=True)
-        if out is not None:
-            print(f"written: {', '.join(map(str, _write(out, text, reports, settings.split, figure_against)))}")
+    if settings.sets:
+        further = further_sets(collected.runs, dict(settings.sets))
+        collected = CollectedRuns(collected.runs + further.runs, collected.unusable + further.unusable)
+    if settings.comet_python:
+        runs = with_comet(collected.runs, settings.comet_python, settings.comet_model)
+        collected = CollectedRuns(runs, collected.unusable)
+    text, reports = _reports(collected.runs, settings)
+    # Printed before files are written, which may fail
+    print(text, end="", flush=True)
+    if out is not None:
+        print(f"written: {', '.join(map(str, _write(out, text, reports, settings.split, figure_against)))}")
     return collected
 
 
 def _reports(runs: Sequence[RunResult], settings: Settings) -> tuple[str, list[_Report]]:
     """Make the tables of all sets, and their text."""
-    split, by = settings.split, settings.by
+    split, margin = settings.split, settings.margin
     sets = scored_sets(runs, split)
-    reports = [
-        _Report(
-            table,
-            each.runs,
-            score_by_length(table.groups, settings.by_length) if settings.by_length else None,
-            score_by_setting(each.runs, by, split, settings.ignore) if by else None,
-        )
-        for table, each in zip(_tables(sets, settings), sets, strict=True)
-    ]
+    groups = [group_runs(each.runs, settings.ignore) for each in sets]
+    # Refuse an unknown name before any computation
+    pairs = choose_pairs(groups, settings.baseline, settings.contrasts)
+    reports = []
+    for each, members, chosen in zip(sets, groups, pairs, strict=True):
+        table = Table(each.title, members, differences(chosen, split, samples=settings.samples, margin=margin), margin)
+        parts = [
+            score_by_length(members, settings.by_length) if settings.by_length else None,
+            score_by_setting(each.runs, settings.by, split, settings.ignore) if settings.by else None,
+        ]
+        reports.append(_Report(table, each.runs, [part for part in parts if part]))
     text = "\n".join(each.text(settings, titled=len(reports) > 1) for each in reports)
     text += legend([each.table for each in reports], split)
     # Of two sets of one corpus it is said how they differ
@@ -172,17 +155,6 @@ def _reports(runs: Sequence[RunResult], settings: Settings) -> tuple[str, list[_
     if settings.comet_python:
         text += f"COMET, times 100, is that of {settings.comet_model}.\n"
     return text, reports
-
-
-def _tables(sets: Sequence[ScoredSet], settings: Settings) -> list[Table]:
-    split, margin = settings.split, settings.margin
-    groups = [group_runs(each.runs, settings.ignore) for each in sets]
-    # Refuse an unknown name before any computation
-    pairs = choose_pairs(groups, settings.baseline, settings.contrasts)
-    return [
-        Table(each.title, members, differences(chosen, split, samples=settings.samples, margin=margin), margin)
-        for each, members, chosen in zip(sets, groups, pairs, strict=True)
-    ]
 
 
 def _write(out: Path, text: str, reports: Sequence[_Report], split: str, figure_against: str | None) -> list[Path]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,33 +13,20 @@ from seq2seq.data.sources import find_source
 from seq2seq.data.text_files import read_lines
 from seq2seq.evaluation import metrics
 from seq2seq.experiments.comparison import scoring
-from seq2seq.experiments.folder import SIDES, RunFolder
+from seq2seq.experiments.folder import SIDES
 from seq2seq.experiments.results import CollectedRuns, RunResult, Unusable
 
 # Lines by side: sources, references and translations.
-Text = Mapping[str, Sequence[str]]
+Text = Mapping[str, list[str]]
 
 
-class _SetFolder(RunFolder):
-    """A run's folder whose test set is another one, in a folder `texts`."""
-
-    def __init__(self, path: Path, texts: Path) -> None:
-        super().__init__(path)
-        self._texts = texts
-
-    def test_file(self, side: str) -> Path:
-        """Return the path of the other set's `src`, `ref` or `hyp`."""
-        return self._texts / f"test.{side}"
-
-
-def further_sets(runs: Sequence[RunResult], sets: Mapping[str, str], scratch: Path) -> CollectedRuns:
+def further_sets(runs: Sequence[RunResult], sets: Mapping[str, str]) -> CollectedRuns:
     """Score the translations of further test sets, and of the run's own and all of these as one.
 
     Args:
         runs: Runs with scores of their own test sets.
         sets: By name, the prefix of a set's two files, as `data.test` has it. A run's translations of it are
             `<name>.hyp` in its folder.
-        scratch: Folder for the text of the sets.
 
     Returns:
         A run for each set and run, and for all sets together; and what is missing.
@@ -56,11 +42,11 @@ def further_sets(runs: Sequence[RunResult], sets: Mapping[str, str], scratch: Pa
         for name in sets.keys() - texts.keys():
             missing.append(Unusable(f"{run.name}, set {name}", _remedy(run, name, sets[name])))
         for name, text in texts.items():
-            found[name].append(_scored(run, name, text, scratch))
+            found[name].append(_scored(run, name, text))
         own = {side: lines for side in SIDES if (lines := run.test_lines(side)) is not None}
         if len(texts) == len(sets) and len(own) == len(SIDES):
             together = {side: [line for text in (own, *texts.values()) for line in text[side]] for side in SIDES}
-            found[""].append(_scored(run, " + ".join([run.config["data"]["name"], *texts]), together, scratch))
+            found[""].append(_scored(run, " + ".join([run.config["data"]["name"], *texts]), together))
     return CollectedRuns([run for each in found.values() for run in each], missing)
 
 
@@ -90,10 +76,8 @@ def _remedy(run: RunResult, name: str, prefix: str) -> str:
     return f"has no {name}.hyp: python -m seq2seq.score {shlex.join([*words, *save])}"
 
 
-def _scored(run: RunResult, name: str, text: Text, scratch: Path) -> RunResult:
+def _scored(run: RunResult, name: str, text: Text) -> RunResult:
     """Return the run with another test set and its scores, computed as those of its own."""
-    folder = _SetFolder(run.folder.path, Path(tempfile.mkdtemp(dir=scratch)))
-    folder.save_test(**text)
     tokenize, lowercase = scoring(run)
     bleu = metrics.bleu(text["hyp"], text["ref"], tokenize=tokenize, lowercase=lowercase)
     scores = {
@@ -103,6 +87,5 @@ def _scored(run: RunResult, name: str, text: Text, scratch: Path) -> RunResult:
     }
     # Named by the set, as its table is
     data = run.config["data"] | {"name": name}
-    return dataclasses.replace(
-        run, folder=folder, config=run.config | {"data": data}, results=run.results | {"test": scores}
-    )
+    results = run.results | {"test": scores}
+    return dataclasses.replace(run, config=run.config | {"data": data}, results=results, texts=text)

@@ -86,7 +86,7 @@ def seed_means(scores: Iterable[tuple[int, float]]) -> dict[int, float]:
 
 
 def accelerator_of(run: RunResult) -> str:
-    """Return what a run was trained on; older runs, which do not say so, on a CPU."""
+    """Return what a run was trained on."""
     return str(run.results.get("accelerator", "cpu"))
 
 
@@ -138,10 +138,7 @@ def _members(runs: Sequence[RunResult], ignore: Collection[str]) -> list[tuple[d
     """Collect the runs of each mixer and identity, sorted by seed, and return them with that identity."""
     ignored = {*_IGNORED, *ignore}
     fingerprints = {run.fingerprint for run in runs}
-    if None in fingerprints and len(fingerprints) <= 2:
-        # An older run has not recorded the fingerprint of its corpus; of several it may have any, and is by itself
-        ignored.add("data.corpus")
-    elif len(fingerprints) == 1:
+    if len(fingerprints) == 1 and None not in fingerprints:
         # One corpus, if under several paths
         ignored |= _PLACES
     members: dict[str, list[RunResult]] = {}

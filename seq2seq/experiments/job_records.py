@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 from seq2seq.experiments.json_file import read_json, read_json_or_none
 from seq2seq.files import write_json
@@ -36,13 +35,11 @@ class Process:
         host: Name of its host.
         pid: Its process id there.
         slurm: Number of its SLURM job: `7`, or `7_2` in an array.
-        started: When it started, in clock ticks since its host did; 0 where that is not known.
     """
 
     host: str = ""
     pid: int = 0
     slurm: str = ""
-    started: int = 0
 
     @classmethod
     def here(cls) -> Process:
@@ -56,21 +53,7 @@ class Process:
     @classmethod
     def on_this_host(cls, pid: int, slurm: str = "") -> Process:
         """Describe a process of this host by its process id."""
-        return cls(host=socket.gethostname(), pid=pid, slurm=slurm, started=_start_ticks(pid))
-
-    @classmethod
-    def of(cls, record: Any) -> Process:
-        """Make a process of its entry in a record.
-
-        Raises:
-            TypeError: It is not a dictionary, or a value has the wrong type.
-        """
-        process = cls(**record)
-        words = isinstance(process.host, str) and isinstance(process.slurm, str)
-        numbers = type(process.pid) is int and type(process.started) is int
-        if not words or not numbers or not 0 <= process.pid < 1 << 31:
-            raise TypeError(f"no process: {record}")
-        return process
+        return cls(host=socket.gethostname(), pid=pid, slurm=slurm)
 
     @property
     def local(self) -> bool:
@@ -85,33 +68,15 @@ class Process:
         # A process of another host cannot be checked: it counts as alive
         if not self.local or not self.pid:
             return True
-        if not _exists(self.pid):
+        try:
+            # Signal 0 tests for existence and sends nothing
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
             return False
-        # A process that has the id but started at another time is another one; 0 is unknown
-        return _start_ticks(self.pid) == self.started or 0 in (self.started, _start_ticks(self.pid))
-
-
-def _exists(pid: int) -> bool:
-    try:
-        # Signal 0 tests for existence and sends nothing
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        # It belongs to another user
+        except PermissionError:
+            # It belongs to another user
+            return True
         return True
-    return True
-
-
-def _start_ticks(pid: int) -> int:
-    """Return when a process of this host started, in clock ticks since the host did; 0 where that is not known."""
-    try:
-        line = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        # No such process, or no Linux
-        return 0
-    # The second field, in parentheses, may hold spaces; the start is the 22nd
-    return int(line.rpartition(")")[2].split()[19])
 
 
 def slurm_state(job: str) -> str | None:
@@ -201,7 +166,7 @@ class Job:
                 run=Path(os.path.normpath(folder / record["run"])) if record.get("run") else None,
                 error=" ".join(str(record.get("error", "")).split()),
                 log=str(record.get("log", "")),
-                process=Process.of(process),
+                process=Process(**process),
             )
         except FileNotFoundError:
             return None
@@ -279,9 +244,5 @@ def launcher(sweep: Path) -> Process | None:
     if record is None or record.get("ended"):
         return None
     # A launcher that was killed has not recorded its end
-    try:
-        process = Process.of(record.get("process") or {})
-    except TypeError:
-        # A damaged record names nobody to wait for
-        return None
+    process = Process(**record["process"])
     return process if process.alive() else None

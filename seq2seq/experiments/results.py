@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import glob
 import hashlib
+import json
 import math
-import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from seq2seq.config.dicts import flat
-from seq2seq.config.mixer import class_names
-from seq2seq.config.sections import SECTIONS, present_settings
-from seq2seq.config.values import shown
+from seq2seq.config.sections import present_settings
 from seq2seq.config.yaml_file import read_yaml
-from seq2seq.experiments.folder import SIDES, RunFolder, data_label, with_window
+from seq2seq.experiments.folder import RunFolder, with_window
 from seq2seq.experiments.job_records import Job, common_overrides, is_sweep, read_jobs
 from seq2seq.experiments.json_file import read_json
 
@@ -30,7 +29,7 @@ _DECIDED = {
     "trainer.accelerator": "accelerator",
     "trainer.compile": "compiled",
 }
-# Numbers of results.json that tables show; older runs lack some.
+# Numbers of results.json that tables show.
 NUMBERS = (
     "parameters",
     "target_tokens_per_second",
@@ -40,9 +39,8 @@ NUMBERS = (
     "steps",
     "best_step",
 )
-# The columns of metrics.csv for an axis of curves: the first that contains a number. Older runs logged the time of
-# training and validation together.
-_AXES = {"updates": ("step",), "cpu": ("train/cpu_seconds",), "time": ("train/seconds", "seconds")}
+# The columns of metrics.csv for an axis of curves.
+_AXES = {"updates": "step", "cpu": "train/cpu_seconds", "time": "train/seconds"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,12 +52,14 @@ class RunResult:
         mixer: Label of its mixer.
         config: Its settings, from config.yaml.
         results: Its results, from results.json.
+        texts: Lines of another test set in place of the run's own, by side.
     """
 
     folder: RunFolder
     mixer: str
     config: dict[str, Any]
     results: dict[str, Any]
+    texts: Mapping[str, list[str]] | None = None
 
     @property
     def name(self) -> str:
@@ -88,14 +88,11 @@ class RunResult:
 
     @property
     def fingerprint(self) -> str | None:
-        """The fingerprint of the corpus, before `data.limit` and the seed chose from it; None in older runs."""
-        limited = any(key.endswith("limit") and value for key, value in flat(self.config["data"]).items())
-        found = self.results.get("whole_corpus", None if limited else self.results.get("corpus"))
-        # In older streamed runs the size of the shuffle buffer and the limit follow two hashes
-        return found and "-".join(str(found).split("-")[:2])
+        """The fingerprint of the corpus, before `data.limit` and the seed chose from it."""
+        return self.results.get("whole_corpus")
 
     def number(self, key: str) -> float:
-        """Return a number of results.json; nan where an older run has none."""
+        """Return a number of results.json; nan where a run has none."""
         value = self.results.get(key)
         return math.nan if value is None else float(value)
 
@@ -116,9 +113,8 @@ class RunResult:
     @property
     def continued(self) -> str:
         """The changes of settings in the course of the run that altered it, by update; "" for none."""
-        parts = self.results.get("continued")
-        parts = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
-        return "; ".join(f"at update {part.get('update')}: {shown(_joined(part.get('changes')))}" for part in parts)
+        parts = self.results.get("continued", [])
+        return "; ".join(f"at update {part['update']}: {'; '.join(part['changes'])}" for part in parts)
 
     @property
     def command_keys(self) -> set[str]:
@@ -129,30 +125,25 @@ class RunResult:
 
     def test_lines(self, side: str) -> list[str] | None:
         """Return the lines of `src`, `ref` or `hyp` of the test set; None if the run saved none."""
-        return self.folder.test_lines(side)
+        return self.texts[side] if self.texts else self.folder.test_lines(side)
 
     def test_digest(self) -> str | None:
         """Return a digest of the test set's sources and references; None if the run saved none."""
-        paths = [self.folder.test_file(side) for side in ("src", "ref")]
-        if not all(path.is_file() for path in paths):
+        sources, references = (self.test_lines(side) for side in ("src", "ref"))
+        if sources is None or references is None:
             return None
-        # The separator keeps a line from moving unnoticed from one file to the other
-        return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()
+        return hashlib.sha256(json.dumps([sources, references]).encode()).hexdigest()
 
     @property
     def translated(self) -> bool:
         """True if the run saved its test translations and their references."""
-        return all(self.folder.test_file(side).is_file() for side in ("ref", "hyp"))
+        return bool(self.texts) or all(self.folder.test_file(side).is_file() for side in ("ref", "hyp"))
 
     def curve(self, against: str = "time") -> list[tuple[float, float]]:
         """Return (seconds of training, BLEU) of every validation; against "cpu", CPU seconds, or "updates"."""
         # Of a run on a GPU the CPU time says nothing
         measured = against != "cpu" or self.results.get("accelerator", "cpu") == "cpu"
         return read_curve(self.folder.path / "metrics.csv", _AXES[against]) if measured else []
-
-
-def _joined(changes: Any) -> str:
-    return "; ".join(map(str, changes)) if isinstance(changes, list) else str(changes)
 
 
 class Unusable(NamedTuple):
@@ -169,37 +160,30 @@ class CollectedRuns(NamedTuple):
     unusable: list[Unusable]
 
 
-def read_curve(path: Path, columns: Sequence[str]) -> list[tuple[float, float]]:
+def read_curve(path: Path, column: str) -> list[tuple[float, float]]:
     """Read (x, BLEU) of every validation from a metrics.csv, which may be growing.
 
     A validation has a row with its scores and, of the same step, one about training.
 
     Args:
         path: The file, as a run's CsvLogger writes it.
-        columns: x is the first of these columns that contains a number.
+        column: The column of x.
 
     Returns:
-        Pairs in order of x; none if the file does not exist or is damaged.
+        Pairs in order of x; none if the file does not exist.
     """
+    found: dict[str, dict[str, float]] = {column: {}, "val/bleu": {}}
     try:
-        # A figure of many runs does not fail for one damaged file
-        with open(path, newline="", encoding="utf-8", errors="replace") as file:
-            rows = [row for row in csv.DictReader(file) if row.get("step")]
-    except (OSError, csv.Error):
+        with open(path, newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                for name, by_step in found.items():
+                    # The last row of a growing file may be cut
+                    with contextlib.suppress(KeyError, TypeError, ValueError):
+                        by_step[row["step"]] = float(row[name])
+    except FileNotFoundError:
         return []
-    # Joined by step; the last row of a growing file may be cut, which `_number` passes over
-    positions = {row["step"]: x for row in rows if (x := _number(row, *columns)) is not None}
-    scores = {row["step"]: score for row in rows if (score := _number(row, "val/bleu")) is not None}
+    positions, scores = found.values()
     return sorted((positions[step], score) for step, score in scores.items() if step in positions)
-
-
-def _number(row: dict[str, Any], *names: str) -> float | None:
-    for name in names:
-        try:
-            return float(row[name])
-        except (KeyError, TypeError, ValueError):
-            continue
-    return None
 
 
 def collect(patterns: Sequence[str], split: str) -> CollectedRuns:
@@ -241,7 +225,7 @@ def _read_all(path: Path, split: str) -> list[RunResult | Unusable]:
                 return [Unusable(str(path), "holds sweeps, whose runs are beside it: name one of them for its runs")]
             results = [read_run(child, split) for child in folders if not _holds_sweeps(child)]
     except OSError as error:
-        return [Unusable(str(path), f"cannot be read: {error.strerror}")]
+        return [Unusable(str(path), str(error))]
     return results or [Unusable(str(path), "holds no run")]
 
 
@@ -266,49 +250,22 @@ def _read_job(job: Job, split: str, common: set[str]) -> RunResult | Unusable:
 
 def read_run(path: Path, split: str) -> RunResult | Unusable:
     """Read a run's folder; without a score of `split`, return the reason."""
-    try:
-        return _read_run(RunFolder(path), split)
-    except OSError as error:
-        return Unusable(str(path), f"cannot be read: {error.strerror}")
-    except ValueError as error:
-        return Unusable(str(path), str(error))
-
-
-def _read_run(folder: RunFolder, split: str) -> RunResult:
-    """Read a run's folder and check all that a comparison takes from it.
-
-    Raises:
-        ValueError: There is no score of `split`, or a file is damaged; says which, without the folder's name.
-    """
+    folder = RunFolder(path)
     if not folder.config.is_file():
-        raise ValueError(_no_config(folder))
-    config = read_config(folder.config)
+        return Unusable(str(path), "holds no run" if path.exists() else "no such folder")
     if not folder.results.is_file():
-        raise ValueError("unfinished: continue it with the same command and resume=auto")
-    results = read_json(folder.results)
+        return Unusable(str(path), "unfinished: continue it with the same command and resume=auto")
+    try:
+        config = read_config(folder.config)
+        results = read_json(folder.results)
+    except (OSError, ValueError) as error:
+        return Unusable(str(path), str(error))
     # Stopped by the sweep's median rule, so its score is not that of the full budget
     if results.get("stopped"):
-        raise ValueError(f"stopped early: {results['stopped']}")
+        return Unusable(str(path), f"stopped early: {results['stopped']}")
     if split not in results:
-        raise ValueError(_no_score(split, results, config))
-    try:
-        run = RunResult(folder, _mixer(results, config), config, results)
-        _check_results(run, split)
-    except KeyError as error:
-        raise ValueError(f"results.json lacks {error}") from None
-    except (TypeError, AttributeError, ValueError, OverflowError) as error:
-        raise ValueError(f"results.json is damaged: {error}") from None
-    _check_lines(run)
-    return run
-
-
-def _no_config(folder: RunFolder) -> str:
-    """Say what a path without config.yaml is."""
-    if not folder.path.exists():
-        return "no such folder"
-    if not folder.path.is_dir():
-        return "is a file; name the run's folder"
-    return "has lost its config.yaml" if is_run(folder.path) else "holds no run"
+        return Unusable(str(path), _no_score(split, results, config))
+    return RunResult(folder, str(results["mixer"]), config, results)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -318,26 +275,11 @@ def read_config(path: Path) -> dict[str, Any]:
     missing = [key for key in ("data", "mixer", "seed") if key not in config]
     if missing:
         raise ValueError(f"config.yaml is not a run's: it has no {missing[0]}")
-    words = [key for key in (*SECTIONS, "mixer") if key in config and not isinstance(config[key], dict)]
-    if words:
-        raise ValueError(f"config.yaml is damaged: {words[0]} is not a section")
-    corpora = config["data"].get("corpora")
-    mappings = {"corpora": corpora, "clean": config["data"].get("clean")}
-    for name, entry in corpora.items() if isinstance(corpora, dict) else ():
-        mappings |= {
-            f"corpora.{name}": entry,
-            f"corpora.{name}.clean": entry.get("clean") if isinstance(entry, dict) else None,
-        }
-    for key, value in mappings.items():
-        if not isinstance(value, dict | None):
-            raise ValueError(f"config.yaml is damaged: data.{key}={shown(value)} is not a mapping; correct it there")
     try:
         config = present_settings(config)
-        # All that a comparison computes from it, so that it fails here, with a reason
-        int(config["seed"])
-        str(config["data"]["name"])
+        # What a comparison computes from it, so that it fails here, with a reason
         flat(with_window(config))
-    except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"config.yaml is damaged ({type(error).__name__}: {error})") from None
     return config
 
@@ -349,41 +291,3 @@ def _no_score(split: str, results: dict[str, Any], config: dict[str, Any]) -> st
     if split == "test" and config.get("trainer", {}).get("test") is False:
         return f"was not tested (trainer.test=false): repeat its command with trainer.test=true resume=auto{also}"
     return f"has no {split} score: finish it with resume=auto{also}"
-
-
-def _check_results(run: RunResult, split: str) -> None:
-    """Compute all that a comparison takes from results.json, so that it fails here, with a reason."""
-    if not isinstance(run.results.get("mixer", ""), str):
-        raise TypeError("mixer is not a word")
-    for metric in ("bleu", "chrf"):
-        if not math.isfinite(run.score(split, metric)):
-            raise ValueError(f"{split}.{metric} is {run.score(split, metric)}")
-    for key in NUMBERS:
-        # nan stands for a number that is missing
-        if math.isinf(run.number(key)):
-            raise ValueError(f"{key} is infinite")
-    if not all(isinstance(signature, str) for signature in run.signatures(split)):
-        raise TypeError(f"{split}.signatures are not words")
-    _ = run.command_keys
-
-
-def _check_lines(run: RunResult) -> None:
-    """Check that the saved sentences belong together."""
-    try:
-        counts = {side: len(lines) for side in SIDES if (lines := run.test_lines(side)) is not None}
-    except UnicodeDecodeError:
-        raise ValueError("a file of its test set (test.src, test.ref, test.hyp) is not in UTF-8") from None
-    if len(set(counts.values())) > 1:
-        shown = ", ".join(f"test.{side} {count:,}" for side, count in counts.items())
-        raise ValueError(f"the files of its test set are damaged: lines of {shown}")
-
-
-def _mixer(results: dict[str, Any], config: dict[str, Any]) -> str:
-    """Return the mixer's label; of an older run, from the name `<data>-<mixer>-<hash>`, else from its three slots."""
-    if results.get("mixer"):
-        return str(results["mixer"])
-    # A run named by run=<name> does not match
-    data = re.escape(data_label(config))
-    if match := re.fullmatch(rf"{data}-(.+)-[0-9a-f]{{8}}", str(results.get("run"))):
-        return match[1]
-    return "/".join("+".join(classes) for classes in class_names(config["mixer"]).values())

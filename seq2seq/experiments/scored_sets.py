@@ -26,37 +26,18 @@ class ScoredSet(NamedTuple):
 def scored_sets(runs: Sequence[RunResult], split: str) -> list[ScoredSet]:
     """Sort runs by their set, in order of appearance.
 
-    Runs save the text of the test set only. One without it, and every validation set, is known by its settings.
+    A test set is known by its text, which runs save; one without it, and every validation set, by its settings.
 
     Args:
         split: "test" or "valid".
     """
     sets: dict[str, list[RunResult]] = {}
-    # Runs with the text first: those without it join them
-    for run in sorted(runs, key=lambda run: run.test_digest() is None):
-        sets.setdefault(_set_of(run, split, sets), []).append(run)
-    order = {id(run): position for position, run in enumerate(runs)}
-    sorted_sets = [sorted(each, key=lambda run: order[id(run)]) for each in sets.values()]
-    sorted_sets.sort(key=lambda each: order[id(each[0])])
-    titles = _titles(sorted_sets, split)
-    return [ScoredSet(title, each) for title, each in zip(titles, sorted_sets, strict=True)]
-
-
-def _set_of(run: RunResult, split: str, sets: dict[str, list[RunResult]]) -> str:
-    """Return the key of a run's set among those known so far."""
-    # The text of a validation set is not saved, and that of the test set says nothing of it
-    digest = run.test_digest() if split == "test" else None
-    scored = run.signatures(split)
-    if digest:
-        return json.dumps([scored, digest])
-    settings = _settings(run, split)
-    # It joins the one set that its settings may mean
-    fitting = [
-        key
-        for key, members in sets.items()
-        if any(_settings(each, split) == settings and each.signatures(split) == scored for each in members)
-    ]
-    return fitting[0] if len(fitting) == 1 else json.dumps([scored, settings], default=str)
+    for run in runs:
+        text = run.test_digest() if split == "test" else None
+        key = json.dumps([run.signatures(split), text or _settings(run, split)], default=str)
+        sets.setdefault(key, []).append(run)
+    titles = _titles(list(sets.values()), split)
+    return [ScoredSet(title, each) for title, each in zip(titles, sets.values(), strict=True)]
 
 
 def _settings(run: RunResult, split: str) -> dict[str, Any]:
@@ -76,50 +57,38 @@ def _settings(run: RunResult, split: str) -> dict[str, Any]:
 
 
 def _titles(sets: Sequence[Sequence[RunResult]], split: str) -> list[str]:
-    """Name every set as shortly as tells it from the others."""
+    """Name every set by its corpora and, where that is not enough, by what it has unlike others of the same name."""
     titles = [_corpora(runs, split) for runs in sets]
     # The text of a validation set is not saved
     facts = (_settings_shown, _signature) if split == "valid" else (_signature, _text, _settings_shown)
     for fact in facts:
-        known = [fact(runs, split) for runs in sets]
-        alike = [[other for other, theirs in zip(known, titles, strict=True) if theirs == title] for title in titles]
+        known = [fact(runs[0], split) for runs in sets]
+        alike = [[theirs for theirs, other in zip(known, titles, strict=True) if other == title] for title in titles]
         titles = [
-            ", ".join([title, *_telling(mine, others)])
+            ", ".join([title, *(each for each in mine if any(each not in other for other in others))])
             for title, mine, others in zip(titles, known, alike, strict=True)
         ]
-    return [f"{title} ({titles[:n].count(title) + 1})" if titles.count(title) > 1 else title
-            for n, title in enumerate(titles)]  # fmt: skip
-
-
-def _telling(mine: list[str], others: Sequence[list[str]]) -> list[str]:
-    """Return the first facts of a set that tell it from all others, as far as facts do."""
-    telling = []
-    rest = [other for other in others if other is not mine]
-    for text in mine:
-        if any(text not in other for other in rest):
-            telling.append(text)
-            rest = [other for other in rest if text in other]
-    return telling
+    return titles
 
 
 def _corpora(runs: Sequence[RunResult], split: str) -> str:
     names = dict.fromkeys(run.corpus for run in runs)
-    lines = next((lines for run in runs if (lines := run.test_lines("src")) is not None), None)
-    count = f", {len(lines):,} sentences" if split == "test" and lines is not None else ""
+    lines = runs[0].test_lines("src") if split == "test" else None
+    count = "" if lines is None else f", {len(lines):,} sentences"
     return " = ".join(names) + count
 
 
-def _signature(runs: Sequence[RunResult], split: str) -> list[str]:
-    return [first_signature(runs[0], split)]
+def _signature(run: RunResult, split: str) -> list[str]:
+    return [first_signature(run, split)]
 
 
-def _text(runs: Sequence[RunResult], split: str) -> list[str]:
-    digest = next((digest for run in runs if (digest := run.test_digest())), None)
+def _text(run: RunResult, split: str) -> list[str]:
+    digest = run.test_digest()
     return [f"text {digest[:8]}" if digest else "text not saved"]
 
 
-def _settings_shown(runs: Sequence[RunResult], split: str) -> list[str]:
-    return [f"{key}={written(value)}" for key, value in _settings(runs[0], split).items()]
+def _settings_shown(run: RunResult, split: str) -> list[str]:
+    return [f"{key}={written(value)}" for key, value in _settings(run, split).items()]
 
 
 def first_signature(run: RunResult, split: str) -> str:
@@ -131,12 +100,9 @@ def text_differences(sets: Sequence[ScoredSet]) -> list[str]:
     """Describe in a line each how test sets of one corpus differ; none for sets of different corpora."""
     lines = []
     first: dict[str, RunResult] = {}
-    for each in sets:
-        run = next((run for run in each.runs if run.test_digest()), None)
-        if run is None:
-            continue
+    for run in (each.runs[0] for each in sets):
         other = first.setdefault(run.corpus, run)
-        if other is not run and (line := _difference(other, run)):
+        if run.test_digest() and other is not run and (line := _difference(other, run)):
             lines.append(line)
     return lines
 

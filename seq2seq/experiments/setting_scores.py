@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,18 +20,60 @@ from seq2seq.experiments.tables import markdown_table
 _WIDE = 3
 
 
-class SettingScores(NamedTuple):
-    """BLEU of runs by the value of one setting.
+class Breakdown(NamedTuple):
+    """BLEU of groups of runs in parts: by the values of a setting, or by the length of the source.
 
     Attributes:
-        key: The setting, `section.name`.
-        values: Its values as text, numbers first and in order.
-        scores: By a group's label and by value, the BLEU of every seed.
+        name: Of its figure, after the stem.
+        title: Of its table.
+        axis: What the parts are of; the first cell of the table, and the label of the figure's axis.
+        positions: By the name of a part, in order, its position on the axis.
+        scores: By a group's label and by part, the BLEU of every seed.
+        counts: Sentences of each part, where they are parts of the test set.
     """
 
-    key: str
-    values: list[str]
-    scores: dict[str, dict[str, list[float]]]
+    name: str
+    title: str
+    axis: str
+    positions: Mapping[str, float]
+    scores: Mapping[str, Mapping[str, Sequence[float]]]
+    counts: Sequence[int] = ()
+
+    def table(self) -> str:
+        """Format a Markdown table with a row for each group and, of several values, that of its best mean."""
+        parts = list(self.positions)
+        last = ["best"] if len(parts) > 1 and not self.counts else []
+        rows = [["sentences", *(f"{count:,}" for count in self.counts)]] if self.counts else []
+        for label, by_part in self.scores.items():
+            best = max(by_part, key=lambda part: statistics.fmean(by_part[part]))
+            cells = [mean_and_deviation(by_part[part]) if part in by_part else "" for part in parts]
+            rows.append([label, *cells, *[best for _ in last]])
+        columns = [*parts, *last]
+        return f"{self.title}:\n\n{markdown_table([self.axis, *columns], rows, right=columns, padded=True)}\n"
+
+    def draw(self, stem: Path, *, title: str | None = None) -> Path:
+        """Write `<stem>-<name>` as .png and .svg with a curve for each group; return the path without suffix."""
+        figure = new_figure(6, 4.2)
+        axes = figure.subplots()
+        if title:
+            add_title(figure, title, size=10)
+        axes.set_xlabel(self.axis)
+        if self.counts:
+            axes.set_ylim(bottom=0)
+        else:
+            positions = list(self.positions.values())
+            if min(positions) > 0 and max(positions) / min(positions) >= _WIDE:
+                axes.set_xscale("log")
+            axes.set_xticks(positions, list(self.positions))
+            axes.minorticks_off()
+        curves = {
+            label: [(self.positions[part], values) for part, values in by_part.items()]
+            for label, by_part in self.scores.items()
+        }
+        draw_means(figure, axes, curves)
+        path = stem.with_name(f"{stem.name}-{self.name}")
+        save(figure, path, dpi=150)
+        return path
 
 
 def require_setting(runs: Sequence[RunResult], key: str, option: str) -> None:
@@ -48,9 +90,7 @@ def require_setting(runs: Sequence[RunResult], key: str, option: str) -> None:
     raise ValueError(f"{option} {key}: no run has this setting{hint}")
 
 
-def score_by_setting(
-    runs: Sequence[RunResult], key: str, split: str, ignore: Collection[str] = ()
-) -> SettingScores | None:
+def score_by_setting(runs: Sequence[RunResult], key: str, split: str, ignore: Collection[str] = ()) -> Breakdown | None:
     """Collect the scores of runs by the value of a setting.
 
     A row is a group of the comparison in which the setting, and settings that have its value everywhere, may differ.
@@ -71,50 +111,17 @@ def score_by_setting(
     copies = {name for name in copies if all(name in each and each[name] == each[key] for _, each in settings)}
     # With other settings of the data the corpus is another one
     corpus = {"data.corpus"} if key.startswith("data.") else set()
-    values = {written(each[key]) for _, each in settings}
+    values = sorted({written(each[key]) for _, each in settings}, key=_order)
     scores: dict[str, dict[str, list[float]]] = {}
     for group in group_runs([run for run, _ in settings], {key, *copies, *corpus, *ignore}):
         row: dict[str, list[tuple[int, float]]] = {}
         for run in group.runs:
             row.setdefault(written(run.resolved()[key]), []).append((run.seed, run.score(split, "bleu")))
         scores[group.label] = {value: [*seed_means(row[value]).values()] for value in sorted(row, key=_order)}
-    return SettingScores(key, sorted(values, key=_order), scores)
-
-
-def setting_table(scores: SettingScores) -> str:
-    """Format the scores as a Markdown table with a row for each group and, of several values, that of its best mean."""
-    rows = []
-    last = ["best"] if len(scores.values) > 1 else []
-    for label, by_value in scores.scores.items():
-        best = max(by_value, key=lambda value: statistics.fmean(by_value[value]))
-        cells = [mean_and_deviation(by_value[value]) if value in by_value else "" for value in scores.values]
-        rows.append([label, *cells, *[best for _ in last]])
-    columns = [*scores.values, *last]
-    table = markdown_table([scores.key, *columns], rows, right=columns, padded=True)
-    return f"BLEU by {scores.key}:\n\n{table}\n"
-
-
-def draw_by_setting(scores: SettingScores, stem: Path, *, title: str | None = None) -> Path:
-    """Write `stem`.png and `stem`.svg with a curve for each group, and return the path of the first.
-
-    Numbers are drawn to scale, logarithmic where they span a wide range; other values side by side.
-    """
-    figure = new_figure(6, 4.2)
-    axes = figure.subplots()
-    if title:
-        add_title(figure, title, size=10)
-    numbers = [number for number in map(_number, scores.values) if number is not None]
-    to_scale = len(numbers) == len(scores.values)
-    positions = numbers if to_scale else [float(i) for i in range(len(scores.values))]
-    if to_scale and min(positions) > 0 and max(positions) / min(positions) >= _WIDE:
-        axes.set_xscale("log")
-    axes.set_xticks(positions, scores.values)
-    axes.minorticks_off()
-    place = dict(zip(scores.values, positions, strict=True))
-    rows = scores.scores.items()
-    draw_means(figure, axes, {label: [(place[value], each) for value, each in row.items()] for label, row in rows})
-    axes.set_xlabel(scores.key)
-    return save(figure, stem, dpi=150)
+    numbers = [number for number in map(_number, values) if number is not None]
+    # Numbers to scale, other values side by side
+    positions = numbers if len(numbers) == len(values) else [float(i) for i in range(len(values))]
+    return Breakdown(key, f"BLEU by {key}", key, dict(zip(values, positions, strict=True)), scores)
 
 
 def _order(text: str) -> tuple[bool, float, str]:

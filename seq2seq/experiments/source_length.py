@@ -5,41 +5,19 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
-from typing import NamedTuple
 
 from seq2seq.data.languages import has_spaces
 from seq2seq.evaluation.metrics import bleu
 from seq2seq.experiments.comparison import scoring
-from seq2seq.experiments.comparison_table import mean_and_deviation
-from seq2seq.experiments.figures import add_title, draw_means, new_figure, save
 from seq2seq.experiments.groups import Group, seed_means
 from seq2seq.experiments.results import RunResult
-from seq2seq.experiments.tables import markdown_table
+from seq2seq.experiments.setting_scores import Breakdown
 
 # A bucket of fewer sentences has no BLEU worth drawing: the last one takes all that are longer.
 _FEWEST = 20
 
 
-class LengthScores(NamedTuple):
-    """BLEU of groups of runs on parts of one test set, whose sources are of similar length.
-
-    Attributes:
-        unit: The lengths are in "words", or in "characters" where the script has no spaces.
-        names: The parts, such as "11-20".
-        counts: Sentences of each.
-        centers: Mean length of each.
-        values: By a group's label, for each part the BLEU of every seed whose run saved its translations.
-    """
-
-    unit: str
-    names: list[str]
-    counts: list[int]
-    centers: list[float]
-    values: dict[str, list[list[float]]]
-
-
-def score_by_length(groups: Sequence[Group], width: int) -> LengthScores | None:
+def score_by_length(groups: Sequence[Group], width: int) -> Breakdown | None:
     """Score the test translations of runs on one test set, in parts of similar source length.
 
     Args:
@@ -52,19 +30,21 @@ def score_by_length(groups: Sequence[Group], width: int) -> LengthScores | None:
     saved = {label: runs for label, runs in saved.items() if runs}
     if not saved:
         return None
-    first = next(iter(saved.values()))[0]
-    unit, lengths = _lengths(first)
+    unit, lengths = _lengths(next(iter(saved.values()))[0])
     parts = _parts(lengths, width)
-    rows = list(parts.values())
-    return LengthScores(
-        unit=unit,
-        names=list(parts),
-        counts=[len(each) for each in rows],
-        centers=[statistics.fmean(lengths[i] for i in each) for each in rows],
-        values={
-            label: [[*seed_means((run.seed, _bleu(run, each)) for run in runs).values()] for each in rows]
+    return Breakdown(
+        name="length",
+        title="BLEU by length of the source",
+        axis=f"source length ({unit})",
+        positions={name: statistics.fmean(lengths[i] for i in rows) for name, rows in parts.items()},
+        scores={
+            label: {
+                name: [*seed_means((run.seed, _bleu(run, rows)) for run in runs).values()]
+                for name, rows in parts.items()
+            }
             for label, runs in saved.items()
         },
+        counts=[len(rows) for rows in parts.values()],
     )
 
 
@@ -99,25 +79,3 @@ def _bleu(run: RunResult, rows: Sequence[int]) -> float:
     hypotheses, references = (run.test_lines(side) or [] for side in ("hyp", "ref"))
     chosen = [hypotheses[i] for i in rows], [references[i] for i in rows]
     return bleu(*chosen, tokenize=tokenize, lowercase=lowercase).value
-
-
-def length_table(scores: LengthScores) -> str:
-    """Format the scores as a Markdown table with a row for each group."""
-    rows = [["sentences", *(f"{count:,}" for count in scores.counts)]]
-    rows += [[label, *map(mean_and_deviation, values)] for label, values in scores.values.items()]
-    table = markdown_table(["source length", *scores.names], rows, right=scores.names, padded=True)
-    return f"BLEU by length of the source, in {scores.unit}:\n\n{table}\n"
-
-
-def draw_by_length(scores: LengthScores, stem: Path, *, title: str | None = None) -> Path:
-    """Write `stem`.png and `stem`.svg with a curve for each group, and return the path of the first."""
-    figure = new_figure(6, 4.2)
-    axes = figure.subplots()
-    if title:
-        add_title(figure, title, size=10)
-    draw_means(
-        figure, axes, {label: list(zip(scores.centers, each, strict=True)) for label, each in scores.values.items()}
-    )
-    axes.set_xlabel(f"length of the source ({scores.unit})")
-    axes.set_ylim(bottom=0)
-    return save(figure, stem, dpi=150)

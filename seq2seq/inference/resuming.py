@@ -12,8 +12,6 @@ from typing import IO, Any
 
 from seq2seq.files import put_in_place, write_json, written_directly
 
-# Written beside an output until it is complete: its lines, and the note that says what makes them.
-UNFINISHED = (".partial", ".partial.json")
 _CHUNK = 1 << 20
 
 
@@ -85,7 +83,7 @@ def resumable_file(path: Path, *, made_by: Mapping[str, Any], lines_each: int) -
     final = Path(os.path.realpath(path))
     if written_directly(path) or final.is_dir():
         raise ValueError(f"{path} is not a regular file, which alone can be continued; leave out --resume")
-    partial, note = (final.with_name(final.name + ending) for ending in UNFINISHED)
+    partial, note = (final.with_name(final.name + ending) for ending in (".partial", ".partial.json"))
     with open(partial, "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

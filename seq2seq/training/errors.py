@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from seq2seq.faults import disk_error, disk_message, first_line, is_out_of_memory
+from seq2seq.faults import first_line, full_disk, is_out_of_memory, os_message
 
 
 class TrainingFault(Exception):  # noqa: N818 - shown as a fault, not as a mistake of the program
@@ -52,10 +52,8 @@ def as_fault(
     # A validation or the test of a run whose weights have grown without bound.
     if isinstance(error, FloatingPointError):
         return TrainingFault(str(error))
-    if (fault := disk_error(error)) is not None:
-        return TrainingFault(str(disk_message(fault)))
-    # A file that is gone; an OSError without a message is not from a system call.
-    if isinstance(error, OSError) and error.strerror:
-        where = f"{error.filename}: " if error.filename else ""
-        return TrainingFault(f"{where}{error.strerror}; see that it is there and can be read")
+    fault = full_disk(error) or error
+    # An OSError without a number is not from a system call.
+    if isinstance(fault, OSError) and fault.errno:
+        return TrainingFault(os_message(fault))
     return None

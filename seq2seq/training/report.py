@@ -59,7 +59,7 @@ class Report:
         earlier = trainer.strategy.broadcast(self.folder.read_results())
         known = all(earlier.get(key) == results[key] for key in ("steps", "best_step"))
         if known:
-            _report_earlier(self.plan, earlier, self.folder)
+            _report_earlier(earlier, self.folder)
             results = earlier
         elif trainer.is_global_zero:
             files.write_text(self.folder.config, self.plan.config_yaml)
@@ -157,24 +157,15 @@ def _decoding(task: TranslationTask) -> dict[str, Any]:
     return {"decoding_graphs": graphs.count, "decoding_capture_seconds": round(graphs.seconds, 2)} if graphs else {}
 
 
-def _report_earlier(plan: RunPlan, results: dict[str, Any], folder: RunFolder) -> None:
-    """Log the scores of a run that had already ended, and warn if the clock ended it."""
+def _report_earlier(results: dict[str, Any], folder: RunFolder) -> None:
+    """Log the scores of a run that had already ended, and what ended it."""
     score = results.get("test", {}).get("bleu")
     log.info(
-        "nothing was left to train: %s stays%s", folder.results, "" if score is None else f", test BLEU {score:.2f}"
+        "nothing was left to train (ended by %s): %s stays%s",
+        results.get("ended_by"),
+        folder.results,
+        "" if score is None else f", test BLEU {score:.2f}",
     )
-    # With a count beside the clock, `_warn_of_clock` has said so
-    counted = plan.trainer.max_steps or plan.trainer.max_epochs
-    if results.get("ended_by") == "max_time" and not counted:
-        log.warning(
-            "the clock ended this run (trainer.max_time=%s s) after %s epochs, perhaps before it had learned enough: "
-            "continue it under another bound, for example with trainer.max_time=null trainer.max_epochs=N resume=auto "
-            "and run=%s, or delete %s and start again",
-            results.get("max_time"),
-            results.get("epochs"),
-            folder.path.name,
-            folder.path,
-        )
 
 
 def _warn_of_clock(plan: RunPlan, ended_by: str | None, step: int) -> None:

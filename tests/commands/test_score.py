@@ -403,13 +403,13 @@ def test_what_is_read_is_not_overwritten(ckpt, tmp_path, capsys):
     before = {path: path.read_bytes() for path in [ckpt, *tmp_path.iterdir()]}
     common = ["--ckpt", ckpt, "--data", "files", f"data.test={tmp_path / 'test'}", "--device", "cpu", "--save"]
     for name, what in (
-        (ckpt, "the checkpoint"),
-        (tmp_path / "link", "the checkpoint"),
-        (other, "a checkpoint"),
-        (tmp_path / "test.de", "the corpus"),
-        (tmp_path / "test.en", "the corpus"),
+        (ckpt, "is the checkpoint"),
+        (tmp_path / "link", "is the checkpoint"),
+        (other, "is not text"),
+        (tmp_path / "test.de", "is the corpus"),
+        (tmp_path / "test.en", "is the corpus"),
     ):
-        assert f"--save {name} is {what}; choose another file" in refusal(capsys, *common, name)
+        assert what in refusal(capsys, *common, name)
     assert before == {path: path.read_bytes() for path in [ckpt, *tmp_path.iterdir()]}
     for _ in range(2):
         report(capsys, *common, tmp_path / "out", "--cache", tmp_path / "cache")
@@ -429,14 +429,12 @@ def test_sentences_that_fail_show_in_the_status(ckpt, tmp_path, capsys, monkeypa
 
 
 def test_files_of_others_are_not_overwritten(ckpt, tmp_path, capsys):
-    """A run's, a side of another corpus, and what is not text; an earlier output is."""
+    """A run's, and what is not text; an earlier output is."""
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
     for name in ("config.yaml", "test.ref", "checkpoints/notes"):
         (run / name).write_text("of the run\n")
-    for lang in ("de", "en"):
-        write(tmp_path / f"other.{lang}", ["a line"])
-    (tmp_path / "binary").write_bytes(b"\x89PNG\r\n")
+    (tmp_path / "binary").write_bytes(b"\x89PNG\r\n\x1a\n\0")
     write(tmp_path / "alone.en", ["an earlier output"])
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     common = ["--ckpt", ckpt, "--device", "cpu", "--cache", tmp_path / "cache", "--limit", "2", "--save"]
@@ -445,7 +443,6 @@ def test_files_of_others_are_not_overwritten(ckpt, tmp_path, capsys):
         ("run/config.yaml", "a file of a run"),
         ("run/checkpoints/notes", "a file of a run"),
         ("binary", "is not text"),
-        ("other.en", "beside other.de it is a side of a corpus"),
     ):
         assert what in refusal(capsys, *common, tmp_path / name)
     assert before == {path: path.read_bytes() for path in before}

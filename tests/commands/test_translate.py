@@ -172,9 +172,6 @@ def test_a_device_that_is_not_there(tmp_path, ckpt, capsys, device):
 def test_files_that_cannot_be_used(tmp_path, ckpt, capsys):
     text = tmp_path / "text"
     text.write_text("der Hund.\n")
-    corpus = [tmp_path / "test.de", tmp_path / "test.en"]
-    for side in corpus:
-        side.write_text("a line\n")
     before = ckpt.read_bytes()
     for options, message in [
         (["--ckpt", tmp_path / "no.ckpt", "--input", text], "no.ckpt: no such file"),
@@ -186,8 +183,7 @@ def test_files_that_cannot_be_used(tmp_path, ckpt, capsys):
         (["--ckpt", ckpt, "--input", text, "--output", ckpt], "is the checkpoint"),
         (["--ckpt", ckpt, "--input", text, "--output", tmp_path], "is a directory"),
         (["--ckpt", ckpt, "--input", text, "--output", tmp_path / "no" / "out"], "no such folder"),
-        (["--ckpt", ckpt, "--input", text, "--output", "/proc/out"], "/proc/out: cannot be written"),
-        (["--ckpt", ckpt, "--input", corpus[0], "--output", corpus[1]], "it is a side of a corpus"),
+        (["--ckpt", ckpt, "--input", text, "--output", "/proc/out"], "--output=/proc cannot be written"),
     ]:
         assert translate.main([str(o) for o in options]) == 2
         printed = capsys.readouterr()
@@ -200,7 +196,7 @@ def test_files_that_cannot_be_used(tmp_path, ckpt, capsys):
     other = tmp_path / "other.ckpt"
     other.write_bytes(before)
     assert translate.main(["--ckpt", str(ckpt), "--input", str(text), "--output", str(other)]) == 2
-    assert f"--output {other} is a checkpoint" in capsys.readouterr().err
+    assert f"--output {other} exists and is not text" in capsys.readouterr().err
     assert other.read_bytes() == before
     link = tmp_path / "link"
     link.symlink_to(text)
@@ -597,12 +593,6 @@ def test_termination_leaves_no_temporary_file(ckpt, tmp_path):
 
 def _names(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())
-
-
-def test_standard_streams_that_are_closed(ckpt, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", None)
-    assert translate.main(["--ckpt", str(ckpt)]) == 2
-    assert "there is no standard input" in capsys.readouterr().err
 
 
 def test_the_length_of_translations_is_an_option(ckpt, tmp_path):

@@ -55,16 +55,15 @@ def run(ckpt: Path, *options: str) -> int:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--input in.de --prefixes begin --output begin", "--output begin is the file of --prefixes"),
-        ("--input in.de --phrases words --output words", "--output words is the file of --phrases"),
-        ("--input in.de --shortlist words --output words", "--output words is the file of --shortlist"),
-        ("--input in.de --phrases words --alignments words", "--alignments words is the file of --phrases"),
+        ("--input in.de --prefixes begin --output begin", "--output begin is the input"),
+        ("--input in.de --phrases words --output words", "--output words is the input"),
+        ("--input in.de --shortlist words --output words", "--output words is the input"),
+        ("--input in.de --phrases words --alignments words", "--alignments words is the input"),
         ("--alignments in.de", "--alignments in.de is the input"),
         ("--output in.de", "--output in.de is the input"),
         ("--input in.de --output new --alignments ./new", "--alignments new is the output"),
         ("--input in.de --output new --alignments link", "--alignments link is the output"),
         ("--input in.de --output words --alignments words", "--alignments words is the output"),
-        ("--input test.de --output out --alignments test.en", "--alignments test.en is there, and beside test.de"),
         (
             "--input in.de --ensemble member --output member/config.json",
             "--output member/config.json is the checkpoint",
@@ -259,13 +258,11 @@ def test_compressed_text_is_translated_as_the_text(folder, ckpt, capsys, monkeyp
         assert f"{name} cannot be decompressed" in error[-1]
         assert not (folder / "new").exists()
     writer.join()
-    # A compressed output cannot be continued, and one that is text may be replaced, unlike another file
+    # A compressed output cannot be continued, but replaced
     with pytest.raises(SystemExit):
         run(ckpt, "--input", "in.de", "--output", f"out.{kind}", "--resume")
     assert "--resume goes on with plain text" in capsys.readouterr().err
-    (folder / f"out.{kind}").write_bytes(PACK[kind](b"\xff\xfe"))
-    assert run(ckpt, "--input", "in.de", "--output", f"out.{kind}") == 2
-    assert "exists and is not text" in capsys.readouterr().err
+    assert run(ckpt, "--input", "in.de", "--output", f"out.{kind}") == 0
 
 
 def test_a_test_set_in_markup_is_translated_segment_by_segment(folder, ckpt, capsys):
@@ -287,12 +284,3 @@ def test_constraints_that_are_not_utf8_are_refused(folder, ckpt, capsys, option,
     assert run(ckpt, "--input", "in.de", option, name, "--output", "out") == 2
     assert f"{name}: line 2 is not valid UTF-8" in capsys.readouterr().err
     assert not (folder / "out").exists()
-
-
-def test_a_side_of_a_compressed_corpus_is_not_replaced(folder, ckpt, capsys):
-    for language in ("de", "en"):
-        (folder / f"c.{language}.gz").write_bytes(gzip.compress((folder / f"test.{language}").read_bytes()))
-    assert run(ckpt, "--input", "c.de.gz", "--output", "c.en.gz") == 2
-    assert "c.en.gz is there, and beside c.de.gz" in capsys.readouterr().err
-    assert run(ckpt, "--input", "test.de", "--output", "test.en") == 2
-    assert "where an earlier translation has written it" in capsys.readouterr().err

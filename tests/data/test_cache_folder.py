@@ -1,4 +1,4 @@
-"""Damage to every file of the cache, in every way, is found, named and repaired; kills and full disks leave no harm."""
+"""Files of the cache that are cut or missing are found and built again; kills and full disks leave no harm."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 import toycorpus
 
-from seq2seq.data import cache_folder
-from seq2seq.data.cache_folder import CHECKSUMS, cached
+from seq2seq.data.cache_folder import SIZES, cached
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.data.tokenizer import Tokenizer
@@ -26,38 +25,14 @@ EXHAUSTIVE = {"test_killed_at_any_write_the_next_use_repairs"}
 
 
 def truncate(path: Path) -> None:
-    os.truncate(path, path.stat().st_size - 1)
-
-
-def flip(path: Path) -> None:
-    """Change one byte, and set back what tells of it: size and time."""
-    status = path.stat()
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    os.truncate(path, path.stat().st_size // 2)
 
 
 def make_empty(path: Path) -> None:
     os.truncate(path, 0)
 
 
-def replace_by_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def replace_by_pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def replace_by_dangling_link(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("nowhere")
-
-
-DAMAGES = [truncate, flip, make_empty, Path.unlink, replace_by_folder, replace_by_pipe, replace_by_dangling_link]
+DAMAGES = [truncate, make_empty, Path.unlink]
 
 
 def build(folder: Path) -> None:
@@ -77,7 +52,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", ["one.bin", "two.txt", CHECKSUMS])
+@pytest.mark.parametrize("name", ["one.bin", SIZES])
 def test_damage_is_named_and_repaired(tmp_path, caplog, name, damage):
     target = tmp_path / "toy-1"
     assert cached(target, "the toy", build=build, read=read) == WHOLE
@@ -86,55 +61,13 @@ def test_damage_is_named_and_repaired(tmp_path, caplog, name, damage):
     assert cached(target, "the toy", build=build, read=read) == WHOLE
     assert contents(tmp_path) == before
     (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert str(target / name) in line
-    assert line.endswith(": making the toy again")
+    assert line == f"{target} is damaged: making the toy again"
 
 
-def test_an_unreadable_file_and_a_file_in_the_folders_place(tmp_path, caplog, monkeypatch):
-    target = tmp_path / "toy-1"
-    target.write_text("a file")
-    assert cached(target, "the toy", build=build, read=read) == WHOLE
-    assert f"{target} is not a folder: making the toy again" in caplog.text
-    intact = cache_folder._checksum
-
-    def fail(path: Path) -> str:
-        if path.name == "one.bin" and path.parent == target:
-            monkeypatch.setattr(cache_folder, "_checksum", intact)
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return intact(path)
-
-    (target / "one.bin").chmod(0o000)  # changes its time, so that it is looked at again
-    monkeypatch.setattr(cache_folder, "_checksum", fail)
-    assert cached(target, "the toy", build=build, read=read) == WHOLE
-    assert f"{target / 'one.bin'} is damaged (Permission denied): making the toy again" in caplog.text
-
-
-def test_a_check_serves_for_a_while_and_damage_ends_that(tmp_path, monkeypatch):
+def test_of_several_one_rebuilds(tmp_path):
     target = tmp_path / "toy-1"
     cached(target, "the toy", build=build, read=read)
-    # As if the files were written some time before the check
-    os.utime(target / CHECKSUMS, (later := (target / CHECKSUMS).stat().st_mtime + 0.01, later))
-    monkeypatch.setattr(cache_folder.time, "time", lambda: later + 1)
-    looked: list[Path] = []
-    monkeypatch.setattr(cache_folder, "_find_damage", looked.append)
-    cached(target, "the toy", build=build, read=read)
-    assert looked == []
-    # An old check counts no more, nor one in the future, which is that of another clock
-    for now in (later + cache_folder.CHECK_HOLDS + 1, later - 1):
-        monkeypatch.setattr(cache_folder.time, "time", lambda now=now: now)
-        cached(target, "the toy", build=build, read=read)
-        os.utime(target / CHECKSUMS, (later, later))
-    assert looked == [target, target]
-    monkeypatch.setattr(cache_folder.time, "time", lambda: later + 1)
-    assert cache_folder._is_recently_checked(target)
-    (target / "two.txt").unlink()
-    assert not cache_folder._is_recently_checked(target)
-
-
-def test_of_several_one_checks_and_rebuilds(tmp_path):
-    target = tmp_path / "toy-1"
-    cached(target, "the toy", build=build, read=read)
-    flip(target / "one.bin")
+    truncate(target / "one.bin")
     built: list[int] = []
     found: list[tuple[bytes, str]] = []
 
@@ -156,16 +89,17 @@ def test_of_several_one_checks_and_rebuilds(tmp_path):
 
 
 def test_a_cache_that_cannot_be_written_serves_while_it_is_whole(tmp_path, monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path))
+
     target = tmp_path / "toy-1"
     cached(target, "the toy", build=build, read=read)
-    flip(target / "one.bin")
-    before = contents(tmp_path)
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(ValueError, match=r"one.bin is damaged \(its content has changed\), and .* set cache=<another"):
-        cached(target, "the toy", build=build, read=read)
-    assert contents(tmp_path) == before
-    flip(target / "one.bin")
+    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(os, "mkdir", refuse)
     assert cached(target, "the toy", build=build, read=read) == WHOLE
+    truncate(target / "one.bin")
+    with pytest.raises(ValueError, match=r"Permission denied.* set cache=<another"):
+        cached(target, "the toy", build=build, read=read)
 
 
 # numpy names no error number
@@ -211,18 +145,18 @@ def dies_at(number: int, work: Callable[[], object]) -> bool:
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_killed_at_any_write_the_next_use_repairs(tmp_path, monkeypatch, damaged):
-    monkeypatch.setattr(cache_folder, "CHECK_HOLDS", -1)
+def test_killed_at_any_write_the_next_use_repairs(tmp_path, damaged):
     for number in itertools.count(1):
         target = tmp_path / str(number) / "toy-1"
         target.parent.mkdir()
         if damaged:
             cached(target, "the toy", build=build, read=read)
-            flip(target / "one.bin")
+            truncate(target / "one.bin")
         died = dies_at(number, lambda target=target: cached(target, "the toy", build=build, read=read))
         assert cached(target, "the toy", build=build, read=read) == WHOLE
-        assert {path.name for path in target.parent.iterdir()} == {"toy-1"}
-        assert set(contents(target)) == {"one.bin", "two.txt", CHECKSUMS}
+        # The lock of a process that was killed at its very end, and what it has replaced, may stay
+        assert {path.name for path in target.parent.iterdir() if path.suffix not in (".lock", ".partial")} == {"toy-1"}
+        assert set(contents(target)) == {"one.bin", "two.txt", SIZES}
         if not died:
             break
     assert number > (12 if damaged else 8)
@@ -252,9 +186,9 @@ def cache(corpus, tmp_path_factory) -> Path:
 
 def test_every_file_of_the_cache_is_checked(corpus, cache, tmp_path, caplog):
     names = sorted(contents(cache))
-    # Text, with the rows of what is held out, tokenizer, ids of three splits; each with its checksums
+    # Text, with the rows of what is held out, tokenizer, ids of three splits; each with its sizes
     assert len(names) == 6 + 3 + 3 * 8
-    for name, damage in zip(names, itertools.cycle(DAMAGES[:5]), strict=False):
+    for name, damage in zip(names, itertools.cycle(DAMAGES), strict=False):
         copy = tmp_path / name.replace("/", "-")
         shutil.copytree(cache, copy)
         damage(copy / name)
@@ -262,21 +196,8 @@ def test_every_file_of_the_cache_is_checked(corpus, cache, tmp_path, caplog):
         prepared = prepare(corpus, copy)
         assert prepared.size("test") == 20
         assert contents(copy) == contents(cache)
-        if not (name.endswith(CHECKSUMS) and damage is Path.unlink):
-            assert str(copy / name) in caplog.text
-            assert caplog.text.count(": making the ") == 1
-
-
-def test_streams_have_their_sets_and_tokenizer_checked(corpus, tmp_path, caplog):
-    streamed = {"streaming": True, "test": str(corpus / "test"), "clean": {"length_ratio": None}}
-    prepare(corpus, tmp_path, **streamed)
-    before = contents(tmp_path)
-    for name in before:
-        if name.endswith((".ids", ".model", ".arrow")):
-            flip(tmp_path / name)
-    prepare(corpus, tmp_path, **streamed)
-    assert contents(tmp_path) == before
-    assert caplog.text.count(": making the ") == 4
+        assert f"{(copy / name).parent} is damaged" in caplog.text
+        assert caplog.text.count(": making the ") == 1
 
 
 def test_models_of_a_checkpoint_are_checked(cache, tmp_path, caplog):
@@ -287,7 +208,7 @@ def test_models_of_a_checkpoint_are_checked(cache, tmp_path, caplog):
     truncate(Path(paths["tgt_model"]))
     assert finetune.ready_models(tokenizer, tmp_path) == paths
     assert Path(paths["tgt_model"]).read_bytes() == models["tgt_model"]
-    assert f"{paths['tgt_model']} is damaged" in caplog.text
+    assert "is damaged" in caplog.text
 
 
 def test_a_cache_deleted_while_it_is_used_is_still_read(corpus, cache, tmp_path):

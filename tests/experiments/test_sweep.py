@@ -123,37 +123,16 @@ def test_record_survives_moving_the_tree_of_runs(tmp_path):
     assert moved.number == 7
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        '{"overr',
-        "[1]",
-        "",
-        "[" * 100_000,
-        '{"state": "running", "process": {"pid": "1; rm"}}',
-        '{"state": "running", "process": {"pid": -1}}',
-        '{"state": "running", "process": {"pid": %s}}' % 10**30,
-        '{"state": "running", "process": {"user": "me"}}',
-        '{"state": "running", "process": [1]}',
-        '{"state": "finished", "run": 5}',
-        '{"state": "finished", "overrides": 5}',
-        '{"error": "%s"}' % ("x" * (1 << 22)),
-    ],
-)  # fmt: skip
-def test_a_damaged_record_is_a_failed_job(tmp_path, record):
+def test_a_damaged_record_is_a_failed_job(tmp_path):
     Job(tmp_path / "3", ("seed=1",), "running").write()
-    (tmp_path / "3" / "job.json").write_text(record)
+    (tmp_path / "3" / "job.json").write_text('{"overr')
     # A folder that looks like a number to `str.isdigit`
     (tmp_path / "\u00b2").mkdir()
     (tmp_path / "\u00b2" / "job.json").write_text("{}")
-    write_sweep(tmp_path, ended=True)
     (job,) = read_jobs(tmp_path)
     assert (job.state, job.number) == ("failed", 3)
     assert job.error.startswith("its record job.json is damaged (")
-    assert len(job.error) < 200
     assert Job.read(tmp_path / "4") is None
-    (tmp_path / "sweep.json").write_text('{"process": {"pid": true}}')
-    assert launcher(tmp_path) is None
 
 
 def test_job_without_its_process_has_failed(tmp_path):
@@ -169,25 +148,6 @@ def test_job_without_its_process_has_failed(tmp_path):
     assert elsewhere.checked() == elsewhere  # a process of another host cannot be checked
     dataclasses.replace(job, state="finished").write()
     assert job.checked().state == "finished"  # it ended after its record was read
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="the system does not say when a process started")
-def test_another_process_with_the_same_id_is_not_the_job(tmp_path):
-    here = Process.here()
-    assert here.alive()
-    # This process has the id, but started at another time than the one of the record
-    job = Job(tmp_path / "0", (), "running", process=dataclasses.replace(here, slurm="", started=here.started + 1))
-    job.write()
-    assert "its process is gone" in job.checked().error
-
-
-def test_process_without_a_start_is_known_by_its_id(tmp_path):
-    """Records of older versions, and of systems that do not say it."""
-    here = Process.here()
-    record = {"host": here.host, "pid": here.pid}
-    assert Process.of(record).alive()
-    with pytest.raises(TypeError, match="no process"):
-        Process.of({**record, "started": "today"})
 
 
 def test_states_of_a_slurm_array_are_asked_for_once(tmp_path, monkeypatch):

@@ -85,18 +85,6 @@ def test_the_output_is_that_of_a_run_that_was_never_stopped(tmp_path, ckpt, few_
     assert again == LINES[2 * stops :]
 
 
-@pytest.mark.parametrize("ending", [".partial", ".partial.json"])
-def test_what_is_read_is_no_unfinished_output(tmp_path, ckpt, capsys, ending):
-    given = command(tmp_path, ckpt, "--resume")
-    source = (tmp_path / "in").rename(tmp_path / f"out{ending}")
-    text = source.read_text()
-    given[given.index("--input") + 1] = str(source)
-    assert translate.main(given) == 2
-    assert f"the unfinished output {source} is the input; choose another file" in capsys.readouterr().err
-    assert names(tmp_path) == {source.name}
-    assert source.read_text() == text
-
-
 def test_prefixes_and_phrases_go_on_with_their_lines(tmp_path, ckpt, few_lines, monkeypatch):
     (tmp_path / "prefixes").write_text("\n".join(f"the cat {i}" for i in range(len(LINES))) + "\n")
     translated, seen = Translator.translate, []

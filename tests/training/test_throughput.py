@@ -41,11 +41,15 @@ def test_rates_are_those_of_the_interval():
     values = given.take(6.0)
     assert values["model_flops_per_second"] == 2 * count(1, 8, 8) / 4.0
     assert values["padding"] == 0
-    assert values["mfu"] == pytest.approx(values["model_flops_per_second"] / matrix_rate(torch.float32, 1))
+    assert values["mfu"] == pytest.approx(values["model_flops_per_second"] / matrix_rate(CPU, torch.float32, 1))
     whole = given.report(6.0)
     assert whole["model_flops_per_second"] == round((count(2, 4, 6) + 2 * count(1, 8, 8)) / 6.0, 4)
     assert whole["padding"] == pytest.approx(1 - 47 / 52, abs=1e-4)
-    assert whole["peak_flops_per_second"] == whole["measured_flops_per_second"] == round(matrix_rate(torch.float32, 1))
+    assert (
+        whole["peak_flops_per_second"]
+        == whole["measured_flops_per_second"]
+        == round(matrix_rate(CPU, torch.float32, 1))
+    )
     assert whole["mfu"] == whole["mfu_of_measured"]
     assert whole["memory_gib"] == pytest.approx(memory_gib(CPU), rel=0.5)
 
@@ -95,7 +99,7 @@ def test_the_peak_is_the_devices_own(monkeypatch):
 
 
 def test_a_cpu_is_measured_once_for_each_number_of_threads():
-    assert matrix_rate(torch.float32, 1) == matrix_rate(torch.float32, 1) > 1e9
+    assert matrix_rate(CPU, torch.float32, 1) == matrix_rate(CPU, torch.float32, 1) > 1e9
 
 
 def test_both_peaks_of_a_gpu_are_reported(monkeypatch):

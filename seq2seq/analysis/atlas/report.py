@@ -13,7 +13,7 @@ from seq2seq.analysis.atlas import map as atlas_map
 from seq2seq.analysis.atlas.properties import Settings
 from seq2seq.analysis.atlas.survey import Point, survey
 from seq2seq.analysis.atlas.table import as_json, markdown
-from seq2seq.cli import require_folder, require_standard_output, warn
+from seq2seq.cli import require_folder, warn
 from seq2seq.config.compose import compose_settings, self_mixers
 from seq2seq.config.names import require_known
 from seq2seq.experiments.figures import require_matplotlib
@@ -42,9 +42,7 @@ def write(names: Sequence[str] | None, *, limit: float, figure: bool, out: Path 
         require_matplotlib("--figure")
     known = self_mixers()
     names = known if names is None else [require_known(name.strip(), known, "self mixer") for name in names]
-    require_standard_output("the page is printed there: open it")
-    files, figures = ("atlas.md", "atlas.json"), ("map.png", "map.svg") if figure else ()
-    folder = require_folder(out or Path("inspect") / "atlas", files=files, further=figures)
+    folder = require_folder(out or Path("inspect") / "atlas", files=("atlas.md", "atlas.json"))
     points = measure(names, limit=limit or None, seed=seed)
     page = markdown(points)
     # Standard output gets the page alone, so that it can be redirected

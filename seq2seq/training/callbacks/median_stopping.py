@@ -65,7 +65,7 @@ class MedianStop(L.Callback):
     def _curves(self) -> list[list[tuple[float, float]]]:
         # Read anew at each validation; jobs that run at the same time count as far as they got.
         others = [job.run for job in read_jobs(self.job.parent) if job.number != int(self.job.name) and job.run]
-        return [read_curve(run / "metrics.csv", (self.axis,)) for run in others]
+        return [read_curve(run / "metrics.csv", self.axis) for run in others]
 
 
 def median_at(point: float, curves: Iterable[Sequence[tuple[float, float]]], *, peers: int) -> float | None:
