@@ -11,6 +11,9 @@ from typing import NamedTuple, TypeAlias, TypeVar, cast
 import torch
 from torch import Tensor
 
+from seq2seq.kernels.attention import attention
+from seq2seq.kernels.conv_step import conv_step
+
 # Where tensors are made; None is torch's default
 Device: TypeAlias = torch.device | str | None
 
@@ -230,14 +233,12 @@ class HeadCache(Cache):
         values: HeadCache,
         position: Tensor,
         *,
-        attention: Callable[..., Tensor],
         weights: str = "softmax",
     ) -> Tensor:
         """Attend from q (B, H, beam, d) at position (N,) to the keys that each hypothesis has written here.
 
         Args:
             values: The cache of the values beside these keys; H / G heads share both.
-            attention: Computes attention (`seq2seq.kernels.attention`).
             weights: What stands in place of the softmax, as `attention` names it.
         """
         k, v = (cache.used().to(q.dtype).flatten(2, 3) for cache in (self, values))  # (B, G, slots, d)
@@ -250,15 +251,15 @@ class HeadCache(Cache):
         y = attention(folded, k, v, bias=bias.repeat(1, 1, groups, 1), weights=weights)
         return y.unflatten(2, (groups, -1)).flatten(1, 2)
 
-    def convolve(self, weights: Tensor, position: Tensor, *, softmax: bool, conv_step: Callable[..., Tensor]) -> Tensor:
+    def convolve(self, weights: Tensor, position: Tensor, *, softmax: bool, backend: str = "auto") -> Tensor:
         """Weigh the last K values of each hypothesis, the newest at position (N,): (N, G * d).
 
         Args:
             weights: (N or 1, G, K).
             softmax: Take the softmax of the weights over K first.
-            conv_step: Computes it (`seq2seq.kernels.conv_step`).
+            backend: Of `seq2seq.kernels.conv_step`.
         """
-        return conv_step(self.values, self.owner, position, weights, softmax=softmax)
+        return conv_step(self.values, self.owner, position, weights, softmax=softmax, backend=backend)
 
 
 # What a mixer remembers of each hypothesis: a flat NamedTuple of tensors (hypothesis first) and caches.

@@ -22,7 +22,8 @@ MODULES = {
 LEVELS = (
     ("faults", "packages"),
     ("files", "streams", "archive", "resources", "distributed", "introspection"),
-    ("kernels", "config", "state", "pooling"),
+    ("kernels", "config", "pooling"),
+    ("state",),
     ("mixer", "data"),
     ("mixers", "embedding", "output", "evaluation.metrics"),
     ("model", "evaluation.moses_bleu"),

@@ -175,7 +175,7 @@ class Attention(SelfMixer):
         state.values.append(value, position)
         # A sentence's hypotheses are queries of one attention
         q = split(query.view(state.keys.values.shape[0], -1, self.dim), self.num_heads)  # (B, H, beam, d)
-        y = state.keys.attend(q, state.values, position, attention=attention, weights=self.weights)
+        y = state.keys.attend(q, state.values, position, weights=self.weights)
         return self._output(merge(y)).view(x.shape[0], -1), state
 
     def _output(self, y: Tensor) -> Tensor:

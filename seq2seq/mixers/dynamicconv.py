@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
-from seq2seq.kernels.conv_step import conv_step
 from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words_or_none
 from seq2seq.kernels.dynamicconv import dynamicconv
@@ -116,8 +114,7 @@ class DynamicConv(SelfMixer[Past[HeadCache]]):
         """Append this position's input, then convolve the last K with the kernel it predicts."""
         z = self._inner(x)  # (N, D)
         state.past.append(z, position)
-        step = partial(conv_step, backend=self.backend)
-        y = state.past.convolve(self._logits(z), position, softmax=self.softmax, conv_step=step)  # (N, D)
+        y = state.past.convolve(self._logits(z), position, softmax=self.softmax, backend=self.backend)  # (N, D)
         return self.out(y), state
 
     def _inner(self, x: Tensor) -> Tensor:

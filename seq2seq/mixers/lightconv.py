@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.kernels.conv_step import conv_step
 from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words_or_none
 from seq2seq.kernels.lightconv import lightconv
@@ -116,8 +114,7 @@ class LightConv(SelfMixer[Past[HeadCache]]):
         z = self.inner(x)  # (N, 2 D), or (N, D) without GLU
         state.past.append(F.glu(z, -1) if self.glu else z, position)
         weights = self._kernels()[None]  # (1, H, K)
-        step = partial(conv_step, backend=self.backend)
-        return self.out(state.past.convolve(weights, position, softmax=False, conv_step=step)), state
+        return self.out(state.past.convolve(weights, position, softmax=False, backend=self.backend)), state
 
     def _kernels(self) -> Tensor:
         return self.weight.softmax(-1) if self.softmax else self.weight  # (H, K); normalized, each sums to 1

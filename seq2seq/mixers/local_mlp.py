@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +9,6 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.band_matrix import band_conv, left_padding
-from seq2seq.kernels.conv_step import conv_step
 from seq2seq.kernels.dispatch import require_backend
 from seq2seq.mixer import SelfMixer, require_divisible, require_length, require_positive
 from seq2seq.mixers.past import Past
@@ -87,5 +85,4 @@ class LocalMLP(SelfMixer[Past[HeadCache]]):
         z = self.inner(x)  # (N, D)
         state.past.append(z, position)
         weights = self.weight[:, position].transpose(0, 1).to(z.dtype)  # (N, H, w)
-        step = partial(conv_step, backend=self.backend)
-        return self.out(state.past.convolve(weights, position, softmax=False, conv_step=step)), state
+        return self.out(state.past.convolve(weights, position, softmax=False, backend=self.backend)), state

@@ -112,9 +112,7 @@ class _TracedHeadCache(_TracedCache):
         """See `Cache.append`."""
         self.appended = value.to(self.values.dtype)
 
-    def attend(
-        self, q: Tensor, values: _TracedHeadCache, position: Tensor, *, attention: Any, weights: str = "softmax"
-    ) -> Tensor:
+    def attend(self, q: Tensor, values: _TracedHeadCache, position: Tensor, *, weights: str = "softmax") -> Tensor:
         """See `HeadCache.attend`: the same weights, of the scores of the past and of the position itself."""
         heads, size = self.values.shape[1], self.values.shape[-1]
         q = (q * size**-0.5).unflatten(1, (heads, -1))  # (B, G, H / G, beam, d)
@@ -127,7 +125,7 @@ class _TracedHeadCache(_TracedCache):
         before, here = both.split([scores.shape[-1], 1], -1)
         return (before @ past + here * own).flatten(1, 2)  # (B, H, beam, d)
 
-    def convolve(self, weights: Tensor, position: Tensor, *, softmax: bool, conv_step: Any) -> Tensor:
+    def convolve(self, weights: Tensor, position: Tensor, *, softmax: bool, backend: str = "auto") -> Tensor:
         """See `HeadCache.convolve`: the past is weighed where it lies, and the position itself beside it."""
         if softmax:
             weights = weights.softmax(-1)
