@@ -6,7 +6,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +15,44 @@ from torch.overrides import TorchFunctionMode
 from seq2seq.config.mixer import mixers_of, targets_of
 from seq2seq.config.model import NORMS, TIES
 from seq2seq.embedding import Embedding, GridPositions, PatchProjection, make_positions, make_table
-from seq2seq.mixer import CrossMixer, SelfMixer, blocks_of, require_probability
+from seq2seq.kernels.dispatch import portable
+from seq2seq.mixer import CrossMixer, SelfMixer, require_probability
 from seq2seq.model import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, Seq2Seq
 from seq2seq.pooling import Halving, stage_begins
+from seq2seq.weight_blocks import blocks_of
 
 # The contract that each slot of the section `mixer` asks for.
 _CONTRACTS: dict[str, type[nn.Module]] = {"encoder": SelfMixer, "decoder": SelfMixer, "cross": CrossMixer}
+
+
+class Adaptable(Protocol):
+    """What a mixer's class may declare for the builder; each part is optional."""
+
+    length_arguments: tuple[str, ...]
+    """Constructor arguments that bound the length of a sequence, such as "max_len"."""
+
+    @classmethod
+    def grid_values(cls, values: Mapping[str, Any], columns: int) -> dict[str, Any]:
+        """Return constructor arguments for a source that fills a grid of `columns` row by row, from `values`."""
+        ...
+
+    @classmethod
+    def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return constructor arguments that every machine can serve, from those that the training machine served.
+
+        Without it a demand for Triton kernels (`backend`) is dropped.
+        """
+        ...
+
+    @classmethod
+    def shortened_values(cls, values: Mapping[str, Any], factor: int) -> dict[str, Any]:
+        """Return a cross mixer's arguments for a memory that is `factor` times shorter than the source."""
+        ...
+
+
+def decodes(mixer: type[SelfMixer[Any]]) -> bool:
+    """Return True for a class with a first state and a `step`, as a causal mixer needs them."""
+    return mixer.empty_state is not SelfMixer.empty_state and mixer.step is not SelfMixer.step
 
 
 class TargetError(ValueError):
@@ -150,7 +182,8 @@ def bounds(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> dict[str,
     result = {"model.max_len": model["max_len"]} if learned else {}
     for slot, path, values in mixers_of(config["mixer"], used=True):
         per_layer = values.get("per_layer") or {}  # null in YAML is None
-        for name in mixer_class(values["_target_"], _CONTRACTS[slot], trust=trust).length_arguments:
+        mixer = mixer_class(values["_target_"], _CONTRACTS[slot], trust=trust)
+        for name in getattr(mixer, "length_arguments", ()):
             # The shortest layer limits the stack
             if name in per_layer:
                 # Of some layers there is none
@@ -272,7 +305,7 @@ class _Builder:
         for layer in range(depth):
             mixer = self._mixer("decoder", layer, depth, dim=dim, causal=True)
             # Before a training that could not decode what it has learned
-            if mixer is not None and not mixer.decodes():
+            if mixer is not None and not decodes(type(mixer)):
                 name = type(mixer).__name__
                 raise ValueError(f"mixer.decoder: {name} is causal, so it must define empty_state and step")
             middle = dim if mixer is None else mixer.out_dim
@@ -300,13 +333,13 @@ class _Builder:
             values = layer_values(self.slots[slot], layer, depth)
         except ValueError as error:
             raise ValueError(f"mixer.{slot}.{error}") from None
-        mixer = _class_of(values, slot, self.trust)
-        # The mixer's class adapts its own settings, first to any machine, then to the source
+        mixer: Any = _class_of(values, slot, self.trust)
+        # The mixer's class may adapt its own settings, first to any machine, then to the source
         if self.portable:
-            values = mixer.portable_values(values)
-        if columns:
+            values = getattr(mixer, "portable_values", portable)(values)
+        if columns and hasattr(mixer, "grid_values"):
             values = mixer.grid_values(values, columns)
-        if shorter > 1:
+        if shorter > 1 and hasattr(mixer, "shortened_values"):
             values = mixer.shortened_values(values, shorter)
         return _make(mixer, values, slot, **sizes)
 

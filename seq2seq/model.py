@@ -178,7 +178,7 @@ class DecoderLayer(nn.Module):
         """Return the state before the first position, one row per sentence."""
         own = None
         if self.self_mixer is not None:
-            own = self.self_mixer.init_state(batch_size, max_len, device=device, dtype=dtype)
+            own = self.self_mixer.empty_state(batch_size, max_len, device=device, dtype=dtype)
         return LayerState(own, self.cross_mixer.init_state(context, max_len))
 
     def step(self, x: Tensor, context: Context, state: LayerState, position: Tensor) -> tuple[Tensor, LayerState]:

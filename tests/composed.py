@@ -18,6 +18,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
+from seq2seq import build
 from seq2seq.build import build_model, build_self_mixer, layer_values, mixer_class
 from seq2seq.mixer import CrossMixer, SelfMixer
 from seq2seq.model import Seq2Seq
@@ -141,7 +142,7 @@ def preset_config(name: str, folder: str = "") -> dict[str, Any]:
 def decodes(name: str) -> bool:
     """True where a self mixer has a causal form: an encoder-only one has no `step` of its own."""
     target = OmegaConf.load(conf_dir() / "mixer" / "self" / f"{name}.yaml").get("_target_")
-    return target is None or mixer_class(target, SelfMixer).decodes()
+    return target is None or build.decodes(mixer_class(target, SelfMixer))
 
 
 class Case(NamedTuple):

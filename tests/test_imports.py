@@ -21,7 +21,7 @@ MODULES = {
 # A module that is named by itself (`evaluation.metrics`) is a part of its own; the commands are what no level names.
 LEVELS = (
     ("faults", "packages"),
-    ("files", "streams", "archive", "resources", "distributed", "introspection"),
+    ("files", "streams", "archive", "resources", "distributed", "introspection", "weight_blocks"),
     ("kernels", "config", "pooling"),
     ("state",),
     ("mixer", "data"),

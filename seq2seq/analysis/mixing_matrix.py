@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -206,6 +206,25 @@ def _recorder(
     return record
 
 
+@runtime_checkable
+class Introspectable(Protocol):
+    """Mixer that shows what it has inside, besides its mixing matrix."""
+
+    def introspect(self, x: Tensor, context: Any) -> dict[str, Tensor]:
+        """Return what `python -m seq2seq.inspect` plots, by name, for x and the mask or the context of a call.
+
+        Returns:
+            "kernels": fixed ones (H, K); "predicted kernels": along x, (B, T, H, K); "weights": (B, H, T, T), over the
+            source (B, H, T, S). Any other name: a number for each head, (H,), where "centers" c, (H,) or (H, 2: row,
+            column), and "sharpness" a of scores -a |d - c|^2 are plotted together.
+        """
+        ...
+
+
+def _details(mixer: nn.Module, x: Tensor, context: Any) -> dict[str, Tensor]:
+    return mixer.introspect(x, context) if isinstance(mixer, Introspectable) else {}
+
+
 def _self_view(mixer: Any, x: Tensor, mask: Tensor, part: str, layer: int) -> View:
     """Differentiate a self mixer as a function of its input x (1, T, D)."""
 
@@ -214,7 +233,7 @@ def _self_view(mixer: Any, x: Tensor, mask: Tensor, part: str, layer: int) -> Vi
         return mixer(z, mask.expand(len(z), -1))
 
     with torch.no_grad():
-        details = mixer.introspect(x, mask)
+        details = _details(mixer, x, mask)
     return _view(mixer, function, x, details, part, layer)
 
 
@@ -226,7 +245,7 @@ def _cross_view(mixer: Any, x: Tensor, memory: Tensor, mask: Tensor, layer: int)
         return mixer(x.expand(len(z), -1, -1), mixer.project(z, mask.expand(len(z), -1)))
 
     with torch.no_grad():
-        details = mixer.introspect(x, mixer.project(memory, mask))
+        details = _details(mixer, x, mixer.project(memory, mask))
     return _view(mixer, function, memory, details, "cross", layer)
 
 

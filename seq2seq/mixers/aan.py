@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import SelfMixer, in_blocks, require_positive
+from seq2seq.mixer import SelfMixer, real_positions, require_positive
 from seq2seq.mixers.average import Average, running_mean
+from seq2seq.weight_blocks import in_blocks
 
 
 class AAN(SelfMixer):
@@ -53,11 +54,12 @@ class AAN(SelfMixer):
                 nn.init.xavier_uniform_(layer.weight)
                 nn.init.zeros_(layer.bias)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Average x (B, T, D) over real positions, then transform and gate."""
+        mask = real_positions(x, mask)
         return self._gated(x, running_mean(x, mask, causal=self.causal))
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Average.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Average.State:
         """Return a sum of nothing."""
         wide = at_least_float32(dtype)
         return Average.State(torch.zeros(batch_size, self.dim, device=device, dtype=wide))

@@ -14,7 +14,7 @@ from seq2seq.kernels.attention import attention, packed_attention
 from seq2seq.kernels.attention.one_tile import divide
 from seq2seq.kernels.attention.weights import allow, normalize, require_weights
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import CrossMixer, SelfMixer, require_divisible, require_probability
+from seq2seq.mixer import CrossMixer, SelfMixer, real_positions, require_divisible, require_probability
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import HeadCache, NoState
 
@@ -137,8 +137,9 @@ class Attention(SelfMixer):
         self.qkv = attention_inputs(dim, dim, self.kv_dim, self.kv_dim)
         self.out = projection(dim, dim)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
+        mask = real_positions(x, mask)
         query, key, value = self._project(x, torch.arange(x.shape[1], device=x.device))
         q = mark_mixing(split(query, self.num_heads))  # (B, H, T, d)
         k, v = mark_mixing(split(key, self.num_kv_heads)), split(value, self.num_kv_heads)  # (B, G, T, d)
@@ -161,7 +162,7 @@ class Attention(SelfMixer):
         keys: HeadCache
         values: HeadCache
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Attention.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Attention.State:
         """Return empty caches of keys and of values."""
         sizes = batch_size, max_len, self.num_kv_heads, self.head_dim
         keys, values = (HeadCache.of_heads(*sizes, device=device, dtype=dtype) for _ in range(2))

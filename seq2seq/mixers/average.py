@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import SelfMixer
+from seq2seq.mixer import SelfMixer, real_positions
 
 
 def running_mean(x: Tensor, mask: Tensor, *, causal: bool) -> Tensor:
@@ -52,8 +52,9 @@ class Average(SelfMixer):
         nn.init.xavier_uniform_(self.out.weight)
         nn.init.zeros_(self.out.bias)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Average x (B, T, D) over real positions."""
+        mask = real_positions(x, mask)
         return self.out(running_mean(x, mask, causal=self.causal))
 
     class State(NamedTuple):
@@ -61,7 +62,7 @@ class Average(SelfMixer):
 
         total: Tensor
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Average.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Average.State:
         """Return a sum of nothing."""
         wide = at_least_float32(dtype)
         return self.State(torch.zeros(batch_size, self.dim, device=device, dtype=wide))

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.introspection import freeze_mixing, mark_mixing
-from seq2seq.mixer import CrossMixer, in_blocks
+from seq2seq.mixer import CrossMixer
 from seq2seq.mixers.additive import AdditiveScore
 from seq2seq.mixers.gru import GatedUnit
 from seq2seq.mixers.summary import mean_over_positions
+from seq2seq.weight_blocks import in_blocks
 
 READOUTS = ("linear", "maxout")
 INITIALS = ("mean", "backward")

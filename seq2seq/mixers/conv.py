@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.band_matrix import left_padding
-from seq2seq.mixer import SelfMixer, require_positive
+from seq2seq.mixer import SelfMixer, real_positions, require_positive
 from seq2seq.mixers.past import Window
 
 
@@ -48,14 +48,15 @@ class Conv(SelfMixer[Window]):
         # Each output sums D K products: variance 1 for inputs of variance 1
         nn.init.normal_(self.weight, std=(dim * kernel_size) ** -0.5)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero."""
+        mask = real_positions(x, mask)
         left = left_padding(self.kernel_size, self.causal)
         values = x.masked_fill(~mask[:, :, None], 0.0).transpose(1, 2)  # (B, D, T)
         values = F.pad(values, (left, self.kernel_size - 1 - left))  # (B, D, T + K - 1)
         return F.conv1d(values, self.weight, self.bias).transpose(1, 2)  # (B, T, D)
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Window:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Window:
         """Return zeros, which stand before the sentence."""
         return Window.empty(batch_size, self.kernel_size, self.dim, device=device, dtype=dtype)
 

@@ -12,7 +12,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
 from seq2seq.kernels.relative_positions import coordinates, require_axes, seen_in_line, slot_offsets, to_grid
-from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_probability
 from seq2seq.mixers.past import Past, attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
@@ -60,8 +60,9 @@ class CrissCross(SelfMixer[Past[Cache]]):
         self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend within x (B, T, D)."""
+        mask = real_positions(x, mask)
         query, key, value = self.qkv(x).chunk(3, -1)
         parts = (to_grid(part, self.grid_width) for part in (mark_mixing(query), mark_mixing(key), value))
         q, k, v = (split(part, self.num_heads) for part in parts)  # (B, rows, H, w, d)
@@ -85,7 +86,7 @@ class CrissCross(SelfMixer[Past[Cache]]):
         """Take the columns of the image."""
         return {**values, "grid_width": columns}
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Past[Cache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[Cache]:
         """Return an empty cache of keys and values."""
         return Past(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype))
 

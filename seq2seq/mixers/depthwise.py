@@ -13,7 +13,7 @@ from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words_or_none
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.shortconv import shortconv_step
-from seq2seq.mixer import SelfMixer, require_positive, require_probability
+from seq2seq.mixer import SelfMixer, real_positions, require_positive, require_probability
 from seq2seq.mixers.past import Window
 from seq2seq.mixers.projections import glu_input
 
@@ -78,8 +78,9 @@ class Depthwise(SelfMixer[Window]):
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
+        mask = real_positions(x, mask)
         # DropConnect: one mask for the D kernels, drawn here so that all backends drop the same taps
         drop = self.weight_dropout if self.training else 0.0
         keep = keep_words_or_none(self.weight.shape[:1], self.kernel_size, drop, device=x.device, backend=self.backend)
@@ -96,7 +97,7 @@ class Depthwise(SelfMixer[Window]):
         )
         return self.out(y)
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Window:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Window:
         """Return zeros, which stand before the sentence."""
         return Window.empty(batch_size, self.kernel_size, self.dim, device=device, dtype=dtype)
 

@@ -13,7 +13,7 @@ from seq2seq.kernels.band_matrix import tap_inputs
 from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import SelfMixer, require_positive
+from seq2seq.mixer import SelfMixer, real_positions, require_positive
 from seq2seq.mixers.projections import glu_input
 
 
@@ -75,8 +75,9 @@ class DynamicDepthwise(SelfMixer):
         nn.init.normal_(self.weight.weight, std=(self.weight.in_features * kernel_size) ** -0.5)
         nn.init.normal_(self.weight.bias, std=kernel_size**-0.5)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
+        mask = real_positions(x, mask)
         z = self._inner(x).masked_fill(~mask[:, :, None], 0.0)
         exact = at_least_float32(z.dtype)  # means in float32 at least
         if not self.causal:
@@ -95,7 +96,9 @@ class DynamicDepthwise(SelfMixer):
         past: Tensor
         total: Tensor
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> DynamicDepthwise.State:
+    def empty_state(
+        self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None
+    ) -> DynamicDepthwise.State:
         """Return zeros, which stand before the sentence, and nothing is summed yet."""
         past = torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype)
         wide = at_least_float32(past.dtype)

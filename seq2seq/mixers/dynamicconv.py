@@ -11,7 +11,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words_or_none
 from seq2seq.kernels.dynamicconv import dynamicconv
-from seq2seq.mixer import SelfMixer, require_divisible, require_positive, require_probability
+from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
 from seq2seq.mixers.past import Past
 from seq2seq.mixers.projections import glu_input
 from seq2seq.state import HeadCache
@@ -81,8 +81,9 @@ class DynamicConv(SelfMixer[Past[HeadCache]]):
         nn.init.zeros_(self.inner.bias)
         nn.init.zeros_(self.out.bias)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
+        mask = real_positions(x, mask)
         z = self._inner(x)  # (B, T, D)
         logits = mark_mixing(self._logits(z))  # (B, T, H, K)
         # DropConnect: a mask for every predicted kernel, drawn here so that all backends drop the same taps
@@ -105,7 +106,7 @@ class DynamicConv(SelfMixer[Past[HeadCache]]):
         logits = self._logits(self._inner(x))
         return {"predicted kernels": logits.softmax(-1) if self.softmax else logits}
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Past[HeadCache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[HeadCache]:
         """Return an empty cache of gated inputs."""
         size = self.dim // self.num_heads
         return Past(HeadCache.of_heads(batch_size, self.kernel_size, self.num_heads, size, device=device, dtype=dtype))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.mixer import SelfMixer, require_length, require_positive
+from seq2seq.mixer import SelfMixer, real_positions, require_length, require_positive
 from seq2seq.mixers.mlp import random_convolutions
 from seq2seq.mixers.past import Past
 from seq2seq.state import Cache
@@ -68,8 +68,9 @@ class FullMLP(SelfMixer[Past[Cache]]):
         taps = random_convolutions(width * width, max_len, causal=causal, std=width**-0.5)  # (C^2, N, N)
         self.weight = nn.Parameter(taps.unflatten(0, (width, width)).permute(2, 0, 3, 1).contiguous())  # (N, C, N, C)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Mix x (B, T, D); padding counts as zero where positions mix."""
+        mask = real_positions(x, mask)
         length = x.shape[1]
         require_length(length, self.max_len)
         z = self.inner(x).masked_fill(~mask[:, :, None], 0.0)  # (B, T, C)
@@ -80,7 +81,7 @@ class FullMLP(SelfMixer[Past[Cache]]):
         matrix = weight.flatten(2).flatten(0, 1).to(z.dtype)  # (T C, T C)
         return self.out((z.flatten(1) @ matrix.t()).view_as(z))
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Past[Cache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[Cache]:
         """Return an empty cache; ValueError if it is longer than there are weights."""
         require_length(max_len, self.max_len)
         return Past(Cache.empty(batch_size, max_len, self.hidden_dim, device=device, dtype=dtype))

@@ -13,7 +13,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.gated_delta import gated_delta, gated_delta_step
 from seq2seq.kernels.precision import at_least_float32
 from seq2seq.kernels.shortconv import shortconv, shortconv_step
-from seq2seq.mixer import SelfMixer, require_divisible, require_positive
+from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_positive
 from seq2seq.mixers.gru import reverse_index
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 
@@ -83,8 +83,9 @@ class GatedDelta(SelfMixer):
         self.rate_bias = nn.Parameter(start + torch.log(-torch.expm1(-start)))
         self.norm = nn.Parameter(torch.ones(self.head_dim))
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Read x (B, T, D) once, or in both directions; padding is last in either."""
+        mask = real_positions(x, mask)
         parts = self.qkv(x), *self._rates(x)  # (B, T, 3 D), (B, T, H), (B, T, H)
         y = self._recall(*parts)  # (B, T, D)
         if not self.causal:
@@ -99,7 +100,7 @@ class GatedDelta(SelfMixer):
         memory: Tensor
         recent: Tensor
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> GatedDelta.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> GatedDelta.State:
         """Return an empty memory, in float32 at least, and zeros before the first position."""
         recent = torch.zeros(batch_size, self.kernel_size - 1, 3 * self.dim, device=device, dtype=dtype)
         shape = (batch_size, self.num_heads, self.head_dim, self.head_dim)

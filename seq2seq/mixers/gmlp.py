@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.mixer import SelfMixer, in_blocks
+from seq2seq.mixer import SelfMixer, real_positions
 from seq2seq.mixers.mlp import PositionMatrix
 from seq2seq.mixers.past import Past
 from seq2seq.state import Cache
+from seq2seq.weight_blocks import in_blocks
 
 
 class GatedMLP(SelfMixer[Past[Cache]]):
@@ -56,13 +57,14 @@ class GatedMLP(SelfMixer[Past[Cache]]):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Gate x (B, T, D); padding counts as zero where positions mix, after the norm's bias."""
+        mask = real_positions(x, mask)
         u, v = F.gelu(self.inner(x)).chunk(2, -1)  # (B, T, D) each
         gate = self.positions(self.norm(v), mask) + self.bias[: x.shape[1], None]  # (B, T, D)
         return self.out(u * gate)
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Past[Cache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[Cache]:
         """Return an empty cache; ValueError if it is longer than the matrix."""
         return self.positions.empty_state(batch_size, max_len, self.dim, device=device, dtype=dtype)
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.precision import without_autocast
 from seq2seq.kernels.recurrence import over_positions
-from seq2seq.mixer import SelfMixer, in_blocks
+from seq2seq.mixer import SelfMixer, real_positions
+from seq2seq.weight_blocks import in_blocks
 
 RESETS = ("before", "after")
 
@@ -130,8 +131,9 @@ class BiGRU(SelfMixer):
         self.ahead = GatedUnit(input_dim=dim, hidden_dim=hidden_dim, reset=reset)
         self.back = GatedUnit(input_dim=dim, hidden_dim=hidden_dim, reset=reset)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Read x (B, S, D) in both directions."""
+        mask = real_positions(x, mask)
         return both_ways(self.ahead, self.back, x, mask)
 
 
@@ -173,8 +175,9 @@ class GRU(SelfMixer):
         self.ahead = GatedUnit(input_dim=dim, hidden_dim=dim if causal else dim // 2, reset=reset)
         self.back = None if causal else GatedUnit(input_dim=dim, hidden_dim=dim // 2, reset=reset)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Read x (B, T, D), in both directions where not causal."""
+        mask = real_positions(x, mask)
         return self.ahead(x) if self.back is None else both_ways(self.ahead, self.back, x, mask)
 
     class State(NamedTuple):
@@ -182,7 +185,7 @@ class GRU(SelfMixer):
 
         hidden: Tensor
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> GRU.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> GRU.State:
         """Return zeros, as in forward."""
         return self.State(torch.zeros(batch_size, self.dim, device=device, dtype=dtype))
 

@@ -36,11 +36,11 @@ class Identity(SelfMixer):
         nn.init.xavier_uniform_(self.out.weight)
         nn.init.zeros_(self.out.bias)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map x (B, T, D)."""
         return self.out(x)
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> NoState:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> NoState:
         """Return nothing: there is nothing to remember."""
         return NoState()
 

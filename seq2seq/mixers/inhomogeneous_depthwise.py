@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.band_matrix import left_padding, tap_inputs
-from seq2seq.mixer import SelfMixer, require_positive
+from seq2seq.mixer import SelfMixer, real_positions, require_positive
 from seq2seq.mixers.past import Window
 from seq2seq.mixers.projections import glu_input
 
@@ -67,14 +67,15 @@ class InhomogeneousDepthwise(SelfMixer[Window]):
         nn.init.normal_(self.weight.weight, std=(rank * kernel_size) ** -0.5)
         nn.init.normal_(self.weight.bias, std=kernel_size**-0.5)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
+        mask = real_positions(x, mask)
         z = self._inner(x).masked_fill(~mask[:, :, None], 0.0)
         weights = mark_mixing(self._weights(z))  # (B, T, K, D)
         inputs = tap_inputs(z, self.kernel_size, left=left_padding(self.kernel_size, self.causal))
         return self.out((weights * inputs).sum(2))  # (B, T, D)
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Window:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Window:
         """Return zeros, which stand before the sentence."""
         return Window.empty(batch_size, self.kernel_size, self.dim, device=device, dtype=dtype)
 

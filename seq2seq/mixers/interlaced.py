@@ -11,7 +11,7 @@ from torch import Tensor
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.relative_positions import require_axes, seen_in_line, to_grid
-from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_probability
 from seq2seq.mixers.criss_cross import same_lines
 from seq2seq.mixers.past import attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
@@ -60,8 +60,9 @@ class Interlaced(SelfMixer):
         self.inner = attention_inputs(dim, *[dim] * 5)
         self.out = projection(dim, dim)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend within x (B, T, D)."""
+        mask = real_positions(x, mask)
         *routing, value = (to_grid(part, self.grid_width) for part in self.inner(x).chunk(5, -1))  # (B, rows, w, D)
         query, key, row_query, row_key = (mark_mixing(part) for part in routing)
         real = to_grid(mask[:, :, None], self.grid_width)[..., 0]  # (B, rows, w)
@@ -82,7 +83,7 @@ class Interlaced(SelfMixer):
         columns: Cache
         rows: Cache
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Interlaced.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Interlaced.State:
         """Return two empty caches."""
         columns, rows = (Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype) for _ in range(2))
         return self.State(columns, rows)

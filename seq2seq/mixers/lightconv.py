@@ -12,7 +12,7 @@ from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words_or_none
 from seq2seq.kernels.lightconv import lightconv
-from seq2seq.mixer import SelfMixer, require_divisible, require_positive, require_probability
+from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
 from seq2seq.mixers.past import Past
 from seq2seq.mixers.projections import glu_input
 from seq2seq.state import HeadCache
@@ -83,8 +83,9 @@ class LightConv(SelfMixer[Past[HeadCache]]):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
+        mask = real_positions(x, mask)
         # DropConnect: one mask for the H kernels, drawn here so that all backends drop the same taps
         drop = self.weight_dropout if self.training else 0.0
         keep = keep_words_or_none(self.weight.shape[:1], self.kernel_size, drop, device=x.device, backend=self.backend)
@@ -104,7 +105,7 @@ class LightConv(SelfMixer[Past[HeadCache]]):
         """Return the kernels (H, K)."""
         return {"kernels": self._kernels()}
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Past[HeadCache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[HeadCache]:
         """Return an empty cache of gated inputs."""
         size = self.dim // self.num_heads
         return Past(HeadCache.of_heads(batch_size, self.kernel_size, self.num_heads, size, device=device, dtype=dtype))

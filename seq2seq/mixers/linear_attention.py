@@ -11,7 +11,7 @@ from torch import Tensor
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.precision import at_least_float32, without_autocast
 from seq2seq.kernels.retention import retention, retention_step
-from seq2seq.mixer import SelfMixer, require_divisible
+from seq2seq.mixer import SelfMixer, real_positions, require_divisible
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 
 # Against a division by zero where all features vanish
@@ -52,8 +52,9 @@ class LinearAttention(SelfMixer):
         self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Read x (B, T, D) from each position; a causal mixer needs no mask, since padding is on the right."""
+        mask = real_positions(x, mask)
         query, key, value = self.qkv(x).chunk(3, -1)
         q, k = (split(mark_mixing(_features(part)), self.num_heads) for part in (query, key))  # (B, H, T, d)
         v = _with_ones(split(value, self.num_heads))  # (B, H, T, d + 1)
@@ -71,7 +72,9 @@ class LinearAttention(SelfMixer):
 
         memory: Tensor
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> LinearAttention.State:
+    def empty_state(
+        self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None
+    ) -> LinearAttention.State:
         """Return an empty memory, in float32 at least."""
         dtype = at_least_float32(dtype)
         shape = (batch_size, self.num_heads, self.head_dim, self.head_dim + 1)

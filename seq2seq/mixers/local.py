@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.relative_positions import offsets
-from seq2seq.mixer import SelfMixer, require_divisible, require_positive, require_probability
+from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
 from seq2seq.mixers.projections import attention_inputs, projection
 
 
@@ -82,8 +82,9 @@ class Local(SelfMixer):
         self.first_offset = -before
         self.bias = nn.Parameter(torch.zeros(before + 1 + after, num_heads)) if relative_bias else None
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend within x (B, T, D); what is longer than the keys of one block is cut into blocks."""
+        mask = real_positions(x, mask)
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)) for part in self.qkv(x).chunk(3, -1))  # (B, T, H, D / H)
         # A sentence that fits the keys of one block gains nothing from being cut up
         before, after = self._reach()
@@ -140,7 +141,7 @@ class Local(SelfMixer):
 
         past: Tensor
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Local.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Local.State:
         """Return an empty ring."""
         return self.State(torch.zeros(batch_size, self.window, 2 * self.dim, device=device, dtype=dtype))
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.band_matrix import band_conv, left_padding
 from seq2seq.kernels.dispatch import require_backend
-from seq2seq.mixer import SelfMixer, require_divisible, require_length, require_positive
+from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_length, require_positive
 from seq2seq.mixers.past import Past
 from seq2seq.state import HeadCache
 
@@ -66,15 +66,16 @@ class LocalMLP(SelfMixer[Past[HeadCache]]):
         kernel = torch.randn(num_heads, 1, window) * window**-0.5
         self.weight = nn.Parameter(kernel.repeat(1, max_len, 1))  # (H, N, w)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Mix x (B, T, D); padding counts as zero where positions mix."""
+        mask = real_positions(x, mask)
         length = x.shape[1]
         require_length(length, self.max_len)
         z = self.inner(x).masked_fill(~mask[:, :, None], 0.0).unflatten(-1, (self.num_heads, -1))  # (B, T, H, R)
         y = band_conv(z, self.weight[None, :, :length], left=left_padding(self.window, self.causal))
         return self.out(y.flatten(2))
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Past[HeadCache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[HeadCache]:
         """Return an empty cache; ValueError if there are not as many sets of weights as positions."""
         require_length(max_len, self.max_len)
         size = self.dim // self.num_heads

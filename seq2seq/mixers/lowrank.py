@@ -11,7 +11,14 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import SelfMixer, require_divisible, require_length, require_positive, require_probability
+from seq2seq.mixer import (
+    SelfMixer,
+    real_positions,
+    require_divisible,
+    require_length,
+    require_positive,
+    require_probability,
+)
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 
 
@@ -70,8 +77,9 @@ class LowRank(SelfMixer):
         self.key_slots = nn.Parameter(torch.randn(rank, max_len) * (rank + position) ** -0.5)  # E
         self.value_slots = nn.Parameter(torch.randn(rank, max_len) * (1 + position) ** -0.5)  # F
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend from each of x (B, T, D) to r slots; a causal mixer needs no mask, since padding is on the right."""
+        mask = real_positions(x, mask)
         length = x.shape[1]
         require_length(length, self.max_len)
         query, key, value = self.qkv(x).chunk(3, -1)
@@ -96,7 +104,7 @@ class LowRank(SelfMixer):
         value: Tensor
         seen: Tensor
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> LowRank.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> LowRank.State:
         """Return empty slots, in float32 at least: sums of many small parts."""
         require_length(max_len, self.max_len)
         wide = at_least_float32(dtype)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import SelfMixer, require_divisible, require_length, require_positive
+from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_length, require_positive
 from seq2seq.mixers.mlp import mix_positions
 
 
@@ -66,8 +66,9 @@ class LowRankMLP(SelfMixer):
         self.read = nn.Parameter(torch.randn(num_heads, rank, max_len) * (variance / variance.sum()).sqrt())  # B
         self.write = nn.Parameter(torch.randn(num_heads, max_len, rank) * rank**-0.5)  # A
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Mix x (B, T, D); padding counts as zero where positions mix."""
+        mask = real_positions(x, mask)
         length = x.shape[1]
         require_length(length, self.max_len)
         write = self.write[:, :length]  # (H, T, r)
@@ -80,7 +81,7 @@ class LowRankMLP(SelfMixer):
 
         slots: Tensor
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> LowRankMLP.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> LowRankMLP.State:
         """Return empty slots, in float32 at least: sums of many small parts."""
         require_length(max_len, self.max_len)
         wide = at_least_float32(dtype)

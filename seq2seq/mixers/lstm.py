@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.precision import without_autocast
 from seq2seq.kernels.recurrence import over_positions
-from seq2seq.mixer import SelfMixer, in_blocks
+from seq2seq.mixer import SelfMixer, real_positions
 from seq2seq.mixers.gru import both_ways
+from seq2seq.weight_blocks import in_blocks
 
 
 class MemoryUnit(nn.Module):
@@ -102,8 +103,9 @@ class LSTM(SelfMixer):
         self.ahead = MemoryUnit(input_dim=dim, hidden_dim=dim if causal else dim // 2)
         self.back = None if causal else MemoryUnit(input_dim=dim, hidden_dim=dim // 2)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Read x (B, T, D), in both directions where not causal."""
+        mask = real_positions(x, mask)
         return self.ahead(x) if self.back is None else both_ways(self.ahead, self.back, x, mask)
 
     class State(NamedTuple):
@@ -112,7 +114,7 @@ class LSTM(SelfMixer):
         hidden: Tensor
         cell: Tensor
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> LSTM.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> LSTM.State:
         """Return zeros, as in forward."""
         zeros = torch.zeros(batch_size, self.dim, device=device, dtype=dtype)
         return self.State(zeros, zeros)

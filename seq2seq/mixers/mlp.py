@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.mixer import SelfMixer, require_divisible, require_length, require_positive
+from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_length, require_positive
 from seq2seq.mixers.past import Past
 from seq2seq.state import Cache
 
@@ -126,11 +126,12 @@ class MLP(SelfMixer[Past[Cache]]):
         nn.init.xavier_uniform_(self.out.weight)
         nn.init.zeros_(self.out.bias)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Mix x (B, T, D); padding counts as zero where positions mix."""
+        mask = real_positions(x, mask)
         return self.out(self.positions(self.inner(x), mask))
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Past[Cache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[Cache]:
         """Return an empty cache; ValueError if it is longer than the matrix."""
         return self.positions.empty_state(batch_size, max_len, self.dim, device=device, dtype=dtype)
 

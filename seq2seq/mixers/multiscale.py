@@ -15,7 +15,7 @@ from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words_or_none
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.shortconv import shortconv_step
-from seq2seq.mixer import SelfMixer, require_probability
+from seq2seq.mixer import SelfMixer, real_positions, require_probability
 from seq2seq.mixers.past import Window
 from seq2seq.mixers.projections import glu_input
 
@@ -85,8 +85,9 @@ class Multiscale(SelfMixer[Window]):
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
+        mask = real_positions(x, mask)
         # DropConnect: one mask for the D kernels, drawn here so that all backends drop the same taps
         drop = self.weight_dropout if self.training else 0.0
         keep = keep_words_or_none((self.dim,), self.kernel_size, drop, device=x.device, backend=self.backend)
@@ -113,7 +114,7 @@ class Multiscale(SelfMixer[Window]):
             total = total + F.pad(gate[:, None] * part, (before, self.kernel_size - size - before))
         return total
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Window:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Window:
         """Return zeros, which stand before the sentence."""
         return Window.empty(batch_size, self.kernel_size, self.dim, device=device, dtype=dtype)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
-from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_probability
 from seq2seq.mixers.past import Past, attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
@@ -81,8 +81,9 @@ class NonLocal(SelfMixer[Past[Cache]]):
         if pairwise in widths:
             self.score = nn.Parameter(torch.randn(num_heads, widths[pairwise]) * head_dim**-0.5)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Read all of x (B, T, D) from each position; a causal mixer needs no mask, since padding is on the right."""
+        mask = real_positions(x, mask)
         query, key = self._embed(x)
         parts = mark_mixing(query), mark_mixing(key), self.value(x)
         q, k, v = (split(part, self.num_heads) for part in parts)  # (B, H, T, d)
@@ -91,7 +92,7 @@ class NonLocal(SelfMixer[Past[Cache]]):
             allowed = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()[None, None]
         return self.out(merge(self._read(q, k, v, allowed)))
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Past[Cache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[Cache]:
         """Return an empty cache of keys and values."""
         return Past(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype))
 

@@ -25,7 +25,9 @@ class Window(NamedTuple):
     past: Tensor
 
     @classmethod
-    def empty(cls, batch_size: int, kernel_size: int, channels: int, *, device: Any, dtype: Any) -> Window:
+    def empty(
+        cls, batch_size: int, kernel_size: int, channels: int, *, device: Any = None, dtype: Any = None
+    ) -> Window:
         """Return zeros, which stand before the first position."""
         return cls(torch.zeros(batch_size, kernel_size - 1, channels, device=device, dtype=dtype))
 

@@ -11,7 +11,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.shortconv import shortconv_step
-from seq2seq.mixer import SelfMixer, require_divisible, require_positive, require_probability
+from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
 from seq2seq.mixers.past import attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
@@ -61,8 +61,9 @@ class PostconvAttention(SelfMixer):
         with torch.no_grad():
             self.weight[:, kernel_size - 1 if causal else kernel_size // 2] += 1.0
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
+        mask = real_positions(x, mask)
         query, key, value = self.qkv(x).chunk(3, -1)
         # Convolving values once equals convolving every row of weights: M V = A (C V)
         value = lightconv(value, self.weight, causal=self.causal, end=None if self.causal else mask.sum(1))
@@ -77,7 +78,9 @@ class PostconvAttention(SelfMixer):
         past: Cache
         recent: Tensor
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> PostconvAttention.State:
+    def empty_state(
+        self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None
+    ) -> PostconvAttention.State:
         """Return an empty cache, and zeros before the first value."""
         recent = torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype)
         return self.State(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype), recent)

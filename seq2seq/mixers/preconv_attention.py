@@ -11,7 +11,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.one_tile import divide
 from seq2seq.kernels.shortconv import shortconv, shortconv_step
-from seq2seq.mixer import SelfMixer, require_divisible, require_positive, require_probability
+from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
 from seq2seq.mixers.past import attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
@@ -72,8 +72,9 @@ class PreconvAttention(SelfMixer):
         with torch.no_grad():
             self.weight[:, kernel_size - 1 if causal else kernel_size // 2] += 1.0
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Convolve, then attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
+        mask = real_positions(x, mask)
         qkv = self.qkv(x)  # (B, T, 3 D)
         # Kernels reach to the right too: padding must count as zero
         if not self.causal:
@@ -93,7 +94,9 @@ class PreconvAttention(SelfMixer):
         past: Cache
         recent: Tensor
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> PreconvAttention.State:
+    def empty_state(
+        self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None
+    ) -> PreconvAttention.State:
         """Return an empty cache, and zeros before the first position."""
         recent = torch.zeros(batch_size, self.kernel_size - 1, self.convolved, device=device, dtype=dtype)
         return self.State(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype), recent)

@@ -12,7 +12,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_probability
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
 
@@ -58,8 +58,9 @@ class Pyramid(SelfMixer):
         self.out = projection(dim, dim)
         self.key_value = attention_inputs(dim, dim, dim)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend from each of x (B, T, D) to blocks; a causal mixer needs no mask, since padding is on the right."""
+        mask = real_positions(x, mask)
         q = split(mark_mixing(self.query(x)), self.num_heads)  # (B, H, T, d)
         drop = self.dropout if self.training else 0.0
         if self.causal:
@@ -79,7 +80,7 @@ class Pyramid(SelfMixer):
         past: Cache
         running: Tensor
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Pyramid.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Pyramid.State:
         """Return an empty cache of a slot for each block, and an empty block."""
         # In float32 at least: in bf16 the mean of a long block would stop moving
         running = torch.zeros(batch_size, 2 * self.dim, device=device, dtype=at_least_float32(dtype))

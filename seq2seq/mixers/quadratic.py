@@ -15,7 +15,7 @@ from seq2seq.kernels.attention.weights import weigh
 from seq2seq.kernels.band_matrix import left_padding
 from seq2seq.kernels.precision import at_least_float32
 from seq2seq.kernels.relative_positions import offsets, require_axes, slot_offsets
-from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_probability
 from seq2seq.mixers.past import Past, attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
@@ -108,8 +108,9 @@ class Quadratic(SelfMixer[Past[Cache]]):
         """Return a of each head, (H,); its standard deviation in positions is 1 / sqrt(2 a)."""
         return self.log_sharpness.exp()
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
+        mask = real_positions(x, mask)
         *query_key, v = (split(part, self.num_heads) for part in self.inner(x).split(self.width, -1))
         position = torch.arange(x.shape[1], device=x.device)  # (T,)
         scores = self._scores(offsets(position, position, self.grid_width)[:, None])  # (H, T, T)
@@ -126,7 +127,7 @@ class Quadratic(SelfMixer[Past[Cache]]):
         width = values.get("grid_width")
         return {**values, "grid_width": columns if width is None else width}
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Past[Cache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[Cache]:
         """Return an empty cache of keys and values."""
         width = 2 * self.width if self.content else self.width
         return Past(Cache.empty(batch_size, max_len, width, device=device, dtype=dtype))

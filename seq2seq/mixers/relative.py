@@ -14,7 +14,7 @@ from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.weights import weigh
 from seq2seq.kernels.precision import at_least_float32
 from seq2seq.kernels.relative_positions import extents, offsets, require_axes, slot_offsets
-from seq2seq.mixer import SelfMixer, require_divisible, require_positive, require_probability
+from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
 from seq2seq.mixers.past import Past, attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
@@ -93,8 +93,9 @@ class Relative(SelfMixer[Past[Cache]]):
         rows = max_offset + 1 if causal else 2 * max_offset + 1  # d = -max_offset .. 0, or .. max_offset
         self.r = nn.Parameter(torch.randn(self.axes, rows, dim // self.axes)) if encoding == "learned" else None
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
+        mask = real_positions(x, mask)
         *query_key, v = (split(part, self.num_heads) for part in self.inner(x).split(self.dim, -1))
         position = torch.arange(x.shape[1], device=x.device)
         offset = offsets(position, position, self.grid_width)  # (axes, T, T)
@@ -108,7 +109,7 @@ class Relative(SelfMixer[Past[Cache]]):
         width = values.get("grid_width")
         return {**values, "grid_width": columns if width is None else width}
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Past[Cache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[Cache]:
         """Return an empty cache of keys and values."""
         width = 2 * self.dim if self.content else self.dim
         return Past(Cache.empty(batch_size, max_len, width, device=device, dtype=dtype))

@@ -12,7 +12,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.one_tile import divide
 from seq2seq.kernels.relative_positions import offsets, slot_offsets
-from seq2seq.mixer import SelfMixer, require_divisible, require_positive, require_probability
+from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
 from seq2seq.mixers.past import Past, attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
@@ -57,8 +57,9 @@ class RelativeBias(SelfMixer[Past[Cache]]):
         # (offsets, H), zeros: plain attention at first
         self.bias = nn.Parameter(torch.zeros(max_offset + 1 if causal else 2 * max_offset + 1, num_heads))
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
+        mask = real_positions(x, mask)
         q, k, v = (split(part, self.num_heads) for part in divide(self.qkv(x), *3 * [self.dim]))  # (B, H, T, d)
         position = torch.arange(x.shape[1], device=x.device)
         bias = self._bias(offsets(position, position)[0])  # (H, T, T)
@@ -69,7 +70,7 @@ class RelativeBias(SelfMixer[Past[Cache]]):
         )
         return self.out(merge(y))
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Past[Cache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[Cache]:
         """Return an empty cache of keys and values."""
         return Past(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
-from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_probability
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import NoState
 
@@ -60,8 +60,9 @@ class Resolutions(SelfMixer[NoState]):
         self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend within x (B, T, D) at each resolution."""
+        mask = real_positions(x, mask)
         query, key, value = self.qkv(x).chunk(3, -1)
         heads = (split(part, self.num_heads) for part in (mark_mixing(query), mark_mixing(key), value))
         # Some of the heads each, (B, h, T, d); none where there are more resolutions than heads

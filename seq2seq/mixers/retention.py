@@ -12,7 +12,7 @@ from torch import Tensor
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.precision import at_least_float32
 from seq2seq.kernels.retention import retention, retention_parallel, retention_step
-from seq2seq.mixer import SelfMixer, require_divisible
+from seq2seq.mixer import SelfMixer, real_positions, require_divisible
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 
 # Under the root of the norm
@@ -65,8 +65,9 @@ class Retention(SelfMixer):
         self.out = projection(dim, dim)
         self.gate = projection(dim, dim) if gate else None
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Read x (B, T, D) from each position; a causal mixer needs no mask, since padding is on the right."""
+        mask = real_positions(x, mask)
         time = torch.arange(x.shape[1], device=x.device)
         query, key, value = (split(part, self.num_heads) for part in self.qkv(x).chunk(3, -1))  # (B, H, T, d)
         q = mark_mixing(self._rotate(query, time))
@@ -82,7 +83,7 @@ class Retention(SelfMixer):
 
         memory: Tensor
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Retention.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Retention.State:
         """Return an empty memory, in float32 at least."""
         dtype = at_least_float32(dtype)
         shape = (batch_size, self.num_heads, self.head_dim, self.head_dim)

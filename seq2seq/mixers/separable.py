@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.mixer import SelfMixer, require_divisible
+from seq2seq.mixer import SelfMixer, real_positions, require_divisible
 from seq2seq.mixers.mlp import PositionMatrix
 from seq2seq.mixers.past import Past
 from seq2seq.state import Cache
@@ -50,11 +50,12 @@ class Separable(SelfMixer[Past[Cache]]):
         self.after = _channel_mlp(dim)  # g
         self.positions = PositionMatrix(num_heads=num_heads, max_len=max_len, causal=causal)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Mix x (B, T, D); padding counts as zero where positions mix, after the first MLP."""
+        mask = real_positions(x, mask)
         return self.after(self.positions(self.before(x), mask))
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Past[Cache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[Cache]:
         """Return an empty cache; ValueError if it is longer than the matrix."""
         return self.positions.empty_state(batch_size, max_len, self.dim, device=device, dtype=dtype)
 

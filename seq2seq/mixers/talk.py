@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.band_matrix import left_padding
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import SelfMixer, in_blocks, require_divisible
+from seq2seq.mixer import SelfMixer, real_positions, require_divisible
 from seq2seq.mixers.past import Window
 from seq2seq.mixers.projections import glu_input
+from seq2seq.weight_blocks import in_blocks
 
 
 class TaLK(SelfMixer[Window]):
@@ -74,8 +75,9 @@ class TaLK(SelfMixer[Window]):
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Sum windows of x (B, T, D); padding counts as zero where positions mix, after the biases."""
+        mask = real_positions(x, mask)
         z = self._inner(x)  # (B, T, D)
         left, right = self._sizes(mark_mixing(z))  # (B, T, H)
         z = z.masked_fill(~mask[:, :, None], 0.0).unflatten(-1, (self.num_heads, -1))  # (B, T, H, R)
@@ -87,7 +89,7 @@ class TaLK(SelfMixer[Window]):
         y = (high - _between(sums, start, left, -1)) / self.kernel_size
         return self.out(y.flatten(-2).to(z.dtype))
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Window:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Window:
         """Return zeros, which stand before the sentence."""
         return Window.empty(batch_size, self.kernel_size, self.dim, device=device, dtype=dtype)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -48,10 +48,16 @@ def resolve_compile(settings: TrainerSettings, accelerator: str, model: nn.Modul
     return True
 
 
+class Unrolled(Protocol):
+    """Mixer that a compiler unrolls position by position, anew for every length: a loop, or a recurrent layer."""
+
+    unrolls: bool
+
+
 def unrolled(model: nn.Module) -> list[str]:
     """List the classes of mixers that a compiler unrolls position by position, in alphabetical order."""
     mixers = (module for module in model.modules() if isinstance(module, SelfMixer | CrossMixer))
-    return sorted({type(mixer).__name__ for mixer in mixers if mixer.unrolls})
+    return sorted({type(mixer).__name__ for mixer in mixers if getattr(mixer, "unrolls", False)})
 
 
 def compile_parts(model: Seq2Seq) -> None:

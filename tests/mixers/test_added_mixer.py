@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seq2seq.mixer import SelfMixer
+from seq2seq.mixer import SelfMixer, real_positions
 
 
 class Fading(SelfMixer):
@@ -36,8 +36,9 @@ class Fading(SelfMixer):
         self.rate = rate
         self.out = nn.Linear(dim, dim)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Fade x (B, T, D)."""
+        mask = real_positions(x, mask)
         x = x.masked_fill(~mask[:, :, None], 0.0)
         if not self.causal:
             return self.out((x.sum(1, keepdim=True) / mask.sum(1)[:, None, None]).expand_as(x).to(x.dtype))
@@ -52,10 +53,8 @@ class Fading(SelfMixer):
 
         total: Tensor
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Fading.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Fading.State:
         """An empty sum."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         return self.State(torch.zeros(batch_size, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: Fading.State, position: Tensor) -> tuple[Tensor, Fading.State]:

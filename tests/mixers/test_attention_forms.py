@@ -256,7 +256,7 @@ def test_lowrank_says_how_long_it_can_be():
     with pytest.raises(ValueError, match=r"6 positions exceeds the 5"):
         mixer(wide(1, 6, WIDTH), lengths_mask([6]))
     with pytest.raises(ValueError, match=r"7 positions"):
-        mixer.init_state(1, 7)
+        mixer.empty_state(1, 7)
     assert max_positions(config("mixer=lowrank", *TINY, "model.max_len=40")) == 40
 
 
@@ -296,7 +296,7 @@ def test_the_mean_of_a_long_block_does_not_stop_moving_in_bfloat16():
     mixer = Pyramid(dim=8, causal=True, num_heads=2, reduction=512).bfloat16().eval()
     x = torch.randn(1, 512, 8) + torch.linspace(-3, 3, 512)[:, None]
     x = x.bfloat16()
-    state = mixer.init_state(1, 512, device=x.device, dtype=x.dtype)
+    state = mixer.empty_state(1, 512, device=x.device, dtype=x.dtype)
     for t in range(512):
         _, state = mixer.step(x[:, t], state, torch.tensor([t]))
     wanted = mixer.key_value(x).float().mean(1)

@@ -28,6 +28,7 @@ from extra_settings import EXTRA
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
+from seq2seq import build
 from seq2seq.build import build_model, layer_values
 from seq2seq.mixer import CrossMixer
 from seq2seq.resources import conf_dir
@@ -151,7 +152,7 @@ class Stepper:
             self.context: Any = mixer.project(memory, memory_mask)
             state = mixer.init_state(self.context, max_len)
         else:
-            state = mixer.init_state(sentences, max_len, device=like.device, dtype=like.dtype)
+            state = mixer.empty_state(sentences, max_len, device=like.device, dtype=like.dtype)
         self.state = expand(state, beam)
 
     def step(self) -> Tensor:
@@ -228,9 +229,10 @@ def test_state_growth(case):
     for mixer in case.variants():
         steppers = [Stepper(mixer, 2, 2, max_len, torch.empty(0)) for max_len in (16, 32, 48)]
         small, middle, large = (numbers(stepper.state) for stepper in steppers)
-        assert mixer.state_growth in ("linear", "constant")
+        growth = getattr(mixer, "state_growth", "constant" if isinstance(mixer, CrossMixer) else "linear")
+        assert growth in ("linear", "constant")
         assert large - middle == middle - small
-        assert (middle > small) == (mixer.state_growth == "linear")
+        assert (middle > small) == (growth == "linear")
         for _ in range(3):
             steppers[0].step()
         assert numbers(steppers[0].state) == small
@@ -248,11 +250,19 @@ def test_state_and_context_are_flat(case):
 
 
 @over(ENCODER)
-def test_encoder_form_does_not_step(case):
-    """Without causal=True there is no decoding, and the mixer says so."""
+def test_an_encoder_only_mixer_says_that_it_does_not_decode(case):
     mixer = case.variants()[0]
-    with pytest.raises(ValueError, match="causal"):
-        mixer.init_state(1, 3)
+    if not build.decodes(type(mixer)):
+        with pytest.raises(ValueError, match="cannot decode"):
+            mixer.empty_state(1, 3)
+
+
+@over(ENCODER)
+def test_without_a_mask_all_positions_are_real(case):
+    for mixer in case.variants():
+        x = torch.randn(2, 5, mixer.dim)
+        mixer.eval()
+        assert torch.equal(mixer(x), mixer(x, torch.ones(2, 5, dtype=torch.bool)))
 
 
 @every_case

@@ -197,7 +197,7 @@ def test_gated_delta_mixer_by_hand(gate, causal):
 def test_memories_keep_float32_in_bf16(kind):
     """A sum over many positions in bf16 would stop growing: the state is wider than what is stepped."""
     mixer = jiggle(kind(dim=WIDTH, causal=True, num_heads=HEADS)).to(torch.bfloat16).eval()
-    state = mixer.init_state(3, 10, dtype=torch.bfloat16)
+    state = mixer.empty_state(3, 10, dtype=torch.bfloat16)
     y, state = mixer.step(torch.randn(3, WIDTH, dtype=torch.bfloat16), state, torch.zeros(3, dtype=torch.int64))
     assert y.dtype == torch.bfloat16
     assert state.memory.dtype == torch.float32

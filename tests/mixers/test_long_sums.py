@@ -53,7 +53,7 @@ def test_prefix_sums_of_a_whole_sequence():
 def test_states_of_steps(make):
     mixer: SelfMixer = make().bfloat16()
     x, mask = inputs()
-    state = mixer.init_state(1, LENGTH, dtype=torch.bfloat16)
+    state = mixer.empty_state(1, LENGTH, dtype=torch.bfloat16)
     outputs = []
     for position in range(LENGTH):
         output, state = mixer.step(x[:, position], state, torch.tensor([position]))

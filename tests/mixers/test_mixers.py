@@ -314,3 +314,11 @@ def test_a_contract_cannot_be_built():
     for contract in (SelfMixer, CrossMixer):
         with pytest.raises(TypeError):
             contract()
+
+
+def test_a_mixer_is_imported_by_its_name():
+    from seq2seq.mixers import DynamicConv  # type: ignore[attr-defined]
+
+    assert DynamicConv.__module__ == "seq2seq.mixers.dynamicconv"
+    with pytest.raises(ImportError, match="NoSuchMixer"):
+        from seq2seq.mixers import NoSuchMixer  # type: ignore[attr-defined] # noqa: F401

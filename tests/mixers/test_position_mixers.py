@@ -170,11 +170,11 @@ def test_more_positions_than_weights_are_refused(kind):
     """At the limit all works; beyond it training, encoding and decoding say both numbers."""
     mixer = kind(dim=4, causal=True, max_len=5, **LONGEST[kind])
     mixer(torch.randn(2, 5, 4), lengths_mask([5, 2]))
-    mixer.init_state(1, 5)
+    mixer.empty_state(1, 5)
     with pytest.raises(ValueError, match=r"6 positions exceeds the 5 .*max_len"):
         mixer(torch.randn(1, 6, 4), lengths_mask([6]))
     with pytest.raises(ValueError, match=r"6 positions exceeds the 5 .*max_len"):
-        mixer.init_state(1, 6)
+        mixer.empty_state(1, 6)
     with pytest.raises(ValueError, match="max_len is 0"):
         kind(dim=4, causal=True, max_len=0, **LONGEST[kind])
 

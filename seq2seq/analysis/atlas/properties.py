@@ -138,7 +138,7 @@ def state_growth(mixer: SelfMixer) -> str:
     """Classify the growth of a causal mixer's state with the longest target: "linear", "constant", or "other"."""
     # Equal steps, so that linear growth shows as equal differences
     lengths = (LENGTH // 3, LENGTH // 3 * 2, LENGTH // 3 * 3)
-    first, second, third = (_numbers(mixer.init_state(1, length)) for length in lengths)
+    first, second, third = (_numbers(mixer.empty_state(1, length)) for length in lengths)
     if first == second == third:
         return "constant"
     return "linear" if third - second == second - first > 0 else "other"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Protocol
 
 from seq2seq.analysis.atlas import properties, scaling
 from seq2seq.analysis.atlas.properties import Measured, Settings
@@ -12,6 +13,15 @@ from seq2seq.introspection import MixingProperties
 
 # A usual layer: width and heads of the published base models.
 PARAMETER_SIZES = {"dim": 512, "heads": 8, "max_len": 1024}
+
+
+class Declared(Protocol):
+    """What a self mixer may declare for the atlas, which measures it; each part is optional."""
+
+    properties: MixingProperties
+    """Of its mixing matrix."""
+    state_growth: str
+    """How the state in decoding grows with the target: "linear", the default (it has a Cache), or "constant"."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,15 +91,15 @@ def survey(name: str, settings: Settings, *, limit: float | None) -> Point:
         bidirectional, causal, decoder = properties.measure_forms(settings)
         # The declaration may depend on settings, so it is read from the mixer as it was measured
         values = properties.measured_values(settings)
-        declared = build_self_mixer(values, dim=properties.DIM, causal=False).properties
+        declared = getattr(build_self_mixer(values, dim=properties.DIM, causal=False), "properties", None)
         return Point(
             name=name,
             declared=declared,
-            declared_causal=None if decoder is None else decoder.properties,
+            declared_causal=None if decoder is None else getattr(decoder, "properties", None),
             bidirectional=bidirectional,
             causal=causal,
             state=None if decoder is None else properties.state_growth(decoder),
-            declared_state=None if decoder is None else decoder.state_growth,
+            declared_state=None if decoder is None else getattr(decoder, "state_growth", "linear"),
             parameters=properties.parameters(settings, **PARAMETER_SIZES),
             growth=None if limit is None else scaling.measure(settings, limit=limit),
         )
