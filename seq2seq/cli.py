@@ -19,6 +19,7 @@ from seq2seq.config.values import shown
 from seq2seq.data.text_files import open_bytes
 from seq2seq.faults import disk_message, is_out_of_memory
 from seq2seq.files import ARCHIVES, COMPRESSIONS, uncompressed, written_directly
+from seq2seq.model_path import is_model_file
 from seq2seq.streams import fill_closed_descriptors, print_error, whole_output
 
 
@@ -250,15 +251,17 @@ def require_text_output(path: Path, option: str, *, ckpt: str) -> None:
         raise UsageError(
             f"{option} {path}: {path.suffix} is not written; choose {', '.join(COMPRESSIONS)}, or plain text"
         )
+    # A folder stands for its files
+    inside = (file for pattern in ("*", "checkpoints/*") for file in Path(ckpt).glob(pattern))
     # No checkpoint at all, not only --ckpt: a slip of the shell's completion must not cost a training
-    require_output(path, option, inputs=[ckpt, *Path(ckpt).glob("*")], what="checkpoint")  # a folder with its files
+    require_output(path, option, inputs=[ckpt, *inside], what="checkpoint")
     # Links resolved: what they lead to is replaced
     final = Path(os.path.realpath(path))
     if not final.is_file():
         return
     if any((folder / "config.yaml").is_file() and (folder / "checkpoints").is_dir() for folder in final.parents[:2]):
         raise UsageError(f"{option} {path} is a file of a run; choose another file, or remove it first")
-    if is_zip(final):
+    if is_model_file(final):
         raise UsageError(f"{option} {path} is a checkpoint; choose another file")
     try:
         with open_bytes(final) as file:
@@ -267,12 +270,6 @@ def require_text_output(path: Path, option: str, *, ckpt: str) -> None:
     # A damaged file as well
     except ValueError:
         raise UsageError(f"{option} {path} exists and is not text; choose another file, or remove it first") from None
-
-
-def is_zip(path: Path) -> bool:
-    """Return True for a zip file, as which torch writes checkpoints."""
-    with path.open("rb") as file:
-        return file.read(4) == b"PK\x03\x04"
 
 
 def require_no_corpus(path: Path, option: str, languages: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from seq2seq.config.data import SPLITS, CorpusSettings
 from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import Cleaner, Dropped, Pairs, single_spaced, text_hashes
-from seq2seq.data.fingerprints import corpus_fingerprint, single_spaced_fingerprint
+from seq2seq.data.fingerprints import corpus_fingerprint
 from seq2seq.data.loading import arrow_tables, is_remote, open_split, require_remote, sample_pairs
 from seq2seq.data.multi_corpus import naming, parts_of
 from seq2seq.data.pace import Pace
@@ -206,11 +206,11 @@ def _write_corpus(folder: Path, settings: CorpusSettings, cache_dir: Path) -> No
             raise ValueError(f"data.{split}={settings.place(split)}: {_why_empty(split, cleaner)}")
     # Splits without a file of their own come out of training, after its cleaning
     held_out = [split for split in settings.splits if split not in rows]
-    spaced = bool(held_out) and _hold_out(folder, held_out, settings.holdout, rows["train"])
+    if held_out:
+        _hold_out(folder, held_out, settings.holdout, rows["train"])
     report = {
         "dropped": [list(row) for row in cleaner.dropped.values()],
         "read": cleaner.read,
-        "spaced": spaced,
         "trained": trained,
     }
     (folder / "report.json").write_text(json.dumps(report, ensure_ascii=False), encoding="utf-8")
@@ -257,12 +257,8 @@ def _write_arrow(path: Path, blocks: Iterable[Pairs]) -> int:
     return rows
 
 
-def _hold_out(folder: Path, splits: list[str], size: int, rows: int) -> bool:
-    """Take `size` pairs of training for each split, all translations of a source together, by the sources' hashes.
-
-    Returns:
-        True if a source has other white space than single spaces between words, which does not count here.
-    """
+def _hold_out(folder: Path, splits: list[str], size: int, rows: int) -> None:
+    """Take `size` pairs of training for each split, all translations of a source together, by the sources' hashes."""
     # At least half of the text stays for training
     if size * len(splits) * 2 > rows:
         raise ValueError(
@@ -271,13 +267,10 @@ def _hold_out(folder: Path, splits: list[str], size: int, rows: int) -> bool:
         )
     dataset = _open_arrow(folder / "train.arrow")
     parts = []
-    spaced = False
     for table in arrow_tables(dataset):
         lines = strings(table, ("src",))
         # To the model sources are equal that differ in spaces alone
-        plain = [single_spaced(line) for line in lines]
-        spaced = spaced or plain != lines
-        parts.append(text_hashes(plain))
+        parts.append(text_hashes([single_spaced(line) for line in lines]))
     hashes = np.concatenate(parts)
     # By hash (rows,), not by position: the choice is random, but a function of the text alone
     order = np.argsort(hashes, kind="stable")
@@ -298,7 +291,6 @@ def _hold_out(folder: Path, splits: list[str], size: int, rows: int) -> bool:
     np.save(folder / "train.npy", np.sort(order[ends[-1] :]))
     counts = ", ".join(f"{split} {count}" for split, count in zip(splits, np.diff(ends), strict=True))
     log.info("pairs of training held out: %s", counts)
-    return spaced
 
 
 # Reading
@@ -318,12 +310,10 @@ def _read_corpus(folder: Path, settings: CorpusSettings, fingerprint: str) -> Co
         splits[split] = dataset
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     dropped = [Dropped(*row) for row in report["dropped"]]
-    if report.get("spaced"):
-        fingerprint = single_spaced_fingerprint(fingerprint)
     # A row of the table as well: pairs that are read and not trained on
     if held := sum(len(splits[split]) for split in splits if split not in named):
         dropped.append(Dropped("holdout", held, ""))
-    return Corpus(splits, dropped, report["read"], fingerprint, folder, trained=report.get("trained", {}))
+    return Corpus(splits, dropped, report["read"], fingerprint, folder, trained=report["trained"])
 
 
 def _open_arrow(path: Path) -> Dataset:

@@ -55,14 +55,6 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def single_spaced_fingerprint(fingerprint: str) -> str:
-    """Hash that of a corpus from which pairs are held out, where sources differ in spaces.
-
-    Such sources were once different ones, so that other pairs were held out. All other corpora keep their fingerprints.
-    """
-    return hashlib.sha256(f"{fingerprint} single spaces".encode()).hexdigest()[:16]
-
-
 def file_fingerprint(path: Path) -> str:
     """Hash a file's content; beyond 256 MiB, its size, times (of any change too), first and last MiB."""
     digest = hashlib.blake2b(digest_size=8)

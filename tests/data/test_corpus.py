@@ -578,8 +578,6 @@ def test_sources_that_differ_in_spaces_alone_are_held_out_together(tmp_path):
     assert len(train) + len(valid) + len(test) == 100
     assert not train & valid
     assert not (train | valid) & test
-    # The fingerprint of what was held out of the same text by other hashes, when spaces counted
-    assert load_corpus(chosen, cache_dir=tmp_path / "c").fingerprint != corpus_fingerprint(chosen)
 
 
 @pytest.mark.parametrize("sources", [1, 2, 3])
