@@ -86,13 +86,9 @@ def read(path: str | os.PathLike[str]) -> Stored:
     Raises:
         CheckpointError: The file is damaged, hostile, or not a checkpoint of this program.
     """
-    path = checkpoint_file(Path(path))
-    with _opened(path) as (file, meta):
-        weights = {name: file.get_tensor(name) for name in file.keys() if not _is_tokenizer(name)}  # noqa: SIM118
-        if not weights:
-            raise CheckpointError(f"{path}: has no weights")
-        require_finite(weights, path)
-    return Stored(meta, weights)
+    stored = _read(path := checkpoint_file(Path(path)))
+    require_finite(stored.weights, path)
+    return stored
 
 
 def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -125,14 +121,14 @@ def load(path: str | os.PathLike[str], *, device: str | torch.device = "cpu", tr
         CheckpointError: The file cannot be read, names another package's mixer, builds no model, or its weights are
             not the model's.
     """
-    path = checkpoint_file(Path(path))
-    meta, weights = read(path)
+    meta, weights = _read(path := checkpoint_file(Path(path)))
     # Before the model, whose embeddings must fit its vocabulary
     tokenizer = load_tokenizer(meta, path)
     # First without memory: settings may ask for any size, but the file must hold weights of that size
     _check_depth(meta["model"], len(weights), path)
     with on_meta_device():
         check_weights(_model(meta, path, trust), weights, path)
+    require_finite(weights, path)
     with Uninitialized():
         model = _model(meta, path, trust)
     try:
@@ -234,6 +230,15 @@ def is_finite(weight: torch.Tensor) -> bool:
     # nan and inf stay in a sum, which is 30 times as fast as a test of every number; a finite one may still overflow
     wide = torch.float32 if weight.dtype == torch.float16 else weight.dtype
     return bool(weight.sum(dtype=wide).isfinite() or weight.isfinite().all())
+
+
+def _read(path: Path) -> Stored:
+    """Read a checkpoint whose weights may be any numbers, of which none is looked at."""
+    with _opened(path) as (file, meta):
+        weights = {name: file.get_tensor(name) for name in file.keys() if not _is_tokenizer(name)}  # noqa: SIM118
+    if not weights:
+        raise CheckpointError(f"{path}: has no weights")
+    return Stored(meta, weights)
 
 
 @contextlib.contextmanager

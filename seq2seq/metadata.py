@@ -132,6 +132,8 @@ def parse_json(text: str | bytes) -> dict[str, Any]:
         value = json.loads(text)
     except RecursionError:
         raise ValueError(f"is nested more than {MAX_DEPTH} deep") from None
+    except ValueError as error:
+        raise ValueError(f"is not JSON ({error})") from None
     if not isinstance(value, dict):
         raise ValueError("is not a mapping")
     # Level by level: whoever walks, copies or prints the value may do it by recursion

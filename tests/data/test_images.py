@@ -208,7 +208,7 @@ def test_the_projection_of_patches_is_a_strided_convolution(size, bits, channels
 
 def image_model(*overrides: str, **extra):
     # As files that are older than colors have it
-    patches = {"height": 8, "width": 24, "size": 2, "bits": 8}
+    patches = {"height": 8, "width": 24, "size": 2, "bits": 8, "channels": 1}
     sizes = {"joint": False, "src_vocab_size": GRID.vocab_size, "patches": patches}
     return build_model(config("mixer=quadratic", *TINY, "model.tie=target", *overrides, **sizes, **extra))
 
@@ -269,7 +269,7 @@ def test_a_pyramid_takes_made_up_lengths_too():
         assert memory.shape[:2] == mask.shape == (1, GRID.length // 4)
         assert memory.isfinite().all()
     settings = config("mixer=quadratic", *TINY, "model.tie=target", "model.encoder_stages=2")
-    patches = {"height": 8, "width": 24, "size": 2, "bits": 8}
+    patches = {"height": 8, "width": 24, "size": 2, "bits": 8, "channels": 1}
     sizes = {"joint": False, "src_vocab_size": GRID.vocab_size, "patches": patches}
     assert training_flops({**settings, **sizes}) is not None
 
