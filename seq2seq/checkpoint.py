@@ -238,6 +238,10 @@ def _read(path: Path) -> Stored:
         weights = {name: file.get_tensor(name) for name in file.keys() if not _is_tokenizer(name)}  # noqa: SIM118
     if not weights:
         raise CheckpointError(f"{path}: has no weights")
+    for name, weight in weights.items():
+        # Complex, or of 8 bits and less, which torch does not add
+        if (weight.is_floating_point() or weight.is_complex()) and weight.dtype not in _FLOATS:
+            raise CheckpointError(f"{path}: weight '{name}' is stored as {weight.dtype}, which no model has")
     return Stored(meta, weights)
 
 

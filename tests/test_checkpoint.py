@@ -295,7 +295,10 @@ def test_wrong_weights(good, path):
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.complex64, torch.float8_e4m3fn])
 def test_weights_of_another_type_are_refused(good, path, dtype):
     write(path, good._replace(weights={**good.weights, WEIGHT: torch.zeros(32, 16).to(dtype)}))
-    refusal(path)
+    assert f"weight '{WEIGHT}' is stored as {dtype}" in refusal(path)
+    # The average builds no model
+    with pytest.raises(ValueError, match="stored as|whole numbers"):
+        average([path, saved(good, path.with_name("b.safetensors"))])
 
 
 def test_damaged_tokenizer(good, path):

@@ -124,7 +124,7 @@ def _add(sums: Weights, weights: Weights, first: Path, path: Path) -> None:
     for name, weight in weights.items():
         if weight.shape != sums[name].shape:
             raise ValueError(f"{path}: weight '{name}' has shape {tuple(weight.shape)}, in {first} another")
-        if weight.is_floating_point():
+        if weight.is_floating_point() and sums[name].is_floating_point():
             sums[name] += weight
         elif not weight.equal(sums[name]):
             raise ValueError(f"{path}: '{name}' holds whole numbers that differ from those of {first}: no mean of them")
