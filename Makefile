@@ -22,7 +22,7 @@ COUNTS := benchmarks/results/aot
 train: setup
 	$(BIN)/python -m seq2seq.train run=demo resume=auto
 	@printf '\n%s\n%s\n%s\n\n' $(SENTENCES)
-	@printf '%s\n%s\n%s\n' $(SENTENCES) | $(BIN)/python -m seq2seq.translate --ckpt $(DEMO)/checkpoints/best.ckpt
+	@printf '%s\n%s\n%s\n' $(SENTENCES) | $(BIN)/python -m seq2seq.translate --ckpt $(DEMO)
 
 # The tests, in a few minutes on two cores.
 test: setup

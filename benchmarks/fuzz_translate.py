@@ -1,6 +1,6 @@
 """Fuzz `python -m seq2seq.translate` with Hypothesis: any bytes, any options that go together.
 
-    python -m benchmarks.fuzz_translate --ckpt runs/.../best.ckpt --minutes 60
+    python -m benchmarks.fuzz_translate --ckpt runs/demo --minutes 60
 
 Every example translates some lines within this process. The exit status must be 0, each line must have its output, in
 order, and the output must be UTF-8 (JSON where asked for). A line must have the text that it has when the lines come

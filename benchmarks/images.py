@@ -23,9 +23,11 @@ from seq2seq.build import build_model
 from seq2seq.data.images import unpack
 from seq2seq.experiments.averaging import step_checkpoints, update_of
 from seq2seq.experiments.figures import look, new_figure
-from seq2seq.experiments.folder import ORIGIN
+from seq2seq.experiments.folder import ORIGIN, RunFolder
 from seq2seq.experiments.results import RunResult, Unusable, read_run
 from seq2seq.experiments.tables import markdown_table
+from seq2seq.experiments.training_state import read_state
+from seq2seq.metadata import KEY
 from seq2seq.model import Seq2Seq
 
 # Number of images above the centers.
@@ -87,16 +89,16 @@ def _on_a_grid(mixer: Any) -> bool:
 
 def untrained(run: Path) -> Seq2Seq:
     """Build the run's model as it was before training, from its seed."""
-    payload = checkpoint.read(run / "checkpoints" / "last.ckpt")
+    payload = read_state(RunFolder(run).last, mmap=True)
     # The run seeds torch right before it builds its model, so this draws the same weights
     torch.manual_seed(int(payload[ORIGIN]["settings"]["seed"]))
-    return build_model(payload[checkpoint.KEY]["model"])
+    return build_model(payload[KEY]["model"])
 
 
 def progress(run: Path) -> list[torch.Tensor]:
     """Return the centers of each layer before training, in the checkpoints kept, and in the best: (C, H, 2) each."""
     folder = run / "checkpoints"
-    kept = [checkpoint.load(path).model for path in [*step_checkpoints(folder), folder / "best.ckpt"]]
+    kept = [checkpoint.load(path).model for path in [*step_checkpoints(folder), run]]
     moments = [[positions for positions, _ in centers(model)] for model in (untrained(run), *kept)]
     return [torch.stack(layer) for layer in zip(*moments, strict=True)]
 
@@ -104,7 +106,7 @@ def progress(run: Path) -> list[torch.Tensor]:
 def draw(run: Path, path: Path) -> None:
     """Write the figure of a run."""
     tested = finished(run)
-    loaded = checkpoint.load(run / "checkpoints" / "best.ckpt")
+    loaded = checkpoint.load(run)
     trained = centers(loaded.model)
     ways = progress(run)
     updates = [0, *map(update_of, step_checkpoints(run / "checkpoints"))]
@@ -196,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(table)
     harness.write(options.out, "images", scores, table)
     if options.figure:
-        able = [run for run in options.runs if centers(checkpoint.load(run / "checkpoints" / "best.ckpt").model)]
+        able = [run for run in options.runs if centers(checkpoint.load(run).model)]
         if not able:
             parser.error("--figure: no run has an encoder of mixer=quadratic on a grid")
         draw(able[0], options.figure)

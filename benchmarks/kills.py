@@ -26,7 +26,8 @@ from typing import Any
 import torch
 
 from benchmarks import harness
-from seq2seq import checkpoint
+from seq2seq.experiments.training_state import read_state, updates
+from seq2seq.model_path import LAST
 
 SETTINGS = (
     "data=phrasebook", "model=tiny", "model.dim=32", "model.ffn_dim=64", "model.num_heads=4", "data.max_tokens=512",
@@ -91,8 +92,7 @@ def harass(folder: Path, overrides: Sequence[str], kills: int, rng: random.Rando
 
 def _step(folder: Path, run: str) -> int:
     """Return the step of a run's last checkpoint, 0 if it has none."""
-    path = folder / "runs" / run / "checkpoints" / "last.ckpt"
-    return int(checkpoint.read(path)["global_step"]) if path.exists() else 0
+    return updates(folder / "runs" / run / LAST) or 0
 
 
 def differences(folder: Path) -> list[str]:
@@ -102,7 +102,7 @@ def differences(folder: Path) -> list[str]:
 
 def differences_of(run: Path, other: Path) -> list[str]:
     """Name what differs between two runs' folders: tensors of weights and optimizer, progress, best scores, metrics."""
-    states = [checkpoint.read(folder / "checkpoints" / "last.ckpt") for folder in (run, other)]
+    states = [read_state(folder / LAST) for folder in (run, other)]
     different = []
     # Whatever a resumed run continues from; times and versions may differ
     for part in ("state_dict", "optimizer_states", "lr_schedulers", "train_sums", "global_step", "epoch"):

@@ -1,6 +1,6 @@
 """Translate a million lines with `python -m seq2seq.translate`: peak memory by their number, order, and nothing lost.
 
-    python -m benchmarks.many_lines --ckpt runs/.../best.ckpt --lines 10000 1000000
+    python -m benchmarks.many_lines --ckpt runs/demo --lines 10000 1000000
 
 Each file is a prefix of the next one, of sentences of the embedded corpus and blank lines. Lines here and there are
 translated again by themselves, which shows that every translation stands in its line. Translations have few tokens, so

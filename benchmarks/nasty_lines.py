@@ -1,7 +1,7 @@
 """Send nasty lines through `python -m seq2seq.translate` and check that as many come out as went in.
 
-    python -m benchmarks.nasty_lines --ckpt runs/.../best.ckpt
-    python -m benchmarks.nasty_lines --ckpt runs/.../best.ckpt --lines 10000 --seed 7 --beam-size 5
+    python -m benchmarks.nasty_lines --ckpt runs/demo
+    python -m benchmarks.nasty_lines --ckpt runs/demo --lines 10000 --seed 7 --beam-size 5
 
 Prints one line of JSON: lines in and out, exit status, seconds, peak memory; exit status 1 if anything is wrong.
 """

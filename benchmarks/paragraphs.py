@@ -4,7 +4,7 @@ Paragraphs of two to eight sentences are drawn from a test set, and translated w
 the model suggest (auto), and sentence by sentence (split). The reference of a paragraph is its sentences' references,
 joined. All are compared with the translations of the sentences alone, joined.
 
-    python -m benchmarks.paragraphs --ckpt runs/demo/checkpoints/best.ckpt --sources test.de --references test.en
+    python -m benchmarks.paragraphs --ckpt runs/demo --sources test.de --references test.en
 """
 
 from __future__ import annotations

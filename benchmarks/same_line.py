@@ -1,7 +1,7 @@
 """Count lines whose translation depends on the lines beside it: in order, shuffled, in other batches and alone.
 
-    python -m benchmarks.same_line --ckpt runs/.../best.ckpt --input test.de --lines 2000
-    python -m benchmarks.same_line --ckpt runs/.../best.ckpt --input test.de --dtype bfloat16 --alone 200
+    python -m benchmarks.same_line --ckpt runs/demo --input test.de --lines 2000
+    python -m benchmarks.same_line --ckpt runs/demo --input test.de --dtype bfloat16 --alone 200
 
 In float32 a text may differ only where the two are so close that rounding decides, and no score may differ by more:
 texts that differ are listed with both scores.

@@ -1,6 +1,6 @@
 """Score ways to translate with a trained model: number formats, beams, and minimum Bayes risk over samples.
 
-    python -m benchmarks.search_quality --ckpt runs/a/checkpoints/best.ckpt runs/b/checkpoints/best.ckpt \\
+    python -m benchmarks.search_quality --ckpt runs/a runs/b \\
         --src test.de --ref test.en --lines 1000
 
 Each row has BLEU and chrF, how many lines differ from the first way's, and the CPU seconds, one thread. int8

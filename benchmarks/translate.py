@@ -90,9 +90,10 @@ def make_loaded(mixer: str) -> Any:
     import torch
 
     from seq2seq.build import build_model
-    from seq2seq.checkpoint import Loaded, describe
+    from seq2seq.checkpoint import Loaded
     from seq2seq.config.compose import resolved_settings
     from seq2seq.data.tokenizer import Tokenizer
+    from seq2seq.metadata import describe
 
     letters = "abcdefghijklmnopqrstuvwxyz"
     words = ["".join(word) for word in itertools.islice(itertools.product(letters, repeat=4), VOCABULARY - 4)]

@@ -29,16 +29,17 @@ CONTENT = {
     "inference": "translator, exports",
     "introspection": "what a mixer declares",
     "kernels": "fast operators",
+    "metadata": "how a model is described",
     "mixer": "the contract",
     "mixers": "one file each",
     "model": "the whole encoder-decoder",
+    "model_path": "which file is named",
     "packages": "optional dependencies",
     "pooling": "stages of an encoder",
     "resources": "where conf and data are",
     "search": "beam search",
     "state": "state of decoding",
     "training": "run, task, callbacks",
-    "upgrade": "old checkpoints",
 }
 WIDTH = 860
 ROW = 62

@@ -6,15 +6,14 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from seq2seq.archive import CheckpointError, check_archive
 from seq2seq.cli import Parser, UsageError, exit_status, nonempty, positive, require_output, run_command
 
 EPILOG = """\
 Examples:
-  python -m seq2seq.average --out mean.ckpt a.ckpt b.ckpt c.ckpt
-  python -m seq2seq.average --last 5 runs/multi30k-...      # writes checkpoints/average.ckpt in the run
+  python -m seq2seq.average --out mean.safetensors runs/a runs/b runs/c
+  python -m seq2seq.average --last 5 runs/multi30k-...      # writes checkpoints/average.safetensors in it
 
---last takes the run's latest checkpoints/step-*.ckpt, which training keeps with trainer.keep_last=5.
+--last takes the run's latest checkpoints/step-*.safetensors, which training keeps with trainer.keep_last=5.
 The mean is taken in float64 and stored in the type of the first checkpoint. The result translates, is scored, and can
 be fine-tuned (init_from) as any other. Exit status: 0 done; 2 wrong options or files; 130 interrupted."""
 
@@ -22,11 +21,18 @@ be fine-tuned (init_from) as any other. Exit status: 0 done; 2 wrong options or 
 def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.average", description=__doc__, epilog=EPILOG)
     parser.add_argument(
-        "checkpoints", nargs="+", type=nonempty, metavar="CKPT", help="checkpoints; with --last, one run's folder"
+        "checkpoints",
+        nargs="+",
+        type=nonempty,
+        metavar="CKPT",
+        help="checkpoints or folders of runs; with --last, one run's",
     )
     parser.add_argument("--last", type=positive, metavar="N", help="the latest N checkpoints of the run")
     parser.add_argument(
-        "--out", type=nonempty, metavar="FILE", help="checkpoint to write (with --last: checkpoints/average.ckpt)"
+        "--out",
+        type=nonempty,
+        metavar="FILE",
+        help="checkpoint to write (with --last: checkpoints/average.safetensors)",
     )
     return parser
 
@@ -49,24 +55,26 @@ def _run(options: argparse.Namespace) -> int:
     from seq2seq import checkpoint
     from seq2seq.experiments.averaging import average, is_from_training, latest_checkpoints
     from seq2seq.experiments.folder import translate_command
+    from seq2seq.model_path import checkpoint_file
 
     paths = [Path(path) for path in options.checkpoints]
-    out = Path(options.out) if options.out else paths[0] / "checkpoints" / "average.ckpt"
-    if options.last:
-        paths = latest_checkpoints(paths[0], options.last)
-    files = [path.resolve() for path in paths]
-    if twice := [path for path, file in zip(paths, files, strict=True) if files.count(file) > 1]:
-        raise UsageError(f"{twice[-1]} is named twice, and would count twice; name each checkpoint once")
-    # The output may be neither an input nor, even if it is not an input, a checkpoint of training
-    require_output(out, "--out", inputs=paths)
+    out = Path(options.out) if options.out else paths[0] / "checkpoints" / "average.safetensors"
+    # Even if it is not an input
     if is_from_training(out):
         raise UsageError(f"--out {out} is a checkpoint of a run; choose another file")
     if out.is_file():
         try:
-            check_archive(out, checksums=False)
-        except CheckpointError:
+            checkpoint.read_description(out)
+        except ValueError:
             text = f"--out {out} exists and is not a checkpoint; choose another file, or remove it first"
             raise UsageError(text) from None
+    if options.last:
+        paths = latest_checkpoints(paths[0], options.last)
+    paths = [checkpoint_file(path) for path in paths]
+    files = [path.resolve() for path in paths]
+    if twice := [path for path, file in zip(paths, files, strict=True) if files.count(file) > 1]:
+        raise UsageError(f"{twice[-1]} is named twice, and would count twice; name each checkpoint once")
+    require_output(out, "--out", inputs=paths)
     checkpoint.save(out, average(paths))
     print(f"the mean of {', '.join(str(path) for path in paths)}")
     print(f"translate with: {translate_command(out)}")

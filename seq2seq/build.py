@@ -277,8 +277,7 @@ class _Builder:
 
     def _stages(self, depth: int) -> list[bool]:
         """Return, for each layer of an encoder of this depth, whether a new stage begins there."""
-        # Absent from older files
-        stages = self.model.get("encoder_stages", 1)
+        stages = self.model["encoder_stages"]
         if stages > depth:
             raise ValueError(
                 f"model.encoder_stages {stages} are more than the {depth} encoder layers; lower it, or raise "
@@ -301,7 +300,7 @@ class _Builder:
         dim = self.model["dim"]
         depth = self.model["decoder_layers"]
         # A stage halves a text, and both sides of an image
-        shorter = (4 if self.patches else 2) ** (self.model.get("encoder_stages", 1) - 1)
+        shorter = (4 if self.patches else 2) ** (self.model["encoder_stages"] - 1)
         for layer in range(depth):
             mixer = self._mixer("decoder", layer, depth, dim=dim, causal=True)
             # Before a training that could not decode what it has learned
@@ -407,8 +406,7 @@ def _tables(config: Mapping[str, Any]) -> tuple[nn.Embedding | PatchProjection, 
     if patches := config.get("patches"):
         if model["tie"] == "all":
             raise ValueError("model.tie=all: an image has no table to share with the target; set model.tie=target")
-        # Older files lack the channels
-        given = {"size": patches["size"], "bits": patches["bits"], "channels": patches.get("channels", 1)}
+        given = {key: patches[key] for key in ("size", "bits", "channels")}
         source = PatchProjection(dim=dim, **given)
         return source, make_table(config["tgt_vocab_size"], dim, config["pad_id"])
     src = make_table(config["src_vocab_size"], dim, config["pad_id"])

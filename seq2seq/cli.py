@@ -15,7 +15,8 @@ from typing import Any, NoReturn
 from seq2seq.config.names import suggestion
 from seq2seq.config.values import shown
 from seq2seq.faults import is_out_of_memory, os_message
-from seq2seq.files import ARCHIVES, COMPRESSIONS, compression, require_creatable, written_directly
+from seq2seq.files import ARCHIVES, COMPRESSIONS, compression, require_creatable, uncompressed, written_directly
+from seq2seq.model_path import is_model_file
 from seq2seq.streams import fill_closed_descriptors, print_error, whole_output
 
 
@@ -167,18 +168,31 @@ def require_text_output(path: Path, option: str, *, ckpt: str) -> None:
         raise UsageError(
             f"{option} {path}: {path.suffix} is not written; choose {', '.join(COMPRESSIONS)}, or plain text"
         )
-    # A slip of the shell's completion must not cost a training
-    require_output(path, option, inputs=[ckpt, *Path(ckpt).glob("*")], what="checkpoint")
+    # A folder stands for its files
+    inside = (file for pattern in ("*", "checkpoints/*") for file in Path(ckpt).glob(pattern))
+    # No checkpoint at all, not only --ckpt: a slip of the shell's completion must not cost a training
+    require_output(path, option, inputs=[ckpt, *inside], what="checkpoint")
     # Links resolved: what they lead to is replaced
     final = Path(os.path.realpath(path))
     if not final.is_file():
         return
     if any((folder / "config.yaml").is_file() and (folder / "checkpoints").is_dir() for folder in final.parents[:2]):
         raise UsageError(f"{option} {path} is a file of a run; choose another file, or remove it first")
+    if is_model_file(final):
+        raise UsageError(f"{option} {path} is a checkpoint; choose another file")
     with final.open("rb") as file:
         is_text = compression(final) or b"\0" not in file.read(1 << 16)
     if not is_text:
         raise UsageError(f"{option} {path} exists and is not text; choose another file, or remove it first")
+
+
+def require_no_corpus(path: Path, option: str, languages: Sequence[str]) -> None:
+    """Raise UsageError for a file that exists as a side of a parallel corpus, as test.en beside test.de."""
+    plain = uncompressed(path)
+    sides = [path.with_name(path.name.replace(plain.name, f"{plain.stem}.{language}")) for language in languages]
+    other = next((side for side in sides if side != path and side.is_file()), None)
+    if path.is_file() and path in sides and other:
+        raise UsageError(f"{option} {path} exists, as a side of a corpus with {other.name}; remove it first")
 
 
 def _same_file(path: Path, other: str | Path | int) -> bool:

@@ -12,7 +12,7 @@ from seq2seq.streams import print_error
 
 EPILOG = """\
 Examples:
-  python -m seq2seq.export --ckpt runs/.../checkpoints/best.ckpt --format onnx --out exported
+  python -m seq2seq.export --ckpt runs/demo --format onnx --out exported
   python -m seq2seq.translate --ckpt exported < in.de > out.en
 
 ctranslate2   plain Transformers only; read by ctranslate2.Translator
@@ -30,7 +30,13 @@ cannot express; 130 interrupted."""
 def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.export", description=__doc__, epilog=EPILOG)
     add = parser.add_argument
-    add("--ckpt", required=True, type=nonempty, metavar="PATH", help="checkpoint, or an exported folder of weights")
+    add(
+        "--ckpt",
+        required=True,
+        type=nonempty,
+        metavar="PATH",
+        help="checkpoint, or the folder of a run or of exported weights",
+    )
     add("--format", required=True, choices=tuple(LAYOUTS), help="see below")
     text = "onnx: numbers of the linear layers; int8 is faster and a little less exact (default: float32)"
     add("--dtype", choices=("float32", "int8"), default="float32", help=text)

@@ -13,7 +13,7 @@ from seq2seq.inference.limits import LONGEST_SOURCE
 EPILOG = """\
 Examples:
   python -m seq2seq.inspect mixer=dynamicconv                       # random weights; settings as for seq2seq.train
-  python -m seq2seq.inspect --ckpt runs/demo/checkpoints/best.ckpt --text "Ich habe gestern zwei Bücher gekauft."
+  python -m seq2seq.inspect --ckpt runs/demo --text "Ich habe gestern zwei Bücher gekauft."
   python -m seq2seq.inspect --atlas --figure --out docs/atlas       # every self mixer, measured
 
 The first two write report.html, which needs no other file, and its figures as PNG and SVG. The atlas is printed, and

@@ -28,11 +28,11 @@ from seq2seq.translation_options import add_model_options, load_translator, requ
 EPILOG = """\
 Examples:
   python -m seq2seq.score --hypotheses out.en --references test.en
-  python -m seq2seq.score --ckpt runs/.../checkpoints/best.ckpt           # the test set of the run's own data
-  python -m seq2seq.score --ckpt best.ckpt --data multi30k --split valid
-  python -m seq2seq.score --ckpt best.ckpt --data files test=corpus/test  # corpus/test.de and corpus/test.en
+  python -m seq2seq.score --ckpt runs/demo                                # the test set of the run's own data
+  python -m seq2seq.score --ckpt runs/demo --data multi30k --split valid
+  python -m seq2seq.score --ckpt runs/demo --data files test=corpus/test  # corpus/test.de and corpus/test.en
   python -m seq2seq.score --hypotheses out.de --references test.de --lang de --convention compound-split
-  python -m seq2seq.score --ckpt best.ckpt --forced-decoding test.de test.en    # log-probabilities of given pairs
+  python -m seq2seq.score --ckpt runs/demo --forced-decoding test.de test.en    # log-probabilities of given pairs
   python -m seq2seq.score --compare baseline.en new.en --references test.en
 
 Text is detokenized, one sentence a line; lines end at the byte \\n only; .gz, .bz2, .xz and .zst are decompressed.

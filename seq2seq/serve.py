@@ -15,7 +15,7 @@ from seq2seq.translation_options import add_model_options, load_translator, valu
 
 EPILOG = """\
 Examples:
-  python -m seq2seq.serve --ckpt runs/demo/checkpoints/best.ckpt            # then open http://127.0.0.1:8000
+  python -m seq2seq.serve --ckpt runs/demo                 # then open http://127.0.0.1:8000
   curl -H 'Content-Type: application/json' -d '{"text": "Guten Morgen."}' http://127.0.0.1:8000/translate
 
 POST /translate takes {"text": "..."} or {"text": ["...", ...]} and options that are named as those of translate; GET

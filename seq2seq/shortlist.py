@@ -20,8 +20,8 @@ from seq2seq.streams import print_error
 
 EPILOG = """\
 Examples:
-  python -m seq2seq.shortlist --ckpt best.ckpt --src train.de --tgt train.en --out short.npz
-  python -m seq2seq.translate --ckpt best.ckpt --shortlist short.npz < in.de > out.en
+  python -m seq2seq.shortlist --ckpt runs/demo --src train.de --tgt train.en --out short.npz
+  python -m seq2seq.translate --ckpt runs/demo --shortlist short.npz < in.de > out.en
 
 Translating with a shortlist computes the scores of its pieces alone, which is faster where the vocabulary is large. The
 pieces come from lexical translation probabilities (IBM Model 1). The corpus is read once for each iteration; pairs with

@@ -19,6 +19,7 @@ from seq2seq.cli import (
     fail,
     nonempty,
     option_name,
+    require_no_corpus,
     require_output,
     require_text_output,
     run_command,
@@ -263,6 +264,9 @@ def _check_model(options: argparse.Namespace, translator: Translator) -> None:
             f"{asked[0]} needs a model that reads whole translations, and a folder of ONNX graphs decodes step by step "
             f"only; name the checkpoint, or leave out {asked[0]}"
         )
+    for option, path in (("--output", options.output), ("--alignments", options.alignments)):
+        if path is not None:
+            require_no_corpus(Path(path), option, [translator.meta["src_lang"], translator.tgt_lang])
 
 
 def _partial_output(

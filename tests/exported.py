@@ -10,10 +10,10 @@ import torch
 from composed import preset_config
 from conftest import jiggle
 
-from seq2seq import checkpoint
 from seq2seq.build import build_model
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.metadata import describe
 
 
 def need(*packages: str) -> None:
@@ -30,7 +30,7 @@ def loaded(config: dict[str, Any], tokenizer: Tokenizer) -> Loaded:
         for parameter in model.parameters():
             parameter.mul_(2.0)
     names = {"src_lang": "de", "tgt_lang": "en", "tokenize": "13a", "data": "phrasebook"}
-    return Loaded(model, tokenizer, checkpoint.describe(model_config=config, tokenizer=tokenizer, **names))
+    return Loaded(model, tokenizer, describe(model_config=config, tokenizer=tokenizer, **names))
 
 
 def plain(tokenizer: Tokenizer, **model: Any) -> Loaded:

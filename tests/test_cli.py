@@ -81,7 +81,7 @@ def test_what_draw_refuses(tmp_path, capsys, options, message):
 def test_average_replaces_only_checkpoints(tmp_path, capsys):
     out = tmp_path / "train.de"
     out.write_text("a corpus\n")
-    assert average.main(["--out", str(out), str(tmp_path / "a.ckpt")]) == 2
+    assert average.main(["--out", str(out), str(tmp_path / "a.safetensors")]) == 2
     assert "exists and is not a checkpoint" in capsys.readouterr().err
     assert out.read_text() == "a corpus\n"
 

@@ -23,6 +23,7 @@ from conftest import PATIENCE
 from seq2seq import checkpoint, distributed
 from seq2seq.distributed import Agreement
 from seq2seq.experiments.folder import config_hash
+from seq2seq.experiments.training_state import read_state
 from seq2seq.training import checkpoint_io
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import train
@@ -46,7 +47,7 @@ def start(corpus: Path, folder: Path, *overrides: str) -> subprocess.Popen[str]:
 
 
 def state(folder: Path, run: str) -> dict[str, Any]:
-    return checkpoint.read(folder / "runs" / run / "checkpoints" / "last.ckpt")
+    return read_state(folder / "runs" / run / "checkpoints" / "last.ckpt")
 
 
 def accumulated(processes: int, growing: bool) -> tuple[str, ...]:
@@ -138,7 +139,7 @@ def test_a_model_in_parts_is_one_that_is_whole(corpus, tmp_path):
     shown, _ = begin.communicate(timeout=PATIENCE)
     assert begin.returncode == 0, shown
     assert "fsdp" not in shown.lower()  # nor its warnings
-    checkpoint.load(tmp_path / "runs" / "parts" / "checkpoints" / "best.ckpt")
+    checkpoint.load(tmp_path / "runs" / "parts" / "checkpoints" / "best.safetensors")
     budget = ("run=parts", "resume=auto", "trainer.accumulate=2", "trainer.max_steps=8", "trainer.test=false", *more)
     train(make_plan(toycorpus.settings(corpus, tmp_path, *budget), mixer="x"))
     end = start(corpus, tmp_path, *parts, "resume=auto", GIVEN[0])

@@ -21,13 +21,13 @@ MODULES = {
 # A module that is named by itself (`evaluation.metrics`) is a part of its own; the commands are what no level names.
 LEVELS = (
     ("faults", "packages"),
-    ("files", "streams", "archive", "resources", "distributed", "introspection", "weight_blocks"),
+    ("files", "streams", "model_path", "resources", "distributed", "introspection", "weight_blocks"),
     ("kernels", "config", "pooling"),
     ("state",),
     ("mixer", "data"),
     ("mixers", "embedding", "output", "evaluation.metrics"),
     ("model", "evaluation.moses_bleu"),
-    ("build", "search", "upgrade"),
+    ("build", "search", "metadata"),
     ("checkpoint",),
     ("inference", "experiments"),
     ("cli",),

@@ -49,4 +49,4 @@ def test_training_from_the_wheel_in_an_empty_folder(site: Path, tmp_path: Path) 
     command = [sys.executable, "-P", "-m", "seq2seq.train", *small, *limits]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "runs/small/checkpoints/best.ckpt").is_file()
+    assert (tmp_path / "runs/small/checkpoints/best.safetensors").is_file()

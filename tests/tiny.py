@@ -13,6 +13,7 @@ from seq2seq.build import build_model
 from seq2seq.config.search import SearchSettings
 from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.data.tokenizer import Tokenizer, train_tokenizer
+from seq2seq.metadata import describe
 
 GERMAN = ["der", "die", "das", "Haus", "Katze", "Hund", "geht", "kommt", "schnell", "ein", "und", "ich", "du", "nicht"]
 ENGLISH = ["the", "house", "cat", "dog", "walks", "comes", "quickly", "a", "and", "I", "you", "not", "today"]
@@ -36,7 +37,7 @@ def model_config(t: Tokenizer, *, mixer: dict[str, Any] | None = None, **model: 
     cross = {"_target_": "seq2seq.mixers.attention.CrossAttention", "num_heads": 2}
     sizes = {"dim": 16, "ffn_dim": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "max_len": 64}
     kind = {"norm": "pre", "residual": True, "activation": "relu", "positions": "sinusoidal", "tie": "all"}
-    rest = {"scale_embedding": True, "dropout": 0.1, "activation_dropout": 0.0}
+    rest = {"scale_embedding": True, "dropout": 0.1, "activation_dropout": 0.0, "encoder_stages": 1}
     return {
         "model": {**sizes, **kind, **rest, **model},
         "mixer": mixer or {"encoder": attention, "decoder": dict(attention), "cross": cross},
@@ -49,8 +50,8 @@ def model_config(t: Tokenizer, *, mixer: dict[str, Any] | None = None, **model: 
 
 def payload(
     seed: int = 0, *, t: Tokenizer | None = None, search: SearchSettings | None = None, **model: Any
-) -> dict[str, Any]:
-    """A checkpoint's dictionary."""
+) -> checkpoint.Stored:
+    """A checkpoint's content."""
     t = t or tokenizer()
     config = model_config(t, **model)
     torch.manual_seed(seed)
@@ -58,14 +59,14 @@ def payload(
     with torch.no_grad():
         for parameter in built.parameters():
             parameter.mul_(2.0)  # sharper than at the start: translations differ from line to line
-    entry = checkpoint.describe(
+    entry = describe(
         model_config=config, tokenizer=t, src_lang="de", tgt_lang="en", tokenize="13a", data="phrasebook", search=search
     )
-    return {"state_dict": {"model." + k: v.clone() for k, v in built.state_dict().items()}, "seq2seq": entry}
+    return checkpoint.Stored(entry, {k: v.clone() for k, v in checkpoint.stored_once(built.state_dict()).items()})
 
 
 def save(folder: Path, *, search: SearchSettings | None = None, **model: Any) -> Path:
     """Write such a checkpoint and return its path."""
-    path = folder / "tiny.ckpt"
+    path = folder / "tiny.safetensors"
     checkpoint.save(path, payload(search=search, **model))
     return path

@@ -65,8 +65,8 @@ def _command(name: str, world: World, folder: Path) -> tuple[Command, Callable[[
         words = ("--ckpt", str(world.best), "--output", "output")
         command = Command("seq2seq.translate", words, stdin=world.lines)
         return command, lambda _: "" if (work / "output").read_bytes() == world.translation else "another output"
-    words = ("--out", "mean.ckpt", str(world.best), str(world.last))
-    return Command("seq2seq.average", words), lambda _: "" if (work / "mean.ckpt").is_file() else "no average"
+    words = ("--out", "mean.safetensors", str(world.best), str(world.step))
+    return Command("seq2seq.average", words), lambda _: "" if (work / "mean.safetensors").is_file() else "no average"
 
 
 def _interrupted(done: Done, statuses: tuple[int, ...], work: Path) -> str:

@@ -62,7 +62,7 @@ def _base(rng: random.Random, name: str, world: World) -> list[str]:
     return {
         "translate": ["--ckpt", ckpt],
         "score": rng.choice(score),
-        "average": ["--out", "mean.ckpt", ckpt, str(world.last)],
+        "average": ["--out", "mean.safetensors", ckpt, str(world.step)],
         "inspect": rng.choice(inspect),
         "compare": [str(world.root / "runs")],
         "draw": rng.choice([[], ["--corpus", "images", "--train", "20", "--held-out", "3"]]),

@@ -71,9 +71,9 @@ GROUPS = ("mixer", "model", "optim", "data", "tokenizer", "trainer", "logger", "
 # Settings that contradict each other or the tiny corpus, and a word of the message.
 CONTRADICTIONS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("mixer=transformer", "model.num_heads=3"), ("num_heads", "heads")),
-    (("resume=nowhere.ckpt",), ("nowhere.ckpt",)),
-    (("init_from=nowhere.ckpt",), ("nowhere.ckpt",)),
-    (("resume=auto", "init_from=nowhere.ckpt"), ("nowhere", "resume", "init_from")),
+    (("resume=nowhere.safetensors",), ("nowhere.safetensors",)),
+    (("init_from=nowhere.safetensors",), ("nowhere.safetensors",)),
+    (("resume=auto", "init_from=nowhere.safetensors"), ("nowhere", "resume", "init_from")),
     (("model.positions=learned", "model.max_len=4"), ("max_len",)),
     (("data.vocab_size=20",), ("vocab_size",)),
     (("data.vocab_size=5000000",), ("vocab_size",)),

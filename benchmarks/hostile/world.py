@@ -18,7 +18,7 @@ SIZES = (
     "model.decoder_layers=1", "data.vocab_size=400", "data.max_tokens=256",
 )  # fmt: skip
 RUN = (
-    "trainer.max_steps=2", "trainer.val_steps=2", "trainer.val_sentences=2",
+    "trainer.max_steps=2", "trainer.val_steps=2", "trainer.val_sentences=2", "trainer.keep_last=1",
     "trainer.samples=1", "trainer.test=false", "trainer.accelerator=cpu", "trainer.threads=1", "logger=csv",
     "search.max_len_extra=4", "search.max_len_ratio=0.5",
 )  # fmt: skip
@@ -59,7 +59,12 @@ class World:
     @property
     def best(self) -> Path:
         """A checkpoint to translate with."""
-        return self.run / "checkpoints" / "best.ckpt"
+        return self.run / "checkpoints" / "best.safetensors"
+
+    @property
+    def step(self) -> Path:
+        """Another one of the same run."""
+        return next((self.run / "checkpoints").glob("step-*.safetensors"))
 
     @property
     def last(self) -> Path:
@@ -101,7 +106,7 @@ def build(root: Path) -> World:
     must_work(root, "seq2seq.train", (*words, *LONGER, "cache=cache", "runs=longer", "run=base"))
     must_work(root, "seq2seq.prepare", (*words, "cache=prepared"))
     lines = "".join(f"{pair['de']}\n" for pair in pairs[:LINES]).encode()
-    ckpt = root / "runs" / "base" / "checkpoints" / "best.ckpt"
+    ckpt = root / "runs" / "base" / "checkpoints" / "best.safetensors"
     done = must_work(root, "seq2seq.translate", ("--ckpt", str(ckpt)), stdin=lines)
     return World(root=root, files=files, words=words, lines=lines, translation=done.out)
 

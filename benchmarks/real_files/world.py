@@ -48,7 +48,7 @@ class World:
     @property
     def ckpt(self) -> Path:
         """The checkpoint, which translates from German, and from other languages in disguise."""
-        return self.root / "runs" / "base" / "checkpoints" / "best.ckpt"
+        return self.root / "runs" / "base" / "checkpoints" / "best.safetensors"
 
     @property
     def tokenizer(self) -> Path:

@@ -25,6 +25,7 @@ from seq2seq.experiments.figures import require_matplotlib
 from seq2seq.experiments.folder import RunFolder
 from seq2seq.inference.translator import Translator
 from seq2seq.model import Seq2Seq
+from seq2seq.model_path import checkpoint_file
 from seq2seq.streams import print_error
 
 # Most characters of the source in the title: an image is one long line.
@@ -149,7 +150,7 @@ def of_checkpoint(
         UsageError: There is no such file, the folder cannot be written, or a sentence is too long for the model.
     """
     require_matplotlib("a report")
-    _require_file(path)
+    path = checkpoint_file(path)
     # A file that lies in no run goes by its own name
     run = RunFolder.of_checkpoint(path.resolve())
     name = run.path.name if run else path.stem
@@ -183,13 +184,6 @@ def of_checkpoint(
     # One checkpoint is not an ensemble
     assert isinstance(translator.model, Seq2Seq)
     return Subject(folder, f"{folder.name}: {shown}", facts, translator.model, src, tgt, pair, grid)
-
-
-def _require_file(path: Path) -> None:
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder; inspect takes the file of a checkpoint, such as best.ckpt")
-    if not path.is_file():
-        raise UsageError(f"no such checkpoint: {path}")
 
 
 def _require_short(what: str, ids: Sequence[int], most: int) -> None:

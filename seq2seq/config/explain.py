@@ -23,7 +23,6 @@ from seq2seq.config.dicts import flat
 from seq2seq.config.elsewhere import elsewhere, setting_for
 from seq2seq.config.help import help_text
 from seq2seq.config.lightning import explain_argument
-from seq2seq.config.moved import new_key
 from seq2seq.config.names import suggestion
 from seq2seq.config.sections import read_sections
 from seq2seq.config.values import shown
@@ -387,8 +386,6 @@ def _unknown_choice(error: MissingConfigException, overrides: Sequence[str]) -> 
 
 
 def _unknown_key(key: str, word: str, overrides: Sequence[str]) -> str:
-    if moved := new_key(key):
-        return f"{key} is now {moved}"
     if explained := explain_argument(key):
         return explained
     # Their entries have names of the user's own.

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import seq2seq
-from seq2seq.config.moved import new_key
 from seq2seq.config.names import suggestion
 from seq2seq.config.settings import Section, read_section, setting
 from seq2seq.config.values import check_value, shown
@@ -199,8 +198,6 @@ def _check_list(values: Any, known: Mapping[str, str], name: str, path: str) -> 
 def _check_argument(value: Any, known: Mapping[str, str], name: Any, path: str) -> Any:
     key = f"{path}.{shown(name)}"
     if name not in known:
-        if moved := new_key(key):
-            raise ValueError(f"{key} is now {moved}")
         near = suggestion(str(name), list(known))
         raise ValueError(f"unknown setting {key}{near} (known: {', '.join(known) or 'none'})")
     hint = _TYPES.get(known[name])

@@ -11,7 +11,6 @@ from seq2seq.config.dicts import flat
 from seq2seq.config.extensions import class_name, entries, require_classes
 from seq2seq.config.mixer import check_mixer
 from seq2seq.config.model import ModelSettings
-from seq2seq.config.moved import modernize
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.run import RunSettings
 from seq2seq.config.search import SearchSettings
@@ -104,8 +103,8 @@ def _is_dropout(name: str) -> bool:
 
 
 def present_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an older run's settings under the present names; a section has defaults for keys that are newer."""
-    result = modernize(config)
+    """Return the settings of an earlier version's run; a section has defaults for keys that are newer."""
+    result = dict(config)
     for name, cls in SECTIONS.items():
         # Only sections that are there: a checkpoint's settings are those of its model alone.
         if not name:

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, TypeVar
 from seq2seq.config.durations import seconds
 from seq2seq.config.elsewhere import elsewhere
 from seq2seq.config.lightning import explain_argument
-from seq2seq.config.moved import new_key
 from seq2seq.config.names import suggestion
 from seq2seq.config.values import allowed, check_value, shown
 
@@ -202,8 +201,6 @@ def join(section: str, key: str) -> str:
 def unknown(key: str, name: str, known: Sequence[str]) -> ValueError:
     """Return the error of a key that a section does not have, with the keys that are spelled alike, or all."""
     full = join(name, key)
-    if moved := new_key(full):
-        return ValueError(f"{full} is now {moved}")
     if explained := explain_argument(full):
         return ValueError(explained)
     return ValueError(f"unknown setting {full}{elsewhere(key) or suggestion(key, known)} (known: {', '.join(known)})")

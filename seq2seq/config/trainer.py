@@ -89,10 +89,10 @@ class TrainerSettings(Section):
     # Checkpoints and sweeps.
     save_time: float | None = duration("10m", "time between writes of last.ckpt, which every validation writes, too")
     keep_last: int | None = setting(
-        None, "keep step-<update>.ckpt of so many last validations, for seq2seq.average", least=1
+        None, "keep step-<update>.safetensors of so many last validations, for seq2seq.average", least=1
     )
     keep_best: int | None = setting(
-        None, "keep top-<update>.ckpt of so many validations with the highest BLEU", least=1
+        None, "keep top-<update>.safetensors of so many validations with the highest BLEU", least=1
     )
     median_stop: int | None = setting(
         None,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from seq2seq.cli import require_output
+from seq2seq.cli import require_no_corpus, require_output
 from seq2seq.evaluation.eval_data import data_files, data_settings, load_pairs, require_same_test
 from seq2seq.evaluation.metrics import tokenize_of
 from seq2seq.evaluation.moses_bleu import check_convention
@@ -33,6 +33,7 @@ def score_checkpoint(
 
     Args:
         data: A data set's name, then settings key=value; empty for the data of the checkpoint's run.
+        cache: Folder of prepared corpora.
         warn: Called with one line of text for every source line that is cut or fails, and for each kind of note.
         limit: Number of sentences, from the first (default: all).
         save: File that the translations are written to.
@@ -50,6 +51,7 @@ def score_checkpoint(
     section = data_settings(data, ckpt=ckpt, meta=meta, tgt_lang=lang, cache=cache)
     if save:
         require_output(save, "--save", inputs=data_files(section), what="corpus")
+        require_no_corpus(save, "--save", languages)
     # --tokenize wins, then --lang, then the tokenizer that the checkpoint's run was scored with in its own language
     resolved = settings.resolved(tokenize=tokenize_of(meta, lang), lang=lang)
     sources, references = load_pairs(section, split, languages=languages, cache=cache, limit=limit, words=data)

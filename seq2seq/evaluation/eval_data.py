@@ -72,7 +72,7 @@ def data_settings(
                 f"--data {side}={data[side]} does not fit it{remedy}"
             )
     data.setdefault("name", name or meta["data"])
-    # The section of an older run may have keys that are no longer known
+    # The section of a later version's run may have keys that are not known here
     read_section(DataSettings, {key: data[key] for key in keys(DataSettings) if key in data}, "data")
     # "???" is OmegaConf's mark of a required setting without a value
     return {str(key): None if value == "???" else value for key, value in data.items()}
@@ -117,7 +117,7 @@ def _section(name: str | None, ckpt: str, meta: dict[str, Any], cache: Path) -> 
     # no file
     if name and chosen.endswith((".yaml", ".yml")):
         loaded = read_yaml(Path(chosen))
-        # A run's may be of an older version, with keys that are no longer known
+        # A run's may be of a later version, with keys that are not known here
         if "data" not in loaded:
             _require_known(loaded, f"{chosen}:")
         return _mapping(loaded.get("data", loaded), chosen)

@@ -16,15 +16,15 @@ from seq2seq.config.values import shown
 from seq2seq.data.languages import target_languages
 from seq2seq.data.tokenizer import same_pieces
 
-# Keys of the `seq2seq` entries in which checkpoints must agree; the data's name and versions may differ.
+# Keys of the descriptions in which checkpoints must agree; the data's name and versions may differ.
 _SAME = ("format", "model", "tokenizer", "src_lang", "tgt_lang", "tgt_langs", "tokenize")
 # Names that training gives its checkpoints.
-_TRAINING = r"(last|best|step-\d+|top-\d+)\.ckpt"
+_TRAINING = r"last\.ckpt|(best|step-\d+|top-\d+)\.safetensors"
 
 Weights = dict[str, torch.Tensor]
 
 
-def average(paths: Sequence[Path]) -> dict[str, Any]:
+def average(paths: Sequence[Path]) -> checkpoint.Stored:
     """Average checkpoints: w = (1 / n) sum_i w_i for every weight, summed in float64.
 
     One checkpoint is in memory at a time, beside the sums. Weights keep the type that they have in the first.
@@ -32,38 +32,27 @@ def average(paths: Sequence[Path]) -> dict[str, Any]:
     Args:
         paths: Checkpoints of one model, two or more.
 
-    Returns:
-        The dictionary of a checkpoint, ready for `checkpoint.save`.
-
     Raises:
         ValueError: They are not two or more checkpoints of one model, tokenizer and direction.
     """
     if len(paths) < 2:
         raise ValueError(f"an average needs two checkpoints or more, not {len(paths)}")
-    # The first checkpoint decides the types, and its `seq2seq` entry becomes the average's
+    # The first checkpoint decides the types, and its description becomes the average's
     first = checkpoint.read(paths[0])
-    weights = dict(first["state_dict"])
     # Whole numbers (counters, tables of positions) have no mean: they are copied
-    sums = {name: weight.double() if weight.is_floating_point() else weight for name, weight in weights.items()}
+    sums = {name: weight.double() if weight.is_floating_point() else weight for name, weight in first.weights.items()}
     # The later checkpoints are read one at a time, so that memory does not grow with their number
     for path in paths[1:]:
-        payload = checkpoint.read(path)
-        _require_same(first[checkpoint.KEY], payload[checkpoint.KEY], paths[0], path)
-        _add(sums, dict(payload["state_dict"]), paths[0], path)
+        meta, weights = checkpoint.read(path)
+        _require_same(first.meta, meta, paths[0], path)
+        _add(sums, weights, paths[0], path)
     # Back to the stored type, once at the end
     mean = {
         name: (sums[name] / len(paths)).to(weight.dtype) if weight.is_floating_point() else weight
-        for name, weight in weights.items()
+        for name, weight in first.weights.items()
     }
-    # A tied weight is one tensor under several names, and is stored once
-    firsts: dict[tuple[int, ...], str] = {}
-    for name, weight in weights.items():
-        place = (weight.data_ptr(), *weight.shape, *weight.stride())
-        one = mean[firsts.setdefault(place, name)]
-        # Unless another checkpoint has it untied
-        mean[name] = one if one.equal(mean[name]) else mean[name]
-    # No optimizer state: an average is for translation and fine-tuning, not for resuming
-    return {"state_dict": mean, checkpoint.KEY: first[checkpoint.KEY]}
+    # Of no update
+    return checkpoint.Stored({key: value for key, value in first.meta.items() if key != "step"}, mean)
 
 
 def latest_checkpoints(run: Path, count: int) -> list[Path]:
@@ -88,9 +77,9 @@ def latest_checkpoints(run: Path, count: int) -> list[Path]:
 
 
 def step_checkpoints(folder: Path) -> list[Path]:
-    """List `step-<update>.ckpt` in `folder`, by update."""
+    """List `step-<update>.safetensors` in `folder`, by update."""
     # By number, since by name step-900 would follow step-1000; other names are not from training
-    paths = [path for path in folder.glob("step-*.ckpt") if path.stem.removeprefix("step-").isdigit()]
+    paths = [path for path in folder.glob("step-*.safetensors") if path.stem.removeprefix("step-").isdigit()]
     return sorted(paths, key=update_of)
 
 
@@ -122,7 +111,7 @@ def _require_same(one: Mapping[str, Any], other: Mapping[str, Any], first: Path,
 
 
 def _compared(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry whose model has defaults for settings that are younger, and its languages in one order."""
+    """Return a description whose model has defaults for settings that are newer, and its languages in one order."""
     return {**entry, "model": present_settings(entry["model"]), "tgt_langs": sorted(target_languages(entry))}
 
 
@@ -135,7 +124,7 @@ def _add(sums: Weights, weights: Weights, first: Path, path: Path) -> None:
     for name, weight in weights.items():
         if weight.shape != sums[name].shape:
             raise ValueError(f"{path}: weight '{name}' has shape {tuple(weight.shape)}, in {first} another")
-        if weight.is_floating_point():
+        if weight.is_floating_point() and sums[name].is_floating_point():
             sums[name] += weight
         elif not weight.equal(sums[name]):
             raise ValueError(f"{path}: '{name}' holds whole numbers that differ from those of {first}: no mean of them")

@@ -19,6 +19,7 @@ from seq2seq.config.dicts import flat, without
 from seq2seq.config.trainer import bounded
 from seq2seq.experiments.json_file import read_json_or_none
 from seq2seq.files import reserved, write_text
+from seq2seq.model_path import BEST, LAST
 
 log = logging.getLogger(__name__)
 
@@ -79,24 +80,25 @@ class RunFolder:
     Attributes:
         config: The settings, as they were composed.
         results: Scores, times and versions; written when the run ends.
-        best: Checkpoint with the best validation score, weights alone.
-        last: Checkpoint with the training state, from which a run is resumed.
+        best: Checkpoint with the best validation score, for use.
+        last: State of the training, from which the run is resumed.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = path / "config.yaml"
         self.results = path / "results.json"
-        self.best = path / "checkpoints" / "best.ckpt"
-        self.last = path / "checkpoints" / "last.ckpt"
+        self.best = path / BEST
+        self.last = path / LAST
 
     @classmethod
     def of_checkpoint(cls, path: str | os.PathLike[str]) -> RunFolder | None:
-        """Return the folder of the run that a checkpoint lies in, as <run>/checkpoints/last.ckpt; None elsewhere."""
+        """Return the folder of the run that a checkpoint lies in, or that stands for its best one; None elsewhere."""
         # Also where the path is relative to either folder. A copy in another place is of no run, whatever is above it
-        folder = Path(os.path.abspath(path)).parent
-        run = cls(folder.parent)
-        return run if folder == run.last.parent and run.config.is_file() else None
+        whole = Path(os.path.abspath(path))
+        run = cls(whole if whole.is_dir() else whole.parent.parent)
+        inside = whole == run.path or whole.parent == run.last.parent
+        return run if inside and run.config.is_file() else None
 
     @contextlib.contextmanager
     def reserved(self) -> Iterator[None]:

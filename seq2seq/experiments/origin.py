@@ -19,7 +19,7 @@ def read_origin(ckpt: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if folder is None:
         return {}, {}
     results = folder.read_results()
-    if not (folder.best.is_file() and ckpt.is_file() and folder.best.samefile(ckpt)):
+    if not (folder.best.is_file() and (ckpt.is_dir() or (ckpt.is_file() and folder.best.samefile(ckpt)))):
         results = {name: value for name, value in results.items() if name not in ("valid", "test")}
     settings: dict[str, Any] = {}
     # A file of another program, perhaps

@@ -9,15 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seq2seq import checkpoint
 from seq2seq.config.dicts import differences, without
 from seq2seq.config.sections import present_settings
 from seq2seq.config.values import written
 from seq2seq.data.tokenizer import same_pieces
 from seq2seq.distributed import requeued
 from seq2seq.experiments.folder import BUDGETS, HARMLESS, ORIGIN, PER_PROCESS, ROUNDING, RunFolder, with_window
-from seq2seq.experiments.results import read_config
-from seq2seq.experiments.training_state import StateError, require_origin, require_training_state
+from seq2seq.experiments.training_state import read_state, require_fit, updates
+from seq2seq.metadata import KEY
 
 log = logging.getLogger(__name__)
 
@@ -28,23 +27,22 @@ _LISTED = 5
 
 
 def resolve_resume(resume: str | None, folder: RunFolder, *, named: bool = False) -> tuple[RunFolder, Path | None]:
-    """Return the folder to run in and the checkpoint to continue from, None for a fresh start.
+    """Return the folder to run in and the state to continue from, None for a fresh start.
 
-    A checkpoint named by path continues in its own folder. A job that SLURM has put back into its queue continues what
+    A run that is named by path continues in its own folder. A job that SLURM has put back into its queue continues what
     it has done, whatever its command says.
 
     Args:
-        resume: None, "auto", or the path of a checkpoint.
+        resume: None, "auto", or a run's folder or a state in it.
         folder: The folder that the settings name.
         named: True if `run` gives its name, and not a hash of the settings.
 
     Raises:
-        ValueError: The path is not a file, or there is a run already and `resume` is None.
+        ValueError: The path is not a run's, or there is a run already and `resume` is None.
     """
-    # Absolute, as the paths of the folder that it lies in
-    path = Path(resume).absolute() if resume not in (None, "auto") else None
-    if path and path.is_file():
-        folder = RunFolder.of_checkpoint(path) or folder
+    path = None
+    if resume not in (None, "auto"):
+        folder, path = _named(str(resume))
     # A link that leads nowhere, too: reading it says so, and a new run in its place would not
     if os.path.lexists(folder.last) and (resume == "auto" or (requeued() and _is_later(folder.last, path))):
         return folder, folder.last
@@ -57,37 +55,55 @@ def resolve_resume(resume: str | None, folder: RunFolder, *, named: bool = False
         if folder.results.exists():
             raise ValueError(
                 f"resume=auto: {folder.path} holds a run that has ended and lost its last.ckpt: begin another from its "
-                "weights with init_from=<its best.ckpt> run=<name>, or move the folder away"
+                f"weights with init_from={folder.path} run=<name>, or move the folder away"
             )
         unnamed = (
             " (its name stands for all settings, budgets too; to continue a run under others, give both commands "
-            "run=<name>, or this one resume=<folder>/checkpoints/last.ckpt)"
+            "run=<name>, or this one resume=<folder>)"
         )
         log.info("resume=auto: %s holds no run yet, so a new one starts%s", folder.path, "" if named else unnamed)
-    elif path.is_dir():
-        raise ValueError(f"resume={resume}: is a directory; name the last.ckpt in it, or use resume=auto")
-    elif not path.is_file():
-        raise ValueError(f"resume={resume}: no such file; name a last.ckpt, or use resume=auto")
+    return folder, path
+
+
+def _named(resume: str) -> tuple[RunFolder, Path]:
+    """Return the run's folder and the state that resume=<path> names."""
+    # Absolute, as the paths of the folder that it lies in
+    path = Path(resume).absolute()
+    if path.is_dir():
+        path = RunFolder(path).last
+    if not path.is_file():
+        raise ValueError(f"resume={resume}: no such file; name a run's folder, or use resume=auto")
+    if path.suffix == ".safetensors":
+        raise ValueError(
+            f"resume={resume}: holds weights alone, and no state of a training; name the run's folder, or start a new "
+            f"run from these weights with init_from={resume}"
+        )
+    folder = RunFolder.of_checkpoint(path)
+    if folder is None:
+        raise ValueError(
+            f"resume={resume}: is in no run's folder, as runs/<name>/checkpoints/last.ckpt; copy the whole folder, and "
+            "resume the copy"
+        )
     return folder, path
 
 
 def _is_later(last: Path, path: Path | None) -> bool:
     """Return True if a job that is started again has come further than the checkpoint that it began with."""
-    if path is None or not path.is_file():
+    if path is None:
         return True
     # Of a file that cannot be read nothing is known, and reading it says so
-    return (checkpoint.updates(last) or 0) >= (checkpoint.updates(path) or 0)
+    return (updates(last) or 0) >= (updates(path) or 0)
 
 
 class Resumed(NamedTuple):
-    """A training checkpoint to continue from.
+    """The state of a training to continue from.
 
     Attributes:
         path: The file.
         step: Updates done.
         corpus: Fingerprint of the text it was trained on.
         tokenizer: State of its tokenizer.
-        max_tokens: Budget of a micro-batch, which data.max_tokens=auto came to; None in older checkpoints.
+        max_tokens: Budget of a micro-batch, which data.max_tokens=auto came to.
         threads: Threads of a run on a CPU.
         continued: Changes of settings that alter the course of training, this one the last: {"update", "changes"}.
     """
@@ -105,29 +121,18 @@ class Resumed(NamedTuple):
         """Read `path`, and log changes of the budget.
 
         Args:
-            path: A checkpoint with training state, such as last.ckpt.
+            path: A run's last.ckpt, or another state in its folder.
             config: The settings of the command that resumes.
             folder: The folder in which the run goes on.
 
         Raises:
-            ValueError: It has no training state, or was reached under other settings than `config`, HARMLESS ones,
-                BUDGETS and ROUNDING aside, and `force` is not set, or the run in `folder` has gone on since.
+            ValueError: It is no such state, or was reached under other settings than `config`, HARMLESS ones, BUDGETS
+                and ROUNDING aside, and `force` is not set, or the run in `folder` has gone on since.
         """
-        payload = checkpoint.read(path)
-        # Lightning's key, which a checkpoint of weights alone lacks
-        if "optimizer_states" not in payload or ORIGIN not in payload:
-            raise ValueError(
-                f"resume={path}: it holds no training state (best.ckpt has weights alone); name a last.ckpt, or start "
-                f"a new run from these weights with init_from={path}"
-            )
-        require_origin(payload, path)
-        now = present_settings(config)
-        try:
-            # Both under the present names and with all defaults, else an older run would always differ
-            before = present_settings(payload[ORIGIN]["settings"])
-            changes = _changes(before, now)
-        except (AttributeError, KeyError, TypeError, ValueError):  # a section that is none, a number that is a word
-            raise StateError(path, f"{ORIGIN}.settings", "are not the settings of a run") from None
+        payload = read_state(path)
+        # Both with all defaults, else a run of an earlier version would always differ
+        before, now = present_settings(payload[ORIGIN]["settings"]), present_settings(config)
+        changes = _changes(before, now)
         if moved := [text for key, text in changes.items() if _PLACE.fullmatch(key)]:
             log.info("files may have moved, if their content is the same: %s", _some(moved))
         # Settings that alter the course of training: refused, or logged with force=true
@@ -141,20 +146,19 @@ class Resumed(NamedTuple):
         if budgets:
             log.info("the run goes on under another budget: %s", "; ".join(_change(*each) for each in budgets))
             changed = [*changed, *(_change(*each) for each in budgets if _moves_rates(each[0], before, now))]
-        require_training_state(payload, config, path)
+        require_fit(payload, config, path)
         step = payload["global_step"]
         if path != folder.last and os.path.lexists(folder.last):
             _require_latest(path, step, folder)
-            _require_same_run(folder, before, now)
         return cls(
             path=path,
             step=step,
             corpus=payload[ORIGIN]["corpus"],
-            tokenizer=payload[checkpoint.KEY]["tokenizer"],
-            max_tokens=payload[ORIGIN].get("max_tokens"),
-            threads=payload[ORIGIN].get("threads"),
+            tokenizer=payload[KEY]["tokenizer"],
+            max_tokens=payload[ORIGIN]["max_tokens"],
+            threads=payload[ORIGIN]["threads"],
             continued=[
-                *(payload[ORIGIN].get("continued") or ()),
+                *(payload[ORIGIN]["continued"] or ()),
                 *([{"update": step, "changes": changed}] if changed else ()),
             ],
         )
@@ -190,26 +194,11 @@ def _moves_rates(key: str, *settings: Mapping[str, Any]) -> bool:
 
 def _require_latest(path: Path, step: int, folder: RunFolder) -> None:
     """Raise ValueError if the run in `folder` has gone on since: its later checkpoints are not of this branch."""
-    later = checkpoint.updates(folder.last)
+    later = updates(folder.last)
     if later is not None and later > step:
         raise ValueError(
             f"resume={path} is of update {step:,}, and the run in {folder.path} has gone on to update {later:,}: "
-            "continue that with resume=auto, or copy the file out of the folder and start a run beside it with "
-            "resume=<copy> run=<name>"
-        )
-
-
-def _require_same_run(folder: RunFolder, *known: Mapping[str, Any]) -> None:
-    """Raise ValueError if the run in `folder` has none of the `known` settings: a checkpoint would replace its own."""
-    try:
-        there = read_config(folder.config)
-        changed = [[*_changes(there, settings).values()] for settings in known]
-    except (OSError, ValueError) as error:
-        changed = [[str(error)]]
-    if all(changed):
-        raise ValueError(
-            f"{folder.path} holds another run, whose checkpoints would be replaced ({_some(changed[-1])}): "
-            "name a new one with run=<name>"
+            "continue that with resume=auto, or copy the folder, with this file as its last.ckpt, and resume the copy"
         )
 
 

@@ -1,4 +1,4 @@
-"""Load what a user names as a model: a checkpoint, a folder that `export` wrote, or such a folder on a hub."""
+"""Load what a user names as a model: a checkpoint, the folder of a run or of an export, or such a one on a hub."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seq2seq import checkpoint
-from seq2seq.archive import CheckpointError
-from seq2seq.checkpoint import KEY, Loaded
+from seq2seq.checkpoint import Loaded
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.description import CONFIG, TOKENIZER_FILES, Description, read_description
-from seq2seq.packages import require
+from seq2seq.inference.description import CONFIG, TOKENIZER_FILES, read_description
+from seq2seq.model_path import WEIGHTS, CheckpointError
 
-WEIGHTS = "model.safetensors"
 # What is fetched of a repository on the hub: nothing that could be run.
-_HUB_FILES = (CONFIG, WEIGHTS, "*.onnx", "*.onnx.data", "output.npz", *TOKENIZER_FILES.values())
+_HUB_FILES = (CONFIG, str(WEIGHTS), "*.onnx", "*.onnx.data", "output.npz", *TOKENIZER_FILES.values())
 
 
 def locate(name: str | os.PathLike[str]) -> Path:
@@ -29,7 +27,7 @@ def locate(name: str | os.PathLike[str]) -> Path:
     # The names that the hub allows; owner/name@revision chooses one
     match = re.fullmatch(r"(\w[\w.-]*/\w[\w.-]*?)(?:@([\w./-]+))?", text)
     # Nor is it of the hub where the first part of the path is a folder here
-    if os.path.lexists(text) or match is None or text.endswith(".ckpt") or Path(text).parent.is_dir():
+    if os.path.lexists(text) or match is None or text.endswith((".safetensors", ".ckpt")) or Path(text).parent.is_dir():
         return Path(name)
     try:
         from huggingface_hub import snapshot_download
@@ -55,7 +53,7 @@ def locate(name: str | os.PathLike[str]) -> Path:
 
 def runs_on_cpu_alone(path: Path) -> bool:
     """Return True for a folder of ONNX graphs."""
-    return path.is_dir() and read_description(path).format == "onnx"
+    return (path / CONFIG).is_file() and not (path / WEIGHTS).exists()
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -64,7 +62,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     Raises:
         CheckpointError: The file or folder cannot be used.
     """
-    meta = read_description(path).meta if path.is_dir() else checkpoint.read(path)[KEY]
+    meta = read_description(path).meta if runs_on_cpu_alone(path) else checkpoint.read_description(path)
     return checkpoint.load_tokenizer(meta, path)
 
 
@@ -72,6 +70,7 @@ def load_model(path: Path, *, device: str, dtype: str = "float32", trust: Sequen
     """Load a checkpoint or an exported folder; nothing in it is executed but the graphs of ONNX, which are data.
 
     Args:
+        path: A checkpoint, or the folder of a run or of an export.
         device: A device that is there.
         dtype: The format that weights will have.
         trust: Packages, besides this one, whose mixers may be named.
@@ -80,11 +79,8 @@ def load_model(path: Path, *, device: str, dtype: str = "float32", trust: Sequen
         CheckpointError: The file or folder cannot be used.
         ValueError: ONNX graphs cannot run so.
     """
-    if not path.is_dir():
+    if not runs_on_cpu_alone(path):
         return checkpoint.load(path, device=device, trust=trust)
-    description = read_description(path)
-    if description.format == "weights":
-        return _load_weights(path, description, device=device, trust=trust)
     if device != "cpu" or dtype != "float32":
         raise ValueError(
             f"{path} holds ONNX graphs, which run on the CPU in float32, not on {device} in {dtype}; choose --device "
@@ -93,23 +89,4 @@ def load_model(path: Path, *, device: str, dtype: str = "float32", trust: Sequen
     # Imported here: it needs onnxruntime
     from seq2seq.inference.onnx_model import load_onnx
 
-    return load_onnx(path, description, trust=trust)
-
-
-def _load_weights(folder: Path, description: Description, *, device: str, trust: Sequence[str]) -> Loaded:
-    """Load a folder of safetensors, checked as a checkpoint is."""
-    safetensors = require("safetensors.torch", "a folder of safetensors", extra="export")
-    path = folder / WEIGHTS
-    if not path.is_file():
-        raise CheckpointError(f"{folder}: has no {WEIGHTS}; copy the folder again")
-    try:
-        weights = safetensors.load_file(path)
-    except Exception as error:  # the format's own error, or the file system's
-        raise CheckpointError(f"{path}: is damaged ({' '.join(str(error).split())[:200]})") from None
-    # The format keeps no tensor twice: a tied weight has the name of the one that is stored
-    tied = description.values.get("tied")
-    for name, stored in tied.items() if isinstance(tied, dict) else ():
-        if not isinstance(stored, str) or stored not in weights:
-            raise CheckpointError(f"{folder / CONFIG}: ties '{name}' to a weight that is not there")
-        weights[name] = weights[stored]
-    return checkpoint.assemble(description.meta, weights, path, device=device, trust=trust)
+    return load_onnx(path, read_description(path), trust=trust)

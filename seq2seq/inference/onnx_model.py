@@ -12,16 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seq2seq.archive import CheckpointError
 from seq2seq.build import build_model, on_meta_device
 from seq2seq.checkpoint import Loaded, load_tokenizer
 from seq2seq.inference.description import CONFIG, Description
 from seq2seq.inference.export.int8 import int8_linear
 from seq2seq.model import Seq2Seq
+from seq2seq.model_path import CheckpointError
 from seq2seq.output import NarrowOutput
 from seq2seq.packages import require
 from seq2seq.state import Ancestry, Cache, leaves, rebuild, shared_ancestries
-from seq2seq.upgrade import upgrade
 
 # The encoder's graph, and the step's.
 GRAPHS = ("encoder.onnx", "step.onnx")
@@ -88,7 +87,7 @@ class OnnxModel(Seq2Seq):
     def narrow(self, ids: Tensor, allowed: Tensor) -> NarrowOutput:
         """Return an output layer of the tokens ids (U,), which torch computes; of integers in whole numbers."""
         if self._rows is None:
-            self._rows = _read_output(self._weights, "scored" in self.graphs[1].shapes)
+            self._rows = _read_output(self._weights)
         part = {name: array[ids] for name, array in self._rows.items()}
         weight, scale, bias = part["weight"].float(), part.get("scale"), part.get("bias")
 
@@ -118,10 +117,8 @@ class OnnxModel(Seq2Seq):
                 _fit(cache, ancestries[number].limit)
             feeds[f"values.{i}"] = cache.values
         log_probs, *following = self.graphs[1].run(feeds)
-        # Graphs of earlier versions lack it
-        if "scored" in self.graphs[1].shapes:
-            features, *following = following
-            log_probs = log_probs if output is None else output(features).log_softmax(-1)
+        features, *following = following
+        log_probs = log_probs if output is None else output(features).log_softmax(-1)
         for i, cache in caches.items():
             # Written in place, as by our own layers
             cache.append(following[i], position)
@@ -159,8 +156,8 @@ def load_onnx(folder: Path, description: Description, *, trust: Sequence[str] = 
     written = description.values.get("format")
     if written != FORMAT:
         raise CheckpointError(f"{folder / CONFIG}: its graphs are of format {written!r}, not {FORMAT}")
-    tokenizer = load_tokenizer(description.meta, folder / CONFIG)
-    meta = upgrade({"seq2seq": description.meta}, "seq2seq")["seq2seq"]
+    meta = description.meta
+    tokenizer = load_tokenizer(meta, folder / CONFIG)
     try:
         # Without memory: the graphs have the weights
         with on_meta_device():
@@ -172,14 +169,14 @@ def load_onnx(folder: Path, description: Description, *, trust: Sequence[str] = 
     return Loaded(OnnxModel(form, encoder, step, folder / OUTPUT).eval(), tokenizer, meta)
 
 
-def _read_output(path: Path, scored: bool) -> dict[str, Tensor]:
+def _read_output(path: Path) -> dict[str, Tensor]:
     """Read the weights of the output layer.
 
     Raises:
         ValueError: The folder was written without them.
         CheckpointError: The file is damaged.
     """
-    if not scored or not path.is_file():
+    if not path.is_file():
         raise ValueError(f"{path.parent} was exported without {OUTPUT}, which a shortlist needs; export it again")
     try:
         with np.load(path, allow_pickle=False) as file:

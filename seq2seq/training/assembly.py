@@ -13,11 +13,12 @@ from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint as activation_checkpoint
 
-from seq2seq import checkpoint
 from seq2seq.build import build_model
+from seq2seq.checkpoint import Loaded
 from seq2seq.config.search import SearchSettings
 from seq2seq.config.trainer import TrainerSettings
 from seq2seq.data.preparation import PreparedData
+from seq2seq.metadata import describe
 from seq2seq.model import Seq2Seq
 from seq2seq.training import finetune
 from seq2seq.training.budget import Budget
@@ -38,7 +39,7 @@ def make_task(
     *,
     search: SearchSettings,
     tokenize: str,
-    start: checkpoint.Loaded | None = None,
+    start: Loaded | None = None,
     budget: Budget | None = None,
     compile: bool = False,
     graphs: bool = False,
@@ -67,7 +68,7 @@ def make_task(
     if start:
         model.load_state_dict(start.model.state_dict())
     prepare_for_training(model, plan.trainer, compile=compile)
-    description = checkpoint.describe(  # in every checkpoint: translation needs no other file
+    description = describe(  # in every checkpoint: translation needs no other file
         model_config=config,
         tokenizer=tokenizer,
         src_lang=data.src,

@@ -38,7 +38,7 @@ _FREE = ("dropout", "activation_dropout", "attention_dropout", "weight_dropout",
 
 
 def load_start(start: str | None, *, trust: Sequence[str]) -> Loaded | None:
-    """Load the checkpoint, or the folder of safetensors, that a run starts from; None without one.
+    """Load the checkpoint, or the best one of the folder, that a run starts from; None without one.
 
     Raises:
         ValueError: It cannot be used.
@@ -59,7 +59,7 @@ def require_same_model(before: Mapping[str, Any], config: Mapping[str, Any], ori
 
     Dropout may differ, and the way to compute. The message names the first difference and the override that removes it.
     """
-    # An older checkpoint lacks settings that are newer: both sides get their defaults.
+    # A checkpoint of an earlier version lacks settings that are newer: both sides get their defaults
     _refuse_differences(present_settings(before), present_settings(config), origin)
 
 

@@ -51,7 +51,8 @@ class RunPlan(Sections):
         """Checkpoint with the model and the tokenizer of a fine-tuned run: its own, once `init_from` is gone."""
         start, resume = self.run.init_from, self.run.resume
         own = start and not os.path.exists(start) and resume not in (None, "auto")
-        return resume if own else start
+        run = RunFolder.of_checkpoint(resume) if own and resume else None
+        return str(run.path) if run else start
 
     @property
     def folder(self) -> RunFolder:
@@ -91,7 +92,7 @@ def make_plan(
     start, resume = sections.run.init_from, sections.run.resume
     if start is not None and not os.path.exists(start) and resume in (None, "auto"):
         # The folder that `auto` looks in has a name that follows from the checkpoint
-        rest = "; a run that began from it goes on without it by resume=<run>/checkpoints/last.ckpt" if resume else ""
+        rest = "; a run that began from it goes on without it by resume=<run>" if resume else ""
         raise ValueError(f"init_from={start}: no such file{rest}")
     require_creatable(Path(sections.run.runs), "runs")
     # One that cannot be written serves while it is whole.

@@ -15,6 +15,7 @@ from seq2seq import checkpoint, files
 from seq2seq.evaluation.moses_bleu import convention_bleu
 from seq2seq.experiments.folder import git_revision
 from seq2seq.experiments.results import read_config
+from seq2seq.metadata import versions
 from seq2seq.training.compilation import count_graphs, is_compiled
 from seq2seq.training.fsdp import load_weights
 from seq2seq.training.loggers import log_results
@@ -107,7 +108,7 @@ class Report:
             **_compilation(task),
             **_decoding(task),
             **({"passes": task.replay.counts} if task.replay else {}),
-            "versions": checkpoint.versions(),
+            "versions": versions(),
             "git_revision": git_revision(),
             "corpus": self.data.prepared.fingerprint,
             "whole_corpus": self.data.prepared.whole_fingerprint,
@@ -128,7 +129,7 @@ class Report:
             trainer.strategy.precision_plugin = Precision()
             task.float()
         # The last weights are in the task; the best are in the file.
-        load_weights(task, checkpoint.read(self.folder.best)["state_dict"])
+        load_weights(task.model, checkpoint.with_tied(task.model, checkpoint.read(self.folder.best).weights))
         task.search = self.search
         trainer.test(task, datamodule=self.data, verbose=False)
         result = task.evaluation

@@ -292,7 +292,7 @@ def _end(state: RunState, folder: RunFolder | None, trust: Sequence[str]) -> Non
     """Log where the results are, and exit if a signal arrived when the test was nearly done."""
     if folder:
         log.info("results: %s", folder.results)
-        log.info("translate with: %s", translate_command(folder.best, trust=trust))
+        log.info("translate with: %s", translate_command(folder.path, trust=trust))
     # The run is done, and not queued again; a sweep ends.
     if state.signum:
         log.info("stopped (%s) when the test was scored", signal.Signals(state.signum).name)
@@ -303,17 +303,17 @@ def _stop(stop: TrainingInterrupt, folder: RunFolder, *, trained: bool, trust: S
     """Log how to go on, and exit."""
     if trained:
         log.info(
-            "stopped (%s) before the test was scored; training is done, and best.ckpt is ready:\n"
+            "stopped (%s) before the test was scored; training is done, and the best checkpoint is ready:\n"
             "  score:     the same command with resume=auto\n  translate: %s",
             stop,
-            translate_command(folder.best, trust=trust),
+            translate_command(folder.path, trust=trust),
         )
     elif folder.last.exists():
         log.info(
-            "stopped (%s); %s is usable:\n  continue:  the same command with resume=auto\n  translate: %s",
+            "stopped (%s); %s is whole:\n  continue:  the same command with resume=auto%s",
             stop,
             folder.last,
-            translate_command(folder.last, trust=trust),
+            f"\n  translate: {translate_command(folder.path, trust=trust)}" if folder.best.exists() else "",
         )
     else:
         log.info("stopped (%s) before the first checkpoint: the same command starts anew", stop)

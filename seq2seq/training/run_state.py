@@ -83,7 +83,7 @@ class RunState:
 
     @property
     def cpu_seconds(self) -> float | None:
-        """CPU seconds of training; None where several processes train, or an older part of the run has not counted."""
+        """CPU seconds of training; None where several processes train, or have trained."""
         seconds = self.budget.training.cpu_seconds
         return None if math.isnan(seconds) or self.settings.processes > 1 else round(seconds, 2)
 

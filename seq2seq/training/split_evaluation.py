@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from seq2seq.checkpoint import search_settings
 from seq2seq.data.batching import Batch
 from seq2seq.data.text_form import form_difference
 from seq2seq.evaluation.evaluator import EvalData, Evaluation, Evaluator
 from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.translator import Translator
+from seq2seq.metadata import search_settings
 from seq2seq.search.graphs import Graphs, cuda_graphs
 from seq2seq.training.compilation import eager
 from seq2seq.training.divergence import require_finite_loss, require_finite_weights

@@ -20,9 +20,9 @@ from seq2seq.config.search import SearchSettings
 from seq2seq.data.batching import Batch
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.evaluation.evaluator import Evaluation
+from seq2seq.metadata import KEY
 from seq2seq.model import Seq2Seq
 from seq2seq.training.budget import Budget
-from seq2seq.training.checkpoint_io import require_restorable
 from seq2seq.training.compilation import FIRST_UPDATES, settle
 from seq2seq.training.divergence import SkippedUpdates, remedies, require_finite_weights
 from seq2seq.training.fsdp import is_sharded, shard
@@ -221,7 +221,7 @@ class TranslationTask(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what translation needs beside the weights."""
-        checkpoint["seq2seq"] = self.description
+        checkpoint[KEY] = self.description
         checkpoint["train_sums"] = self.train_sums.tolist()
         # A GPU's verdicts are read late; the count in the file must include them.
         self.skipped.settle()
@@ -230,7 +230,6 @@ class TranslationTask(L.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take up the sums, and let the data continue after the last batch of the checkpoint."""
-        require_restorable(checkpoint, self.trainer)
         self.train_sums = torch.tensor(checkpoint["train_sums"], dtype=torch.float64)
         self.skipped.count = checkpoint["skipped"]
         restore_window(self.trainer, checkpoint, self.budget)
@@ -246,11 +245,8 @@ def window_state(trainer: L.Trainer, budget: Budget | None) -> dict[str, Any]:
 
 def restore_window(trainer: L.Trainer, checkpoint: Mapping[str, Any], budget: Budget | None) -> None:
     """Let a batch that has grown stay so, in a run whose settings let it grow."""
-    if budget and budget.settings.accumulate_start:
-        # Older checkpoints have the micro-batches of an update over all ranks, or neither.
-        grown = checkpoint.get("window", 0) > budget.settings.first_window * trainer.world_size
-        if checkpoint.get("grown", grown):
-            trainer.accumulate_grad_batches = budget.settings.accumulate
+    if budget and budget.settings.accumulate_start and checkpoint["grown"]:
+        trainer.accumulate_grad_batches = budget.settings.accumulate
 
 
 def seek_data(checkpoint: dict[str, Any], trainer: L.Trainer, data: Any) -> None:

@@ -624,7 +624,6 @@ def test_runs_with_and_without_newer_settings_are_one_group(tmp_path):
     del old["mixer"]
     write_run(tmp_path / "new", references(9), **{**old, "seed": 2})
     del old["callbacks"], old["trainer"]["lightning"], old["data"]["clean"]["same"], old["search"]["n_best"]
-    old["model"]["peak_lr"] = old["optim"].pop("peak_lr")
     write_run(tmp_path / "old", references(9), **old)
     (group,) = group_runs(collect([str(tmp_path)], "test").runs)
     assert (group.label, [run.seed for run in group.runs]) == ("lightconv", [1, 2])

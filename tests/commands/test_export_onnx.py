@@ -16,7 +16,6 @@ from composed import PRESETS
 from exported import loaded, need, plain, preset
 
 from seq2seq import checkpoint, serve
-from seq2seq.archive import CheckpointError
 from seq2seq.build import build_model, max_positions
 from seq2seq.checkpoint import Loaded
 from seq2seq.config.compose import resolved_settings
@@ -36,6 +35,7 @@ from seq2seq.inference.onnx_model import OnnxModel
 from seq2seq.inference.translator import Candidate, Translator
 from seq2seq.mixers.gru import GatedUnit
 from seq2seq.mixers.lstm import MemoryUnit
+from seq2seq.model_path import CheckpointError
 from seq2seq.resources import data_dir
 
 need("onnx", "onnxscript", "onnxruntime")
@@ -240,18 +240,14 @@ def test_models_of_an_ensemble_may_be_graphs(tokenizer, tmp_path):
     """A folder and a checkpoint search together."""
     one, other = plain(tokenizer), preset("lightconv", tokenizer)
     write(tmp_path, one)
-    checkpoint.save(tmp_path / "other.ckpt", {
-        "state_dict": {f"model.{name}": part for name, part in other.model.state_dict().items()},
-        "seq2seq": other.meta,
-    })  # fmt: skip
-    checkpoint.save(tmp_path / "one.ckpt", {
-        "state_dict": {f"model.{name}": part for name, part in one.model.state_dict().items()},
-        "seq2seq": one.meta,
-    })  # fmt: skip
+    checkpoint.save(tmp_path / "other.safetensors", checkpoint.Stored(other.meta, other.model.state_dict()))
+    checkpoint.save(tmp_path / "one.safetensors", checkpoint.Stored(one.meta, one.model.state_dict()))
     lines = tiny.sentences(tiny.GERMAN, 6)
     settings = SearchSettings(beam_size=3, n_best=2, max_len_extra=4)
-    theirs = Translator.load(tmp_path, ensemble=[tmp_path / "other.ckpt"], settings=settings)
-    ours = Translator.load(tmp_path / "one.ckpt", ensemble=[tmp_path / "other.ckpt"], settings=settings, device="cpu")
+    theirs = Translator.load(tmp_path, ensemble=[tmp_path / "other.safetensors"], settings=settings)
+    ours = Translator.load(
+        tmp_path / "one.safetensors", ensemble=[tmp_path / "other.safetensors"], settings=settings, device="cpu"
+    )
     require_alike(theirs.translate(lines), ours.translate(lines))
 
 

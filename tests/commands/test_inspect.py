@@ -263,8 +263,8 @@ def test_refusals(tmp_path, capsys, monkeypatch):
         (["mixer=lightconv", "--figure"], "--figure goes with --atlas"),
         (["mixer=lightconv", "--trust", "mine"], "--trust goes with --ckpt"),
         (["mixer=lightconv", "--seconds", "0"], "--seconds goes with --atlas"),
-        (["--ckpt", "nowhere.ckpt", "--text", "Hund"], "no such checkpoint: nowhere.ckpt"),
-        (["--ckpt", str(tmp_path), "--text", "Hund"], "is a folder; inspect takes the file of a checkpoint"),
+        (["--ckpt", "nowhere.safetensors", "--text", "Hund"], "nowhere.safetensors: no such file"),
+        (["--ckpt", str(tmp_path), "--text", "Hund"], "is a folder without checkpoints/best.safetensors"),
         (["--ckpt", str(tmp_path / "file"), "--text", "Hund", "--out", str(tmp_path / "o")], "file"),
         (["--ckpt", ckpt, "--text", long, "--out", str(tmp_path / "o")], "pieces, the most are"),
         (["mixer=lihgtconv"], "unknown mixer 'lihgtconv'; did you mean lightconv"),
@@ -314,9 +314,11 @@ def test_a_model_that_is_not_finite_is_not_drawn():
 def test_foreign_code_is_refused(tmp_path, capsys):
     """A checkpoint that names a foreign class is refused as in translation."""
     payload = tiny.payload()
-    payload["seq2seq"]["model"]["mixer"]["encoder"]["_target_"] = "os.getcwd"
-    checkpoint.save(tmp_path / "bad.ckpt", payload)
-    assert inspect.main(["--ckpt", str(tmp_path / "bad.ckpt"), "--text", "Hund", "--out", str(tmp_path / "o")]) == 2
+    payload.meta["model"]["mixer"]["encoder"]["_target_"] = "os.getcwd"
+    checkpoint.save(tmp_path / "bad.safetensors", payload)
+    assert (
+        inspect.main(["--ckpt", str(tmp_path / "bad.safetensors"), "--text", "Hund", "--out", str(tmp_path / "o")]) == 2
+    )
     assert "trust" in capsys.readouterr().err
 
 

@@ -21,6 +21,7 @@ from seq2seq.build import build_model
 from seq2seq.config.search import SearchSettings
 from seq2seq.evaluation import eval_data, metrics
 from seq2seq.inference.translator import Translator
+from seq2seq.metadata import describe
 from seq2seq.search import Hypothesis
 
 EXHAUSTIVE = {"test_files_of_others_are_not_overwritten"}
@@ -305,21 +306,18 @@ def test_what_it_refuses(files, tmp_path, ckpt, capsys):
         (lambda data: data[: len(data) // 2], "is truncated or damaged"),
         (lambda data: data[:-1], "is truncated or damaged"),
         (lambda data: b"Das ist ein Text.\n" * 99, "is not a checkpoint"),
-        (lambda data: data[:9000] + bytes(9000) + data[18000:], "is damaged"),
+        (lambda data: data[:900] + bytes(900) + data[1800:], "is truncated or damaged"),
     ],
 )
 def test_a_damaged_checkpoint_is_one_line(ckpt, tmp_path, capsys, damage, message):
-    broken = tmp_path / "broken.ckpt"
+    broken = tmp_path / "broken.safetensors"
     broken.write_bytes(damage(ckpt.read_bytes()))
     assert message in refusal(capsys, "--ckpt", broken, "--data", "phrasebook")
 
 
 def test_a_missing_checkpoint_is_one_line(tmp_path, capsys):
-    assert "no such file" in refusal(capsys, "--ckpt", tmp_path / "none.ckpt")
-    assert "is a folder without config.json" in refusal(capsys, "--ckpt", tmp_path)
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "best.ckpt").touch()
-    assert f"; name {tmp_path}/checkpoints/best.ckpt" in refusal(capsys, "--ckpt", tmp_path)
+    assert "no such file" in refusal(capsys, "--ckpt", tmp_path / "none.safetensors")
+    assert "is a folder without checkpoints/best.safetensors or model.saf" in refusal(capsys, "--ckpt", tmp_path)
 
 
 def test_a_checkpoint_on_local_files(ckpt, tmp_path, capsys):
@@ -397,7 +395,7 @@ def test_a_line_counts_as_failed_once_however_many_of_its_parts_fail(ckpt, tmp_p
 def test_what_is_read_is_not_overwritten(ckpt, tmp_path, capsys):
     for lang, words in (("de", tiny.GERMAN), ("en", tiny.ENGLISH)):
         write(tmp_path / f"test.{lang}", tiny.sentences(words, 3))
-    other = tmp_path / "other.ckpt"
+    other = tmp_path / "other.safetensors"
     other.write_bytes(ckpt.read_bytes())
     (tmp_path / "link").symlink_to(ckpt)
     before = {path: path.read_bytes() for path in [ckpt, *tmp_path.iterdir()]}
@@ -405,7 +403,7 @@ def test_what_is_read_is_not_overwritten(ckpt, tmp_path, capsys):
     for name, what in (
         (ckpt, "is the checkpoint"),
         (tmp_path / "link", "is the checkpoint"),
-        (other, "is not text"),
+        (other, "is a checkpoint"),
         (tmp_path / "test.de", "is the corpus"),
         (tmp_path / "test.en", "is the corpus"),
     ):
@@ -429,11 +427,13 @@ def test_sentences_that_fail_show_in_the_status(ckpt, tmp_path, capsys, monkeypa
 
 
 def test_files_of_others_are_not_overwritten(ckpt, tmp_path, capsys):
-    """A run's, and what is not text; an earlier output is."""
+    """A run's, a side of another corpus, and what is not text; an earlier output is."""
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
     for name in ("config.yaml", "test.ref", "checkpoints/notes"):
         (run / name).write_text("of the run\n")
+    for lang in ("de", "en"):
+        write(tmp_path / f"other.{lang}", ["a line"])
     (tmp_path / "binary").write_bytes(b"\x89PNG\r\n\x1a\n\0")
     write(tmp_path / "alone.en", ["an earlier output"])
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -443,6 +443,7 @@ def test_files_of_others_are_not_overwritten(ckpt, tmp_path, capsys):
         ("run/config.yaml", "a file of a run"),
         ("run/checkpoints/notes", "a file of a run"),
         ("binary", "is not text"),
+        ("other.en", "side of a corpus"),
     ):
         assert what in refusal(capsys, *common, tmp_path / name)
     assert before == {path: path.read_bytes() for path in before}
@@ -469,11 +470,11 @@ def test_a_checkpoint_in_its_run_folder_knows_its_data(tmp_path, capsys):
 def test_a_checkpoint_is_scored_as_its_run_was(tmp_path, capsys):
     """By the tokenizer of its validations."""
     payload = tiny.payload()
-    payload["seq2seq"]["tokenize"] = "char"
-    checkpoint.save(tmp_path / "char.ckpt", payload)
+    payload.meta["tokenize"] = "char"
+    checkpoint.save(tmp_path / "char.safetensors", payload)
     for language, words in (("de", tiny.GERMAN), ("en", tiny.ENGLISH)):
         write(tmp_path / f"test.{language}", tiny.sentences(words, 3))
-    command = ["--ckpt", tmp_path / "char.ckpt", "--device", "cpu", "--beam-size", "1", "--metrics", "bleu"]
+    command = ["--ckpt", tmp_path / "char.safetensors", "--device", "cpu", "--beam-size", "1", "--metrics", "bleu"]
     command += ["--cache", tmp_path / "cache", "--data", "files", f"test={tmp_path / 'test'}"]
     assert "tok:char" in report(capsys, *command)["scores"][0]["signature"]
 
@@ -484,10 +485,9 @@ def test_a_language_of_several_has_its_own_references(tmp_path, capsys):
     config = tiny.model_config(tokenizer)
     names = {"src_lang": "de", "tgt_lang": "en", "tokenize": "13a", "data": "files"}
     languages = ("en", "zh")
-    entry = checkpoint.describe(model_config=config, tokenizer=tokenizer, tgt_langs=languages, **names)
-    weights = {f"model.{name}": weight for name, weight in build_model(config).state_dict().items()}
-    ckpt = tmp_path / "several.ckpt"
-    checkpoint.save(ckpt, {"state_dict": weights, "seq2seq": entry})
+    entry = describe(model_config=config, tokenizer=tokenizer, tgt_langs=languages, **names)
+    ckpt = tmp_path / "several.safetensors"
+    checkpoint.save(ckpt, checkpoint.Stored(entry, build_model(config).state_dict()))
     source = tiny.sentences(tiny.GERMAN, 3)
     chinese = Translator.load(ckpt, settings=SearchSettings(beam_size=1), device="cpu", tgt_lang="zh").texts(source)
     for language, lines in (("de", source), ("en", tiny.sentences(tiny.ENGLISH, 3)), ("zh", chinese)):

@@ -42,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[2]
 )
 def test_wrong_options(capsys, options, message):
     with pytest.raises(SystemExit) as stopped:
-        serve.main(["--ckpt", "none.ckpt", *options])
+        serve.main(["--ckpt", "none.safetensors", *options])
     assert stopped.value.code == 2
     error = capsys.readouterr().err
     assert message in error
@@ -57,9 +57,9 @@ def test_what_is_refused_before_the_model_is_loaded(capsys):
             (["--host", "a..b"], "cannot listen on a..b port 8000"),
             (["--host", "203.0.113.1"], "cannot listen on 203.0.113.1 port 8000"),
             (["--timeout", "0"], "service.timeout"),
-            (["--port", "0"], "none.ckpt: no such file"),
+            (["--port", "0"], "none.safetensors: no such file"),
         ]:
-            assert serve.main(["--ckpt", "none.ckpt", *options]) == 2
+            assert serve.main(["--ckpt", "none.safetensors", *options]) == 2
             error = capsys.readouterr().err
             assert message in error
             assert error.count("\n") == 1

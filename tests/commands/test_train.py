@@ -35,10 +35,12 @@ from seq2seq.data.preparation import prepare_corpora
 from seq2seq.experiments.folder import RunFolder, folder_of
 from seq2seq.experiments.results import RunResult, read_config, read_run
 from seq2seq.experiments.resume import Resumed
+from seq2seq.experiments.training_state import model_weights, read_state
 from seq2seq.inference.translator import Translator
 from seq2seq.training.budget import Budget
 from seq2seq.training.callbacks.checkpointing import LastCheckpoint
 from seq2seq.training.callbacks.progress import ProgressLog
+from seq2seq.training.checkpoint_io import AtomicCheckpointIO
 from seq2seq.training.datamodule import TranslationDataModule
 from seq2seq.training.divergence import Divergence
 from seq2seq.training.errors import TrainingFault
@@ -114,7 +116,9 @@ def execute(config: dict[str, Any], *callbacks: L.Callback, mixer: str = "transf
 
 
 def weights(run: Run, name: str = "last") -> dict[str, torch.Tensor]:
-    return checkpoint.read(run.folder.path / "checkpoints" / f"{name}.ckpt")["state_dict"]
+    if name == "last":
+        return model_weights(read_state(run.folder.last))
+    return checkpoint.load(run.folder.path / "checkpoints" / f"{name}.safetensors").model.state_dict()
 
 
 def assert_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
@@ -136,16 +140,15 @@ def test_a_run_leaves_all_that_is_promised(corpus, tmp_path, capsys):
     for key in ("parameters", "target_tokens_per_second", "padding", *times):
         assert results[key] > 0, key
     assert results["versions"]["torch"] == torch.__version__
-    # best.ckpt is all that translation needs
-    loaded = checkpoint.load(folder / "checkpoints" / "best.ckpt")
+    # best.safetensors is all that translation needs
+    loaded = checkpoint.load(folder / "checkpoints" / "best.safetensors")
     assert (loaded.meta["src_lang"], loaded.meta["tgt_lang"]) == ("de", "en")
-    translator = Translator.load(folder / "checkpoints" / "best.ckpt", device="cpu")
+    translator = Translator.load(folder / "checkpoints" / "best.safetensors", device="cpu")
     src, hyp = ((folder / f"test.{side}").read_text().splitlines() for side in ("src", "hyp"))
     assert translator.texts(src) == hyp
     assert dataclasses.asdict(translator.settings) == results["test"]["search"]
     assert (translator.settings.beam_size, translator.settings.max_len_extra) == (2, 12)
-    assert "optimizer_states" not in checkpoint.read(folder / "checkpoints" / "best.ckpt")
-    assert "optimizer_states" in checkpoint.read(folder / "checkpoints" / "last.ckpt")
+    assert loaded.meta["step"] == results["best_step"]
     # A row for every second update, and one for each validation
     rows = list(csv.DictReader((folder / "metrics.csv").open()))
     assert [row["step"] for row in rows if row["train/loss"]] == ["2", "3", "4", "6"]
@@ -260,7 +263,7 @@ def test_a_stopped_run_goes_on_as_if_never_stopped(corpus, tmp_path, signum, bat
     assert end.value.code == 128 + signum
     assert signal.getsignal(signal.SIGINT) is handler
     last = tmp_path / "runs" / "parts" / "checkpoints" / "last.ckpt"
-    checkpoint.load(last)
+    assert read_state(last)["run"]["settings"]["run"] == "parts"
     resumed = execute(toycorpus.settings(corpus, tmp_path, "run=parts", "resume=auto", *given), parts)
     # Every batch once, in the same order, over both processes
     assert parts.batches == whole.batches
@@ -301,7 +304,7 @@ def test_a_batch_grows_where_an_epoch_has_less_than_one(corpus, tmp_path):
     given = ("trainer.max_steps=4", "trainer.test=false", "trainer.val_steps=4", "data.max_tokens=4096")
     run = execute(toycorpus.settings(corpus, tmp_path, *growth, *given))
     assert run.data.batches_per_epoch < 3
-    last = checkpoint.read(run.folder.path / "checkpoints" / "last.ckpt")
+    last = read_state(run.folder.path / "checkpoints" / "last.ckpt")
     assert (last["global_step"], last["grown"]) == (4, True)
 
 
@@ -355,7 +358,7 @@ def test_an_interrupted_validation_is_made_up_for(corpus, tmp_path, batch, crash
 
         with pytest.raises(RuntimeError, match="killed"):
             execute(toycorpus.settings(corpus, tmp_path, *given, *more), Kill())
-        assert (checkpoints / "best.ckpt").exists()
+        assert (checkpoints / "best.safetensors").exists()
     resumed, seen = None, Recorder()
     resumed = execute(toycorpus.settings(corpus, tmp_path, *given, *more), seen)
     assert len(seen.batches) == (2 if crash else 0)
@@ -377,7 +380,7 @@ def test_a_signal_in_a_validation_of_the_average_leaves_the_weights_of_training(
     given = ("run=it", "trainer.test=false", "trainer.max_steps=3", "trainer.accumulate=2", "trainer.ema=0.9")
     with pytest.raises(SystemExit):
         execute(toycorpus.settings(corpus, tmp_path, *given), trained, Signal(signal.SIGINT, during="valid"))
-    last = checkpoint.read(tmp_path / "runs" / "it" / "checkpoints" / "last.ckpt")
+    last = read_state(tmp_path / "runs" / "it" / "checkpoints" / "last.ckpt")
     assert_same(last["state_dict"], trained.weights)
     assert last["callbacks"]["AverageWeights"]["average"]["updates"] == 3
 
@@ -409,7 +412,7 @@ def test_a_signal_in_the_final_test_leaves_the_best_checkpoint(corpus, tmp_path,
     with pytest.raises(SystemExit) as end:
         execute(toycorpus.settings(corpus, tmp_path, *given), Signal(signal.SIGINT, during="test"))
     assert end.value.code == 130
-    assert "best.ckpt is ready:" in caplog.text
+    assert "the best checkpoint is ready:" in caplog.text
     assert "translate: python -m seq2seq.translate --ckpt" in caplog.text
     results = json.loads((tmp_path / "runs" / "it" / "results.json").read_text())
     assert results["valid"]["bleu"] >= 0
@@ -466,7 +469,7 @@ def test_every_changed_setting_is_told_and_force_continues(corpus, tmp_path, cap
     assert told in str(refused.value)
     forced = execute(toycorpus.settings(corpus, tmp_path, *other, "force=true"))
     assert told in caplog.text
-    assert checkpoint.read(forced.folder.last)["global_step"] == 2
+    assert read_state(forced.folder.last)["global_step"] == 2
 
 
 @pytest.mark.parametrize("schedule", ["anneal", "constant"])
@@ -482,7 +485,7 @@ def test_a_run_says_where_it_was_continued_under_other_settings(corpus, tmp_path
     second = {"update": 3, "changes": ["model.dropout was 0.1 and is now 0.3", *(budgets[1] if first else [])]}
     results = json.loads(folder.results.read_text())
     assert results["continued"] == [*first, second]
-    assert checkpoint.read(folder.last)["run"]["continued"] == [*first, second]
+    assert read_state(folder.last)["run"]["continued"] == [*first, second]
 
 
 def test_a_finished_run_that_is_scored_otherwise_has_the_settings_of_its_scores(corpus, tmp_path, caplog):
@@ -532,7 +535,7 @@ def test_a_run_is_not_continued_on_another_text(corpus, tmp_path):
         resumed.require_same_text(corpus_id, {}, force=True)
     # Other sampling leaves the pieces as they are
     resumed.require_same_text(corpus_id, {**first.prepared.tokenizer.to_state(), "sampling_alpha": 0.5})
-    with pytest.raises(ValueError, match=r"name a last\.ckpt"):
+    with pytest.raises(ValueError, match=r"best\.safetensors: holds weights alone, .*; name the run's folder"):
         checked(own, tmp_path, f"resume={first.folder.best}")
 
 
@@ -558,13 +561,7 @@ def test_a_run_goes_on_with_a_corpus_and_a_tokenizer_that_have_moved(corpus, tmp
     second = execute(words(homes[1], "run=parts", "trainer.max_steps=4", "resume=auto"))
     assert_same(weights(whole), weights(second))
     assert read_config(second.folder.config)["data"]["train"] == str(homes[1] / "train")
-    # Another run in the folder is not taken for one whose corpus has moved
-    copied = shutil.copy(first.folder.last, tmp_path / "copied.ckpt")
     (homes[0] / "train.de").write_text((homes[0] / "train.de").read_text().replace("Hund", "Huhn"))
-    other = execute(words(homes[0], "run=other", "trainer.max_steps=2")).folder
-    with pytest.raises(ValueError, match=r"holds another run, whose checkpoints would be replaced \(data\.train was"):
-        made(words(homes[1], "run=other", f"resume={copied}", "trainer.max_steps=6"))
-    assert other.last.exists()
     with pytest.raises(ValueError, match="text of the corpus"):
         execute(words(homes[0], "run=parts", "trainer.max_steps=6", "resume=auto"))
     (homes[1] / "m.model").write_bytes(tiny.tokenizer(vocab_size=290).to_state()["src_model"])
@@ -591,7 +588,7 @@ def test_resume_auto_without_a_run_says_so(corpus, tmp_path, caplog):
 
 
 def test_resume_auto_does_not_begin_again_where_a_run_has_ended(corpus, tmp_path):
-    """Somebody has deleted last.ckpt, which is twice as large as best.ckpt: the scored weights stay."""
+    """Somebody has deleted last.ckpt, which is three times as large as the best checkpoint: the scored weights stay."""
     given = ("run=it", "trainer.max_steps=1")
     first = execute(toycorpus.settings(corpus, tmp_path, *given))
     first.folder.last.unlink()
@@ -599,8 +596,8 @@ def test_resume_auto_does_not_begin_again_where_a_run_has_ended(corpus, tmp_path
         checked(corpus, tmp_path, *given, "seed=2", "resume=auto")
 
 
-def test_a_copied_checkpoint_goes_on_in_the_folder_that_the_settings_name(corpus, tmp_path):
-    """A config.yaml two levels above it, of whatever program, makes no run of that folder."""
+def test_a_copied_state_is_not_resumed(corpus, tmp_path):
+    """A config.yaml two levels above it, of whatever program, makes no run of that folder; a copied folder is one."""
     given = ("trainer.test=false", "trainer.max_steps=1")
     first = execute(toycorpus.settings(corpus, tmp_path, "run=it", *given))
     other = tmp_path / "other"
@@ -608,8 +605,11 @@ def test_a_copied_checkpoint_goes_on_in_the_folder_that_the_settings_name(corpus
     (other / "config.yaml").write_text("mine: 1\n")
     copy = other / "backup" / "last.ckpt"
     copy.write_bytes(first.folder.last.read_bytes())
-    resumed = checked(corpus, tmp_path, "run=branch", *given, "trainer.max_steps=2", f"resume={copy}")
-    assert resumed.folder.path.name == "branch"
+    with pytest.raises(ValueError, match=r"is in no run's folder, .*; copy the whole folder"):
+        checked(corpus, tmp_path, "run=branch", *given, "trainer.max_steps=2", f"resume={copy}")
+    shutil.copytree(first.folder.path, tmp_path / "branch")
+    resumed = checked(corpus, tmp_path, *given, "trainer.max_steps=2", f"resume={tmp_path / 'branch'}")
+    assert resumed.folder.path == tmp_path / "branch"
     assert RunFolder.of_checkpoint(copy) is None
     run = RunFolder.of_checkpoint(first.folder.last)
     assert run is not None
@@ -651,7 +651,7 @@ def test_a_dry_run_tries_all_stages_and_leaves_nothing(corpus, tmp_path, caplog,
 
 def test_a_dry_run_that_fails_says_so_and_leaves_nothing(corpus, tmp_path, monkeypatch):
     def full(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", "best.ckpt")
+        raise OSError(errno.ENOSPC, "No space left on device", "best.safetensors")
 
     monkeypatch.setattr("seq2seq.checkpoint.save", full)
     config = toycorpus.settings(corpus, tmp_path, "trainer.dry_run=true")
@@ -743,7 +743,7 @@ def test_out_of_memory_before_training_is_one_line(corpus, tmp_path, monkeypatch
 
 
 def test_a_validation_killed_before_its_checkpoint_has_one_row(corpus, tmp_path):
-    """Killed while best.ckpt was written: the row is there, and last.ckpt says that the validation is due."""
+    """Killed while best.safetensors was written: the row is there, and last.ckpt says that the validation is due."""
     given = ("run=it", "trainer.max_steps=3", "trainer.test=false", "logger=csv", "trainer.save_time=0.001")
 
     class Kill(L.Callback):
@@ -769,11 +769,12 @@ def test_an_older_checkpoint_of_a_run_that_has_gone_on_begins_another_run(corpus
     more = ("run=it", "resume=auto", *given, "trainer.max_steps=6")
     whole = execute(toycorpus.settings(corpus, tmp_path, *more))
     before = {path: path.read_bytes() for path in whole.folder.path.rglob("*") if path.is_file()}
-    with pytest.raises(ValueError, match=r"is of update 2, and the run in .*it has gone on to update 6: .*run=<name>"):
+    with pytest.raises(ValueError, match=r"is of update 2, and the run in .*it has gone on to update 6: .* copy "):
         execute(toycorpus.settings(corpus, tmp_path, "run=it", *given, f"resume={older}", "trainer.max_steps=4"))
     assert {path: path.read_bytes() for path in whole.folder.path.rglob("*") if path.is_file()} == before
-    copied = shutil.copy(older, tmp_path / "copy.ckpt")
-    beside = ("run=beside", *given, f"resume={copied}", "trainer.max_steps=6")
+    copied = shutil.copytree(whole.folder.path, tmp_path / "beside")
+    (copied / "checkpoints" / "older.ckpt").replace(copied / "checkpoints" / "last.ckpt")
+    beside = ("run=it", *given, f"resume={copied}", "trainer.max_steps=6")
     assert_same(weights(whole), weights(execute(toycorpus.settings(corpus, tmp_path, *beside))))
 
 
@@ -785,7 +786,8 @@ def test_a_run_without_the_weights_of_its_best_validation_finds_another(corpus, 
     if best == "missing":
         first.folder.best.unlink()
     else:
-        checkpoint.save(first.folder.best, checkpoint.read(first.folder.best) | {"global_step": 7})
+        stored = checkpoint.read(first.folder.best)
+        checkpoint.save(first.folder.best, stored._replace(meta=stored.meta | {"step": 7}))
     again = execute(toycorpus.settings(corpus, tmp_path, "resume=auto", *given)).folder
     assert "does not have the weights of update 2" in caplog.text
     assert checkpoint.updates(again.best) == json.loads(again.results.read_text())["best_step"] == 2
@@ -795,9 +797,12 @@ def test_later_step_checkpoints_than_the_last_one_are_no_part_of_the_run(corpus,
     given = ("trainer.test=false", "optim.schedule=constant", "trainer.val_steps=1", "trainer.keep_last=2")
     first = execute(toycorpus.settings(corpus, tmp_path, "run=it", *given, "trainer.max_steps=3")).folder
     # Saved after the last checkpoint, before the run was killed
-    shutil.copy(first.best, first.best.with_name("step-90.ckpt"))
+    shutil.copy(first.best, first.best.with_name("step-90.safetensors"))
     execute(toycorpus.settings(corpus, tmp_path, "run=it", *given, "trainer.max_steps=4", "resume=auto"))
-    assert [path.name for path in sorted(first.best.parent.glob("step-*"))] == ["step-3.ckpt", "step-4.ckpt"]
+    assert [path.name for path in sorted(first.best.parent.glob("step-*"))] == [
+        "step-3.safetensors",
+        "step-4.safetensors",
+    ]
 
 
 def test_a_run_stopped_at_the_end_of_an_epoch_has_the_others(corpus, tmp_path):
@@ -851,18 +856,19 @@ def test_a_kill_while_last_is_written_loses_no_step_checkpoint(corpus, tmp_path,
         execute(toycorpus.settings(corpus, tmp_path, *given))
     monkeypatch.undo()
     folder = execute(toycorpus.settings(corpus, tmp_path, *given, "resume=auto")).folder
-    assert [path.name for path in sorted(folder.best.parent.glob("step-*"))] == [f"step-{n}.ckpt" for n in (1, 2, 3)]
+    assert [path.name for path in sorted(folder.best.parent.glob("step-*"))] == [
+        f"step-{n}.safetensors" for n in (1, 2, 3)
+    ]
 
 
-def test_a_copied_checkpoint_keeps_the_best_of_its_own(corpus, tmp_path):
-    given = ("trainer.test=false", "optim.schedule=constant", "trainer.val_steps=1", "trainer.keep_best=2")
-    first = execute(toycorpus.settings(corpus, tmp_path, "run=it", *given, "trainer.max_steps=2")).folder
-    copied = shutil.copy(first.last, tmp_path / "copy.ckpt")
-    beside = execute(
-        toycorpus.settings(corpus, tmp_path, "run=beside", *given, f"resume={copied}", "trainer.max_steps=4")
-    )
-    kept = [path.name for path in sorted(beside.folder.best.parent.glob("top-*"))]
-    assert kept == ["top-3.ckpt", "top-4.ckpt"]
+def test_the_best_whose_files_are_gone_are_forgotten(corpus, tmp_path):
+    given = ("run=it", "trainer.test=false", "optim.schedule=constant", "trainer.val_steps=1", "trainer.keep_best=2")
+    first = execute(toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=2")).folder
+    for path in first.best.parent.glob("top-*"):
+        path.unlink()
+    execute(toycorpus.settings(corpus, tmp_path, *given, "resume=auto", "trainer.max_steps=4"))
+    kept = [path.name for path in sorted(first.best.parent.glob("top-*"))]
+    assert kept == ["top-3.safetensors", "top-4.safetensors"]
 
 
 def test_a_finished_run_resumed_only_reports(corpus, tmp_path):
@@ -919,7 +925,7 @@ def test_a_callback_that_stops_within_a_window_does_not_cut_it_off(corpus, tmp_p
         for steps, callbacks in ((9, [Stop()]), (2, []))
     )
     assert json.loads(ended.results.read_text())["steps"] == 2
-    one, other = (checkpoint.read(folder.last)["train_sums"] for folder in (ended, whole))
+    one, other = (read_state(folder.last)["train_sums"] for folder in (ended, whole))
     assert one == other
 
 
@@ -974,7 +980,7 @@ def test_fine_tuning_keeps_the_tokenizer_and_starts_from_the_weights(corpus, tmp
     old, now = weights(first, "best"), weights(second, "last")
     for name in old:
         torch.testing.assert_close(now[name], old[name], atol=1e-6, rtol=1e-5)
-    assert checkpoint.read(second.folder.last)["global_step"] == 1
+    assert read_state(second.folder.last)["global_step"] == 1
     for wrong, message in (
         ("model.ffn_dim=64", r"model\.ffn_dim is 32 there and 64 here; add model\.ffn_dim=32"),
         ("model.num_heads=8", r"model\.num_heads is 2 there and 8 here; add model\.num_heads=2"),
@@ -1006,10 +1012,10 @@ def test_a_fine_tuned_run_goes_on_without_the_checkpoint_it_began_from(corpus, t
     again = run(last, "trainer.max_steps=3")
     assert again.plan.config["model"] == first.plan.config["model"]
     again.execute()
-    assert checkpoint.read(first.folder.last)["global_step"] == 3
-    with pytest.raises(ValueError, match=r"tiny\.ckpt: no such file; .* resume=<run>/checkpoints/last\.ckpt"):
+    assert read_state(first.folder.last)["global_step"] == 3
+    with pytest.raises(ValueError, match=r"tiny\.safetensors: no such file; .* resume=<run>"):
         run("resume=auto")
-    with pytest.raises(ValueError, match=r"tiny\.ckpt: no such file$"):
+    with pytest.raises(ValueError, match=r"tiny\.safetensors: no such file$"):
         run()
 
 
@@ -1017,8 +1023,8 @@ def test_a_fine_tuned_run_keeps_label_and_languages_and_a_dry_run_has_its_name(c
     """Of a checkpoint of two target languages, further trained on one of them."""
     caplog.set_level(logging.INFO)
     payload = tiny.payload(t=tiny.tokenizer(symbols=("<2en>", "<2nl>")))
-    payload["seq2seq"] |= {"tgt_langs": ["nl", "en"], "tgt_lang": "nl", "preset": "gru"}
-    origin = tmp_path / "origin.ckpt"
+    payload.meta.update({"tgt_langs": ["nl", "en"], "tgt_lang": "nl", "preset": "gru"})
+    origin = tmp_path / "origin.safetensors"
     checkpoint.save(origin, payload)
     words = toycorpus.words(corpus, tmp_path, f"init_from={origin}", "trainer.test=false", "trainer.max_steps=1")
     chosen = chosen_settings(["data.tgt", "data.src", "optim.lr", "trainer", "init_from"])
@@ -1028,7 +1034,7 @@ def test_a_fine_tuned_run_keeps_label_and_languages_and_a_dry_run_has_its_name(c
     results = json.loads(folder.folder.results.read_text())
     assert results["mixer"] == "gru"
     assert results["run"].startswith("toy-gru-")
-    entry = checkpoint.read(folder.folder.best)["seq2seq"]
+    entry = checkpoint.read_description(folder.folder.best)
     assert (entry["tgt_lang"], entry["tgt_langs"], entry["preset"]) == ("en", ["en", "nl"], "gru")
     caplog.clear()
     train(make_plan(resolved_settings([*words, "trainer.dry_run=true"]), mixer="transformer", chosen=chosen))
@@ -1042,10 +1048,10 @@ def test_a_fine_tuned_run_keeps_label_and_languages_and_a_dry_run_has_its_name(c
 
 def test_a_damaged_checkpoint_to_start_from_is_one_clear_error(corpus, tmp_path):
     payload = tiny.payload()
-    payload["seq2seq"]["tokenizer"]["src_model"] = b"nonsense"
-    checkpoint.save(tmp_path / "bad.ckpt", payload)
+    payload.meta["tokenizer"]["src_model"] = b"nonsense"
+    checkpoint.save(tmp_path / "bad.safetensors", payload)
     with pytest.raises(checkpoint.CheckpointError, match="its tokenizer does not load"):
-        checked(corpus, tmp_path, f"init_from={tmp_path / 'bad.ckpt'}")
+        checked(corpus, tmp_path, f"init_from={tmp_path / 'bad.safetensors'}")
 
 
 def test_early_stopping_counts_validations_without_progress(corpus, tmp_path):
@@ -1061,11 +1067,11 @@ def test_writing_checkpoints_is_not_training_time(corpus, tmp_path, monkeypatch)
     config = toycorpus.settings(corpus, tmp_path, "run=it", "trainer.test=false", *given)
     watches, running = [], {"saving": [], "training": []}
 
-    write = checkpoint.save
+    write = AtomicCheckpointIO.save_checkpoint
 
-    def save(path, payload):
+    def save(*given, **named):
         running["saving"].append(watches[0].running)
-        write(path, payload)
+        write(*given, **named)
 
     class Look(L.Callback):
         def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
@@ -1074,7 +1080,7 @@ def test_writing_checkpoints_is_not_training_time(corpus, tmp_path, monkeypatch)
         def on_before_optimizer_step(self, *_: Any) -> None:
             running["training"].append(watches[0].running)
 
-    monkeypatch.setattr("seq2seq.training.checkpoint_io.checkpoints.save", save)
+    monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", save)
     execute(config, Look())
     assert len(running["saving"]) > 6
     assert not any(running["saving"])
@@ -1231,7 +1237,7 @@ def test_a_terminal_shows_a_bar(corpus, tmp_path, monkeypatch):
         ("search.beam_size=0", "beam_size"),
         ("data.train=/nowhere/train", "/nowhere/train"),
         ("resume=/nowhere/last.ckpt", "no such file"),
-        ("init_from=/nowhere/best.ckpt", "no such file"),
+        ("init_from=/nowhere/best.safetensors", "no such file"),
     ],
 )
 def test_wrong_settings_fail_before_anything_is_written(corpus, tmp_path, override, message):
@@ -1270,9 +1276,9 @@ def test_settings_without_effect_are_refused_beside_an_experiment(corpus, tmp_pa
         name = "muon" if "tatoeba" in choice else "adam"
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith(f"train: optim.rho=0.5 has no effect with optim.name={name}: leave it out, or")
-    given = ("experiment=mine", "init_from=lost.ckpt", "--config-dir", str(tmp_path / "own"))
+    given = ("experiment=mine", "init_from=lost.safetensors", "--config-dir", str(tmp_path / "own"))
     done = launch(tmp_path, command(corpus, *given))
-    assert (done.returncode, done.stderr.partition("\n")[0]) == (2, "train: init_from=lost.ckpt: no such file")
+    assert (done.returncode, done.stderr.partition("\n")[0]) == (2, "train: init_from=lost.safetensors: no such file")
 
 
 def test_an_unknown_mixer_lists_the_known_ones(corpus, tmp_path):
@@ -1313,7 +1319,7 @@ def test_a_signal_leaves_a_usable_checkpoint(corpus, tmp_path, signum):
     assert process.returncode == 128 + signum
     assert "resume=auto" in out
     assert "Traceback" not in err
-    checkpoint.load(tmp_path / "runs" / "it" / "checkpoints" / "last.ckpt")
+    assert read_state(tmp_path / "runs" / "it" / "checkpoints" / "last.ckpt")["global_step"]
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ import tiny
 import torch
 from conftest import PATIENCE, child_cpu_seconds
 
-from seq2seq import search, translate
+from seq2seq import checkpoint, search, translate
 from seq2seq.config.search import SearchSettings
 from seq2seq.inference import batch_rows, line_stream
 from seq2seq.inference import line_search as inference
@@ -174,9 +174,9 @@ def test_files_that_cannot_be_used(tmp_path, ckpt, capsys):
     text.write_text("der Hund.\n")
     before = ckpt.read_bytes()
     for options, message in [
-        (["--ckpt", tmp_path / "no.ckpt", "--input", text], "no.ckpt: no such file"),
+        (["--ckpt", tmp_path / "no.safetensors", "--input", text], "no.safetensors: no such file"),
         (["--ckpt", text, "--input", text], "text: is not a checkpoint"),
-        (["--ckpt", tmp_path, "--input", text], "is a folder without config.json"),
+        (["--ckpt", tmp_path, "--input", text], "is a folder without checkpoints/best.safetensors"),
         (["--ckpt", ckpt, "--input", tmp_path / "no"], "no: No such file or directory"),
         (["--ckpt", ckpt, "--input", tmp_path], "is a directory; name a file with --input"),
         (["--ckpt", ckpt, "--input", text, "--output", text], "is the input"),
@@ -193,10 +193,10 @@ def test_files_that_cannot_be_used(tmp_path, ckpt, capsys):
         assert printed.out == ""
     assert text.read_text() == "der Hund.\n"
     assert ckpt.read_bytes() == before
-    other = tmp_path / "other.ckpt"
+    other = tmp_path / "other.safetensors"
     other.write_bytes(before)
     assert translate.main(["--ckpt", str(ckpt), "--input", str(text), "--output", str(other)]) == 2
-    assert f"--output {other} exists and is not text" in capsys.readouterr().err
+    assert f"--output {other} is a checkpoint" in capsys.readouterr().err
     assert other.read_bytes() == before
     link = tmp_path / "link"
     link.symlink_to(text)
@@ -207,9 +207,9 @@ def test_a_hostile_checkpoint_ends_with_status_2(tmp_path, capsys):
     payload = tiny.payload()
     marker = tmp_path / "ran"
     for name in ("encoder", "decoder", "cross"):
-        payload["seq2seq"]["model"]["mixer"][name] = {"_target_": "os.mkdir", "path": str(marker)}
-    torch.save(payload, tmp_path / "evil.ckpt")
-    status, out = run_main(tmp_path, tmp_path / "evil.ckpt", b"x\n")
+        payload.meta["model"]["mixer"][name] = {"_target_": "os.mkdir", "path": str(marker)}
+    checkpoint.save(tmp_path / "evil.safetensors", payload)
+    status, out = run_main(tmp_path, tmp_path / "evil.safetensors", b"x\n")
     assert (status, out) == (2, b"")
     assert "refused" in capsys.readouterr().err
     assert not marker.exists()

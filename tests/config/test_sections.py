@@ -1,4 +1,4 @@
-"""Settings classes: what a section may hold, and settings that have moved."""
+"""Settings classes: what a section may hold, and defaults of settings that are newer than a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 
 from seq2seq.config.compose import resolved_settings
 from seq2seq.config.data import DataSettings
-from seq2seq.config.moved import modernize, new_key
 from seq2seq.config.search import SearchSettings
 from seq2seq.config.sections import SECTIONS, present_settings, read_sections
 from seq2seq.config.settings import defaults, keys, read_section
@@ -64,7 +63,6 @@ def test_numbers_become_those_of_the_class():
 @pytest.mark.parametrize(
     ("section", "key", "message"),
     [
-        ("model", "peak_lr", r"^model\.peak_lr is now optim\.peak_lr$"),
         ("model", "width", r"^unknown setting model\.width; .*known: dim, "),
         ("trainer", "val_interval", r"unknown setting trainer\.val_interval"),
     ],
@@ -113,45 +111,11 @@ def test_median_stopping_needs_the_curves_of_jobs():
         assert read_sections(resolved_settings([loggers, "trainer.median_stop=2"])).trainer.median_stop == 2
 
 
-def test_a_mixer_with_a_moved_key_is_refused_if_it_is_ours():
-    config = resolved_settings(["mixer=dynamicconv"])
-    config["mixer"]["encoder"]["kernel"] = "torch"
-    with pytest.raises(ValueError, match=r"^mixer\.encoder\.kernel is now mixer\.encoder\.backend$"):
-        read_sections(config)
-    config["mixer"]["encoder"]["_target_"] = "theirs.Mixer"
-    read_sections(config)
-
-
 def test_an_old_run_has_the_defaults_of_newer_settings():
     old = resolved_settings(["optim=adadelta", "model=small"])
     new = resolved_settings(["optim=adadelta", "model=small"])
-    old["model"]["peak_lr"] = old["optim"].pop("peak_lr")
     for section, key in (("model", "src_positions"), ("data", "num_workers"), ("search", "n_best"), ("optim", "betas")):
         del old[section][key]
     # In a section of a section, a whole one, and at the top
     del old["data"]["clean"]["same"], old["trainer"]["lightning"], old["callbacks"]
     assert present_settings(old) == present_settings(new) == new
-
-
-def test_settings_of_an_old_run_are_read_under_their_present_names():
-    old = {
-        "model": {"dim": 8, "peak_lr": 1e-3},
-        "optim": {"lr": 1e-3},
-        "mixer": {
-            "encoder": {"_target_": "seq2seq.mixers.x.X", "kernel": "auto", "per_layer": {"kernel": [1]}},
-            "decoder": {"kinds": {"a": {"_target_": "theirs.X", "kernel": 3, "per_layer": {"kernel": [1]}}}},
-        },
-    }
-    new = modernize(old)
-    assert new == {
-        "model": {"dim": 8},
-        "optim": {"lr": 1e-3, "peak_lr": 1e-3},
-        "mixer": {
-            "encoder": {"_target_": "seq2seq.mixers.x.X", "backend": "auto", "per_layer": {"backend": [1]}},
-            "decoder": {"kinds": {"a": {"_target_": "theirs.X", "kernel": 3, "per_layer": {"kernel": [1]}}}},
-        },
-    }
-    assert old["model"] == {"dim": 8, "peak_lr": 1e-3}
-    assert new_key("mixer.decoder.centre_std") == "mixer.decoder.center_std"
-    assert modernize(new) == new
-    assert new_key("mixer.encoder.kernel_size") is None

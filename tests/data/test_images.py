@@ -208,7 +208,7 @@ def test_the_projection_of_patches_is_a_strided_convolution(size, bits, channels
 
 def image_model(*overrides: str, **extra):
     # As files that are older than colors have it
-    patches = {"height": 8, "width": 24, "size": 2, "bits": 8}
+    patches = {"height": 8, "width": 24, "size": 2, "bits": 8, "channels": 1}
     sizes = {"joint": False, "src_vocab_size": GRID.vocab_size, "patches": patches}
     return build_model(config("mixer=quadratic", *TINY, "model.tie=target", *overrides, **sizes, **extra))
 
@@ -269,7 +269,7 @@ def test_a_pyramid_takes_made_up_lengths_too():
         assert memory.shape[:2] == mask.shape == (1, GRID.length // 4)
         assert memory.isfinite().all()
     settings = config("mixer=quadratic", *TINY, "model.tie=target", "model.encoder_stages=2")
-    patches = {"height": 8, "width": 24, "size": 2, "bits": 8}
+    patches = {"height": 8, "width": 24, "size": 2, "bits": 8, "channels": 1}
     sizes = {"joint": False, "src_vocab_size": GRID.vocab_size, "patches": patches}
     assert training_flops({**settings, **sizes}) is not None
 
@@ -456,7 +456,7 @@ def test_a_run_reads_images_and_leaves_what_translation_needs(run, drawn, tmp_pa
     results = json.loads((run / "results.json").read_text())
     assert results["steps"] == 4
     assert results["padding"] >= 0
-    best = run / "checkpoints" / "best.ckpt"
+    best = run / "checkpoints" / "best.safetensors"
     loaded = checkpoint.load(best)
     assert loaded.meta["model"]["patches"] == {"height": 8, "width": 24, "size": 2, "bits": 8, "channels": 1}
     assert loaded.model.encoder.layers[0].self_mixer.grid_width == 12  # type: ignore[union-attr]
@@ -479,7 +479,7 @@ def test_a_run_reads_images_and_leaves_what_translation_needs(run, drawn, tmp_pa
 
 
 def test_many_bad_lines_cost_no_good_one(run):
-    translator = Translator.load(run / "checkpoints" / "best.ckpt", device="cpu")
+    translator = Translator.load(run / "checkpoints" / "best.safetensors", device="cpu")
     translator.settings = replace(translator.settings, beam_size=1, max_len_ratio=0, max_len_extra=6)
     good = np.random.rand(20) < 0.5
     given = [line if keep else f"{'?' * i}." for i, (line, keep) in enumerate(zip(lines(20), good, strict=True))]
@@ -493,7 +493,7 @@ def test_many_bad_lines_cost_no_good_one(run):
 @pytest.mark.exhaustive
 def test_inspect_names_patches_and_draws_centers(run, drawn, tmp_path):
     image = (drawn / "test.png64").read_text().split("\n")[0]
-    best = run / "checkpoints" / "best.ckpt"
+    best = run / "checkpoints" / "best.safetensors"
     assert inspect.main(["--ckpt", str(best), "--text", image, "--out", str(tmp_path / "seen")]) == 0
     for name in ("encoder-centers", "encoder-image", "cross-image"):
         assert (tmp_path / "seen" / f"{name}.png").is_file()
@@ -511,12 +511,13 @@ def test_the_table_and_the_figure_of_finished_runs(run, tmp_path, monkeypatch, c
     assert Image.open(tmp_path / "centers.png").width > 300
     assert [images.distance(*pair) for pair in (("", "abc"), ("reads", "reads"), ("kitten", "sitting"))] == [3, 0, 3]
     trained, made = (
-        model.state_dict() for model in (checkpoint.load(run / "checkpoints/best.ckpt").model, images.untrained(run))
+        model.state_dict()
+        for model in (checkpoint.load(run / "checkpoints/best.safetensors").model, images.untrained(run))
     )
     places = next(name for name in made if name.endswith("centers"))
     assert 0 < (trained[places] - made[places]).abs().max() < 0.1  # four updates move a center, but not far
     ways = images.progress(run)
-    assert all(len(way) == 2 + len(list((run / "checkpoints").glob("step-*.ckpt"))) > 2 for way in ways)
+    assert all(len(way) == 2 + len(list((run / "checkpoints").glob("step-*.safetensors"))) > 2 for way in ways)
     assert torch.equal(ways[0][0], made["encoder.layers.0.self_mixer.centers"])
     assert torch.equal(ways[0][-1], trained["encoder.layers.0.self_mixer.centers"])
 

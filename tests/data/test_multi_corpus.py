@@ -444,7 +444,7 @@ def test_from_training_to_translation_by_language(folder, tmp_path, monkeypatch,
     for part in ("valid", "test"):
         assert {"bleu", "bleu_de-en", "bleu_en-fr"} <= set(results[part])
     assert "val/bleu_en-fr" in (tmp_path / "toy" / "metrics.csv").read_text().splitlines()[0]
-    best = str(tmp_path / "toy" / "checkpoints" / "best.ckpt")
+    best = str(tmp_path / "toy" / "checkpoints" / "best.safetensors")
     lines = ["der Hund", "", "nicht wir"]
     (tmp_path / "in").write_text("\n".join(lines) + "\n")
     texts = {}
@@ -474,7 +474,7 @@ def test_one_language_is_not_asked_for_another(folder, tmp_path, monkeypatch, ca
 
     corpus = toycorpus.write(tmp_path / "corpus")
     run.train(make_plan(toycorpus.settings(corpus, tmp_path, "run=toy", "trainer.max_steps=1"), mixer="transformer"))
-    best = str(tmp_path / "runs" / "toy" / "checkpoints" / "best.ckpt")
+    best = str(tmp_path / "runs" / "toy" / "checkpoints" / "best.safetensors")
     assert translator.Translator.load(best, device="cpu", tgt_lang="en").tags == []
     with pytest.raises(ValueError, match="does not translate to 'fr'; it translates to en"):
         translator.Translator.load(best, device="cpu", tgt_lang="fr")

@@ -130,32 +130,48 @@ def test_resume_by_path_continues_in_the_checkpoints_own_folder(tmp_path, monkey
         monkeypatch.chdir(place)
         owner, found = resolve_resume(resume, here)
         assert (owner.path, found) == (there.path, there.last)
-    # A checkpoint that lies in no run's folder continues in the new one
-    stray = tmp_path / "stray.ckpt"
-    stray.write_bytes(b"x")
-    assert resolve_resume(str(stray), here) == (here, stray)
+    monkeypatch.chdir(tmp_path)
+    assert resolve_resume("there", here)[1] == there.last
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("stray.ckpt", "is in no run's folder"),
+        ("runs/it/checkpoints/best.safetensors", r"weights alone, .* init_from="),
+        ("gone.ckpt", "no such file; name a run's folder"),
+        ("runs", "no such file; name a run's folder"),
+    ],
+)
+def test_what_is_not_resumed(tmp_path, name, message):
+    run = folder.RunFolder(tmp_path / "runs" / "it")
+    run.create("a: 1\n")
+    for path in (run.best, tmp_path / "stray.ckpt"):
+        path.write_bytes(b"x")
+    with pytest.raises(ValueError, match=message):
+        resolve_resume(str(tmp_path / name), folder.RunFolder(tmp_path / "here"))
 
 
 def test_a_job_that_slurm_starts_again_goes_on_whatever_its_command_says(tmp_path, monkeypatch):
-    here, copied = folder.RunFolder(tmp_path / "here"), tmp_path / "copy.ckpt"
+    here = folder.RunFolder(tmp_path / "here")
     here.create("a: 1\n")
-    copied.write_bytes(b"x")
-    counts = {copied: 5, here.last: 6}
-    monkeypatch.setattr("seq2seq.checkpoint.updates", counts.get)
+    other = here.last.with_name("other.ckpt")
+    other.write_bytes(b"x")
+    counts = {other: 5, here.last: 6}
+    monkeypatch.setattr("seq2seq.experiments.resume.updates", counts.get)
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     # Killed before its first checkpoint
-    assert resolve_resume(str(copied), here) == (here, copied)
+    assert resolve_resume(str(other), here)[1] == other
     here.best.write_bytes(b"x")
     assert resolve_resume(None, here) == (here, None)
     here.last.write_bytes(b"x")
-    for resume in (None, "auto", str(copied), str(here.best)):
+    for resume in (None, "auto", str(other)):
         assert resolve_resume(resume, here)[1] == here.last
     # Started again before it saved anything: what was in the folder before is older
     counts[here.last] = 4
-    assert resolve_resume(str(copied), here) == (here, copied)
-    assert resolve_resume(str(tmp_path / "gone.ckpt"), here) == (here, here.last)
+    assert resolve_resume(str(other), here)[1] == other
     monkeypatch.setenv("SLURM_RESTART_COUNT", "0")
-    assert resolve_resume(str(copied), here) == (here, copied)
+    assert resolve_resume(str(other), here)[1] == other
     with pytest.raises(ValueError, match="resume=auto"):
         resolve_resume(None, here)
 
@@ -168,8 +184,8 @@ def test_differences_are_named_by_section():
 
 
 def test_the_translate_command_can_be_pasted():
-    command = folder.translate_command(Path("a b.ckpt"), "--shortlist", "c d.npz")
-    assert command == "python -m seq2seq.translate --ckpt 'a b.ckpt' --shortlist 'c d.npz'"
+    command = folder.translate_command(Path("a b.safetensors"), "--shortlist", "c d.npz")
+    assert command == "python -m seq2seq.translate --ckpt 'a b.safetensors' --shortlist 'c d.npz'"
 
 
 def test_writing_leaves_no_temporary_file(tmp_path):
@@ -214,6 +230,9 @@ def test_resume_does_not_start_anew_where_the_checkpoint_is_a_link_that_leads_no
 
 
 def test_the_command_that_translates_names_the_packages_it_must_trust():
-    command = folder.translate_command("my runs/best.ckpt", "--n-best", "3", trust=("mypackage", "seq2seq"))
-    assert command == "python -m seq2seq.translate --ckpt 'my runs/best.ckpt' --trust mypackage --n-best 3"
-    assert folder.translate_command("best.ckpt", trust=("seq2seq",)) == "python -m seq2seq.translate --ckpt best.ckpt"
+    command = folder.translate_command("my runs/best.safetensors", "--n-best", "3", trust=("mypackage", "seq2seq"))
+    assert command == "python -m seq2seq.translate --ckpt 'my runs/best.safetensors' --trust mypackage --n-best 3"
+    assert (
+        folder.translate_command("best.safetensors", trust=("seq2seq",))
+        == "python -m seq2seq.translate --ckpt best.safetensors"
+    )

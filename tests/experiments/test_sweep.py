@@ -32,12 +32,12 @@ from omegaconf import OmegaConf
 
 from hydra_plugins.seq2seq_sweeps import launchers
 from hydra_plugins.seq2seq_sweeps.launchers import require_own_folders
-from seq2seq import checkpoint
 from seq2seq.config.trainer import TrainerSettings
 from seq2seq.experiments import job_records, sweep_watch
 from seq2seq.experiments.hydra_callback import JobRecords
 from seq2seq.experiments.job_records import Job, Process, launcher, read_jobs, write_sweep
 from seq2seq.experiments.sweep_watch import describe, watch
+from seq2seq.experiments.training_state import read_state
 from seq2seq.training import run
 from seq2seq.training.callbacks.median_stopping import MedianStop, median_at
 from seq2seq.training.plan import make_plan
@@ -335,7 +335,7 @@ def test_run_that_is_stopped_early_says_so_and_is_not_scored(corpus, tmp_path):
         after = (tmp_path / "runs" / "stops" / "results.json").read_bytes()
         assert (json.loads(after)["steps"], after == before) == (steps, least == "2")
     kept = {path.name for path in (tmp_path / "runs" / "goes" / "checkpoints").iterdir()}
-    assert kept == {"best.ckpt", "last.ckpt", "step-6.ckpt", "step-8.ckpt"}
+    assert kept == {"best.safetensors", "last.ckpt", "step-6.safetensors", "step-8.safetensors"}
 
 
 def test_missing_logger_is_named_before_anything_is_written(corpus, tmp_path, monkeypatch):
@@ -614,7 +614,7 @@ def test_slurm_job_of_two_processes(corpus, tmp_path):
     one = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=6", "trainer.accumulate=2", "seed=2", "run=one")
     run.train(make_plan(one, mixer="transformer"))
     names = ("both-2", "one")
-    weights = [checkpoint.read(tmp_path / "runs" / name / "checkpoints" / "last.ckpt")["state_dict"] for name in names]
+    weights = [read_state(tmp_path / "runs" / name / "checkpoints" / "last.ckpt")["state_dict"] for name in names]
     for name in weights[0]:
         torch.testing.assert_close(weights[0][name], weights[1][name], atol=1e-5, rtol=1e-4)
 
@@ -643,9 +643,7 @@ def test_preempted_slurm_job_resumes(corpus, tmp_path):
     for expected in ("stopped (SIGUSR1", "is queued again", "resuming from"):
         assert expected in log.read_text()
     run.train(make_plan(toycorpus.settings(corpus, tmp_path, *given, "seed=2", "run=whole"), mixer="transformer"))
-    whole, parts = (
-        checkpoint.read(tmp_path / "runs" / name / "checkpoints" / "last.ckpt") for name in ("whole", "it-2")
-    )
+    whole, parts = (read_state(tmp_path / "runs" / name / "checkpoints" / "last.ckpt") for name in ("whole", "it-2"))
     assert whole["global_step"] == parts["global_step"] == 400
     for name, weight in whole["state_dict"].items():
         assert weight.equal(parts["state_dict"][name])

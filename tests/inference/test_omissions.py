@@ -65,9 +65,9 @@ def first_clause_read(monkeypatch) -> list[int]:
 def ckpt(tmp_path) -> Path:
     """A model of lines of at most 30 pieces, 40 the longest, and of one sentence."""
     payload = tiny.payload()
-    payload["seq2seq"]["lines"] = LineStatistics(1, 1, 30, 40, 0.1)._asdict()
-    checkpoint.save(tmp_path / "x.ckpt", payload)
-    return tmp_path / "x.ckpt"
+    payload.meta["lines"] = LineStatistics(1, 1, 30, 40, 0.1)._asdict()
+    checkpoint.save(tmp_path / "x.safetensors", payload)
+    return tmp_path / "x.safetensors"
 
 
 LINES = [

@@ -184,9 +184,9 @@ def test_a_checkpoint_says_what_is_a_paragraph(tmp_path: Path):
     """The statistics of the file decide, and a wrong way to cut is refused."""
     payload = tiny.payload()
     for lines, count in ((None, 3), (LineStatistics(3, 5, 900, 900, 0.1)._asdict(), 1)):
-        payload["seq2seq"] |= {"lines": lines} if lines else {}
-        checkpoint.save(tmp_path / "x.ckpt", payload)
-        loaded = Translator.load(tmp_path / "x.ckpt", settings=HOW, device="cpu")
+        payload.meta.update({"lines": lines} if lines else {})
+        checkpoint.save(tmp_path / "x.safetensors", payload)
+        loaded = Translator.load(tmp_path / "x.safetensors", settings=HOW, device="cpu")
         (row,) = loaded.translate([PARAGRAPH], note=lambda note: None)
         assert len(row[0].parts or ("whole",)) == count
         assert len(loaded.translate([PARAGRAPH], sentences="split", note=lambda note: None)[0][0].parts) == 3

@@ -284,7 +284,7 @@ def test_bad_options_are_one_line(ckpt, corpus, made, tmp_path, capsys):
 
 def test_a_checkpoint_of_another_tokenizer_is_told(ckpt, made, tmp_path):
     entry = tiny.payload()
-    entry["seq2seq"]["tokenizer"] = tiny.tokenizer(normalizer="nfkc").to_state()
-    checkpoint.save(tmp_path / "foreign.ckpt", entry)
+    entry.meta["tokenizer"] = tiny.tokenizer(normalizer="nfkc").to_state()
+    checkpoint.save(tmp_path / "foreign.safetensors", entry)
     with pytest.raises(ValueError, match="was made for another tokenizer"):
-        Translator.load(tmp_path / "foreign.ckpt", device="cpu", shortlist=made)
+        Translator.load(tmp_path / "foreign.safetensors", device="cpu", shortlist=made)

@@ -21,6 +21,7 @@ from seq2seq.inference.forced_text import force_lines
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.mbr import expected_utilities, utility
 from seq2seq.inference.translator import Candidate, Translator
+from seq2seq.metadata import describe
 from seq2seq.search import Ensemble, Specials
 
 LINES = [*tiny.sentences(tiny.GERMAN, 5, seed=4), "", "der Hund"]
@@ -37,7 +38,7 @@ def ckpt(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def other(ckpt) -> Path:
     """Another checkpoint with the same tokenizer, deeper than the first."""
-    path = ckpt.with_name("other.ckpt")
+    path = ckpt.with_name("other.safetensors")
     checkpoint.save(path, tiny.payload(seed=1, decoder_layers=2))
     return path
 
@@ -149,18 +150,20 @@ def test_an_ensemble_averages_probabilities(ckpt, other, translator):
 
 def test_an_ensemble_needs_one_vocabulary(ckpt, tmp_path):
     entry = tiny.payload()
-    entry["seq2seq"]["tokenizer"] = tiny.tokenizer(normalizer="nfkc").to_state()
-    checkpoint.save(tmp_path / "foreign.ckpt", entry)
+    entry.meta["tokenizer"] = tiny.tokenizer(normalizer="nfkc").to_state()
+    checkpoint.save(tmp_path / "foreign.safetensors", entry)
     with pytest.raises(ValueError, match="has another tokenizer than"):
-        Translator.load(ckpt, device="cpu", ensemble=[tmp_path / "foreign.ckpt"])
+        Translator.load(ckpt, device="cpu", ensemble=[tmp_path / "foreign.safetensors"])
 
 
 def test_an_ensemble_needs_one_direction(ckpt, tmp_path):
     entry = tiny.payload()
-    entry["seq2seq"] |= {"src_lang": "en", "tgt_lang": "de"}
-    checkpoint.save(tmp_path / "back.ckpt", entry)
-    with pytest.raises(ValueError, match=r"back\.ckpt translates en to de, and .* de to en: an ensemble needs one dir"):
-        Translator.load(ckpt, device="cpu", ensemble=[tmp_path / "back.ckpt"])
+    entry.meta.update({"src_lang": "en", "tgt_lang": "de"})
+    checkpoint.save(tmp_path / "back.safetensors", entry)
+    with pytest.raises(
+        ValueError, match=r"back\.safetensors translates en to de, and .* de to en: an ensemble needs one dir"
+    ):
+        Translator.load(ckpt, device="cpu", ensemble=[tmp_path / "back.safetensors"])
 
 
 def test_an_ensemble_has_the_fewest_positions_of_its_models(tmp_path):
@@ -190,11 +193,10 @@ def test_what_the_vocabulary_cannot_write_is_told(given, tmp_path):
     t = tiny.tokenizer(byte_fallback=False, vocab_size=50)
     model = build_model(tiny.model_config(t))
     entry = {"src_lang": "de", "tgt_lang": "en", "tokenize": "13a", "data": "x"}
-    described = checkpoint.describe(model_config=tiny.model_config(t), tokenizer=t, **entry)
-    weights = {f"model.{name}": value for name, value in model.state_dict().items()}
-    checkpoint.save(tmp_path / "a.ckpt", {"state_dict": weights, "seq2seq": described})
+    described = describe(model_config=tiny.model_config(t), tokenizer=t, **entry)
+    checkpoint.save(tmp_path / "a.safetensors", checkpoint.Stored(described, model.state_dict()))
     notes = []
-    translator = Translator.load(tmp_path / "a.ckpt", device="cpu")
+    translator = Translator.load(tmp_path / "a.safetensors", device="cpu")
     (refused, _), (good, _) = translator.translate(["der Hund", "der Hund"], settings=HOW, note=notes.append, **given)
     assert (refused.score, math.isfinite(good.score)) == (-math.inf, True)
     told = [(note.position, "a character that the vocabulary lacks" in note.reason) for note in notes if note.reason]
@@ -249,9 +251,9 @@ def test_an_alignment_sums_to_one_where_a_head_reads_nothing(translator, monkeyp
 
 def test_no_word_is_aligned_with_the_tag_of_the_language(tmp_path):
     payload = tiny.payload(t=tiny.tokenizer(symbols=("<2en>", "<2zh>")))
-    payload["seq2seq"]["tgt_langs"] = ["en", "zh"]
-    checkpoint.save(tmp_path / "several.ckpt", payload)
-    chinese = Translator.load(tmp_path / "several.ckpt", device="cpu", tgt_lang="zh")
+    payload.meta["tgt_langs"] = ["en", "zh"]
+    checkpoint.save(tmp_path / "several.safetensors", payload)
+    chinese = Translator.load(tmp_path / "several.safetensors", device="cpu", tgt_lang="zh")
     (found,) = force_lines(chinese, [("der Hund geht", "the dog")], note=print, align=True)
     assert (found.words.source, found.words.target) == (["der", "Hund", "geht"], ["the", "dog"])
     assert {source for source, _ in found.words.links} <= {0, 1, 2}
@@ -277,12 +279,12 @@ def test_forced_log_probabilities_are_the_searchs(translator):
 
 def test_forced_log_probabilities_that_are_not_finite_end_the_command(tmp_path, capsys):
     damaged = tiny.payload()
-    for name, weight in damaged["state_dict"].items():
-        damaged["state_dict"][name] = weight * 1e25 if weight.dim() == 2 else weight
-    checkpoint.save(tmp_path / "damaged.ckpt", damaged)
+    for name, weight in damaged.weights.items():
+        damaged.weights[name] = weight * 1e25 if weight.dim() == 2 else weight
+    checkpoint.save(tmp_path / "damaged.safetensors", damaged)
     (tmp_path / "in.de").write_text("der Hund\n")
     (tmp_path / "given.en").write_text("the dog\n")
-    command = ["--ckpt", str(tmp_path / "damaged.ckpt"), "--device", "cpu", "--json"]
+    command = ["--ckpt", str(tmp_path / "damaged.safetensors"), "--device", "cpu", "--json"]
     assert score.main([*command, "--forced-decoding", str(tmp_path / "in.de"), str(tmp_path / "given.en")]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""

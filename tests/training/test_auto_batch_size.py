@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from seq2seq import checkpoint
 from seq2seq.build import build_model
 from seq2seq.config.data import CPU_MICRO_BATCH
 from seq2seq.config.optim import OptimSettings
@@ -31,6 +30,7 @@ from seq2seq.data.batching import aligned, padded_width, token_batches
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.experiments.resume import Resumed
+from seq2seq.experiments.training_state import read_state
 from seq2seq.prepare import prepare
 from seq2seq.training import auto_batch_size
 from seq2seq.training.auto_batch_size import Rehearsal, find_max_tokens, largest_that_fits, worst_shapes
@@ -257,7 +257,7 @@ def test_a_run_is_the_one_with_the_number_that_was_found(corpus, tmp_path, memor
         )
     )
     given.execute()
-    first, second = (checkpoint.read(run.folder.last) for run in (found, given))
+    first, second = (read_state(run.folder.last) for run in (found, given))
     assert first["run"]["max_tokens"] == size
     assert first["state_dict"].keys() == second["state_dict"].keys()
     assert all(torch.equal(first["state_dict"][name], second["state_dict"][name]) for name in first["state_dict"])
@@ -267,7 +267,7 @@ def test_a_run_is_the_one_with_the_number_that_was_found(corpus, tmp_path, memor
     resumed = Run(make_plan(auto(corpus, tmp_path, *on, *more), mixer="transformer"))
     resumed.execute()
     assert resumed.data.max_tokens == size
-    assert checkpoint.read(resumed.folder.last)["global_step"] == 6
+    assert read_state(resumed.folder.last)["global_step"] == 6
 
 
 @pytest.mark.slow
@@ -375,7 +375,7 @@ def test_processes_take_the_least(corpus, tmp_path):
     found = json.loads((folder / "results.json").read_text())
     # 2,000 tokens over two devices of 256 each
     assert (found["max_tokens"], found["accumulate"]) == (256, 5)
-    assert checkpoint.read(folder / "checkpoints" / "last.ckpt")["run"]["max_tokens"] == 256
+    assert read_state(folder / "checkpoints" / "last.ckpt")["run"]["max_tokens"] == 256
 
 
 # ---- on a GPU

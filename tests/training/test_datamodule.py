@@ -384,10 +384,10 @@ def test_lightning_sees_a_new_order_each_epoch_and_after_resuming(folder, tmp_pa
     trainer.fit(task, datamodule=made)
     assert task.orders == {0: expected(made, 0), 1: expected(made, 1)}
     assert task.orders[0] != task.orders[1]
-    trainer.save_checkpoint(tmp_path / "c.ckpt")
+    trainer.save_checkpoint(tmp_path / "c.safetensors")
     again, resumed = module(folder), Recorder()
     trainer = Trainer(max_epochs=4, use_distributed_sampler=False, enable_checkpointing=False, **quiet)
-    trainer.fit(resumed, datamodule=again, ckpt_path=tmp_path / "c.ckpt")
+    trainer.fit(resumed, datamodule=again, ckpt_path=tmp_path / "c.safetensors")
     assert resumed.orders == {2: expected(made, 2), 3: expected(made, 3)}
 
 

@@ -16,7 +16,7 @@ import toycorpus
 from recorded_steps import multiply_without_looking, replay_by_twin
 from torch import Tensor, nn
 
-from seq2seq import checkpoint
+from seq2seq.experiments.training_state import read_state
 from seq2seq.training.ddp import sum_gradients
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
@@ -160,7 +160,7 @@ def test_two_processes_have_the_bits_of_one_that_accumulates(tmp_path, monkeypat
         port = free.getsockname()[1]
     mp.spawn(in_two_processes, (port, corpus, tmp_path), nprocs=2)
     one, *others = (
-        checkpoint.read(tmp_path / "runs" / run / "checkpoints" / "last.ckpt") for run in ("one", "two", "replayed")
+        read_state(tmp_path / "runs" / run / "checkpoints" / "last.ckpt") for run in ("one", "two", "replayed")
     )
     for other in others:
         assert other["state_dict"].keys() == one["state_dict"].keys()

@@ -21,6 +21,7 @@ from torch import nn
 from seq2seq import checkpoint
 from seq2seq.config.optim import OptimSettings
 from seq2seq.evaluation import metrics
+from seq2seq.experiments.training_state import model_weights, read_state
 from seq2seq.training.callbacks.ema import WeightAverage
 from seq2seq.training.divergence import SkippedUpdates
 from seq2seq.training.errors import TrainingFault, as_fault
@@ -45,9 +46,15 @@ def execute(config: dict[str, Any], *callbacks: L.Callback) -> Run:
     return run
 
 
-def saved(run: Run | Path, name: str = "last") -> dict[str, Any]:
+def saved(run: Run | Path) -> dict[str, Any]:
+    """The state of the training."""
     folder = run.folder.path if isinstance(run, Run) else run
-    return checkpoint.read(folder / "checkpoints" / f"{name}.ckpt")
+    return read_state(folder / "checkpoints" / "last.ckpt")
+
+
+def weights(run: Run) -> dict[str, torch.Tensor]:
+    """The weights in it."""
+    return checkpoint.stored_once(model_weights(saved(run)))
 
 
 class Poison(L.Callback):
@@ -221,9 +228,9 @@ def test_best_has_the_average_and_last_both(corpus, tmp_path):
     for name, weight in saved(plain)["state_dict"].items():
         assert torch.equal(weight, saved(whole)["state_dict"][name])
         assert torch.equal(weight, saved(parts)["state_dict"][name])
-    best = saved(whole, "best")["state_dict"]
-    assert any(not torch.equal(weight, saved(whole)["state_dict"][name]) for name, weight in best.items())
-    assert all(torch.equal(weight, saved(parts, "best")["state_dict"][name]) for name, weight in best.items())
+    best, other = (checkpoint.read(run.folder.best).weights for run in (whole, parts))
+    assert any(not torch.equal(weight, weights(whole)[name]) for name, weight in best.items())
+    assert all(torch.equal(weight, other[name]) for name, weight in best.items())
 
 
 # ---- less memory, other types, profiles
@@ -304,11 +311,11 @@ def test_the_best_validations_stay(corpus, tmp_path, monkeypatch):
     kept = first.folder.best.parent
 
     def steps() -> list[int]:
-        return sorted(int(path.stem.removeprefix("top-")) for path in kept.glob("top-*.ckpt"))
+        return sorted(int(path.stem.removeprefix("top-")) for path in kept.glob("top-*.safetensors"))
 
     assert steps() == [2, 6]
     execute(toycorpus.settings(corpus, tmp_path, *given, "resume=auto", "trainer.max_steps=10"))
     assert steps() == [2, 10]
-    for name, weight in checkpoint.read(kept / "top-10.ckpt")["state_dict"].items():
-        assert torch.equal(weight, saved(first)["state_dict"][name])
-    checkpoint.load(kept / "top-2.ckpt")
+    for name, weight in checkpoint.read(kept / "top-10.safetensors").weights.items():
+        assert torch.equal(weight, weights(first)[name])
+    checkpoint.load(kept / "top-2.safetensors")

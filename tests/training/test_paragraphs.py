@@ -34,7 +34,7 @@ def test_a_model_of_paragraphs_keeps_them_and_one_of_sentences_cuts_them(tmp_pat
         corpus = _paragraphs(tmp_path / str(count), count)
         run = Run(make_plan(toycorpus.settings(corpus, tmp_path / f"run-{count}", *SHORT), mixer="transformer"))
         run.execute()
-        translator = Translator.load(run.folder.path / "checkpoints" / "best.ckpt", device="cpu")
+        translator = Translator.load(run.folder.path / "checkpoints" / "best.safetensors", device="cpu")
         assert translator.statistics[:2] == (count, count)
         (row,) = translator.translate([paragraph], note=lambda note: None)
         assert len(row[0].parts) == parts

@@ -17,11 +17,11 @@ import torch
 import toycorpus
 from recorded_steps import TwinRecorder, multiply_without_looking, replay_by_twin
 
-from seq2seq import checkpoint
 from seq2seq.build import build_model
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.trainer import LightningSettings, TrainerSettings
 from seq2seq.data.batching import Batch
+from seq2seq.experiments.training_state import read_state
 from seq2seq.search.graphs import CudaRecorder
 from seq2seq.training import replay as module
 from seq2seq.training.loss import LossSums
@@ -58,7 +58,7 @@ def trained(corpus: Path, folder: Path, *given: str, callbacks: tuple[L.Callback
 
 
 def state(run: Run) -> dict[str, Any]:
-    return checkpoint.read(run.folder.last)
+    return read_state(run.folder.last)
 
 
 def require_same(one: Run, other: Run) -> None:

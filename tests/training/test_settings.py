@@ -240,7 +240,7 @@ def test_a_run_goes_on_with_a_setting_that_nothing_reads(tmp_path, idle):
     for new in ("auto", "null"):
         with pytest.raises(ValueError, match="has no effect"):
             plan(new)
-    plan("other.ckpt")
+    plan("other.safetensors")
     last = tmp_path / "it" / "checkpoints" / "last.ckpt"
     last.parent.mkdir(parents=True)
     last.touch()

@@ -13,11 +13,11 @@ import torch
 from torch.utils.data import DataLoader
 
 from seq2seq.build import build_model
-from seq2seq.checkpoint import describe
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.search import SearchSettings
 from seq2seq.config.trainer import TrainerSettings
 from seq2seq.data.batching import Batch, Ragged, collate
+from seq2seq.metadata import describe
 from seq2seq.training.budget import Budget
 from seq2seq.training.task import TranslationTask, micro_batch_seed, restore_window, window_state
 
@@ -226,9 +226,3 @@ def test_a_checkpoint_of_a_run_without_growth_lets_the_batch_grow():
     trainer: Any = SimpleNamespace(world_size=1, accumulate_grad_batches=4)
     saved = window_state(trainer, Budget(TrainerSettings(max_steps=9, accumulate=4)))
     assert window(saved, ranks=1) == 1
-    # Of an older run nothing is known
-    assert window({"processes": 1}, ranks=1) == 1
-
-
-def test_an_older_checkpoint_has_the_micro_batches_of_an_update():
-    assert [window({"window": size}, ranks=2, accumulate=2) for size in (1, 2, 4)] == [1, 1, 2]

@@ -11,7 +11,7 @@ import pytest
 import torch
 import toycorpus
 
-from seq2seq import checkpoint
+from seq2seq.experiments.training_state import read_state
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
 
@@ -31,7 +31,7 @@ def trained(corpus: Path, folder: Path, *given: str) -> Run:
 
 
 def state(run: Run) -> dict[str, Any]:
-    return checkpoint.read(run.folder.last)
+    return read_state(run.folder.last)
 
 
 @pytest.mark.parametrize("streaming", ["false", "true"])

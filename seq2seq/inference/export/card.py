@@ -100,7 +100,9 @@ def _scores(origin: Origin) -> str:
                 signature = signature.replace("|", "\\|")
                 rows.append(f"| {split} | {metric} | {values[metric]:.2f} | `{signature}` |")
     if not rows:
-        return "## Scores\n\nNone are known of this checkpoint: they are those of best.ckpt in the folder of its run.\n"
+        return (
+            "## Scores\n\nNone are known of this checkpoint: a run's folder has the scores of its best.safetensors.\n"
+        )
     most = origin.settings.get("trainer", {}).get("val_sentences")
     note = [f"Scores of `valid` are of {most:,} sentences of it (`trainer.val_sentences`).\n"] if most else []
     return "\n".join(["## Scores\n", "| split | metric | score | signature |", "|---|---|---:|---|", *rows, "", *note])

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seq2seq.checkpoint import Loaded, search_settings
+from seq2seq.checkpoint import Loaded
 from seq2seq.data.languages import target_tags
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.files import write_json
@@ -22,6 +22,7 @@ from seq2seq.inference.export.plain_transformer import (
     require_plain,
     stream_weights,
 )
+from seq2seq.metadata import search_settings
 from seq2seq.packages import require
 
 # Positions that Marian's table has; it is computed in Python whenever a model is loaded.

@@ -43,7 +43,7 @@ def require_plain(config: Mapping[str, Any], what: str, allowed: Mapping[str, tu
         reasons.append("the source is images (tokenizer=patches)")
     if not model["residual"]:
         reasons.append("model.residual is false")
-    if model.get("encoder_stages", 1) > 1:
+    if model["encoder_stages"] > 1:
         reasons.append(f"model.encoder_stages is {model['encoder_stages']}")
     if not model["ffn_dim"]:
         reasons.append("model.ffn_dim is 0")

@@ -12,6 +12,7 @@ import torch
 from seq2seq import checkpoint as checkpoints
 from seq2seq.experiments.averaging import step_checkpoints, update_of
 from seq2seq.experiments.folder import ORIGIN, RunFolder
+from seq2seq.experiments.training_state import save_state
 from seq2seq.training.callbacks.ema import WeightAverage
 from seq2seq.training.run_state import RunState
 from seq2seq.training.task import TranslationTask
@@ -62,7 +63,7 @@ class LastCheckpoint:
         assert trainer.ckpt_path is not None
         payload = trainer.strategy.checkpoint_io.load_checkpoint(trainer.ckpt_path)
         payload["callbacks"] |= {key: state for key, state in states.items() if state}
-        checkpoints.save(self.path, payload)
+        save_state(self.path, payload)
 
 
 class SaveLast(L.Callback):
@@ -109,7 +110,7 @@ class SaveLast(L.Callback):
 
 
 class SaveBest(L.Callback):
-    """Callback that saves best.ckpt, weights alone, after each validation that is better than all before."""
+    """Callback that saves best.safetensors, for use, after each validation that is better than all before."""
 
     def __init__(self, folder: RunFolder, state: RunState) -> None:
         self.path = folder.best
@@ -122,7 +123,7 @@ class SaveBest(L.Callback):
 
 
 class KeepLast(L.Callback):
-    """Callback that saves `step-<update>.ckpt`, weights alone, after each validation, and keeps the last `count`."""
+    """Callback that saves `step-<update>.safetensors`, for use, after each validation, and keeps the last `count`."""
 
     def __init__(self, folder: RunFolder, count: int) -> None:
         self.folder = folder.best.parent
@@ -132,7 +133,7 @@ class KeepLast(L.Callback):
         """Save, then delete the oldest beyond `count`."""
         if trainer.state.fn != "fit":
             return
-        trainer.save_checkpoint(self.folder / f"step-{trainer.global_step}.ckpt", weights_only=True)
+        trainer.save_checkpoint(self.folder / f"step-{trainer.global_step}.safetensors", weights_only=True)
         if trainer.is_global_zero:
             # Ordered by update. Later ones are of a part that saved them after its last checkpoint.
             paths = step_checkpoints(self.folder)
@@ -142,7 +143,7 @@ class KeepLast(L.Callback):
 
 
 class KeepBest(L.Callback):
-    """Callback that saves `top-<update>.ckpt`, weights alone, of the `count` validations with the highest BLEU.
+    """Callback that saves `top-<update>.safetensors`, for use, of the `count` validations with the highest BLEU.
 
     Of equal scores the later one stays.
     """
@@ -154,7 +155,7 @@ class KeepBest(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Forget those of an earlier part of the run whose files are not here: last.ckpt may have been copied alone."""
-        there = [checkpoints.updates(self.folder / f"top-{step}.ckpt") == step for _, step in self.kept]
+        there = [checkpoints.updates(self.folder / f"top-{step}.safetensors") == step for _, step in self.kept]
         there = trainer.strategy.broadcast(there)  # every rank keeps the same
         self.kept = [each for each, found in zip(self.kept, there, strict=True) if found]
 
@@ -168,14 +169,14 @@ class KeepBest(L.Callback):
         # Compare with the validations of other updates, the later first among equal scores.
         others = [one for one in self.kept if one[1] != step]  # a validation that is made up for comes again
         self.kept = sorted([*others, (pl_module.evaluation.bleu.value, step)], reverse=True)[: self.count]
-        kept = {self.folder / f"top-{each}.ckpt" for _, each in self.kept}
-        path = self.folder / f"top-{step}.ckpt"
+        kept = {self.folder / f"top-{each}.safetensors" for _, each in self.kept}
+        path = self.folder / f"top-{step}.safetensors"
         if path in kept:
             # On every rank: the shards of the weights come from all of them.
             trainer.save_checkpoint(path, weights_only=True)
         # Also removes a file that an earlier part saved after its last checkpoint.
         if trainer.is_global_zero:
-            for outdated in set(self.folder.glob("top-*.ckpt")) - kept:
+            for outdated in set(self.folder.glob("top-*.safetensors")) - kept:
                 outdated.unlink(missing_ok=True)
 
     def state_dict(self) -> dict[str, Any]:

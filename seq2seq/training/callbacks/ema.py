@@ -92,7 +92,7 @@ class WeightAverage:
 
 
 class AverageWeights(L.Callback):
-    """Callback that averages the weights after each update; the average is validated, and saved in best.ckpt."""
+    """Callback that averages the weights after each update; the average is validated, and saved in best.safetensors."""
 
     def __init__(self, average: WeightAverage) -> None:
         self.average = average

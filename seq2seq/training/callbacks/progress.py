@@ -226,7 +226,7 @@ class ProgressLog(L.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from an earlier part of the run."""
-        self.watch.load(state_dict["seconds"], state_dict.get("cpu_seconds", math.nan))  # older files lack it
+        self.watch.load(state_dict["seconds"], state_dict["cpu_seconds"])
         self.state.epochs = state_dict["epochs"]
         self._logged_step = state_dict["logged_step"]
         self._for_log.load(state_dict["logged"])

@@ -28,7 +28,7 @@ class RecordScores(L.Callback):
         self.best = state.best
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Forget the best score of an earlier part of the run if best.ckpt does not have its weights."""
+        """Forget the best score of an earlier part of the run if best.safetensors does not have its weights."""
         # last.ckpt may have been copied without it, or the run was killed between the two.
         # Every rank decides as the first, which wrote it.
         if self.best.step and trainer.strategy.broadcast(updates(self.path)) != self.best.step:

@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 
 # Share of a limit of time from which on a validation is called long.
 _LONG = 0.25
-# Bytes a second that a checkpoint is written with, where none has been written yet, and float32 numbers that best.ckpt
-# and last.ckpt have together for each weight: the weight twice, and two moments.
+# Bytes a second that a checkpoint is written with, where none has been written yet, and float32 numbers that
+# best.safetensors and last.ckpt have together for each weight: the weight twice, and two moments.
 _WRITTEN, _SAVED = 1e9, 4
 
 

@@ -1,0 +1,172 @@
+"""Describe a model for whoever translates with it: its settings, languages and search, as plain types."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import seq2seq
+from seq2seq.config.search import KEPT, SearchSettings
+from seq2seq.config.settings import read_section
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.model_path import CheckpointError
+
+# Format of the files. Later versions read every earlier one from 1 on; see docs/training.md.
+FORMAT = 1
+# The key of the description, in the header's metadata and in what training saves.
+KEY = "seq2seq"
+# Bytes of a description, and nested sections in it: the presets' have at most 10 kB and are 10 deep.
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 60
+# Types of the values that the description must have.
+_FIELDS: dict[str, type] = {
+    "model": dict,
+    "tokenizer": dict,
+    "src_lang": str,
+    "tgt_lang": str,
+    "tokenize": str,
+    "data": str,
+    "versions": dict,
+}
+
+
+def describe(
+    *,
+    model_config: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    src_lang: str,
+    tgt_lang: str,
+    tokenize: str,
+    data: str,
+    search: SearchSettings | None = None,
+    tgt_langs: Sequence[str] = (),
+    lines: Mapping[str, Any] | None = None,
+    preset: str | None = None,
+) -> dict[str, Any]:
+    """Make the description of a checkpoint.
+
+    Args:
+        model_config: The argument of `build_model`.
+        tokenize: sacreBLEU's tokenizer.
+        data: The data set's name.
+        search: Settings by which the run decodes its test set.
+        tgt_langs: Target languages of a model whose sources begin with a tag that asks for one.
+        lines: Statistics of the training lines, see `LineStatistics`.
+        preset: Label of the mixer.
+
+    Raises:
+        ValueError: A value is not of a plain type; names the type.
+    """
+    entry = {
+        "format": FORMAT,
+        "model": model_config,
+        # To be read by people: the SentencePiece model applies its own
+        "normalizer": tokenizer.normalizer,
+        "src_lang": src_lang,
+        "tgt_lang": tgt_lang,
+        "tokenize": tokenize,
+        "data": data,
+        "versions": versions(),
+    }
+    # All but n_best and max_len: one is the caller's, the other the model's
+    kept = search and {key: getattr(search, key) for key in KEPT}
+    more = {"search": kept, "tgt_langs": tgt_langs, "lines": lines, "preset": preset}
+    entry |= {key: value for key, value in more.items() if value}
+    # As a reader will have it; refuses at the start of training what could not be saved at its end
+    return json.loads(as_json(entry)) | {"tokenizer": tokenizer.to_state()}
+
+
+def search_settings(meta: Mapping[str, Any]) -> SearchSettings:
+    """Read the search settings of a description, with defaults for those it lacks.
+
+    Raises:
+        ValueError: No search can have them.
+    """
+    # Those that a later 0.x adds are left out, not refused
+    section = {key: value for key, value in meta.get("search", {}).items() if key in KEPT}
+    return read_section(SearchSettings, section, "search")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that results depend on."""
+    numbers = {"python": platform.python_version(), "seq2seq": seq2seq.__version__, "torch": str(torch.__version__)}
+    # Packages that only training or scoring needs may be missing
+    for name in ("lightning", "sentencepiece", "sacrebleu"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            numbers[name] = importlib.metadata.version(name)
+    return numbers
+
+
+def as_json(value: Any) -> str:
+    """Write a description as JSON.
+
+    Raises:
+        ValueError: It holds something other than plain types.
+    """
+
+    def refuse(part: Any) -> None:
+        raise ValueError(
+            f"a checkpoint describes itself by plain types only, not {type(part).__module__}.{type(part).__qualname__} "
+            "(convert OmegaConf values with OmegaConf.to_container(..., resolve=True))"
+        )
+
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=refuse)
+
+
+def parse_json(text: str | bytes) -> dict[str, Any]:
+    """Parse the description in a file that anybody may have written.
+
+    Raises:
+        ValueError: It is not JSON, no mapping, or nested too deep; the message is a phrase.
+    """
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"has more than {MAX_BYTES:,} bytes")
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"is nested more than {MAX_DEPTH} deep") from None
+    except ValueError as error:
+        raise ValueError(f"is not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise ValueError("is not a mapping")
+    # Level by level: whoever walks, copies or prints the value may do it by recursion
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        sections = [each for each in level if isinstance(each, dict | list)]
+        level = [part for each in sections for part in (each.values() if isinstance(each, dict) else each)]
+    if level:
+        raise ValueError(f"is nested more than {MAX_DEPTH} deep")
+    return value
+
+
+def check_description(meta: Mapping[str, Any], path: Path) -> None:
+    """Check that a description is of a known format and has all fields.
+
+    Raises:
+        CheckpointError: It is not, or has not.
+    """
+    # type(), since True is an int
+    number = meta.get("format")
+    if type(number) is not int or number < 1:
+        raise CheckpointError(f"{path}: its format is {number!r}, which is not a format number")
+    if number > FORMAT:
+        raise CheckpointError(
+            f"{path}: is of format {number}, but this version reads up to {FORMAT}; install a newer seq2seq"
+        )
+    # Types alone: what the values mean is checked by those that use them
+    for name, cls in _FIELDS.items():
+        if not isinstance(meta.get(name), cls):
+            raise CheckpointError(f"{path}: its '{KEY}.{name}' is missing or no {cls.__name__}")
+    if not isinstance(meta.get("search", {}), dict):
+        raise CheckpointError(f"{path}: its '{KEY}.search' is not a dict")
+    try:
+        search_settings(meta)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: its settings of a search cannot be used ({error})") from None
