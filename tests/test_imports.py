@@ -24,7 +24,7 @@ LEVELS = (
     ("files", "streams", "archive", "resources", "distributed", "introspection"),
     ("kernels", "config", "state", "pooling"),
     ("mixer", "data"),
-    ("mixers", "embedding", "output", "evaluation.metrics"),
+    ("mixers", "make_mixer", "embedding", "output", "evaluation.metrics"),
     ("model", "evaluation.moses_bleu"),
     ("build", "search", "upgrade"),
     ("checkpoint",),

@@ -37,6 +37,17 @@ def seconds(duration: str | int | float, key: str = "duration") -> float:
     return total
 
 
+def compact(seconds: float) -> str | float:
+    """Write whole seconds as `1h30m`, which `seconds` reads back; a fraction stays a number."""
+    if seconds != int(seconds):
+        return seconds
+    text, rest = "", int(seconds)
+    for unit in ("d", "h", "m", "s"):
+        count, rest = divmod(rest, int(_UNITS[unit]))
+        text += f"{count}{unit}" if count else ""
+    return text
+
+
 def clock(seconds: float) -> str:
     """Format seconds as h:mm:ss."""
     minutes, rest = divmod(round(seconds), 60)

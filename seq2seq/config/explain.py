@@ -1,4 +1,4 @@
-"""Explain in one line what is wrong with a command line of settings."""
+"""Run a command that Hydra composes settings for, and explain in one line what is wrong with its words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from hydra._internal.utils import get_args_parser
@@ -23,20 +23,14 @@ from seq2seq.config.dicts import flat
 from seq2seq.config.elsewhere import elsewhere, setting_for
 from seq2seq.config.help import help_text
 from seq2seq.config.lightning import explain_argument
-from seq2seq.config.moved import new_key
 from seq2seq.config.names import suggestion
-from seq2seq.config.sections import read_sections
+from seq2seq.config.sections import read_settings
 from seq2seq.config.values import shown
 from seq2seq.resources import choices, conf_dir
 from seq2seq.streams import whole_output
 
-# Entries below these have names of the user's own, which can be added and deleted.
+# Entries below these have names of the user's own, which can be deleted.
 _USER_NAMED = ("mixer", "logger", "callbacks", "data.corpora", "data.tokenize", "data.columns")
-# The same of Hydra's own settings.
-_USER_NAMED_OF_HYDRA = (
-    *("hydra.sweeper.params", "hydra.launcher.additional_parameters", "hydra.callbacks"),
-    *("hydra.job.env_set", "hydra.job_logging", "hydra.hydra_logging", "hydra.launcher.env_set", "hydra.searchpath"),
-)
 # Exit status of an interrupted program, as shells report it.
 INTERRUPTED = 128 + signal.SIGINT
 # Flags that start a sweep.
@@ -91,7 +85,7 @@ def refuse(program: str, message: object) -> NoReturn:
 
 
 def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
-    """Print one line and exit with status 2 if something is wrong with `words`; answer --help.
+    """Exit with one line and status 2 if Hydra would refuse `words` or all jobs of a sweep are wrong; answer --help.
 
     Args:
         program: Begins the printed line.
@@ -105,14 +99,11 @@ def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
     if wants_traceback() or any(word.startswith(("--config", "-c")) for word in words):
         return
     message, overrides = _explain_flags(words)
-    composed = None
-    if not message:
-        message, composed = _compose_first(overrides)
-    message = message or _several_values(words, overrides) or _shared_folder(words, overrides)
-    message = message or _unknown_file(overrides)
-    # --cfg and the like show settings, right or wrong.
-    if composed is not None and not message and all(word in _SWEEP for word in words if word.startswith("-")):
-        message = _explain_values(overrides, composed)
+    message = message or explain(overrides)
+    if not message and not set(_SWEEP) & set(words):
+        message = _several_values(overrides)
+    elif not message:
+        message = _shared_folder(overrides) or _wrong_jobs(overrides)
     if message:
         refuse(program, message)
 
@@ -135,8 +126,7 @@ def _explain_flags(words: Sequence[str]) -> tuple[str, list[str]]:
             # Right but for its place, which argparse does not take
             rest = " ".join(word for word in words if word not in _SWEEP)
             return f"-m stands before all settings: -m {shown(rest)}", []
-        name = flag.lstrip("-").partition("=")[0]
-        found = elsewhere(name) or suggestion(flag, flags)
+        found = elsewhere(flag.lstrip("-").partition("=")[0]) or suggestion(flag, flags)
         hint = f"settings are written name=value{found}" if flag else str(error)
         return f"{shown(flag)} is not a flag: {hint} (--help lists all)" if flag else hint, []
 
@@ -146,53 +136,39 @@ def _raise(message: str) -> NoReturn:
 
 
 def explain(overrides: Sequence[str]) -> str:
-    """Explain the first mistake that keeps settings from being composed, or an unknown key; "" if there is none."""
-    return _compose_first(overrides)[0]
-
-
-def _compose_first(overrides: Sequence[str]) -> tuple[str, DictConfig | None]:
-    """Compose the first job of what may be a sweep, Hydra's own settings with it; "", or what keeps it from that."""
-    chosen: list[str] = []
+    """Explain the first mistake that keeps settings, or a sweep's first job, from being composed; "" if none does."""
     for word in overrides:
         try:
             override = _parse(word)
         except _ERRORS as error:
-            return _syntax(word, error), None
-        if wrong := _refused_change(override, word) or _empty_glob(override, word):
-            return wrong, None
-        chosen.append(_one_choice(override, word))
+            return _syntax(word, error)
+        if message := _wrong_change(override, word) or _wrong_choice(override, word, overrides):
+            return message
+    chosen = _job(overrides)
     try:
         composed = compose_or_raise(chosen, return_hydra_config=True)
-    except MissingConfigException as error:
-        return _unknown_choice(error, chosen), None
-    except _ERRORS as error:
-        return _refused(error, chosen), None
-    try:
         # Folders of Hydra's own, which it makes before anything else.
         _ = str(composed.hydra.run.dir), str(composed.hydra.sweep.dir)
-    except OmegaConfBaseException as error:
-        return one_line(error), None
-    return _swept(composed, chosen), composed
+    except _ERRORS as error:
+        return _refused(error, chosen)
+    return _swept(composed, chosen)
 
 
-def _several_values(words: Sequence[str], overrides: Sequence[str]) -> str:
+def _several_values(overrides: Sequence[str]) -> str:
     """Explain a word with several values on the command line of a single run; "" if there is none."""
-    if set(_SWEEP) & set(words) or any(word.startswith("hydra.mode=") for word in overrides):
-        return ""
     word = next((word for word in overrides if _parse(word).is_sweep_override()), None)
-    if word is None:
+    if word is None or any(word.startswith("hydra.mode=") for word in overrides):
         return ""
     key, _, value = word.partition("=")
     one = f", for a path {quoted}" if "/" in value and (quoted := _in_quotes(word)) else ""
     return f"{shown(word)} has several values: -m runs them all; for a list write {key}=[{shown(value)}]{one}"
 
 
-def _shared_folder(words: Sequence[str], overrides: Sequence[str]) -> str:
+def _shared_folder(overrides: Sequence[str]) -> str:
     """Explain a name `run` that several jobs of a sweep would have; "" if there is none."""
-    parsed = [_parse(word) for word in overrides]
-    swept = [each for each in parsed if each.is_sweep_override() and each.key_or_group != "run"]
-    names = [word.partition("=")[2] for word, each in zip(overrides, parsed, strict=True) if each.key_or_group == "run"]
-    if not swept or not set(_SWEEP) & set(words) or not names or names[-1] in ("", "null") or "$" in names[-1]:
+    names = [word.partition("=")[2] for word in overrides if word.startswith("run=")]
+    swept = any(_parse(word).is_sweep_override() for word in overrides if not word.startswith("run="))
+    if not swept or not names or names[-1] in ("", "null") or "$" in names[-1]:
         return ""
     return (
         f"run={shown(names[-1])} would be the folder of several jobs; leave run out, or name them apart with "
@@ -200,45 +176,21 @@ def _shared_folder(words: Sequence[str], overrides: Sequence[str]) -> str:
     )
 
 
-def _unknown_file(overrides: Sequence[str]) -> str:
-    """Explain the first value of a sweep over a group's files that has no file; "" if all have one."""
-    for word in overrides:
-        override = _parse(word)
-        group = _group(override)
-        # A glob stands for files that there are
-        globs = isinstance(override.value(), Glob)
-        if globs or not override.is_choice_sweep() or not (conf_dir() / group).is_dir():
-            continue
-        for value in override.sweep_string_iterator():
-            if not (conf_dir() / group / f"{value}.yaml").is_file():
-                chosen = f"{override.get_key_element()}={value}"
-                if message := explain([chosen if other == word else other for other in overrides]):
-                    return message
-    return ""
-
-
-def _explain_values(overrides: Sequence[str], composed: DictConfig) -> str:
-    """Explain what is wrong with the values of settings that can be composed; "" if nothing is.
-
-    Args:
-        composed: The first job, Hydra's own settings with it.
-    """
-    # A sweep's first and last jobs: what is wrong in both is wrong in all.
-    first, last = ([_one_choice(_parse(word), word, index) for word in overrides] for index in (0, -1))
-    message = _wrong_values(first, composed)
+def _wrong_jobs(overrides: Sequence[str]) -> str:
+    """Explain what is wrong with the values of a sweep's first job, if it is wrong in the last one, too."""
+    first, last = (_job(overrides, index) for index in (0, -1))
+    message = _wrong_values(first)
     return message if message and (first == last or _wrong_values(last) == message) else ""
 
 
-def _wrong_values(words: Sequence[str], composed: DictConfig | None = None) -> str:
-    """Explain the first wrong value of a job; `composed` is what `words` compose to, if that is known."""
+def _wrong_values(words: Sequence[str]) -> str:
     # Known only in a job, as its number is.
     plain = [re.sub(r"\$\{hydra:[^}]*\}", "0", word) for word in words]
     try:
-        if composed is None or plain != list(words):
-            composed = compose_or_raise(plain, return_hydra_config=True)
+        composed = compose_or_raise(plain, return_hydra_config=True)
         with open_dict(composed):
             composed.pop("hydra")
-        read_sections(plain_settings(composed))
+        read_settings(plain_settings(composed))
     except (HydraException, OmegaConfBaseException) as error:
         return one_line(error)
     except ValueError as error:
@@ -250,6 +202,27 @@ def _wrong_values(words: Sequence[str], composed: DictConfig | None = None) -> s
 def _parse(word: str) -> Override:
     (override,) = OverridesParser.create().parse_overrides([word])
     return override
+
+
+def _job(overrides: Sequence[str], index: int = 0) -> list[str]:
+    """Return the words of one job of a sweep: of each word with several values the first one, or another."""
+    job = []
+    for word in overrides:
+        override = _parse(word)
+        values = _values(override)
+        swept = override.is_sweep_override() and values
+        job.append(f"{override.get_key_element()}={values[index]}" if swept else word)
+    return job
+
+
+def _values(override: Override) -> list[object]:
+    """List the values that an override sweeps over, or its one value."""
+    value = override.value()
+    if isinstance(value, Glob):
+        return list(value.filter(choices(_group(override))))
+    if isinstance(value, IntervalSweep):
+        return [value.start, value.end]
+    return list(override.sweep_string_iterator()) if override.is_sweep_override() else [value]
 
 
 def _group(override: Override) -> str:
@@ -274,57 +247,46 @@ def _syntax(word: str, error: Exception) -> str:
     if "=" not in word:
         hint = "write name=value, as in trainer.max_epochs=10 (--help lists the settings)"
         return f"'{shown(word)}' is not a setting with a value: {hint}"
-    # The parser's own words, without the copy of the text with a mark below.
-    lines = [line.strip() for line in str(error).splitlines()]
-    reason = next(
-        (line for line in reversed(lines) if line and line != "^" and "https:" not in line and line not in word),
-        "not in Hydra's syntax",
-    )
     if quoted := _in_quotes(word):
         return f"{shown(word)} cannot be read: write {quoted}"
+    # The parser's own words, without the copy of the text with a mark below.
+    lines = [line.strip() for line in str(error).splitlines()]
+    own = [line for line in lines if line and line != "^" and "https:" not in line and line not in word]
     quoted = "quotes keep spaces, commas, brackets and $ together, as in 'data.train=\"a, b.txt\"'"
-    return f"'{shown(word)}' cannot be read ({shown(reason)}): {quoted}"
+    return f"'{shown(word)}' cannot be read ({shown(own[-1] if own else 'syntax')}): {quoted}"
 
 
-def _refused_change(override: Override, word: str) -> str:
-    """Explain a key that may not be deleted, or added to Hydra's own settings; "" if it may."""
+def _wrong_change(override: Override, word: str) -> str:
+    """Explain a key that may not be deleted, or a choice of a group that is added to another; "" if it may."""
     key = override.get_key_element().lstrip("+~")
-    user_named = any(key == part or key.startswith(f"{part}.") for part in _USER_NAMED)
-    if override.is_delete() and not user_named:
+    if override.is_delete() and not f"{key}.".startswith(tuple(f"{part}." for part in _USER_NAMED)):
         return f"{word}: a setting cannot be deleted; null turns off what can be off, and {key} left out is its default"
     # Beside a choice of the group without +, Hydra would drop this one without a word.
-    if (override.is_add() or override.is_force_add()) and (conf_dir() / key).is_dir():
+    if word.startswith("+") and (conf_dir() / key).is_dir():
         return f"{shown(word)}: {key} has a choice already; write {shown(word.lstrip('+'))}"
-    user_named_of_hydra = any(key == part or key.startswith((f"{part}.", f"{part}@")) for part in _USER_NAMED_OF_HYDRA)
-    if (override.is_add() or override.is_force_add()) and key.startswith("hydra.") and not user_named_of_hydra:
-        # What exists needs no +, so all that is left is a key that nothing reads.
-        return "" if override.is_force_add() and key in _known_keys([]) else _unknown_key(key, word, [])
     return ""
 
 
-def _empty_glob(override: Override, word: str) -> str:
-    """Explain a sweep over the files that a glob matches, if it matches none; "" otherwise."""
-    value, known = override.value(), choices(_group(override))
-    if not isinstance(value, Glob) or value.filter(known):
+def _wrong_choice(override: Override, word: str, overrides: Sequence[str]) -> str:
+    """Explain the first of a group's choices that is no file of it; "" if all are, or if it sets no group."""
+    group = _group(override)
+    known = choices(group)
+    further = any(each.lstrip("+").startswith("hydra.searchpath") for each in overrides)
+    if override.is_delete() or not known or group.startswith("hydra/") or further:
         return ""
-    return f"{shown(word)} matches no choice (known: {', '.join(known)})"
-
-
-def _one_choice(override: Override, word: str, index: int = 0) -> str:
-    """Return an override with one of the values that it sweeps over, the first or that of another index."""
-    if not override.is_sweep_override():
-        return word
-    # A sweep is composed job by job; one of its values shows an unknown key.
-    value = override.value()
-    if isinstance(value, IntervalSweep):
-        values = [value.start, value.end]
-    elif isinstance(value, Glob):
-        values = value.filter(choices(_group(override)))
-    else:
-        values = list(override.sweep_string_iterator())
+    values = _values(override)
     if not values:
-        return f"{override.get_key_element()}=null"
-    return f"{override.get_key_element()}={values[index]}"
+        return f"{shown(word)} matches no choice (known: {', '.join(known)})"
+    for value in values:
+        # Of experiments, none is the default
+        none = group == "experiment" and value in (None, "null")
+        if not none and not (conf_dir() / group / f"{value}.yaml").is_file():
+            return _no_choice(f"{override.get_key_element()}={shown(value)}", str(value), known)
+    return ""
+
+
+def _no_choice(word: str, name: str, known: Sequence[str]) -> str:
+    return f"{shown(word)} is not a choice{suggestion(name, known)} (known: {', '.join(known)})"
 
 
 def _swept(composed: DictConfig, chosen: Sequence[str]) -> str:
@@ -344,55 +306,26 @@ def _swept(composed: DictConfig, chosen: Sequence[str]) -> str:
 
 def _refused(error: Exception, chosen: Sequence[str]) -> str:
     """Explain what Hydra refuses, by the word that it names."""
+    if isinstance(error, MissingConfigException) and error.options:
+        group, _, name = str(error.missing_cfg_file).rpartition("/")
+        # `schema` holds the defaults of the group; it is not an option.
+        return _no_choice(f"{group}={name}", name, sorted({*error.options} - {"schema"}))
     text = str(error)
-    if text.startswith("Config group override must"):
-        return _no_file(chosen) or one_line(error)
     for word in chosen:
         key = _parse(word).get_key_element().lstrip("+~")
-        if f"Could not override '{key}'" in text and key in _groups():
-            return _no_file([word]) or one_line(error)
         # +key for a key that exists.
         if f"An item is already at '{key}'" in text:
             return f"{key} is a setting already: write {word.lstrip('+')}"
-        if f"Could not override '{key}'" in text or f"Could not append '{key}'" in text:
+        if any(f"Could not {verb}" in text for verb in ("override", "append", "delete")) and f"'{key}'" in text:
             return _unknown_key(key, word, chosen) or one_line(error)
-        if "Could not delete" in text and f"'{key}'" in text:
-            return f"{word}: there is no {key}{setting_for(key, _known_keys([]))}"
     return one_line(error)
 
 
-def _no_file(words: Sequence[str]) -> str:
-    """Explain a group that is set to something else than the name of a file, as in data=3."""
-    for word in words:
-        override = _parse(word)
-        group = override.get_key_element()
-        if group in _groups() and not isinstance(override.value(), str):
-            return f"{shown(word)} is not a choice (known: {', '.join(choices(group))})"
-    return ""
-
-
-def _groups() -> list[str]:
-    """List the groups of settings that are chosen by the name of a file."""
-    return sorted(path.name for path in conf_dir().iterdir() if path.is_dir() and path.name != "hydra")
-
-
-def _unknown_choice(error: MissingConfigException, overrides: Sequence[str]) -> str:
-    """Explain a file that a group does not have, as in mixer=transfomer."""
-    group, _, name = str(error.missing_cfg_file).rpartition("/")
-    word = next((word for word in overrides if word.endswith(f"={name}")), f"{group}={name}")
-    # `schema` holds the defaults of the group; it is not an option.
-    known = sorted(option for option in error.options or () if option != "schema")
-    near = suggestion(name, known)
-    return f"{shown(word)} is not a choice{near} (known: {', '.join(known)})" if known else one_line(error)
-
-
 def _unknown_key(key: str, word: str, overrides: Sequence[str]) -> str:
-    if moved := new_key(key):
-        return f"{key} is now {moved}"
     if explained := explain_argument(key):
         return explained
     # Their entries have names of the user's own.
-    if key.startswith(("callbacks.", "logger.")):
+    if key.startswith(("callbacks.", "logger.")) and not word.startswith("~"):
         return f"{key} is new: write +{word.lstrip('+')}"
     # The other overrides may choose a mixer, which decides which keys exist.
     known = _known_keys([other for other in overrides if other != word])
@@ -407,13 +340,9 @@ def _known_keys(overrides: Sequence[str]) -> list[str]:
     except _ERRORS:
         composed = compose_or_raise([], return_hydra_config=True)
     values = flat(OmegaConf.to_container(composed, resolve=False))  # type: ignore[arg-type]
-    groups = [str(group) for group in composed.hydra.runtime.choices]
-    keys = [*values, *{section for key in values for section in _sections(key)}, *groups]
+    keys = {str(group) for group in composed.hydra.runtime.choices}
+    for key in values:
+        parts = key.split(".")
+        keys |= {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
     # Those that Hydra fills in are not settings.
-    return sorted(key for key in dict.fromkeys(keys) if not key.startswith(("hydra.runtime", "hydra.overrides")))
-
-
-def _sections(key: str) -> Iterator[str]:
-    parts = key.split(".")
-    for end in range(1, len(parts)):
-        yield ".".join(parts[:end])
+    return sorted(key for key in keys if not key.startswith(("hydra.runtime", "hydra.overrides")))

@@ -1,7 +1,8 @@
-"""Read all sections of a resolved configuration."""
+"""Read all sections of a composed configuration into the settings of a run, the one form that travels."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -9,19 +10,19 @@ from typing import Any
 from seq2seq.config.data import DataSettings
 from seq2seq.config.dicts import flat
 from seq2seq.config.extensions import class_name, entries, require_classes
-from seq2seq.config.mixer import check_mixer
+from seq2seq.config.mixer import read_mixers
 from seq2seq.config.model import ModelSettings
 from seq2seq.config.moved import modernize
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.run import RunSettings
 from seq2seq.config.search import SearchSettings
-from seq2seq.config.settings import defaults, nested_class, read_section
+from seq2seq.config.settings import defaults, join, keys, nested_class, plain, read_section
 from seq2seq.config.tokenizer import TokenizerSettings
-from seq2seq.config.trainer import TrainerSettings, bounded
+from seq2seq.config.trainer import TrainerSettings
 from seq2seq.config.values import shown
 
-# The settings class of every section; "" is the top level.
-SECTIONS: dict[str, type] = {
+# The settings class of every section with declared settings; "" is the top level.
+SECTIONS: dict[str, type[Any]] = {
     "": RunSettings,
     "data": DataSettings,
     "tokenizer": TokenizerSettings,
@@ -30,13 +31,19 @@ SECTIONS: dict[str, type] = {
     "search": SearchSettings,
     "trainer": TrainerSettings,
 }
-# Sections that stay mappings, since they hold arguments of classes; `check_mixer` and what is built check them.
-NOT_READ = ("mixer", "logger")
 
 
-@dataclasses.dataclass(frozen=True)
-class Sections:
-    """Checked settings of every section but `mixer` and `logger`, which are arguments of classes."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Checked settings of a run.
+
+    Args:
+        mixers: The section `mixer`, whose slots have arguments of mixers, which check them.
+        loggers: The section `logger`, {name: class and arguments}.
+
+    Raises:
+        ValueError: Sections exclude each other.
+    """
 
     run: RunSettings
     data: DataSettings
@@ -45,62 +52,94 @@ class Sections:
     optim: OptimSettings
     search: SearchSettings
     trainer: TrainerSettings
+    mixers: Mapping[str, Any]
+    loggers: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        # The same section serves `translate`, where more than one is allowed.
+        if self.search.n_best != 1:
+            raise ValueError(
+                f"search.n_best={self.search.n_best}: a score is that of the best translation alone; leave it at 1 "
+                "(seq2seq.translate --n-best lists more)"
+            )
+        if self.optim.name == "muon" and self.trainer.sharded:
+            raise ValueError(
+                "optim.name=muon updates whole matrices, of which trainer.strategy=fsdp gives each process a part: "
+                "set trainer.strategy=ddp, or optim.name=adam"
+            )
+        for name in ("accumulate", "accumulate_start"):
+            micro_batches = getattr(self.trainer, name)
+            if self.data.batch_tokens is not None and micro_batches not in (None, keys(TrainerSettings)[name].default):
+                raise ValueError(
+                    f"trainer.{name}={micro_batches} counts micro-batches of an update, and data.batch_tokens="
+                    f"{self.data.batch_tokens} its tokens: set one of the two"
+                )
+        if self.optim.r_drop and not self._has_dropout():
+            raise ValueError(
+                f"optim.r_drop={self.optim.r_drop} compares two passes with dropout, and none is set but, at most, "
+                "weight_dropout, whose mask the passes may share: set model.dropout=0.1, or optim.r_drop=0"
+            )
+        written = any(class_name(node) == "CsvLogger" for node in entries(self.loggers).values())
+        if self.trainer.median_stop and not written:
+            raise ValueError(
+                f"trainer.median_stop={self.trainer.median_stop} compares the metrics.csv of jobs, and none is "
+                "written: add logger=csv or logger=default, or leave trainer.median_stop out"
+            )
+
+    def _has_dropout(self) -> bool:
+        """Return True if any dropout other than weight_dropout is on."""
+        # Mixers that drop attention weights have a setting for it; in others model.attention_dropout does nothing.
+        for key, value in flat(self.mixers).items():
+            name = key.rpartition(".")[2]
+            # One of `per_layer` is a list.
+            if name.endswith("dropout") and name != "weight_dropout" and any(value if type(value) is list else [value]):
+                return True
+        return bool(self.model.dropout or (self.model.ffn_dim and self.model.activation_dropout))
+
+    def plain(self) -> dict[str, Any]:
+        """Return the configuration as config.yaml has it; `read_settings` reads it back."""
+        sections = {name: plain(getattr(self, name)) for name in SECTIONS if name}
+        classes = copy.deepcopy({"mixer": dict(self.mixers), "logger": dict(self.loggers)})
+        return {**plain(self.run), **sections, **classes}
 
 
-def read_sections(config: Mapping[str, Any]) -> Sections:
-    """Check a resolved, plain configuration.
+def read_settings(config: Mapping[str, Any]) -> Settings:
+    """Read and check a resolved, plain configuration.
 
     Raises:
         ValueError: an unknown key, a section or a key that was deleted, or a value of the wrong type or range.
     """
-    names = [name for name in (*SECTIONS, *NOT_READ) if name]
-    run = read_section(RunSettings, config, "", extra=names, complete=True)
+    names = [*filter(None, SECTIONS), "mixer", "logger"]
     for name in names:
         if not isinstance(config.get(name), Mapping):
             raise ValueError(
                 f"{name}={shown(config.get(name))} is not a section; leave it out, or choose a file of conf/{name}"
             )
-    read = {
-        name: read_section(SECTIONS[name], _bounded(name, config[name]), name, complete=True)
-        for name in SECTIONS
-        if name
-    }
-    check_mixer(config["mixer"], config["model"])
+    top = {key: value for key, value in config.items() if key not in names}
+    run = read_section(RunSettings, top, "", complete=True)
+    sections = {name: read_section(cls, config[name], name, complete=True) for name, cls in SECTIONS.items() if name}
     require_classes(config)
-    if read["optim"].r_drop and not _has_dropout(config["model"], config["mixer"]):
-        raise ValueError(
-            f"optim.r_drop={read['optim'].r_drop} compares two passes with dropout, and none is set but, at most, that "
-            "of kernels (weight_dropout), which passes may share: set model.dropout=0.1, or optim.r_drop=0"
-        )
-    if read["trainer"].median_stop and not _has_curve(config["logger"]):
-        raise ValueError(
-            f"trainer.median_stop={read['trainer'].median_stop} compares the metrics.csv of jobs, and none is written: "
-            "add logger=csv or logger=default, or leave trainer.median_stop out"
-        )
-    return Sections(run=run, **read)
+    return Settings(run=run, mixers=read_mixers(config["mixer"]), loggers=config["logger"], **sections)
 
 
-def _bounded(name: str, section: Mapping[str, Any]) -> Mapping[str, Any]:
-    # With the default bound, which the class itself requires.
-    return bounded(section) if name == "trainer" else section
+def changed_values(config: Mapping[str, Any]) -> dict[str, Any]:
+    """List the values that differ from the declared defaults, by `section.name`."""
+    found: dict[str, Any] = {}
+    for section, cls in SECTIONS.items():
+        found |= _changed_values(cls, config.get(section, {}) if section else config, section)
+    return found
 
 
-def _has_curve(loggers: Mapping[str, Any]) -> bool:
-    """Say whether a logger writes metrics.csv."""
-    return any(class_name(node) == "CsvLogger" for node in entries(loggers).values())
-
-
-def _has_dropout(model: Mapping[str, Any], mixer: Mapping[str, Any]) -> bool:
-    """Say whether a dropout acts, but for that of kernels, `weight_dropout`: LightConv draws one for all."""
-    # Mixers that drop attention weights have a setting for it; in others model.attention_dropout does nothing.
-    of_mixer = [value for key, value in flat(mixer).items() if _is_dropout(key.rpartition(".")[2])]
-    # One of `per_layer` is a list.
-    values = [each for value in of_mixer for each in (value if isinstance(value, list) else [value])]
-    return any([model["dropout"], model["ffn_dim"] and model["activation_dropout"], *values])
-
-
-def _is_dropout(name: str) -> bool:
-    return name.endswith("dropout") and name != "weight_dropout"
+def _changed_values(cls: type, section: Mapping[str, Any], name: str) -> dict[str, Any]:
+    known = defaults(cls)
+    found: dict[str, Any] = {}
+    for key in (key for key in keys(cls) if key in section):
+        nested, value = nested_class(cls, key), section[key]
+        if nested and isinstance(value, Mapping):
+            found |= _changed_values(nested, value, join(name, key))
+        elif value != known[key]:
+            found[join(name, key)] = value
+    return found
 
 
 def present_settings(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,6 +40,8 @@ def check_value(value: Any, hint: Any, metadata: Mapping[str, Any], key: str) ->
         return _convert(value, hint, metadata)
     except MismatchError:
         hint_of_names = suggestion(value, metadata["choices"]) if "choices" in metadata and type(value) is str else ""
+        if "example" in metadata:
+            hint_of_names = f": write {key}={metadata['example']}"
         # Said only of a number that is too large: no other would be near it.
         limit = {"most": MOST} if isinstance(value, int | float) and value > MOST else {}
         raise ValueError(
@@ -104,9 +106,9 @@ def _described(hint: Any, metadata: Mapping[str, Any]) -> str:
         text = " ".join(["a whole number" if hint is int else "a number", *_range(metadata)])
         return f"{text} or .inf" if metadata.get("infinite") else text
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         items = _described(arguments[0], metadata).partition(" ")[2]
-        number = "" if ... in arguments else f"{len(arguments)} "
+        number = "" if ... in arguments or origin is Sequence else f"{len(arguments)} "
         return f"a list of {number}{items.replace('number', 'numbers').replace('word', 'words')}"
     if origin in (dict, Mapping):
         return "a mapping {key: value}"
@@ -124,6 +126,13 @@ def _range(metadata: Mapping[str, Any]) -> list[str]:
 
 def _figure(number: float) -> str:
     return f"{number:,}" if isinstance(number, int) else f"{number:g}"
+
+
+def takes(hint: Any) -> bool:
+    """Return True for a type that `check_value` has a rule for."""
+    hints = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    plain = (int, float, bool, str, type(None))
+    return all(each in plain or typing.get_origin(each) in (tuple, dict, Mapping, Sequence) for each in hints)
 
 
 def _alternatives(hint: Any, metadata: Mapping[str, Any]) -> list[Any]:
@@ -171,6 +180,8 @@ def _one(value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple:
         return _items(value, arguments, metadata)
+    if origin is Sequence:
+        return list(_items(value, (*arguments, ...), metadata))
     if origin in (dict, Mapping):
         return _mapping(value, arguments, metadata)
     raise AssertionError(f"no rule for a setting of the type {hint}")

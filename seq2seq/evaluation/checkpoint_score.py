@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.cli import require_no_corpus, require_output
+from seq2seq.config.data import DataSettings
 from seq2seq.evaluation.eval_data import data_files, data_settings, load_pairs, require_same_test
 from seq2seq.evaluation.metrics import tokenize_of
 from seq2seq.evaluation.moses_bleu import check_convention
@@ -66,7 +67,7 @@ def score_checkpoint(
         write_lines(save, hypotheses)
     return {
         "checkpoint": ckpt,
-        "data": section["name"],
+        "data": section.name,
         "split": split,
         "direction": "-".join(languages),
         "lines": len(sources),
@@ -79,7 +80,7 @@ def score_checkpoint(
     }
 
 
-def _require_free(save: Path | None, section: dict[str, Any], languages: Sequence[str]) -> None:
+def _require_free(save: Path | None, section: DataSettings, languages: Sequence[str]) -> None:
     """Refuse a file that belongs to a corpus, the one that is scored or another."""
     if save is None:
         return

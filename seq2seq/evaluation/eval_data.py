@@ -28,9 +28,7 @@ from seq2seq.experiments.folder import RunFolder
 from seq2seq.resources import choices
 
 
-def data_settings(
-    words: Sequence[str], *, ckpt: str, meta: dict[str, Any], tgt_lang: str, cache: Path
-) -> dict[str, Any]:
+def data_settings(words: Sequence[str], *, ckpt: str, meta: dict[str, Any], tgt_lang: str, cache: Path) -> DataSettings:
     """Return the section `data` that `--data` asks for, in the direction of the translation.
 
     Args:
@@ -73,9 +71,7 @@ def data_settings(
             )
     data.setdefault("name", name or meta["data"])
     # The section of an older run may have keys that are no longer known
-    read_section(DataSettings, {key: data[key] for key in keys(DataSettings) if key in data}, "data")
-    # "???" is OmegaConf's mark of a required setting without a value
-    return {str(key): None if value == "???" else value for key, value in data.items()}
+    return read_section(DataSettings, {key: data[key] for key in keys(DataSettings) if key in data}, "data")
 
 
 def read_words(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
@@ -147,7 +143,7 @@ def _mapping(section: Any, path: object) -> dict[str, Any]:
 
 
 def load_pairs(
-    data: dict[str, Any],
+    data: DataSettings,
     split: str,
     *,
     languages: tuple[str, str],
@@ -178,20 +174,20 @@ def load_pairs(
     if not parts:
         src, tgt = languages
         raise ValueError(
-            f"--data {data['name']}: no corpus of {src}-{tgt} has a {split} split; say where the text is, as in "
+            f"--data {data.name}: no corpus of {src}-{tgt} has a {split} split; say where the text is, as in "
             f"--data src={src} tgt={tgt} {split}=<path>"
         )
     for part in parts:
-        _require_named(part.corpus, split, data["name"], words)
-    pairs = list(islice(chain.from_iterable(_part_pairs(part, split, data["name"], cache) for part in parts), limit))
+        _require_named(part.corpus, split, data.name, words)
+    pairs = list(islice(chain.from_iterable(_part_pairs(part, split, data.name, cache) for part in parts), limit))
     if not pairs:
-        raise ValueError(f"--data {data['name']}: its {split} split is empty")
+        raise ValueError(f"--data {data.name}: its {split} split is empty")
     sides = [src for src, _ in pairs], [tgt for _, tgt in pairs]
     refuse_swapped((sides[0][:1000], sides[1][:1000]), src=languages[0], tgt=languages[1], where=f"--data {split}")
     return sides
 
 
-def require_same_test(ckpt: str, data: dict[str, Any], pairs: Iterable[tuple[str, str]]) -> None:
+def require_same_test(ckpt: str, data: DataSettings, pairs: Iterable[tuple[str, str]]) -> None:
     """Raise ValueError if the test set that was held out for the checkpoint's run had not all of these pairs.
 
     Other text, or other rules on it, hold out other pairs, some of which the run has trained on.
@@ -257,7 +253,7 @@ def _part_pairs(part: Part, split: str, name: str, cache: Path) -> Iterator[tupl
         yield from zip(rows["src"], rows["tgt"], strict=True)
 
 
-def data_files(data: dict[str, Any]) -> list[str]:
+def data_files(data: DataSettings) -> list[str]:
     """List the files of all corpora and splits; none for what is on the hub, or is missing."""
     files: list[str] = []
     for corpus in (part.corpus for part in parts_of(data)):

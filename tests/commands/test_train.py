@@ -721,7 +721,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(corpus, tmp_path):
 
 @pytest.mark.parametrize("phase", ["checks", "data", "threads"])
 def test_a_signal_before_training_ends_the_run_with_its_status(corpus, tmp_path, monkeypatch, phase):
-    function = {"checks": "checks.validate_corpora", "data": "prepare_corpora", "threads": "measure_threads"}[phase]
+    function = {"checks": "checks.plan_data", "data": "prepare_corpora", "threads": "measure_threads"}[phase]
 
     def interrupted(*_: Any, **__: Any) -> None:
         os.kill(os.getpid(), signal.SIGTERM)

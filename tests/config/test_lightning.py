@@ -10,7 +10,7 @@ import pytest
 from seq2seq.config.compose import resolved_settings
 from seq2seq.config.explain import explain
 from seq2seq.config.lightning import OWN_SETTINGS, PASSED_ON, REFUSED, explain_argument
-from seq2seq.config.sections import read_sections
+from seq2seq.config.sections import read_settings
 from seq2seq.config.settings import keys
 from seq2seq.config.trainer import LightningSettings
 
@@ -50,7 +50,7 @@ def test_an_argument_that_cannot_be_set_says_why(prefix, key, message):
     # What Hydra adds to the composed settings is refused when they are read
     if not told:
         with pytest.raises(ValueError, match=key) as error:
-            read_sections(resolved_settings([word]))
+            read_settings(resolved_settings([word]))
         told = str(error.value)
     assert told.startswith((key, f"unknown setting {key}"))
     assert message in told
@@ -60,9 +60,9 @@ def test_an_argument_that_cannot_be_set_says_why(prefix, key, message):
 @pytest.mark.parametrize("value", ["maybe", "2", "null", "[]"])
 def test_deterministic_takes_three_values(value):
     with pytest.raises(ValueError, match=r"^trainer\.lightning\.deterministic=.* is not true or false or warn$"):
-        read_sections(resolved_settings([f"trainer.lightning.deterministic={value}"]))
+        read_settings(resolved_settings([f"trainer.lightning.deterministic={value}"]))
     for each in ("true", "false", "warn"):
-        read_sections(resolved_settings([f"trainer.lightning.deterministic={each}"]))
+        read_settings(resolved_settings([f"trainer.lightning.deterministic={each}"]))
 
 
 def test_what_lightning_does_not_know_is_not_explained():

@@ -17,7 +17,6 @@ import toycorpus
 
 from seq2seq.data import cache_folder
 from seq2seq.data.cache_folder import CHECKSUMS, cached
-from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.training import finetune
@@ -240,7 +239,7 @@ def prepare(corpus: Path, cache: Path, **changes) -> PreparedData:
     data = {"name": "toy", "src": "de", "tgt": "en", "max_tokens": 300, "train": str(corpus / "train"), "holdout": 20}
     data |= {"valid": str(corpus / "valid")} | changes
     tokenizer = {"vocab_size": 36, "byte_fallback": False, "joint": False}
-    return prepare_corpora(DataPlan.from_mapping(data, tokenizer=tokenizer, seed=1, cache_dir=cache))
+    return prepare_corpora(toycorpus.data_plan(data, tokenizer=tokenizer, seed=1, cache_dir=cache))
 
 
 @pytest.fixture(scope="module")

@@ -16,12 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import toycorpus
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seq2seq.config.compose import resolved_settings
-from seq2seq.config.data import CleanSettings, CorpusSettings, corpus_settings
+from seq2seq.config.data import CleanSettings, CorpusSettings
 from seq2seq.config.settings import read_section
 from seq2seq.data import corpus, hub
 from seq2seq.data.cleaning import Cleaner, cleaning_table, length_rules
@@ -370,7 +371,7 @@ def test_flat_json_lines_folder_as_multi30k_has(tmp_path):
 
 def test_the_embedded_corpus_goes_the_way_of_the_hub(tmp_path):
     data = resolved_settings(["data=phrasebook"])["data"]
-    chosen = corpus_settings(data)
+    chosen = toycorpus.corpus_settings(data)
     validate_corpus(chosen, cache_dir=tmp_path)
     loaded = load_corpus(chosen, cache_dir=tmp_path)
     assert {split: len(rows) for split, rows in loaded.splits.items()} == {"train": 20_000, "valid": 500, "test": 500}
@@ -421,7 +422,7 @@ def test_shipped_settings_are_passed_to_the_hub_as_written(tmp_path, monkeypatch
     import datasets
 
     monkeypatch.setattr(datasets, "load_dataset", served)
-    chosen = corpus_settings(data)
+    chosen = toycorpus.corpus_settings(data)
     validate_corpus(chosen, cache_dir=tmp_path)
     assert not calls  # nothing is fetched to check settings
     assert load(chosen, tmp_path)[0][0].startswith("s")
@@ -816,9 +817,9 @@ def test_looks_swapped_by_script_and_leaves_the_unknown_alone():
 
 def test_unknown_names_and_missing_direction_are_refused():
     with pytest.raises(ValueError, match=r"data\.clean\.dedup.*known: "):
-        corpus_settings({"src": "de", "tgt": "en", "clean": {"dedup": True}})
+        toycorpus.corpus_settings({"src": "de", "tgt": "en", "clean": {"dedup": True}})
     with pytest.raises(ValueError, match=r"data\.tgt=null"):
-        corpus_settings({"src": "de"})
+        toycorpus.corpus_settings({"src": "de"})
 
 
 def test_a_cache_is_no_part_of_the_data_set(tmp_path):

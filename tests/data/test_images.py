@@ -29,7 +29,7 @@ from seq2seq.config.settings import read_section
 from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.data.images import ImageError, encode_images, pack, read_image, unpack, write_image
 from seq2seq.data.plan import DataPlan
-from seq2seq.data.preparation import prepare_corpora, validate_corpora
+from seq2seq.data.preparation import prepare_corpora
 from seq2seq.data.token_cache import Encoder
 from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 from seq2seq.data.word_images import WordImages, has_letter
@@ -341,7 +341,7 @@ def data_plan(folder: Path, cache: Path, *, sampling_alpha: float = 0.0) -> Data
     data["clean"] = {"length_ratio": None, "duplicates": False}
     data |= {split: str(folder / split) for split in ("train", "valid", "test")}
     settings = replace(SETTINGS, vocab_size=60, character_coverage=1.0, sampling_alpha=sampling_alpha)
-    return DataPlan.from_mapping(data, tokenizer=settings, seed=1, cache_dir=cache)
+    return toycorpus.data_plan(data, tokenizer=settings, seed=1, cache_dir=cache)
 
 
 def test_batches_hold_whole_images(drawn, tmp_path):
@@ -376,7 +376,7 @@ def test_a_bad_image_of_a_corpus_is_found(drawn, tmp_path, monkeypatch):
     with pytest.raises(
         ValueError, match=r"data\.train: line 41 is not an image \('cGljdHVyZQ=='\): its base64 holds no PNG"
     ):
-        validate_corpora(data_plan(tmp_path, tmp_path / "cache"))
+        data_plan(tmp_path, tmp_path / "cache")
     monkeypatch.setattr("seq2seq.data.readers.ROWS", 16)
     with pytest.raises(ValueError, match=r"data\.train, .*line 41 is not an image"):
         prepare_corpora(data_plan(tmp_path, tmp_path / "cache"), validate=False)

@@ -10,7 +10,6 @@ import pytest
 import toycorpus
 
 from seq2seq.config.compose import resolved_settings
-from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.evaluation import eval_data
 from seq2seq.evaluation.eval_data import data_files, data_settings, load_pairs, require_same_test
@@ -57,7 +56,7 @@ def lines(path: Path) -> list[str]:
 def of_run(corpus: Path, data: dict[str, Any]) -> tuple[list[str], list[str]]:
     """The test set of a run with these settings."""
     tokenizer = {"vocab_size": 60, "byte_fallback": False}
-    plan = DataPlan.from_mapping(data, tokenizer=tokenizer, seed=1, cache_dir=corpus / "cache")
+    plan = toycorpus.data_plan(data, tokenizer=tokenizer, seed=1, cache_dir=corpus / "cache")
     prepared = prepare_corpora(plan)
     return prepared.sources("test"), prepared.references("test")
 

@@ -301,7 +301,7 @@ def test_learned_positions_must_know_the_longest_sentence(corpus, tmp_path):
 def data_plan(corpus: Path, max_tokens: int | str, *overrides: str) -> DataPlan:
     config = toycorpus.settings(corpus, corpus, f"data.max_tokens={max_tokens}", *overrides)
     cache = corpus / "cache"
-    return DataPlan.from_mapping(config["data"], tokenizer=config["tokenizer"], seed=1, cache_dir=cache)
+    return toycorpus.data_plan(config["data"], tokenizer=config["tokenizer"], seed=1, cache_dir=cache)
 
 
 @pytest.mark.parametrize("size", [48, 512])

@@ -30,7 +30,7 @@ from seq2seq.data.cleaning import HashSet
 from seq2seq.data.dataset import DrawnLengths, PairDataset
 from seq2seq.data.pace import Pace
 from seq2seq.data.plan import DataPlan
-from seq2seq.data.preparation import PreparedData, prepare_corpora, validate_corpora
+from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.data.token_cache import Encoder, write_ids
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.distributed import SIGNALS
@@ -63,7 +63,7 @@ def read_settings(folder: Path, *, cache: str = "cache", seed: int = 1, **change
     data = {"name": "toy", "src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}}
     data |= {split: str(folder / split) for split in SIZES}
     tokenizer = {"vocab_size": 80, "byte_fallback": False} | changes.pop("tokenizer", {})
-    return DataPlan.from_mapping(data | changes, tokenizer=tokenizer, seed=seed, cache_dir=folder / cache)
+    return toycorpus.data_plan(data | changes, tokenizer=tokenizer, seed=seed, cache_dir=folder / cache)
 
 
 def prepared(folder: Path, **changes) -> PreparedData:
@@ -201,10 +201,10 @@ def test_ready_separate_models_given_for_the_other_direction(folder, tmp_path):
     for side in ("src", "tgt"):
         (tmp_path / side).write_bytes(state[f"{side}_model"])
     models = {"src_model": str(tmp_path / "src"), "tgt_model": str(tmp_path / "tgt")}
-    validate_corpora(read_settings(folder, tokenizer=models))
+    read_settings(folder, tokenizer=models)
     turned = {"src_model": models["tgt_model"], "tgt_model": models["src_model"]}
     with pytest.raises(ValueError, match="look swapped"):
-        validate_corpora(read_settings(folder, tokenizer=turned))
+        read_settings(folder, tokenizer=turned)
 
 
 def test_sizes_are_logged(folder, caplog):

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import tiny
+import toycorpus
 
 from seq2seq import checkpoint
 from seq2seq.config.chosen import chosen_settings, is_chosen
 from seq2seq.config.compose import resolved_settings
 from seq2seq.config.tokenizer import PatchGrid
-from seq2seq.data.plan import DataPlan
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary_fit import report_fit
 from seq2seq.inference.export.card import Origin
@@ -233,7 +233,7 @@ def test_a_fine_tuned_model_keeps_every_language_that_its_weights_know(tmp_path)
     for tag, expected in ((True, ["fr", "de", "nl"]), (False, [])):
         words = (f"data.tag_target={tag}", *FILES, "data.src=en", "data.tgt=fr")
         section = resolved_settings(words)["data"]
-        data = DataPlan.from_mapping(section, tokenizer={}, seed=1, cache_dir=tmp_path)
+        data = toycorpus.data_plan(section, tokenizer={}, seed=1, cache_dir=tmp_path)
         assert finetune.target_languages_of(data, loaded) == expected
         assert finetune.target_languages_of(data, None) == expected[:1]
 
@@ -299,7 +299,7 @@ def test_how_the_checkpoints_tokenizer_cuts_new_text_is_logged(tmp_path, caplog,
     (tmp_path / "train.de").write_text(source * 20)
     (tmp_path / "train.en").write_text("the dog walks\n" * 20)
     section = resolved_settings(["data=files", f"data.train={tmp_path / 'train'}"])["data"]
-    data = DataPlan.from_mapping(section, tokenizer={}, seed=1, cache_dir=tmp_path)
+    data = toycorpus.data_plan(section, tokenizer={}, seed=1, cache_dir=tmp_path)
     report_fit(tiny.tokenizer(), data, "x.ckpt")
     assert re.search(expected, caplog.text)
     assert (
@@ -313,7 +313,7 @@ def test_images_are_cut_by_no_model(tmp_path, caplog):
     (tmp_path / "train.de").write_text("image\n" * 5)
     (tmp_path / "train.en").write_text("the dog walks\n" * 5)
     section = resolved_settings(["data=files", f"data.train={tmp_path / 'train'}"])["data"]
-    data = DataPlan.from_mapping(section, tokenizer={}, seed=1, cache_dir=tmp_path)
+    data = toycorpus.data_plan(section, tokenizer={}, seed=1, cache_dir=tmp_path)
     grid = PatchGrid(height=2, width=4, size=2, bits=1)
     t = Tokenizer(tgt_model=tiny.tokenizer().to_state()["src_model"], patches=grid)
     report_fit(t, data, "x.ckpt")
