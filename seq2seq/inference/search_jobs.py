@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from seq2seq.config.search import SamplingSettings, SearchSettings
+from seq2seq.config.search import SamplingSettings, SearchSettings, require_one_group
 from seq2seq.data.sentences import sentences
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.encoding import source_end, whole_characters
@@ -52,8 +52,7 @@ def make_job(
     """
     if mbr and not sampling:
         raise ValueError(f"mbr={mbr} compares samples with each other, so it needs sampling")
-    if constrained and (sampling or settings.beam_groups > 1):
-        raise ValueError("phrases are searched by one group, without sampling: choose beam_groups 1 and no samples")
+    require_one_group(settings, sampling, phrases=constrained)
     if constrained:
         return Job(settings, Constrained(tokenizer.eos_id, _words(tokenizer)))
     if sampling is None:

@@ -411,7 +411,7 @@ def test_a_tab_in_a_translation_makes_no_column():
         (["--diversity", "3"], "--diversity=3.0 has no effect with --beam-groups=1: leave it out, or set"),
         (["--samples", "2", "--n-best", "3"], "--n-best 3 needs as many --samples"),
         (["--samples", "2", "--top-p", "1.5"], "not a number from 0 to 1"),
-        (["--beam-size", "5", "--beam-groups", "2"], "beam_groups is 2; choose a divisor of beam_size (5)"),
+        (["--beam-size", "5", "--beam-groups", "2"], "--beam-groups is 2; choose a divisor of --beam-size (5)"),
         (["--suppress", "nosuchpiece"], "no piece 'nosuchpiece'"),
     ],
 )
