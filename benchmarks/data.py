@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.sections import read_settings
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
+from seq2seq.settings.compose import resolved_settings
+from seq2seq.settings.run import read_settings
 from seq2seq.training.datamodule import TranslationDataModule
 
 

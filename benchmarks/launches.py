@@ -31,11 +31,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks import harness
 from seq2seq.build import build_model
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.optim import OptimSettings
-from seq2seq.config.search import SearchSettings
 from seq2seq.data.batching import Batch
 from seq2seq.search import Specials, sample, search
+from seq2seq.settings.compose import resolved_settings
+from seq2seq.settings.optim import OptimSettings
+from seq2seq.settings.search import SearchSettings
 from seq2seq.training.task import TranslationTask
 
 VOCABULARY, PAD, BOS, EOS = 200, 0, 2, 3

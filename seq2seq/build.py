@@ -10,9 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from seq2seq.config.mixer import mixers_of, targets_of
-from seq2seq.config.model import ModelSettings
-from seq2seq.config.settings import read_section
 from seq2seq.embedding import Embedding, GridPositions, PatchProjection, make_positions, make_table
 from seq2seq.make_mixer import (
     CONTRACTS,
@@ -28,6 +25,9 @@ from seq2seq.make_mixer import TargetError as TargetError
 from seq2seq.mixer import SelfMixer, blocks_of
 from seq2seq.model import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, Seq2Seq
 from seq2seq.pooling import Halving, stage_begins
+from seq2seq.settings.classes import mixers_of, targets_of
+from seq2seq.settings.declare import read_section
+from seq2seq.settings.model import ModelSettings
 
 
 class Uninitialized(TorchFunctionMode):

@@ -22,12 +22,12 @@ import torch
 import seq2seq
 from seq2seq.archive import CheckpointError, check_archive, check_tree
 from seq2seq.build import TargetError, Uninitialized, build_model, on_meta_device
-from seq2seq.config.search import KEPT, SearchSettings
-from seq2seq.config.settings import read_section
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.faults import first_line
 from seq2seq.files import atomic_file
 from seq2seq.model import Seq2Seq
+from seq2seq.settings.declare import read_section
+from seq2seq.settings.search import KEPT, SearchSettings
 from seq2seq.upgrade import FORMAT, upgrade
 
 # The entry that describes the model, and the prefix of the model's weights in Lightning's `state_dict`.

@@ -14,11 +14,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from seq2seq.config.names import suggestion
-from seq2seq.config.values import shown
 from seq2seq.data.text_files import open_bytes
 from seq2seq.faults import disk_message, is_out_of_memory
 from seq2seq.files import ARCHIVES, COMPRESSIONS, uncompressed, written_directly
+from seq2seq.settings.values import shown, suggestion
 from seq2seq.streams import fill_closed_descriptors, print_error, whole_output
 
 

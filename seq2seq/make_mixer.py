@@ -11,10 +11,9 @@ from typing import Any
 
 from torch import nn
 
-from seq2seq.config.mixer import mixers_of, packages_of
-from seq2seq.config.names import suggestion
-from seq2seq.config.values import check_value, shown, takes
 from seq2seq.mixer import CrossMixer, SelfMixer
+from seq2seq.settings.classes import mixers_of, packages_of
+from seq2seq.settings.values import check_value, shown, suggestion, takes
 
 # The contract that each slot of the section `mixer` asks for.
 CONTRACTS: dict[str, type[nn.Module]] = {"encoder": SelfMixer, "decoder": SelfMixer, "cross": CrossMixer}

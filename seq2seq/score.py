@@ -23,7 +23,7 @@ from seq2seq.cli import (
     warn,
     whole_number,
 )
-from seq2seq.config.score_names import CONVENTIONS, METRICS, MOST_SAMPLES, USUAL_METRICS
+from seq2seq.settings.data import CONVENTIONS, METRICS, MOST_SAMPLES, USUAL_METRICS
 from seq2seq.translation_options import add_model_options, load_translator
 
 EPILOG = """\

@@ -11,14 +11,13 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from seq2seq.config.chosen import chosen_settings, cut_lists, typed_settings
-from seq2seq.config.compose import plain_settings
-from seq2seq.config.explain import INTERRUPTED, exit_interrupted, refuse, run_program, wants_traceback
 from seq2seq.experiments import hydra_callback
 from seq2seq.experiments.folder import mixer_label
 from seq2seq.resources import conf_dir
+from seq2seq.settings.compose import chosen_settings, plain_settings, typed_settings
+from seq2seq.training.command import INTERRUPTED, exit_interrupted, refuse, run_program, wants_traceback
 from seq2seq.training.environment import VARIABLES
-from seq2seq.training.plan import RunPlan, make_plan
+from seq2seq.training.plan import RunPlan, cut_lists, make_plan
 
 # Before torch is imported
 os.environ.update(VARIABLES | os.environ)

@@ -29,14 +29,14 @@ from seq2seq.cli import (
     warn,
     whole_number,
 )
-from seq2seq.config.search import SamplingSettings, SearchSettings
-from seq2seq.config.settings import keys
 from seq2seq.data.text_files import count_lines, open_text
 from seq2seq.files import atomic_text, compression, written_directly
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.mbr import UTILITIES
 from seq2seq.inference.progress import ProgressLine
 from seq2seq.inference.resuming import UNFINISHED, PartialOutput, identity, resumable_file
+from seq2seq.settings.declare import keys
+from seq2seq.settings.search import SamplingSettings, SearchSettings
 from seq2seq.streams import standard_input
 from seq2seq.translation_options import (
     add_model_options,

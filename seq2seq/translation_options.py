@@ -7,9 +7,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.cli import UsageError, nonempty, number, option_name, positive, whole_number
-from seq2seq.config.search import KEPT, SamplingSettings, SearchSettings, chosen_search
-from seq2seq.config.settings import keys
 from seq2seq.inference.limits import CPU_TOKENS, DTYPES, LONGEST_SOURCE, MOST_SOURCE, MOST_THREADS, SENTENCES
+from seq2seq.settings.declare import keys
+from seq2seq.settings.search import KEPT, SamplingSettings, SearchSettings, chosen_search
 
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator

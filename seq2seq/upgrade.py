@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from seq2seq.config.moved import modernize
+from seq2seq.settings.moved import modernize
 
 FORMAT = 2  # of the checkpoints that are written
 

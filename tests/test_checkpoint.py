@@ -20,9 +20,9 @@ import torch
 from seq2seq import checkpoint, files
 from seq2seq.build import build_model
 from seq2seq.checkpoint import CheckpointError
-from seq2seq.config.search import SearchSettings
 from seq2seq.experiments.averaging import average
 from seq2seq.inference.translator import Translator
+from seq2seq.settings.search import SearchSettings
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ MODULES = {
 LEVELS = (
     ("faults", "packages"),
     ("files", "streams", "archive", "resources", "distributed", "introspection"),
-    ("kernels", "config", "state", "pooling"),
+    ("kernels", "settings", "state", "pooling"),
     ("mixer", "data"),
     ("mixers", "make_mixer", "embedding", "output", "evaluation.metrics"),
     ("model", "evaluation.moses_bleu"),
@@ -46,7 +46,7 @@ COMMANDS = {
     "serve",
     "shortlist",
 }
-HYDRA = ("train", "prepare", "config.", "experiments.hydra_callback", "training.extensions")
+HYDRA = ("train", "prepare", "settings.", "experiments.hydra_callback", "training.extensions")
 
 
 @functools.cache

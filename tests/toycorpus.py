@@ -11,10 +11,10 @@ import torch
 from composed import settings_of
 from omegaconf import OmegaConf
 
-from seq2seq.config.data import CorpusSettings, DataSettings
-from seq2seq.config.settings import keys, read_section
-from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.data.plan import DataPlan
+from seq2seq.settings.data import CorpusSettings, DataSettings
+from seq2seq.settings.declare import keys, read_section
+from seq2seq.settings.tokenizer import TokenizerSettings
 
 NOUNS = {"Hund": "dog", "Katze": "cat", "Kind": "child", "Mann": "man", "Frau": "woman", "Buch": "book"}
 VERBS = {"sieht": "sees", "kauft": "buys", "findet": "finds", "liebt": "loves"}
@@ -72,10 +72,16 @@ def data_settings(data: dict[str, Any]) -> DataSettings:
 
 
 def data_plan(
-    data: dict[str, Any], *, tokenizer: dict[str, Any] | None = None, seed: int = 1, cache_dir: Path
+    data: dict[str, Any],
+    *,
+    tokenizer: TokenizerSettings | dict[str, Any] | None = None,
+    seed: int = 1,
+    cache_dir: Path,
 ) -> DataPlan:
     """Open the corpora of a plain section."""
-    read = read_section(TokenizerSettings, tokenizer or {}, "tokenizer")
+    read = tokenizer
+    if not isinstance(read, TokenizerSettings):
+        read = read_section(TokenizerSettings, read or {}, "tokenizer")
     return DataPlan.of(data_settings(data), tokenizer=read, seed=seed, cache_dir=cache_dir)
 
 

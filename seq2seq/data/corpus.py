@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from seq2seq.config.data import SPLITS, CorpusSettings
 from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import Cleaner, Dropped, Pairs, single_spaced, text_hashes
 from seq2seq.data.fingerprints import corpus_fingerprint, single_spaced_fingerprint
 from seq2seq.data.loading import arrow_tables, open_split
 from seq2seq.data.pace import Pace
 from seq2seq.data.readers import strings
+from seq2seq.settings.data import SPLITS, CorpusSettings
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

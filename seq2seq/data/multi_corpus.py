@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from seq2seq.config.data import SPLITS, CleanSettings, CorpusSettings, DataSettings
-from seq2seq.config.settings import keys, plain, read_section
-from seq2seq.config.values import is_number
 from seq2seq.data.languages import language_tag
+from seq2seq.settings.data import SPLITS, CleanSettings, CorpusSettings, DataSettings
+from seq2seq.settings.declare import keys, plain, read_section
+from seq2seq.settings.values import is_number
 
 # The settings of an entry that locate its text: one that has `train` inherits none of them.
 _PLACE = ("train", "valid", "test", "path", "config", "data_dir", "revision", "languages", "columns", "format")
@@ -102,10 +102,9 @@ def _part(name: str, entry: Mapping[str, Any], data: DataSettings) -> Part:
             f"data.corpora.{name} has no train; give a file, a prefix or a list (see conf/data/files.yaml)"
         )
     with naming(name):
-        if isinstance(own.get("clean"), Mapping):
+        if isinstance(rules := own.get("clean"), Mapping):
             # The rules merge one by one, so that an entry may change a single one
-            rules = plain(data.clean) | dict(own["clean"])
-            own["clean"] = read_section(CleanSettings, rules, "data.clean")
+            own["clean"] = read_section(CleanSettings, {**plain(data.clean), **rules}, "data.clean")
         corpus = read_section(CorpusSettings, _inherited(data) | own, "data")
     if name != "train":
         # Nothing is held out of a further corpus: it has the splits that are named

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from seq2seq.config.data import DataSettings
-from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.data.batching import longest_width
 from seq2seq.data.multi_corpus import Part, only_splits
 from seq2seq.data.preflight import open_corpora
 from seq2seq.data.streaming import StreamSettings
 from seq2seq.data.updates import part_tokens
+from seq2seq.settings.data import DataSettings
+from seq2seq.settings.tokenizer import TokenizerSettings
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from seq2seq.config.data import SPLITS, CorpusSettings, DataSettings
-from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.data.cleaning import Pairs
 from seq2seq.data.fingerprints import corpus_fingerprint
 from seq2seq.data.images import ImageError, encode_images
@@ -16,6 +14,8 @@ from seq2seq.data.sources import resolve_path
 from seq2seq.data.swapped_sides import refuse_swapped
 from seq2seq.data.text_files import warn_once
 from seq2seq.data.text_form import warn_of_tokens
+from seq2seq.settings.data import SPLITS, CorpusSettings, DataSettings
+from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
 
 
 def open_corpora(data: DataSettings, *, tokenizer: TokenizerSettings, cache_dir: Path) -> tuple[Part, ...]:
@@ -27,7 +27,7 @@ def open_corpora(data: DataSettings, *, tokenizer: TokenizerSettings, cache_dir:
     parts = tuple(parts_of(data))
     for part in parts:
         with naming(part.name):
-            _check_corpus(part.corpus, cache_dir=cache_dir)
+            validate_corpus(part.corpus, cache_dir=cache_dir)
         # First the text itself, then whether a ready tokenizer fits it
         if tokenizer.ready_models or tokenizer.patches:
             split = part.corpus.splits[0]
@@ -47,7 +47,7 @@ def _require_apart(cache_dir: Path, folder: Path) -> None:
         raise ValueError(f"cache={cache_dir} is in data.path={folder}: set cache=<a folder elsewhere>")
 
 
-def _check_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
+def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
     """Check languages, files, columns and direction cheaply; of a remote corpus, the languages and that it is there.
 
     Raises:

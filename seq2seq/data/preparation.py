@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from seq2seq.config.data import SPLITS
-from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.data.batching import longest_width
 from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import Dropped, Pairs, cleaning_table, length_rules, shorten
@@ -34,6 +32,8 @@ from seq2seq.data.swapped_sides import refuse_swapped
 from seq2seq.data.token_cache import Encoded, Encoder, read_ids, write_ids
 from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, train_tokenizer
 from seq2seq.data.updates import UpdateCut, part_tokens
+from seq2seq.settings.data import SPLITS
+from seq2seq.settings.tokenizer import TokenizerSettings
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.cli import require_no_corpus, require_output
-from seq2seq.config.data import DataSettings
 from seq2seq.evaluation.eval_data import data_files, data_settings, load_pairs, require_same_test
 from seq2seq.evaluation.metrics import tokenize_of
 from seq2seq.evaluation.moses_bleu import check_convention
@@ -16,6 +15,7 @@ from seq2seq.evaluation.scoring import ScoreSettings, Warn
 from seq2seq.files import write_lines
 from seq2seq.inference.notes import Notes
 from seq2seq.inference.translator import Translator
+from seq2seq.settings.data import DataSettings
 
 
 def score_checkpoint(

@@ -12,12 +12,6 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from seq2seq.config.compose import compose_settings
-from seq2seq.config.data import SPLITS, CorpusSettings, DataSettings
-from seq2seq.config.dicts import leaves, merged
-from seq2seq.config.settings import keys, read_section
-from seq2seq.config.values import shown
-from seq2seq.config.yaml_file import read_yaml
 from seq2seq.data.corpus import load_corpus
 from seq2seq.data.languages import target_languages
 from seq2seq.data.loading import open_split
@@ -26,6 +20,11 @@ from seq2seq.data.sources import find_source, is_address, resolve_path
 from seq2seq.data.swapped_sides import refuse_swapped
 from seq2seq.experiments.folder import RunFolder
 from seq2seq.resources import choices
+from seq2seq.settings.compose import compose_settings
+from seq2seq.settings.data import SPLITS, CorpusSettings, DataSettings
+from seq2seq.settings.declare import keys, read_section
+from seq2seq.settings.dicts import leaves, merged, read_yaml
+from seq2seq.settings.values import shown
 
 
 def data_settings(words: Sequence[str], *, ckpt: str, meta: dict[str, Any], tgt_lang: str, cache: Path) -> DataSettings:

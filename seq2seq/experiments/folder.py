@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config.dicts import flat, without
-from seq2seq.config.sections import changed_values
-from seq2seq.config.values import written
 from seq2seq.experiments.json_file import read_json_or_none
 from seq2seq.files import reserved, write_text
+from seq2seq.settings.dicts import flat, without
+from seq2seq.settings.run import changed_values
+from seq2seq.settings.values import written
 
 log = logging.getLogger(__name__)
 

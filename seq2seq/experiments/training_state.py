@@ -11,9 +11,9 @@ import torch
 
 from seq2seq import checkpoint
 from seq2seq.build import build_model, hidden_matrices, on_meta_device
-from seq2seq.config.mixer import packages_of
 from seq2seq.experiments.folder import ORIGIN
 from seq2seq.model import Seq2Seq
+from seq2seq.settings.classes import packages_of
 
 # The tensors that each optimizer keeps beside a parameter.
 _ADAM = ("exp_avg", "exp_avg_sq")

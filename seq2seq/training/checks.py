@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.build import bounds, build_model, max_positions, on_meta_device
-from seq2seq.config.search import SearchSettings
-from seq2seq.config.tokenizer import PatchGrid
 from seq2seq.data.batching import longest_width, padded_width
 from seq2seq.data.multi_corpus import Direction
 from seq2seq.data.plan import DataPlan
@@ -20,6 +18,8 @@ from seq2seq.evaluation.metrics import check_tokenize, tokenize_for
 from seq2seq.evaluation.moses_bleu import check_convention
 from seq2seq.evaluation.text_checks import text_warnings
 from seq2seq.model import Seq2Seq
+from seq2seq.settings.search import SearchSettings
+from seq2seq.settings.tokenizer import PatchGrid
 from seq2seq.training import finetune
 from seq2seq.training.plan import RunPlan
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 from collections.abc import Collection, Mapping
@@ -11,15 +12,16 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from seq2seq.config.mixer import mixers_of, packages_of
-from seq2seq.config.sections import Settings, read_settings
-from seq2seq.config.settings import plain, require_used
-from seq2seq.config.tokenizer import TokenizerSettings
-from seq2seq.config.values import shown
 from seq2seq.data.multi_corpus import Part
 from seq2seq.data.preflight import open_corpora
 from seq2seq.experiments.folder import RunFolder, folder_of
 from seq2seq.files import require_creatable
+from seq2seq.settings.classes import mixers_of, packages_of
+from seq2seq.settings.compose import is_chosen
+from seq2seq.settings.declare import plain, require_used
+from seq2seq.settings.run import Settings, read_settings
+from seq2seq.settings.tokenizer import TokenizerSettings
+from seq2seq.settings.values import shown
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,7 @@ class RunPlan(Settings):
         mixer: Label of the mixer, for the name of the run's folder.
         command: The command line that repeats the run; None for a run from Python.
         job: The folder of this job of a sweep.
-        chosen: Keys that the user chose (see `seq2seq.config.chosen`), where a run starts from a checkpoint; None if
+        chosen: Keys that the user chose (see `seq2seq.settings.compose`), where a run starts from a checkpoint; None if
             unknown.
         parts: The corpora, once they were opened.
     """
@@ -172,3 +174,25 @@ def _require_effect_of_mixers(mixers: Mapping[str, Any], typed: Collection[str])
                     f"{path}.{name}={shown(values.get(name))} has no effect beside {path}.per_layer.{name}="
                     f"{shown(entries)}: set {path}.per_layer.{name}=[...] alone"
                 )
+
+
+def cut_lists(config: Mapping[str, Any], typed: Collection[str]) -> dict[str, Any]:
+    """Return plain settings in which the `per_layer` lists of presets are cut to the depth of a model of fewer layers.
+
+    Lists whose keys are among `typed` are left as they are, and refused when the model is built if they are too long.
+    """
+    result = copy.deepcopy(dict(config))
+    mixer, model = result.get("mixer"), result.get("model")
+    if not isinstance(mixer, dict) or not isinstance(model, dict):
+        return result
+    depths = {"encoder": [model.get("encoder_layers"), mixer.get("extra_encoder_layers", 0)]}
+    depths["decoder"] = depths["cross"] = [model.get("decoder_layers")]
+    for slot, path, values in mixers_of(mixer):
+        lists = values.get("per_layer")
+        # Wrong values are refused by the checks that follow
+        if not isinstance(lists, dict) or not all(isinstance(each, int) for each in depths[slot]):
+            continue
+        for key, entries in lists.items():
+            if isinstance(entries, list) and not is_chosen(f"{path}.per_layer.{key}", typed):
+                lists[key] = entries[: max(1, sum(depths[slot]))]
+    return result

@@ -18,13 +18,13 @@ from lightning.pytorch.loggers.logger import Logger
 from seq2seq import distributed, files
 from seq2seq.build import max_positions
 from seq2seq.checkpoint import Loaded
-from seq2seq.config.data import CPU_MICRO_BATCH
 from seq2seq.data.batching import padded_width
 from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.experiments.folder import RunFolder, translate_command
 from seq2seq.experiments.job_records import record_run
 from seq2seq.experiments.resume import Resumed, resolve_resume
 from seq2seq.model import Seq2Seq
+from seq2seq.settings.data import CPU_MICRO_BATCH
 from seq2seq.training import checks, compilation, finetune, hardware
 from seq2seq.training.assembly import make_task, make_trainer
 from seq2seq.training.auto_batch_size import find_max_tokens

@@ -18,10 +18,10 @@ from conftest import child_cpu_seconds
 
 from seq2seq import checkpoint, score, translate
 from seq2seq.build import build_model
-from seq2seq.config.search import SearchSettings
 from seq2seq.evaluation import eval_data, metrics
 from seq2seq.inference.translator import Translator
 from seq2seq.search import Hypothesis
+from seq2seq.settings.search import SearchSettings
 
 EXHAUSTIVE = {"test_files_of_others_are_not_overwritten"}
 

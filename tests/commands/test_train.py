@@ -28,15 +28,14 @@ from conftest import PATIENCE
 from rich.console import Console
 
 from seq2seq import checkpoint, prepare
-from seq2seq.config.chosen import chosen_settings
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.settings import read_section
-from seq2seq.config.trainer import DEFAULT_EPOCHS, TrainerSettings
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.experiments.folder import RunFolder, folder_of
 from seq2seq.experiments.results import RunResult, read_config, read_run
 from seq2seq.experiments.resume import Resumed
 from seq2seq.inference.translator import Translator
+from seq2seq.settings.compose import chosen_settings, resolved_settings
+from seq2seq.settings.declare import read_section
+from seq2seq.settings.trainer import DEFAULT_EPOCHS, TrainerSettings
 from seq2seq.training.budget import Budget
 from seq2seq.training.callbacks.checkpointing import LastCheckpoint
 from seq2seq.training.callbacks.progress import ProgressLog
@@ -982,7 +981,7 @@ def test_fine_tuning_keeps_the_tokenizer_and_starts_from_the_weights(corpus, tmp
         ("model.num_heads=8", r"model\.num_heads is 2 there and 8 here; add model\.num_heads=2"),
         ("model.activation=gelu", r"add model\.activation=relu"),
         ("mixer/cross=additive", r"mixer\.cross\._target_ is .*mixer=\.\.\."),
-        ("+mixer.encoder.bias=false", r"unknown setting mixer\.encoder\.bias"),
+        ("+mixer.encoder.bias=false", r"mixer\.encoder\.bias is \(unset\) there"),
     ):
         with pytest.raises(ValueError, match=message):
             checked(new, tmp_path, *given, wrong)

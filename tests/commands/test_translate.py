@@ -21,7 +21,6 @@ import torch
 from conftest import PATIENCE, child_cpu_seconds
 
 from seq2seq import search, translate
-from seq2seq.config.search import SearchSettings
 from seq2seq.inference import batch_rows, line_stream
 from seq2seq.inference import line_search as inference
 from seq2seq.inference.limits import MOST_PARTS
@@ -29,6 +28,7 @@ from seq2seq.inference.line_stream import RawLine
 from seq2seq.inference.translator import Candidate, Translator
 from seq2seq.model import Seq2Seq
 from seq2seq.search import NotFiniteScoresError
+from seq2seq.settings.search import SearchSettings
 from seq2seq.training.errors import TrainingFault, as_fault
 from seq2seq.translation_options import load_translator
 

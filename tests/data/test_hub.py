@@ -13,12 +13,13 @@ import yaml
 from huggingface_hub import HfApi, constants
 from huggingface_hub.utils import httpx
 
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.data import CorpusSettings
 from seq2seq.data import hub
-from seq2seq.data.corpus import load_corpus, validate_corpus
+from seq2seq.data.corpus import load_corpus
 from seq2seq.data.hub import Repository, missing_files
 from seq2seq.data.loading import open_split
+from seq2seq.data.preflight import validate_corpus
+from seq2seq.settings.compose import resolved_settings
+from seq2seq.settings.data import CorpusSettings
 
 EXHAUSTIVE = {"test_no_copy_and_no_network_is_known_before_any_work"}
 REPRESENTATIVE = {"test_a_snapshot_is_read_offline": {"True"}}

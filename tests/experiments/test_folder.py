@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from seq2seq import files
-from seq2seq.config import dicts
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.sections import read_settings
-from seq2seq.config.trainer import DEFAULT_EPOCHS
 from seq2seq.experiments import folder
 from seq2seq.experiments.resume import resolve_resume
+from seq2seq.settings import dicts
+from seq2seq.settings.compose import resolved_settings
+from seq2seq.settings.run import read_settings
+from seq2seq.settings.trainer import DEFAULT_EPOCHS
 from seq2seq.training.loggers import CsvLogger
 
 # As few settings as a run's name needs.

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from service_client import PATIENCE, Answer, Stub, served
 
-from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.inference.forced import pharaoh
 from seq2seq.inference.forced_text import force_lines
 from seq2seq.inference.service.messages import TranslateRequest
 from seq2seq.inference.translator import Candidate, Translator
+from seq2seq.settings.search import SamplingSettings, SearchSettings
 
 EXHAUSTIVE = {"test_batches_are_translated_as_each_text_alone", "test_any_body_has_an_honest_answer"}
 

@@ -14,14 +14,14 @@ from sacrebleu.metrics.chrf import CHRF
 
 from seq2seq import checkpoint, score, translate
 from seq2seq.build import build_model
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.inference.forced import force, links, pharaoh, saliency, word_weights
 from seq2seq.inference.forced_text import force_lines
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.mbr import expected_utilities, utility
 from seq2seq.inference.translator import Candidate, Translator
 from seq2seq.search import Ensemble, Specials
+from seq2seq.settings.compose import resolved_settings
+from seq2seq.settings.search import SamplingSettings, SearchSettings
 
 LINES = [*tiny.sentences(tiny.GERMAN, 5, seed=4), "", "der Hund"]
 # Short translations: the random model hardly ever ends by itself

@@ -24,14 +24,14 @@ from torch.utils._pytree import tree_leaves
 
 from seq2seq import checkpoint
 from seq2seq.build import build_model
-from seq2seq.config.data import CPU_MICRO_BATCH
-from seq2seq.config.optim import OptimSettings
-from seq2seq.config.search import SearchSettings
 from seq2seq.data.batching import aligned, padded_width, token_batches
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.experiments.resume import Resumed
 from seq2seq.prepare import prepare
+from seq2seq.settings.data import CPU_MICRO_BATCH
+from seq2seq.settings.optim import OptimSettings
+from seq2seq.settings.search import SearchSettings
 from seq2seq.training import auto_batch_size
 from seq2seq.training.auto_batch_size import Rehearsal, find_max_tokens, largest_that_fits, worst_shapes
 from seq2seq.training.datamodule import TranslationDataModule

@@ -21,9 +21,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning import LightningModule, Trainer
 
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.data import DataSettings
-from seq2seq.config.settings import describe, read_section
 from seq2seq.data import preparation
 from seq2seq.data.batching import TokenBatchSampler
 from seq2seq.data.cleaning import HashSet
@@ -35,6 +32,9 @@ from seq2seq.data.token_cache import Encoder, write_ids
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.distributed import SIGNALS
 from seq2seq.resources import conf_dir
+from seq2seq.settings.compose import resolved_settings
+from seq2seq.settings.data import DataSettings
+from seq2seq.settings.declare import describe, read_section
 from seq2seq.training.datamodule import TranslationDataModule
 
 GERMAN = ["der", "die", "das", "Haus", "Katze", "Hund", "geht", "kommt", "schnell", "ein", "und", "ich", "nicht", "wir"]
@@ -393,7 +393,7 @@ def test_lightning_sees_a_new_order_each_epoch_and_after_resuming(folder, tmp_pa
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (conf_dir() / "tokenizer").glob("*.yaml")))
 def test_shipped_tokenizer_settings_are_known(name):
-    from seq2seq.config.tokenizer import TokenizerSettings
+    from seq2seq.settings.tokenizer import TokenizerSettings
 
     values = resolved_settings([f"tokenizer={name}"])["tokenizer"]
     settings = read_section(TokenizerSettings, values | {"vocab_size": 100}, "tokenizer")

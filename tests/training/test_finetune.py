@@ -13,14 +13,15 @@ import tiny
 import toycorpus
 
 from seq2seq import checkpoint
-from seq2seq.config.chosen import chosen_settings, is_chosen
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.tokenizer import PatchGrid
+from seq2seq.data.multi_corpus import parts_of
+from seq2seq.data.plan import DataPlan
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary_fit import report_fit
 from seq2seq.inference.export.card import Origin
 from seq2seq.inference.export.safetensors_folder import write_safetensors
 from seq2seq.inference.translator import Translator
+from seq2seq.settings.compose import chosen_settings, is_chosen, resolved_settings
+from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.training import dry_run, finetune
 from seq2seq.training.plan import RunPlan, make_plan
 
@@ -233,7 +234,9 @@ def test_a_fine_tuned_model_keeps_every_language_that_its_weights_know(tmp_path)
     for tag, expected in ((True, ["fr", "de", "nl"]), (False, [])):
         words = (f"data.tag_target={tag}", *FILES, "data.src=en", "data.tgt=fr")
         section = resolved_settings(words)["data"]
-        data = toycorpus.data_plan(section, tokenizer={}, seed=1, cache_dir=tmp_path)
+        read = toycorpus.data_settings(section)
+        tokenizer = TokenizerSettings()
+        data = DataPlan.of(read, tokenizer=tokenizer, seed=1, cache_dir=tmp_path, parts=parts_of(read))
         assert finetune.target_languages_of(data, loaded) == expected
         assert finetune.target_languages_of(data, None) == expected[:1]
 

@@ -19,10 +19,10 @@ from recorded_steps import TwinRecorder, multiply_without_looking, replay_by_twi
 
 from seq2seq import checkpoint
 from seq2seq.build import build_model
-from seq2seq.config.optim import OptimSettings
-from seq2seq.config.trainer import LightningSettings, TrainerSettings
 from seq2seq.data.batching import Batch
 from seq2seq.search.graphs import CudaRecorder
+from seq2seq.settings.optim import OptimSettings
+from seq2seq.settings.trainer import LightningSettings, TrainerSettings
 from seq2seq.training import replay as module
 from seq2seq.training.loss import LossSums
 from seq2seq.training.objective import sum_losses

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from seq2seq.config.names import suggestion
-from seq2seq.config.search import SamplingSettings, SearchSettings, chosen_search
-from seq2seq.config.service import ServiceSettings
-from seq2seq.config.settings import keys
-from seq2seq.config.values import shown
 from seq2seq.inference.limits import MOST_WEIGHTS
 from seq2seq.inference.mbr import Utility
 from seq2seq.inference.service.batcher import Options, RefusedError, Result, Text
+from seq2seq.inference.service.settings import ServiceSettings
+from seq2seq.settings.declare import keys
+from seq2seq.settings.search import SamplingSettings, SearchSettings, chosen_search
+from seq2seq.settings.values import shown, suggestion
 
 if TYPE_CHECKING:
     from seq2seq.inference.forced_text import Alignment

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from seq2seq.config.settings import Section, internal, keys, require_used, setting
+from seq2seq.settings.declare import Section, internal, keys, require_used, setting
 
 LENGTH_NORMS = ("power", "gnmt")
 # Settings that a checkpoint keeps, so that it translates as the run's test set was translated, and options of commands.

@@ -12,11 +12,11 @@ import pytest
 from composed import WIDTH, _every_mixer, names
 
 from seq2seq.build import build_model, on_meta_device
-from seq2seq.config.compose import presets, resolved_settings
-from seq2seq.config.mixer import class_names, mixers_of, read_mixers
 from seq2seq.make_mixer import layer_values, mixer_class
 from seq2seq.mixer import CrossMixer, SelfMixer
 from seq2seq.model import Seq2Seq
+from seq2seq.settings.classes import class_names, mixers_of, read_mixers
+from seq2seq.settings.compose import presets, resolved_settings
 
 # Each composes settings, as other tests of every preset do; `make test-all` has every case
 REPRESENTATIVE = {

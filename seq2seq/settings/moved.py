@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from seq2seq.config.dicts import put
+from seq2seq.settings.dicts import put
 
 # Old and new keys. `*` stands for any number of parts, which stay as they are.
 MOVED = (

@@ -6,10 +6,16 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from seq2seq.config.score_names import CONVENTIONS
-from seq2seq.config.settings import SET, Section, internal, setting
-from seq2seq.config.tokenizer import VOCAB_SIZE
+from seq2seq.settings.declare import SET, Section, internal, setting
+from seq2seq.settings.tokenizer import VOCAB_SIZE
 
+METRICS = ("bleu", "chrf", "chrf++", "ter")
+# Those that are computed where none is named.
+USUAL_METRICS = ("bleu", "chrf", "ter")
+# Tokens that papers computed BLEU on before sacreBLEU.
+CONVENTIONS = ("tokenized", "compound-split")
+# Bootstrap resamples: of each, the number of every sentence is in memory at once.
+MOST_SAMPLES = 100_000
 # Tokens of a micro-batch on a CPU under max_tokens=auto; a larger one is no faster there.
 CPU_MICRO_BATCH = 4096
 SPLITS = ("train", "valid", "test")
@@ -147,8 +153,25 @@ class DataSettings(CorpusSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.streaming:
+            self._check_stream()
         if self.max_tokens == "auto" and self.batch_tokens is None:
             raise ValueError(
                 "data.max_tokens=auto sizes the micro-batches of a machine, and the recipe must say how many tokens an "
                 "update has: set data.batch_tokens, to 25000 for example"
+            )
+
+    def _check_stream(self) -> None:
+        if self.corpora and {*self.corpora} != {"train"}:
+            raise ValueError(
+                "data.streaming=true reads one corpus: leave data.corpora out, or set data.streaming=false"
+            )
+        # Holding out needs the hashes of the whole text
+        for split in SPLITS[1:]:
+            if self.place(split) is None:
+                raise ValueError(f"data.streaming=true can hold nothing out of training: set data.{split}")
+        # Several workers would each read all of the text, and mix up the order
+        if self.num_workers > 1:
+            raise ValueError(
+                f"data.num_workers={self.num_workers}: a stream is read by one worker a process; set 0 or 1"
             )

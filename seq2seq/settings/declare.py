@@ -6,14 +6,11 @@ import copy
 import dataclasses
 import functools
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
-from seq2seq.config.durations import compact, seconds
-from seq2seq.config.elsewhere import elsewhere
-from seq2seq.config.lightning import explain_argument
-from seq2seq.config.names import suggestion
-from seq2seq.config.values import allowed, check_value, shown
+from seq2seq.settings.aliases import elsewhere
+from seq2seq.settings.values import allowed, check_value, compact, seconds, shown, suggestion
 
 SectionType = TypeVar("SectionType", bound="Section")
 # Of `needs`: any value but null, false and an empty mapping.
@@ -154,6 +151,19 @@ def nested_class(cls: type, name: str) -> type[Section] | None:
     return next((each for each in hints if isinstance(each, type) and issubclass(each, Section)), None)
 
 
+def settings_rows(cls: type, section: str) -> Iterator[tuple[str, Any, str, str]]:
+    """Yield name, default, help and allowed values of every setting of a section; "" is the top level."""
+    written: Mapping[str, Any] = defaults(cls)
+    for name, field in keys(cls).items():
+        full = join(section, name)
+        nested = nested_class(cls, name)
+        # A section that is off has no settings to show.
+        if nested and isinstance(written[name], Mapping):
+            yield from settings_rows(nested, full)
+        else:
+            yield full, written[name], field.metadata["help"], describe(cls, name)
+
+
 def require_used(settings: Section, typed: Collection[str], *, written: Callable[[str], str] | None = None) -> None:
     """Check that each setting of a section that the user typed has an effect beside the section's other settings.
 
@@ -199,10 +209,9 @@ def join(section: str, key: str) -> str:
 
 def unknown(key: str, name: str, known: Sequence[str]) -> ValueError:
     """Return the error of a key that a section does not have, with the keys that are spelled alike, or all."""
-    full = join(name, key)
-    if explained := explain_argument(full):
-        return ValueError(explained)
-    return ValueError(f"unknown setting {full}{elsewhere(key) or suggestion(key, known)} (known: {', '.join(known)})")
+    return ValueError(
+        f"unknown setting {join(name, key)}{elsewhere(key) or suggestion(key, known)} (known: {', '.join(known)})"
+    )
 
 
 @functools.cache

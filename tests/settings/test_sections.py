@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.data import DataSettings
-from seq2seq.config.moved import modernize, new_key
-from seq2seq.config.search import SearchSettings
-from seq2seq.config.sections import SECTIONS, present_settings, read_settings
-from seq2seq.config.settings import defaults, keys, read_section
+from seq2seq.settings.compose import resolved_settings
+from seq2seq.settings.data import DataSettings
+from seq2seq.settings.declare import defaults, keys, read_section
+from seq2seq.settings.moved import modernize, new_key
+from seq2seq.settings.run import SECTIONS, present_settings, read_settings
+from seq2seq.settings.search import SearchSettings
 
 
 @pytest.mark.parametrize("section", SECTIONS)

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from seq2seq.config import model
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.sections import SECTIONS, read_settings
-from seq2seq.config.settings import describe, keys, nested_class
-from seq2seq.config.values import check_value, shown
 from seq2seq.model import ACTIVATIONS
+from seq2seq.settings import model
+from seq2seq.settings.compose import resolved_settings
+from seq2seq.settings.declare import describe, keys, nested_class
+from seq2seq.settings.run import SECTIONS, read_settings
+from seq2seq.settings.values import check_value, shown
 
 WRONG = {
     "null": None,

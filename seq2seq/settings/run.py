@@ -1,25 +1,57 @@
-"""Read all sections of a composed configuration into the settings of a run, the one form that travels."""
+"""The settings of a run: the top level, and all sections together in the one form that travels."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
-from seq2seq.config.data import DataSettings
-from seq2seq.config.dicts import flat
-from seq2seq.config.extensions import class_name, entries, require_classes
-from seq2seq.config.mixer import read_mixers
-from seq2seq.config.model import ModelSettings
-from seq2seq.config.moved import modernize
-from seq2seq.config.optim import OptimSettings
-from seq2seq.config.run import RunSettings
-from seq2seq.config.search import SearchSettings
-from seq2seq.config.settings import defaults, join, keys, nested_class, plain, read_section
-from seq2seq.config.tokenizer import TokenizerSettings
-from seq2seq.config.trainer import TrainerSettings
-from seq2seq.config.values import shown
+from seq2seq.settings.classes import class_name, entries, read_mixers, require_classes
+from seq2seq.settings.data import DataSettings
+from seq2seq.settings.declare import Section, defaults, join, keys, nested_class, plain, read_section, setting
+from seq2seq.settings.dicts import flat
+from seq2seq.settings.model import ModelSettings
+from seq2seq.settings.moved import modernize
+from seq2seq.settings.optim import OptimSettings
+from seq2seq.settings.search import SearchSettings
+from seq2seq.settings.tokenizer import TokenizerSettings
+from seq2seq.settings.trainer import TrainerSettings
+from seq2seq.settings.values import shown
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSettings(Section):
+    """Settings of a run that belong to no section.
+
+    Raises:
+        ValueError: a value outside its range, or a folder outside `runs`.
+    """
+
+    seed: int = setting(1, "seed of weights, order of the data, and dropout", least=0, most=2**32 - 1)
+    resume: str | None = setting(None, "auto continues the run of these settings if there is one; or a checkpoint")
+    force: bool = setting(False, "continue a run although settings have changed: each change is reported")
+    init_from: str | None = setting(None, "a checkpoint whose weights and tokenizer a new run starts from")
+    runs: str = setting("runs", "where run folders are")
+    run: str | None = setting(None, "a run folder's name; null = <data>-<mixer>-<hash of these settings>")
+    callbacks: Mapping[str, Any] = setting(
+        {}, "callbacks of your own, {name: {_target_: a class, argument: value}}; on the command line with +"
+    )
+    cache: str = setting(".cache", "where prepared data is kept; the variable SEQ2SEQ_CACHE changes it")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.run is not None:
+            parts = PurePath(self.run).parts
+            # `.` is the folder of all runs; file systems take 255 bytes, of which a copy's name needs some.
+            too_long = any(len(part.encode()) > 200 for part in parts)
+            if not parts or PurePath(self.run).is_absolute() or ".." in parts or too_long:
+                raise ValueError(
+                    f"run={shown(self.run)} is not the name of a folder below runs={shown(self.runs)}: "
+                    "give a name, and choose where the folders of runs are with runs=<folder>"
+                )
+
 
 # The settings class of every section with declared settings; "" is the top level.
 SECTIONS: dict[str, type[Any]] = {

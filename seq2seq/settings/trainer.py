@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from seq2seq.config.settings import Section, duration, setting
+from seq2seq.settings.declare import Section, duration, setting
 
 PRECISIONS = ("auto", "32", "tf32", "bf16", "bf16-true")
 ACCELERATORS = ("auto", "cpu", "gpu")
@@ -17,7 +17,7 @@ DEFAULT_EPOCHS = 6
 
 @dataclasses.dataclass(frozen=True)
 class LightningSettings(Section):
-    """Arguments that Lightning's Trainer gets as they are; `seq2seq.config.lightning` says why it gets no others."""
+    """Arguments that Lightning's Trainer gets as they are; `seq2seq.settings.aliases` says why it gets no others."""
 
     section: ClassVar[str] = "trainer.lightning"
 

@@ -12,11 +12,11 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from seq2seq.build import build_model, on_meta_device
-from seq2seq.config.optim import OptimSettings
-from seq2seq.config.sections import read_settings
-from seq2seq.config.settings import read_section
 from seq2seq.evaluation.moses_bleu import check_convention
 from seq2seq.resources import conf_dir
+from seq2seq.settings.declare import read_section
+from seq2seq.settings.optim import OptimSettings
+from seq2seq.settings.run import read_settings
 from seq2seq.training.flops import training_flops
 from seq2seq.training.optim import learning_rate
 

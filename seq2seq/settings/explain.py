@@ -1,14 +1,11 @@
-"""Run a command that Hydra composes settings for, and explain in one line what is wrong with its words."""
+"""Explain in one line what is wrong with the words of a command that Hydra composes settings for."""
 
 from __future__ import annotations
 
 import functools
-import os
 import re
 import shlex
-import signal
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NoReturn
 
 from hydra._internal.utils import get_args_parser
@@ -18,21 +15,15 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from seq2seq.config.compose import compose_or_raise, one_line, plain_settings
-from seq2seq.config.dicts import flat
-from seq2seq.config.elsewhere import elsewhere, setting_for
-from seq2seq.config.help import help_text
-from seq2seq.config.lightning import explain_argument
-from seq2seq.config.names import suggestion
-from seq2seq.config.sections import read_settings
-from seq2seq.config.values import shown
 from seq2seq.resources import choices, conf_dir
-from seq2seq.streams import whole_output
+from seq2seq.settings.aliases import elsewhere, setting_for
+from seq2seq.settings.compose import compose_or_raise, one_line, plain_settings
+from seq2seq.settings.dicts import flat
+from seq2seq.settings.run import read_settings
+from seq2seq.settings.values import shown, suggestion
 
 # Entries below these have names of the user's own, which can be deleted.
 _USER_NAMED = ("mixer", "logger", "callbacks", "data.corpora", "data.tokenize", "data.columns")
-# Exit status of an interrupted program, as shells report it.
-INTERRUPTED = 128 + signal.SIGINT
 # Flags that start a sweep.
 _SWEEP = ("-m", "--multirun")
 # Flags of which Hydra takes one.
@@ -41,71 +32,16 @@ _MODES = ("run", "multirun", "cfg", "info", "shell_completion")
 _ERRORS = (HydraException, OmegaConfBaseException, ValueError, AssertionError, AttributeError, TypeError)
 
 
-def run_program(program: str, main: Callable[[], object]) -> None:
-    """Run a program that Hydra composes settings for, once its command line is known to be right.
-
-    Args:
-        program: Begins the line of an error.
-        main: Function decorated by `hydra.main`.
-    """
-    sys.argv[1:] = map(with_home, sys.argv[1:])
-    try:
-        try:
-            with whole_output():
-                refuse_mistakes(program)
-        except BrokenPipeError:
-            # The reader of the help has gone (| head): 128 + SIGPIPE
-            sys.exit(141)
-        main()
-    except KeyboardInterrupt:
-        # While Hydra composes; from then on, `main` says what stays.
-        exit_interrupted(program)
-
-
-def with_home(word: str) -> str:
-    """Return a setting with the home folder in place of a `~` that begins its value: there, no shell replaces it."""
-    return re.sub(r"^([\w.@/+]+=[\"']?)~(?=/)", lambda match: match[1] + os.path.expanduser("~"), word)
-
-
-def exit_interrupted(program: str, remark: str = "") -> NoReturn:
-    """Exit with one line and the status of an interrupted program."""
-    print(f"{program}: interrupted{remark}", file=sys.stderr)
-    sys.exit(INTERRUPTED)
-
-
-def wants_traceback() -> bool:
-    """Return True if errors are to show where they come from, by Hydra's own variable."""
-    return os.environ.get("HYDRA_FULL_ERROR") == "1"
-
-
-def refuse(program: str, message: object) -> NoReturn:
-    """Exit with status 2 and the message of a mistake, and say how to see where it was found."""
-    print(f"{program}: {message}\n(HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
-    sys.exit(2)
-
-
-def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
-    """Exit with one line and status 2 if Hydra would refuse `words` or all jobs of a sweep are wrong; answer --help.
-
-    Args:
-        program: Begins the printed line.
-        words: The command line; None for that of this process.
-    """
-    words = sys.argv[1:] if words is None else words
-    if {"-h", "--help"} & set(words):
-        print(help_text(program))
-        sys.exit(0)
-    # Another configuration folder may have other keys, and whoever wants the trace gets it.
-    if wants_traceback() or any(word.startswith(("--config", "-c")) for word in words):
-        return
+def mistake(words: Sequence[str]) -> str:
+    """Explain what Hydra would refuse of a command line, or what is wrong in all jobs of a sweep; "" if nothing is."""
+    # Another configuration folder may have other keys.
+    if any(word.startswith(("--config", "-c")) for word in words):
+        return ""
     message, overrides = _explain_flags(words)
     message = message or explain(overrides)
-    if not message and not set(_SWEEP) & set(words):
-        message = _several_values(overrides)
-    elif not message:
-        message = _shared_folder(overrides) or _wrong_jobs(overrides)
-    if message:
-        refuse(program, message)
+    if message or not set(_SWEEP) & set(words):
+        return message or _several_values(overrides)
+    return _shared_folder(overrides) or _wrong_jobs(overrides)
 
 
 def _explain_flags(words: Sequence[str]) -> tuple[str, list[str]]:
@@ -322,8 +258,6 @@ def _refused(error: Exception, chosen: Sequence[str]) -> str:
 
 
 def _unknown_key(key: str, word: str, overrides: Sequence[str]) -> str:
-    if explained := explain_argument(key):
-        return explained
     # Their entries have names of the user's own.
     if key.startswith(("callbacks.", "logger.")) and not word.startswith("~"):
         return f"{key} is new: write +{word.lstrip('+')}"
