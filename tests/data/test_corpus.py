@@ -819,7 +819,7 @@ def test_looks_swapped_by_script_and_leaves_the_unknown_alone():
 def test_unknown_names_and_missing_direction_are_refused():
     with pytest.raises(ValueError, match=r"data\.clean\.dedup.*known: "):
         toycorpus.corpus_settings({"src": "de", "tgt": "en", "clean": {"dedup": True}})
-    with pytest.raises(ValueError, match=r"data\.tgt=null"):
+    with pytest.raises(ValueError, match=r"data\.tgt is missing"):
         toycorpus.corpus_settings({"src": "de"})
 
 
