@@ -19,10 +19,10 @@ from omegaconf import OmegaConf
 from torch.utils.flop_counter import FlopCounterMode
 
 from seq2seq.build import build_model, on_meta_device
-from seq2seq.config.compose import presets
-from seq2seq.config.yaml_file import read_yaml
 from seq2seq.kernels import flop_formulas as flop_formulas  # which registers what our operators cost
 from seq2seq.resources import conf_dir
+from seq2seq.settings.compose import presets
+from seq2seq.settings.dicts import read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEED = "benchmarks/results/run_speed/six-mixers.json"

@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from seq2seq.config.compose import resolved_settings
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
+from seq2seq.settings.compose import resolved_settings
+from seq2seq.settings.run import read_settings
 from seq2seq.training.datamodule import TranslationDataModule
 
 
 def data_plan(config: dict[str, Any]) -> DataPlan:
     """Read the data settings of a composed run."""
-    cache, seed = Path(config["cache"]), int(config["seed"])
-    return DataPlan.from_mapping(config["data"], tokenizer=config["tokenizer"], seed=seed, cache_dir=cache)
+    settings = read_settings(config)
+    cache, seed = Path(settings.run.cache), settings.run.seed
+    return DataPlan.of(settings.data, tokenizer=settings.tokenizer, seed=seed, cache_dir=cache)
 
 
 def measure(config: dict[str, Any]) -> dict[str, Any]:

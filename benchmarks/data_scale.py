@@ -146,9 +146,9 @@ def run(command: list[str]) -> dict[str, Any]:
 def read(overrides: list[str], most: int) -> None:
     """Time the order of an epoch, then `most` batches with 0 and with 2 workers, and print JSON; runs in a child."""
     from benchmarks.data import data_plan
-    from seq2seq.config.compose import resolved_settings
     from seq2seq.data.batching import token_batches
     from seq2seq.data.preparation import prepare_corpora
+    from seq2seq.settings.compose import resolved_settings
     from seq2seq.training.datamodule import TranslationDataModule
 
     result: dict[str, Any] = {}

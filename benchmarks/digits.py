@@ -21,10 +21,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import harness
 from seq2seq.build import build_model
-from seq2seq.config.tokenizer import PatchGrid
 from seq2seq.data.digit_images import NAMES, Digits, splits
 from seq2seq.data.images import pack
 from seq2seq.experiments.tables import markdown_table
+from seq2seq.settings.tokenizer import PatchGrid
 
 GRID = PatchGrid(height=8, width=8)
 # Ids of the target: ten words, then the begin symbol and padding.

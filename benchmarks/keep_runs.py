@@ -21,9 +21,9 @@ from typing import Any
 import yaml
 
 from benchmarks import harness
-from seq2seq.config.yaml_file import read_yaml
 from seq2seq.experiments.results import RunResult, collect
 from seq2seq.files import atomic_folder, write_json, write_text
+from seq2seq.settings.dicts import read_yaml
 
 # Settings that say where a run was, not what it was.
 _PLACES = {"runs": "runs", "cache": ".cache"}

@@ -44,13 +44,13 @@ from triton.runtime.interpreter import GridExecutor
 
 from benchmarks import harness
 from seq2seq.build import build_model
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.optim import OptimSettings
-from seq2seq.config.search import SearchSettings
-from seq2seq.config.trainer import TrainerSettings
 from seq2seq.data.batching import Batch
 from seq2seq.kernels.fused import fused
 from seq2seq.search import Specials, sample, search
+from seq2seq.settings.compose import resolved_settings
+from seq2seq.settings.optim import OptimSettings
+from seq2seq.settings.search import SearchSettings
+from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.assembly import prepare_for_training
 from seq2seq.training.task import TranslationTask
 

@@ -17,11 +17,11 @@ import torch
 
 from benchmarks import harness
 from seq2seq.build import build_model
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.search import SearchSettings
 from seq2seq.search import Source, Specials
 from seq2seq.search.running import Plan, Running
 from seq2seq.search.selection import BestFirst
+from seq2seq.settings.compose import resolved_settings
+from seq2seq.settings.search import SearchSettings
 
 PAD, BOS, EOS = 0, 2, 3
 MIXERS = ("transformer", "lightconv", "dynamicconv", "gru", "retention", "bahdanau")

@@ -32,15 +32,15 @@ import torch
 from benchmarks import harness
 from seq2seq import checkpoint
 from seq2seq.build import hidden_matrices
-from seq2seq.config.optim import OptimSettings
-from seq2seq.config.search import SearchSettings
-from seq2seq.config.settings import read_section
-from seq2seq.config.trainer import TrainerSettings
 from seq2seq.data.batching import Batch, Ragged, collate, token_batches
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.experiments.results import RunResult, collect
 from seq2seq.experiments.tables import markdown_table
 from seq2seq.inference.translator import Translator
+from seq2seq.settings.declare import read_section
+from seq2seq.settings.optim import OptimSettings
+from seq2seq.settings.search import SearchSettings
+from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.assembly import prepare_for_training
 from seq2seq.training.hardware import keep_freed_memory
 from seq2seq.training.objective import sum_losses

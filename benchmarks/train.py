@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from benchmarks import harness
 from seq2seq.build import build_model
-from seq2seq.config.compose import resolved_settings
+from seq2seq.settings.compose import resolved_settings
 from seq2seq.training.environment import VARIABLES
 from seq2seq.training.flops import training_flops
 from seq2seq.training.hardware import keep_freed_memory

@@ -91,9 +91,9 @@ def make_loaded(mixer: str) -> Any:
 
     from seq2seq.build import build_model
     from seq2seq.checkpoint import Loaded
-    from seq2seq.config.compose import resolved_settings
     from seq2seq.data.tokenizer import Tokenizer
     from seq2seq.metadata import describe
+    from seq2seq.settings.compose import resolved_settings
 
     letters = "abcdefghijklmnopqrstuvwxyz"
     words = ["".join(word) for word in itertools.islice(itertools.product(letters, repeat=4), VOCABULARY - 4)]
@@ -153,8 +153,8 @@ def sources(batch: int) -> list[list[int]]:
 def _load_ours(engine: Engine, path: Path) -> Run:
     import torch
 
-    from seq2seq.config.search import SearchSettings
     from seq2seq.search import Specials, search
+    from seq2seq.settings.search import SearchSettings
 
     if engine.name == "onnx":
         from seq2seq.inference.model_files import load_model

@@ -18,8 +18,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from omegaconf import OmegaConf
 
-from seq2seq.config.help import settings_rows
-from seq2seq.config.store import SECTIONS
+from seq2seq.settings.declare import settings_rows
+from seq2seq.settings.run import SECTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "seq2seq"

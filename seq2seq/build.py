@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -12,17 +10,26 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from seq2seq.config.mixer import mixers_of, targets_of
-from seq2seq.config.model import NORMS, TIES
 from seq2seq.embedding import Embedding, GridPositions, PatchProjection, make_positions, make_table
 from seq2seq.kernels.dispatch import portable
-from seq2seq.mixer import CrossMixer, SelfMixer, require_probability
+from seq2seq.make_mixer import (
+    CONTRACTS,
+    checked_values,
+    class_of,
+    layer_path,
+    layer_values,
+    make_mixer,
+    mixer_class,
+    require_trusted,
+)
+from seq2seq.make_mixer import TargetError as TargetError
+from seq2seq.mixer import SelfMixer
 from seq2seq.model import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, Seq2Seq
 from seq2seq.pooling import Halving, stage_begins
+from seq2seq.settings.classes import mixers_of, targets_of
+from seq2seq.settings.declare import read_section
+from seq2seq.settings.model import ModelSettings
 from seq2seq.weight_blocks import blocks_of
-
-# The contract that each slot of the section `mixer` asks for.
-_CONTRACTS: dict[str, type[nn.Module]] = {"encoder": SelfMixer, "decoder": SelfMixer, "cross": CrossMixer}
 
 
 class Adaptable(Protocol):
@@ -53,10 +60,6 @@ class Adaptable(Protocol):
 def decodes(mixer: type[SelfMixer[Any]]) -> bool:
     """Return True for a class with a first state and a `step`, as a causal mixer needs them."""
     return mixer.empty_state is not SelfMixer.empty_state and mixer.step is not SelfMixer.step
-
-
-class TargetError(ValueError):
-    """Error of a `_target_` that is not a mixer of this package or of a package that the user trusts."""
 
 
 class Uninitialized(TorchFunctionMode):
@@ -92,13 +95,13 @@ def build_model(config: Mapping[str, Any], *, trust: Sequence[str] = (), portabl
     Raises:
         ValueError: A setting is wrong (TargetError for a forbidden `_target_`).
     """
-    _check_model(config["model"])
+    model = read_section(ModelSettings, config["model"], "model")
     _check_vocabularies(config)
     # All of them, before any is imported, also of kinds that no layer uses
     for target in targets_of(config["mixer"]):
-        _require_trusted(target, trust)
-    builder = _Builder(config, trust=trust, portable=portable)
-    src_table, tgt_table = _tables(config)
+        require_trusted(target, trust)
+    builder = _Builder(model, config, trust=trust, portable=portable)
+    src_table, tgt_table = _tables(model, config)
     # The encoder first: its width is what the decoder's cross mixers read
     encoder = builder.encoder(src_table)
     memory_dim = encoder.layers[-1].out_dim  # M
@@ -106,7 +109,7 @@ def build_model(config: Mapping[str, Any], *, trust: Sequence[str] = (), portabl
     decoder = builder.decoder(tgt_table, memory_dim)
     readout_dim = decoder.layers[-1].out_dim
     assert isinstance(readout_dim, int)
-    return Seq2Seq(encoder=encoder, decoder=decoder, output=_output(config["model"], tgt_table, readout_dim))
+    return Seq2Seq(encoder=encoder, decoder=decoder, output=_output(model, tgt_table, readout_dim))
 
 
 def build_self_mixer(
@@ -121,54 +124,8 @@ def build_self_mixer(
         where: The slot, which errors name.
         trust: As `build_model`'s.
     """
-    return _make(_class_of(values, where, trust), values, where, dim=dim, causal=causal)
-
-
-def mixer_class(target: str, contract: type[nn.Module], *, trust: Sequence[str] = ()) -> type[Any]:
-    """Return the class named by dotted path `target`.
-
-    Args:
-        target: `_target_` of a mixer's settings.
-        contract: The base class that the slot asks for.
-        trust: Packages, besides this one, whose classes are allowed: importing one runs its code.
-
-    Raises:
-        TargetError: It does not subclass `contract`, or is not defined in a trusted package.
-    """
-    # Before the import, which would already run the module's code
-    _require_trusted(target, trust)
-    module_name, _, name = str(target).rpartition(".")
-    try:
-        # None if the module has no such name
-        result = getattr(importlib.import_module(module_name), name, None)
-    except ImportError as error:
-        raise _target_error(target, f"cannot be imported ({error})", trust) from None
-    # Its own module counts: what a trusted module merely imports is not the module's
-    if not isinstance(result, type) or result.__module__.split(".")[0] not in _trusted(trust):
-        raise _target_error(target, "is not a class of a trusted package", trust)
-    if not issubclass(result, contract) or result is contract:
-        raise _target_error(target, f"is no {contract.__name__}", trust)
-    return result
-
-
-def _trusted(trust: Sequence[str]) -> tuple[str, ...]:
-    """Return the packages whose mixers may be built: this one, and those that the user trusts."""
-    return ("seq2seq", *trust)
-
-
-def _require_trusted(target: str, trust: Sequence[str]) -> None:
-    """Raise TargetError if `target` is in none of the trusted packages."""
-    module_name, _, _ = str(target).rpartition(".")
-    if module_name.split(".")[0] not in _trusted(trust):
-        raise _target_error(target, "is not trusted", trust)
-
-
-def _target_error(target: str, problem: str, trust: Sequence[str]) -> TargetError:
-    """Make the error of a `_target_` that has a problem, which also says what is allowed."""
-    return TargetError(
-        f"_target_ {target!r} {problem}; allowed are mixers defined in {', '.join(_trusted(trust))}: a checkpoint with "
-        "mixers of another package needs --trust PACKAGE (trust= in Python)"
-    )
+    mixer, path = class_of(values, where, trust), f"mixer.{where}"
+    return make_mixer(mixer, checked_values(mixer, values, path), path, dim=dim, causal=causal)
 
 
 def bounds(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> dict[str, int]:
@@ -182,7 +139,7 @@ def bounds(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> dict[str,
     result = {"model.max_len": model["max_len"]} if learned else {}
     for slot, path, values in mixers_of(config["mixer"], used=True):
         per_layer = values.get("per_layer") or {}  # null in YAML is None
-        mixer = mixer_class(values["_target_"], _CONTRACTS[slot], trust=trust)
+        mixer = mixer_class(values["_target_"], CONTRACTS[slot], trust=trust)
         for name in getattr(mixer, "length_arguments", ()):
             # The shortest layer limits the stack
             if name in per_layer:
@@ -199,50 +156,13 @@ def max_positions(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> in
     return min(bounds(config, trust=trust).values(), default=None)
 
 
-def layer_values(slot: Mapping[str, Any], layer: int, num_layers: int) -> dict[str, Any]:
-    """Return one layer's own target and arguments from a slot of the mixer section.
-
-    A `pattern` names which of `kinds` each layer is, from the bottom, and starts over where it ends; `per_layer` lists
-    give one value per layer and repeat their last entry. A list longer than the stack is a ValueError.
-
-    Args:
-        slot: Settings of the slot, in one of the two forms.
-        layer: Index from the bottom, 0 to num_layers - 1.
-        num_layers: Depth of the stack.
-    """
-    # The pattern's own length is checked as a list of one entry per layer
-    if "kinds" in slot:
-        _entry(slot["pattern"], layer, num_layers, "pattern")
-        kind = slot["pattern"][layer % len(slot["pattern"])]
-        if kind not in slot["kinds"]:
-            raise ValueError(f"pattern names {kind!r}, but the kinds are {', '.join(slot['kinds'])}")
-        try:
-            return layer_values(slot["kinds"][kind], layer, num_layers)
-        except ValueError as error:
-            raise ValueError(f"kinds.{kind}.{error}") from None
-    values = {key: value for key, value in slot.items() if key != "per_layer"}
-    for key, entries in (slot.get("per_layer") or {}).items():
-        values[key] = _entry(entries, layer, num_layers, f"per_layer.{key}")
-    return values
-
-
-def _entry(entries: Any, layer: int, num_layers: int, name: str) -> Any:
-    if not isinstance(entries, list | tuple) or not entries:
-        raise ValueError(f"{name} must be a list of one value per layer, not {entries!r}")
-    # A longer list would be cut off without a word: more likely a mistake in the number of layers
-    if len(entries) > num_layers:
-        raise ValueError(
-            f"{name} lists {len(entries)} values for {num_layers} layers: {list(entries)}; "
-            f"shorten it to at most {num_layers} (a shorter list is continued), or add layers"
-        )
-    return entries[min(layer, len(entries) - 1)]
-
-
 class _Builder:
     """Builds the two sides of one model."""
 
-    def __init__(self, config: Mapping[str, Any], *, trust: Sequence[str], portable: bool) -> None:
-        self.model: Mapping[str, Any] = config["model"]
+    def __init__(
+        self, model: ModelSettings, config: Mapping[str, Any], *, trust: Sequence[str], portable: bool
+    ) -> None:
+        self.model = model
         self.slots: Mapping[str, Any] = config["mixer"]
         self.patches: Mapping[str, Any] | None = config.get("patches")
         self.trust = trust
@@ -252,7 +172,7 @@ class _Builder:
         """Build the encoder on the source's table."""
         # Mixers of few parameters may add layers, so that models of equal size are compared
         extra = self.slots.get("extra_encoder_layers", 0)
-        depth = self.model["encoder_layers"] + extra
+        depth = self.model.encoder_layers + extra
         if depth < 1:
             raise ValueError(
                 f"mixer.extra_encoder_layers {extra} leaves {depth} encoder layers; raise it by {1 - depth} or more"
@@ -260,7 +180,7 @@ class _Builder:
         # The order in which modules are built decides which random numbers they start from
         embedding = self._embedding(table, self._source_positions())
         layers = []
-        dim, grid = self.model["dim"], _grid(self.patches) if self.patches else None
+        dim, grid = self.model.dim, _grid(self.patches) if self.patches else None
         halvings: dict[int, Halving] = {}
         # Widths run through the stack: each layer begins where the last one ended
         for layer, begins in enumerate(self._stages(depth)):
@@ -272,12 +192,12 @@ class _Builder:
             ffn = self._feed_forward(out_dim)
             layers.append(EncoderLayer(dim=dim, self_mixer=mixer, feed_forward=ffn, **self._around()))
             dim = out_dim
-        final_norm = self.model["norm"] == "pre"
+        final_norm = self.model.norm == "pre"
         return Encoder(embedding=embedding, layers=layers, final_norm=final_norm, halvings=halvings)
 
     def _stages(self, depth: int) -> list[bool]:
         """Return, for each layer of an encoder of this depth, whether a new stage begins there."""
-        stages = self.model["encoder_stages"]
+        stages = self.model.encoder_stages
         if stages > depth:
             raise ValueError(
                 f"model.encoder_stages {stages} are more than the {depth} encoder layers; lower it, or raise "
@@ -297,10 +217,10 @@ class _Builder:
         if not self.slots.get("cross"):
             raise ValueError("mixer.cross is empty, but a decoder must read the source; set e.g. mixer/cross=attention")
         layers = []
-        dim = self.model["dim"]
-        depth = self.model["decoder_layers"]
+        dim = self.model.dim
+        depth = self.model.decoder_layers
         # A stage halves a text, and both sides of an image
-        shorter = (4 if self.patches else 2) ** (self.model["encoder_stages"] - 1)
+        shorter = (4 if self.patches else 2) ** (self.model.encoder_stages - 1)
         for layer in range(depth):
             mixer = self._mixer("decoder", layer, depth, dim=dim, causal=True)
             # Before a training that could not decode what it has learned
@@ -314,7 +234,7 @@ class _Builder:
             dim = cross.out_dim
         # After the layers, unlike the encoder's: the order decides the random numbers that modules start from
         embedding = self._embedding(table, self._positions("positions"))
-        return Decoder(embedding=embedding, layers=layers, final_norm=self.model["norm"] == "pre")
+        return Decoder(embedding=embedding, layers=layers, final_norm=self.model.norm == "pre")
 
     def _mixer(
         self, slot: str, layer: int, depth: int, *, columns: int | None = None, shorter: int = 1, **sizes: Any
@@ -327,12 +247,14 @@ class _Builder:
         """
         if not self.slots.get(slot):
             return None
-        # It names a key of the slot
+        key = f"mixer.{slot}"
         try:
             values = layer_values(self.slots[slot], layer, depth)
         except ValueError as error:
-            raise ValueError(f"mixer.{slot}.{error}") from None
-        mixer: Any = _class_of(values, slot, self.trust)
+            raise ValueError(f"{key}.{error}") from None
+        path, listed = layer_path(self.slots[slot], key, layer)
+        mixer: Any = class_of(values, slot, self.trust)
+        values = checked_values(mixer, values, path, listed)
         # The mixer's class may adapt its own settings, first to any machine, then to the source
         if self.portable:
             values = getattr(mixer, "portable_values", portable)(values)
@@ -340,34 +262,35 @@ class _Builder:
             values = mixer.grid_values(values, columns)
         if shorter > 1 and hasattr(mixer, "shortened_values"):
             values = mixer.shortened_values(values, shorter)
-        return _make(mixer, values, slot, **sizes)
+        return make_mixer(mixer, values, path, **sizes)
 
     def _feed_forward(self, dim: int) -> FeedForward | None:
         model = self.model
-        if not model["ffn_dim"]:
+        if not model.ffn_dim:
             return None
-        settings = {"activation": model["activation"], "dropout": model["activation_dropout"]}
-        return FeedForward(dim=dim, ffn_dim=model["ffn_dim"], **settings)
+        settings = {"activation": model.activation, "dropout": model.activation_dropout}
+        return FeedForward(dim=dim, ffn_dim=model.ffn_dim, **settings)
 
     def _around(self) -> dict[str, Any]:
-        return {key: self.model[key] for key in ("norm", "dropout", "residual")}
+        return {"norm": self.model.norm, "dropout": self.model.dropout, "residual": self.model.residual}
 
     def _embedding(self, table: nn.Embedding | PatchProjection, positions: nn.Module | None) -> Embedding:
         # The scale makes up for a table's small numbers, which a projection does not have
-        scale = self.model["scale_embedding"] and isinstance(table, nn.Embedding)
-        return Embedding(table=table, positions=positions, dropout=self.model["dropout"], scale=scale)
+        scale = self.model.scale_embedding and isinstance(table, nn.Embedding)
+        return Embedding(table=table, positions=positions, dropout=self.model.dropout, scale=scale)
 
     def _positions(self, setting: str) -> nn.Module | None:
         model = self.model
-        return make_positions(model[setting], dim=model["dim"], max_len=model["max_len"], setting=f"model.{setting}")
+        kind = getattr(model, setting)
+        return make_positions(kind, dim=model.dim, max_len=model.max_len, setting=f"model.{setting}")
 
     def _source_positions(self) -> nn.Module | None:
-        own = self.model.get("src_positions")
+        own = self.model.src_positions
         if own != "grid":
             return self._positions("src_positions" if own else "positions")
         if not self.patches:
             raise ValueError("model.src_positions=grid is for images (tokenizer=patches); choose another")
-        return GridPositions(dim=self.model["dim"], width=_grid(self.patches)[1])
+        return GridPositions(dim=self.model.dim, width=_grid(self.patches)[1])
 
 
 def _grid(patches: Mapping[str, Any]) -> tuple[int, int]:
@@ -375,42 +298,16 @@ def _grid(patches: Mapping[str, Any]) -> tuple[int, int]:
     return patches["height"] // patches["size"], patches["width"] // patches["size"]
 
 
-def _class_of(values: Mapping[str, Any], slot: str, trust: Sequence[str]) -> type[Any]:
-    if "_target_" not in values:
-        raise ValueError(f"mixer.{slot} has no _target_: {dict(values)}")
-    return mixer_class(values["_target_"], _CONTRACTS[slot], trust=trust)
-
-
-def _make(mixer: type[Any], values: Mapping[str, Any], slot: str, **sizes: Any) -> Any:
-    arguments = {key: value for key, value in values.items() if key != "_target_"}
-    for name, each in inspect.signature(mixer).parameters.items():
-        required = each.default is each.empty and each.kind is each.KEYWORD_ONLY
-        if required and name not in sizes and name not in arguments:
-            raise ValueError(f"mixer.{slot}.{name} is missing: set it by +mixer.{slot}.{name}=...")
-    # Errors of a constructor name the slot, since its own message knows only its arguments
-    try:
-        made = mixer(**sizes, **arguments)
-    except TypeError as error:
-        target = values["_target_"]
-        raise ValueError(f"mixer.{slot}: {target} does not take these settings: {error}") from error
-    except ValueError as error:
-        raise ValueError(f"mixer.{slot}: {error}") from error
-    if not hasattr(made, "out_dim"):
-        raise ValueError(f"mixer.{slot}: {mixer.__name__} has no out_dim, the width of its output: set it in __init__")
-    return made
-
-
-def _tables(config: Mapping[str, Any]) -> tuple[nn.Embedding | PatchProjection, nn.Embedding]:
-    model = config["model"]
-    dim = config["model"]["dim"]
+def _tables(model: ModelSettings, config: Mapping[str, Any]) -> tuple[nn.Embedding | PatchProjection, nn.Embedding]:
+    dim = model.dim
     if patches := config.get("patches"):
-        if model["tie"] == "all":
+        if model.tie == "all":
             raise ValueError("model.tie=all: an image has no table to share with the target; set model.tie=target")
-        given = {key: patches[key] for key in ("size", "bits", "channels")}
+        given = {"size": patches["size"], "bits": patches["bits"], "channels": patches.get("channels", 1)}
         source = PatchProjection(dim=dim, **given)
         return source, make_table(config["tgt_vocab_size"], dim, config["pad_id"])
     src = make_table(config["src_vocab_size"], dim, config["pad_id"])
-    if model["tie"] != "all":
+    if model.tie != "all":
         return src, make_table(config["tgt_vocab_size"], dim, config["pad_id"])
     if config["joint"] and config["src_vocab_size"] != config["tgt_vocab_size"]:
         raise ValueError(
@@ -425,12 +322,10 @@ def _tables(config: Mapping[str, Any]) -> tuple[nn.Embedding | PatchProjection, 
     return src, src  # one module, which both sides and the output share
 
 
-def _output(model: Mapping[str, Any], table: nn.Embedding, readout_dim: int) -> nn.Linear:
-    tied = model["tie"] != "none"
-    if tied and readout_dim != model["dim"]:
-        raise ValueError(
-            f"the output layer reads {readout_dim} numbers, the table has {model['dim']}; set model.tie=none"
-        )
+def _output(model: ModelSettings, table: nn.Embedding, readout_dim: int) -> nn.Linear:
+    tied = model.tie != "none"
+    if tied and readout_dim != model.dim:
+        raise ValueError(f"the output layer reads {readout_dim} numbers, the table has {model.dim}; set model.tie=none")
     output = nn.Linear(readout_dim, table.num_embeddings, bias=not tied)  # weight (V, readout_dim)
     if tied:
         output.weight = table.weight  # one parameter: trained by both uses, stored once
@@ -438,21 +333,6 @@ def _output(model: Mapping[str, Any], table: nn.Embedding, readout_dim: int) -> 
         nn.init.xavier_uniform_(output.weight)
         nn.init.zeros_(output.bias)
     return output
-
-
-def _check_model(model: Mapping[str, Any]) -> None:
-    for key in ("dim", "encoder_layers", "decoder_layers", "max_len"):
-        # type(), since True is an int
-        if type(model[key]) is not int or model[key] < 1:
-            raise ValueError(f"model.{key} is {model[key]!r}; choose a whole number from 1")
-    if type(model["ffn_dim"]) is not int or model["ffn_dim"] < 0:
-        raise ValueError(f"model.ffn_dim is {model['ffn_dim']!r}; choose a whole number (0 for no feed-forward)")
-    if model["tie"] not in TIES:
-        raise ValueError(f"model.tie is {model['tie']!r}; choose one of {', '.join(TIES)}")
-    if model["norm"] not in NORMS:
-        raise ValueError(f"model.norm is {model['norm']!r}; choose one of {', '.join(NORMS)}")
-    for key in ("dropout", "activation_dropout"):
-        require_probability(model[key], f"model.{key}")
 
 
 def _check_vocabularies(config: Mapping[str, Any]) -> None:

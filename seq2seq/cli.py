@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from seq2seq.config.names import suggestion
-from seq2seq.config.values import shown
 from seq2seq.faults import is_out_of_memory, os_message
 from seq2seq.files import ARCHIVES, COMPRESSIONS, compression, require_creatable, uncompressed, written_directly
 from seq2seq.model_path import is_model_file
+from seq2seq.settings.values import shown, suggestion
 from seq2seq.streams import fill_closed_descriptors, print_error, whole_output
 
 

@@ -20,8 +20,8 @@ from seq2seq.cli import (
     run_command,
     whole_number,
 )
-from seq2seq.config.score_names import MOST_SAMPLES
-from seq2seq.config.values import shown
+from seq2seq.settings.data import MOST_SAMPLES
+from seq2seq.settings.values import shown
 from seq2seq.streams import print_error
 
 EPILOG = """\

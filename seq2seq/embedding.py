@@ -8,8 +8,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from seq2seq.config.model import POSITIONS
 from seq2seq.kernels.dropout import Dropout
+from seq2seq.settings.model import POSITIONS
 
 
 class Embedding(nn.Module):

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 import seq2seq
-from seq2seq.config.search import KEPT, SearchSettings
-from seq2seq.config.settings import read_section
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.model_path import CheckpointError
+from seq2seq.settings.declare import read_section
+from seq2seq.settings.search import KEPT, SearchSettings
 
 # Format of the files. Later versions read every earlier one from 1 on; see docs/training.md.
 FORMAT = 1

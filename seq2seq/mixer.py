@@ -12,7 +12,6 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from seq2seq.config.mixer import require_divisible as require_divisible
 from seq2seq.state import Context, Device, NoState, State
 
 # NamedTuples of a mixer that names them, as `SelfMixer[NoState]`: its `step` is then checked against its `empty_state`.
@@ -108,6 +107,15 @@ def require_positive(value: int, what: str) -> int:
     if value < 1:
         raise ValueError(f"{what} is {value}; choose 1 or more")
     return value
+
+
+def require_divisible(dim: int, num_heads: int) -> int:
+    """Return dim / num_heads, else raise ValueError with the numbers of heads that divide it."""
+    if num_heads < 1 or dim % num_heads:
+        # Short enough to print.
+        good = [n for n in range(1, min(dim, 64) + 1) if dim % n == 0]
+        raise ValueError(f"dim {dim} is not divisible by num_heads {num_heads}; choose num_heads from {good}")
+    return dim // num_heads
 
 
 def require_length(length: int, max_len: int) -> None:

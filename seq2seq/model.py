@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.config.model import NORMS
 from seq2seq.embedding import Embedding
 from seq2seq.kernels.dropout import Dropout
 from seq2seq.kernels.layer_norm import LayerNorm
@@ -19,6 +18,7 @@ from seq2seq.kernels.residual_norm import residual_norm, skip_and_norm
 from seq2seq.mixer import CrossMixer, SelfMixer
 from seq2seq.output import NarrowOutput, rows_of
 from seq2seq.pooling import Halving
+from seq2seq.settings.model import NORMS
 from seq2seq.state import Context, State, expand
 
 ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}

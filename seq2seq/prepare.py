@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Collection
@@ -12,15 +13,10 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from seq2seq.config.chosen import chosen_settings, typed_settings
-from seq2seq.config.compose import plain_settings
-from seq2seq.config.explain import exit_interrupted, refuse, run_program, wants_traceback
-from seq2seq.config.mixer import packages_of
-from seq2seq.config.sections import read_sections
-from seq2seq.data.corpus import validate_section
-from seq2seq.files import require_creatable
 from seq2seq.resources import conf_dir
-from seq2seq.training.plan import require_effect_of_tokenizer
+from seq2seq.settings.compose import chosen_settings, plain_settings, typed_settings
+from seq2seq.training.command import exit_interrupted, refuse, run_program, wants_traceback
+from seq2seq.training.plan import make_plan
 
 if TYPE_CHECKING:
     from seq2seq.data.preparation import PreparedData
@@ -56,32 +52,27 @@ def prepare(config: dict[str, Any], *, chosen: Collection[str] | None = None, ty
     Raises:
         ValueError: A setting is wrong, or the corpus cannot be read.
     """
-    # Refuses wrong settings of every section, then corpora that cannot be read, before any work
-    if not (cache := Path(read_sections(config).run.cache)).is_dir():
-        require_creatable(cache, "cache")
-    if not config["init_from"]:
-        require_effect_of_tokenizer(read_sections(config).tokenizer, typed)
-        validate_section(config["data"], cache_dir=cache)
+    plan = make_plan(config, mixer="", typed=typed)
+    # Corpora that cannot be read are refused before any work
+    plan = plan if plan.run.init_from else plan.opened()
     # Not at the top of the file: these import torch
-    from seq2seq.data.plan import DataPlan
     from seq2seq.data.preparation import prepare_corpora
-    from seq2seq.training import finetune
+    from seq2seq.training import checks, finetune
 
     start = time.monotonic()
-    section, tokenizer = config["data"], dict(config["tokenizer"])
     # Fine-tuning uses the tokenizer of the checkpoint, so that one is written to the cache
-    if start_from := finetune.load_start(config["init_from"], trust=packages_of(config["mixer"])):
-        section = finetune.adopt_data(section, start_from.meta, origin=config["init_from"], chosen=chosen)
-        tokenizer |= finetune.ready_models(start_from.tokenizer, cache)
+    start_from = finetune.load_start(plan.run.init_from, trust=plan.trust)
+    if start_from:
+        section = finetune.adopt_data(plan.data, start_from.meta, origin=str(plan.run.init_from), chosen=chosen)
+        plan = dataclasses.replace(plan, data=section)
     # The same plan as training makes: its fingerprints name the folders that training looks for
-    plan = DataPlan.from_mapping(section, tokenizer=tokenizer, seed=int(config["seed"]), cache_dir=cache)
-    data = prepare_corpora(plan)
+    cache = Path(plan.run.cache)
+    data = prepare_corpora(checks.make_data_plan(plan, start_from))
     log.info("prepared in %.1f s, in %s:", time.monotonic() - start, cache)
     for what, folder in data.folders.items():
         log.info("  %-24s%s (%s)", what, folder, _size(folder))
     sizes = ", ".join(f"{data.size(split):,} {split}" for split in data.splits)
-    processes = read_sections(config).trainer.processes
-    log.info("%s pairs; %s", sizes, _batches(data, int(config["trainer"]["accumulate"]), processes))
+    log.info("%s pairs; %s", sizes, _batches(data, plan.trainer.accumulate, plan.trainer.processes))
 
 
 def _batches(data: PreparedData, window: int, processes: int) -> str:

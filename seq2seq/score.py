@@ -22,8 +22,8 @@ from seq2seq.cli import (
     warn,
     whole_number,
 )
-from seq2seq.config.score_names import CONVENTIONS, METRICS, MOST_SAMPLES, USUAL_METRICS
-from seq2seq.translation_options import add_model_options, load_translator, require_used_options
+from seq2seq.settings.data import CONVENTIONS, METRICS, MOST_SAMPLES, USUAL_METRICS
+from seq2seq.translation_options import add_model_options, load_translator
 
 EPILOG = """\
 Examples:
@@ -218,7 +218,6 @@ def _score_checkpoint(options: argparse.Namespace) -> dict[str, Any]:
     from seq2seq.evaluation.checkpoint_score import score_checkpoint
 
     translator = load_translator(options)
-    require_used_options(options, translator.settings)
     # Options that have the name of the argument
     rest = {field: getattr(options, field) for field in ("ckpt", "data", "split", "limit")}
     save = Path(options.save) if options.save else None

@@ -6,21 +6,18 @@ import logging
 import os
 import shlex
 import sys
-from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from seq2seq.config.chosen import chosen_settings, cut_lists, typed_settings
-from seq2seq.config.compose import plain_settings
-from seq2seq.config.explain import INTERRUPTED, exit_interrupted, refuse, run_program, wants_traceback
-from seq2seq.data.corpus import validate_section
 from seq2seq.experiments import hydra_callback
 from seq2seq.experiments.folder import mixer_label
 from seq2seq.resources import conf_dir
+from seq2seq.settings.compose import chosen_settings, plain_settings, typed_settings
+from seq2seq.training.command import INTERRUPTED, exit_interrupted, refuse, run_program, wants_traceback
 from seq2seq.training.environment import VARIABLES
-from seq2seq.training.plan import RunPlan, make_plan
+from seq2seq.training.plan import RunPlan, cut_lists, make_plan
 
 # Before torch is imported
 os.environ.update(VARIABLES | os.environ)
@@ -35,8 +32,7 @@ def main(config: DictConfig) -> float:
     try:
         plan = _plan(config)
         # A checkpoint decides the languages, and with them which files there must be
-        if not plan.run.init_from:
-            validate_section(plan.config["data"], cache_dir=Path(plan.config["cache"]))
+        plan = plan if plan.run.init_from else plan.opened()
         # torch and Lightning are imported from here on: a wrong setting need not wait for them
         return _train(plan)
     except ValueError as error:
@@ -77,15 +73,14 @@ def _train(plan: RunPlan) -> float:
     from seq2seq.training.errors import TrainingFault
 
     # Impossible sizes first, which need torch alone: Lightning takes three times as long to import
-    if not plan.run.init_from:
-        checks.check_model(plan, None)
+    model = None if plan.run.init_from else checks.check_model(plan, None)
     from seq2seq.training.run import train
 
     # Rank 0 logs for all; warnings of other ranks still show
     if not distributed.is_first_process():
         logging.disable(logging.INFO)
     try:
-        return train(plan)
+        return train(plan, model=model)
     except TrainingFault as fault:
         _fail_job_of_sweep(fault)
         print(f"train: {fault}", file=sys.stderr)

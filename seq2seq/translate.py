@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import math
 import os
 import stat
 import sys
@@ -27,19 +28,19 @@ from seq2seq.cli import (
     warn,
     whole_number,
 )
-from seq2seq.config.search import SEARCH_ONLY, SamplingSettings
-from seq2seq.config.settings import keys
 from seq2seq.data.text_files import count_lines, open_text
 from seq2seq.files import atomic_text, compression, written_directly
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.mbr import UTILITIES
 from seq2seq.inference.progress import ProgressLine
 from seq2seq.inference.resuming import PartialOutput, identity, resumable_file
+from seq2seq.settings.declare import keys
+from seq2seq.settings.search import SamplingSettings, SearchSettings
 from seq2seq.streams import standard_input
 from seq2seq.translation_options import (
     add_model_options,
     load_translator,
-    require_used_options,
+    search_of,
     search_range,
     value_of,
 )
@@ -110,7 +111,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = _parser()
     options = parser.parse_args(argv)
-    _check_draws(parser, options)
+    try:
+        # Before the model is loaded, whose beam an option may leave open: then any that fits
+        groups = options.beam_groups or (1 if options.diversity is None else 2)
+        beam = min(groups * math.ceil(options.n_best / groups), search_range("beam_size")[1])
+        own = SearchSettings(beam_size=beam, beam_groups=groups if beam % groups == 0 else 1)
+        _, options.sampling = search_of(options, own)
+    except UsageError as error:
+        parser.error(str(error))
     options.format = options.format or ("tsv" if options.n_best > 1 else "text")
     if options.resume and not (options.input and options.output):
         parser.error("--resume goes on with a file, so it needs --input and --output")
@@ -123,27 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("pieces", "align"):
         if getattr(options, name) and options.format != "json":
             parser.error(f"--{name} goes with --format json")
-    # A beam size that is left open is the checkpoint's, which `load_translator` compares
-    if options.beam_size and options.n_best > options.beam_size:
-        parser.error(f"--n-best {options.n_best} needs at least as large a --beam-size, not {options.beam_size}")
     return exit_status(lambda: _run(options))
-
-
-def _check_draws(parser: Parser, options: argparse.Namespace) -> None:
-    """Refuse options of sampling without --samples, and with it those of beam search."""
-    given = [name for name in (*keys(SamplingSettings), "mbr") if getattr(options, name) is not None]
-    if given and not options.samples:
-        parser.error(f"{option_name(given[0])} goes with --samples")
-    if not options.samples:
-        return
-    for name in SEARCH_ONLY:
-        if getattr(options, name) is not None:
-            parser.error(f"{option_name(name)} is an option of beam search, which --samples replaces; leave one out")
-    if options.n_best > options.samples:
-        parser.error(f"--n-best {options.n_best} needs as many --samples, not {options.samples}")
-    # As many hypotheses as samples
-    options.beam_size = options.samples
-    options.beam_groups = 1
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -155,8 +143,7 @@ def _run(options: argparse.Namespace) -> int:
         _check_outputs(options, source)
         beside = {name: _open(getattr(options, name), stack) for name in ("prefixes", "phrases")}
         _check_counts(options, source, beside)
-        translator = load_translator(options, options.n_best)
-        require_used_options(options, translator.settings)
+        translator = load_translator(options)
         _check_model(options, translator)
         partial: PartialOutput | None = None
         if options.resume:
@@ -188,10 +175,8 @@ def _run(options: argparse.Namespace) -> int:
 def _how(options: argparse.Namespace) -> dict[str, Any]:
     """Return how to translate, as `Translator.translate` takes it."""
     how: dict[str, Any] = {"suppress": options.suppress}
-    if options.samples:
-        chosen = {name: getattr(options, name) for name in keys(SamplingSettings)}
-        how["sampling"] = SamplingSettings(**{name: value for name, value in chosen.items() if value is not None})
-        how["mbr"] = options.mbr
+    if options.sampling:
+        how |= {"sampling": options.sampling, "mbr": options.mbr}
     return how
 
 

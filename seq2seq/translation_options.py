@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import re
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.cli import UsageError, nonempty, number, option_name, positive, whole_number
-from seq2seq.config.search import KEPT, SearchSettings
-from seq2seq.config.settings import keys, require_used
 from seq2seq.inference.limits import CPU_TOKENS, DTYPES, LONGEST_SOURCE, MOST_SOURCE, MOST_THREADS, SENTENCES
+from seq2seq.settings.declare import keys
+from seq2seq.settings.search import KEPT, SamplingSettings, SearchSettings, chosen_search
 
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator
@@ -73,17 +73,30 @@ def add_model_options(parser: argparse._ActionsContainer, *, sentences: str = "a
     add("--trust", action="append", default=[], metavar="PACKAGE", help=text)
 
 
-def require_used_options(options: argparse.Namespace, settings: SearchSettings) -> None:
-    """Check that each option of a search that was given has an effect beside the others and the checkpoint's settings.
+def search_of(options: argparse.Namespace, defaults: SearchSettings) -> tuple[SearchSettings, SamplingSettings | None]:
+    """Complete the options of a command with a checkpoint's settings.
 
     Raises:
-        ValueError: One has none.
+        UsageError: They cannot be combined; names the options.
     """
-    given = [option_name(name) for name in KEPT if getattr(options, name) is not None]
-    require_used(settings, given, written=option_name)
+    # Options are named like the settings; a command has some of them
+    names = (*KEPT, "n_best", *keys(SamplingSettings))
+    values = {name: getattr(options, name, None) for name in names}
+    more = {name: getattr(options, name, None) for name in ("samples", "mbr", "phrases")}
+    try:
+        return chosen_search(
+            defaults,
+            {name: value for name, value in values.items() if value is not None},
+            samples=more["samples"],
+            mbr=more["mbr"],
+            phrases=more["phrases"] is not None,
+        )
+    except ValueError as error:
+        words = rf"\b({'|'.join([*names, *more])})\b"
+        raise UsageError(re.sub(words, lambda name: option_name(name[1]), str(error))) from None
 
 
-def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
+def load_translator(options: argparse.Namespace) -> Translator:
     """Load the translator that the options of `add_model_options` ask for.
 
     Search settings that the options leave open are the checkpoint's.
@@ -116,13 +129,5 @@ def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
         shortlist=options.shortlist,
         cuda_graphs=options.cuda_graphs,
     )
-    # Options are named like the settings, so KEPT serves for both
-    chosen = {name: getattr(options, name) for name in KEPT if getattr(options, name) is not None}
-    settings = dataclasses.replace(translator.settings, **chosen)
-    # Where --beam-size is left open, only the checkpoint says how large the beam is
-    if n_best > settings.beam_size:
-        raise UsageError(
-            f"--n-best {n_best} needs at least as large a --beam-size, not {settings.beam_size}, which is the run's"
-        )
-    translator.settings = dataclasses.replace(settings, n_best=n_best)
+    translator.settings, _ = search_of(options, translator.settings)
     return translator

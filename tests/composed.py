@@ -19,7 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from seq2seq import build
-from seq2seq.build import build_model, build_self_mixer, layer_values, mixer_class
+from seq2seq.build import build_model, build_self_mixer
+from seq2seq.make_mixer import layer_values, mixer_class
 from seq2seq.mixer import CrossMixer, SelfMixer
 from seq2seq.model import Seq2Seq
 from seq2seq.resources import conf_dir

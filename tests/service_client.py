@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from seq2seq.config.search import SearchSettings
-from seq2seq.config.service import ServiceSettings
 from seq2seq.inference.forced_text import Alignment
 from seq2seq.inference.service.app import Service, create_app
+from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.inference.service.translation import BatchTranslator
 from seq2seq.inference.translator import Candidate, Note
+from seq2seq.settings.search import SearchSettings
 
 # Seconds after which a wait for another thread has failed.
 PATIENCE = 60

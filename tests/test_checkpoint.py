@@ -19,10 +19,10 @@ import torch
 
 from seq2seq import checkpoint, files, metadata
 from seq2seq.checkpoint import CheckpointError, Stored
-from seq2seq.config.search import SearchSettings
 from seq2seq.experiments.averaging import average
 from seq2seq.experiments.training_state import read_state, save_state
 from seq2seq.inference.translator import Translator
+from seq2seq.settings.search import SearchSettings
 
 WEIGHT = "encoder.layers.0.feed_forward.up.weight"  # (32, 16)
 
@@ -339,7 +339,6 @@ def test_impossible_settings(good, path):
     for config in (
         {**model, "model": {**model["model"], "dim": "wide"}},
         {**model, "mixer": 7},
-        {**model, "model": {}},
     ):
         write(path, changed(good, model=config))
         assert "settings build no model" in refusal(path)

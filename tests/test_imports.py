@@ -22,10 +22,10 @@ MODULES = {
 LEVELS = (
     ("faults", "packages"),
     ("files", "streams", "model_path", "resources", "distributed", "introspection", "weight_blocks"),
-    ("kernels", "config", "pooling"),
+    ("kernels", "settings", "pooling"),
     ("state",),
     ("mixer", "data"),
-    ("mixers", "embedding", "output", "evaluation.metrics"),
+    ("mixers", "make_mixer", "embedding", "output", "evaluation.metrics"),
     ("model", "evaluation.moses_bleu"),
     ("build", "search", "metadata"),
     ("checkpoint",),
@@ -47,7 +47,7 @@ COMMANDS = {
     "serve",
     "shortlist",
 }
-HYDRA = ("train", "prepare", "config.", "experiments.hydra_callback", "training.extensions")
+HYDRA = ("train", "prepare", "settings.", "experiments.hydra_callback", "training.extensions")
 
 
 @functools.cache

@@ -18,11 +18,11 @@ from torch import Tensor
 
 import seq2seq.search.running
 from seq2seq.build import build_model
-from seq2seq.config.search import SearchSettings
 from seq2seq.model import Seq2Seq
 from seq2seq.search import Hypothesis, NotFiniteScoresError, Source, Specials, sample, search, search_stream
 from seq2seq.search.hypothesis import length_divisor, longest_target
 from seq2seq.search.top import top
+from seq2seq.settings.search import SearchSettings
 from seq2seq.state import NoState
 
 ENCODER_ONLY = {"bigru", "resolutions"}

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from test_search import SPECIAL, assert_same, sharp, sources
 from textbook_search import beam_search
 
-from seq2seq.config.search import SearchSettings
 from seq2seq.search import Constrained, Source, sample, search, search_stream
 from seq2seq.search.characters import STATES, Characters, follow, needed
+from seq2seq.settings.search import SearchSettings
 
 # Of a vocabulary of 23: pieces 4 to 9 are ordinary.
 BYTES = (0x41, 0xC3, 0xA9, 0xE8, 0xB2, 0x93, 0xF0, 0x9F, 0x98, 0x80, 0xE0, 0xED, 0xFF)

@@ -15,11 +15,11 @@ from composed import BOS, EOS, PAD, PRESETS, VOCAB, tiny
 from recorded_steps import PretendedGPU, TwinRecorder
 
 import seq2seq.search.graphs
-from seq2seq.config.search import SearchSettings
 from seq2seq.inference.translator import Translator
 from seq2seq.search import Constrained, Drawn, Ensemble, Graphs, NotFiniteScoresError, Source, Specials, search_stream
 from seq2seq.search.graphs import choose_graphs, cuda_graphs
 from seq2seq.search.rows import OpenHypotheses, Rows
+from seq2seq.settings.search import SearchSettings
 from seq2seq.state import Ancestry, ancestries
 
 MODELS = {preset: (f"mixer={preset}",) for preset in PRESETS} | {

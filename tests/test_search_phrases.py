@@ -11,9 +11,9 @@ import torch
 from composed import EOS, VOCAB, lengths_mask, random_tokens
 from test_search import SMALL, SPECIAL, Fixed, assert_same, score, sharp, sources
 
-from seq2seq.config.search import SearchSettings
 from seq2seq.search import Constrained, Hypothesis, Source, Words, constraints, search_stream
 from seq2seq.search.constraints import Followed, Phrase, Progress, flatten, follow, guarded, unflatten
+from seq2seq.settings.search import SearchSettings
 
 ONE_LAYER = ("mixer=transformer", "model.encoder_layers=1", "model.decoder_layers=1")
 # Of a word that ends in token 4, which goes on with token 5

@@ -13,9 +13,9 @@ from test_search_characters import BYTE_OF, SPELLING
 from textbook_search import beam_search
 from torch import Tensor
 
-from seq2seq.config.search import SearchSettings
 from seq2seq.search import Constrained, Drawn, Ensemble, Source, search, search_stream
 from seq2seq.search.columns import Columns, RuleTokens
+from seq2seq.settings.search import SearchSettings
 
 ONE_LAYER = ("mixer=transformer", "model.encoder_layers=1", "model.decoder_layers=1")
 LENGTHS = [6, 6, 5, 3, 4, 2, 5, 1]

@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("triton")
 
 from benchmarks import launches
-from seq2seq.config.compose import presets
+from seq2seq.settings.compose import presets
 
 EXHAUSTIVE = {"test_every_preset_waits_once", "test_a_planted_wait_is_counted"}
 REPRESENTATIVE = {"test_a_decoding_step_waits_once": {"rules"}}

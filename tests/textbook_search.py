@@ -16,9 +16,9 @@ import torch
 from composed import BOS, EOS, PAD, VOCAB
 from torch import Tensor
 
-from seq2seq.config.search import SearchSettings
 from seq2seq.model import Seq2Seq
 from seq2seq.search import Hypothesis
+from seq2seq.settings.search import SearchSettings
 
 
 @torch.no_grad()

@@ -10,10 +10,10 @@ import torch
 
 from seq2seq import checkpoint
 from seq2seq.build import build_model
-from seq2seq.config.search import SearchSettings
-from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.data.tokenizer import Tokenizer, train_tokenizer
 from seq2seq.metadata import describe
+from seq2seq.settings.search import SearchSettings
+from seq2seq.settings.tokenizer import TokenizerSettings
 
 GERMAN = ["der", "die", "das", "Haus", "Katze", "Hund", "geht", "kommt", "schnell", "ein", "und", "ich", "du", "nicht"]
 ENGLISH = ["the", "house", "cat", "dog", "walks", "comes", "quickly", "a", "and", "I", "you", "not", "today"]

@@ -11,6 +11,11 @@ import torch
 from composed import settings_of
 from omegaconf import OmegaConf
 
+from seq2seq.data.plan import DataPlan
+from seq2seq.settings.data import CorpusSettings, DataSettings
+from seq2seq.settings.declare import keys, read_section
+from seq2seq.settings.tokenizer import TokenizerSettings
+
 NOUNS = {"Hund": "dog", "Katze": "cat", "Kind": "child", "Mann": "man", "Frau": "woman", "Buch": "book"}
 VERBS = {"sieht": "sees", "kauft": "buys", "findet": "finds", "liebt": "loves"}
 PLACES = {"hier": "here", "heute": "today", "oft": "often", "": ""}
@@ -59,6 +64,31 @@ def settings(corpus: Path, folder: Path, *overrides: str) -> dict[str, Any]:
     """The composed settings of such a run, as a plain dict."""
     composed = settings_of(*words(corpus, folder, *overrides))
     return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
+
+
+def data_settings(data: dict[str, Any]) -> DataSettings:
+    """Read a plain section `data`."""
+    return read_section(DataSettings, {"name": "toy", **data}, "data")
+
+
+def data_plan(
+    data: dict[str, Any],
+    *,
+    tokenizer: TokenizerSettings | dict[str, Any] | None = None,
+    seed: int = 1,
+    cache_dir: Path,
+) -> DataPlan:
+    """Open the corpora of a plain section."""
+    read = tokenizer
+    if not isinstance(read, TokenizerSettings):
+        read = read_section(TokenizerSettings, read or {}, "tokenizer")
+    return DataPlan.of(data_settings(data), tokenizer=read, seed=seed, cache_dir=cache_dir)
+
+
+def corpus_settings(data: dict[str, Any]) -> CorpusSettings:
+    """The corpus of a plain section `data`, without its batches and scores."""
+    known = keys(CorpusSettings)
+    return read_section(CorpusSettings, {key: value for key, value in data.items() if key in known}, "data")
 
 
 def trainer(rank: int = 0, world: int = 1, *, epoch: int = 0, device: str = "cpu") -> Any:

@@ -17,10 +17,10 @@ from benchmarks.data import data_plan
 from benchmarks.gpu.command import settings
 from benchmarks.gpu.steps import wait
 from benchmarks.train import SMOOTHING, marian_model
-from seq2seq.config.compose import resolved_settings
 from seq2seq.data.batching import Batch
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.settings.compose import resolved_settings
 from seq2seq.training.datamodule import TranslationDataModule
 
 if TYPE_CHECKING:

@@ -96,9 +96,9 @@ def add_corpora(folder: Path, corpora: Path) -> None:
 
 def train_joint(path: Path, src: Path, tgt: Path) -> None:
     """Train one SentencePiece model on both sides, and write it."""
-    from seq2seq.config.tokenizer import TokenizerSettings
     from seq2seq.data.text_files import read_lines
     from seq2seq.data.tokenizer import train_tokenizer
+    from seq2seq.settings.tokenizer import TokenizerSettings
 
     settings = TokenizerSettings(vocab_size=_PIECES, type="bpe")
     tokenizer = train_tokenizer(src_lines=read_lines(src), tgt_lines=read_lines(tgt), settings=settings)

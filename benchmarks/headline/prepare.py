@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from seq2seq.config.data import CleanSettings
-from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.data.batching import Ragged
 from seq2seq.data.cleaning import Cleaner, length_rules
 from seq2seq.data.readers import text_pairs
 from seq2seq.data.tokenizer import Tokenizer, train_tokenizer
 from seq2seq.files import COMPRESSIONS
+from seq2seq.settings.data import CleanSettings
+from seq2seq.settings.tokenizer import TokenizerSettings
 
 MIXERS = ("transformer", "lightconv", "dynamicconv", "bahdanau")
 SIZES = ("small", "base", "big")
@@ -124,7 +124,7 @@ def _save(path: Path, src: Ragged, tgt: Ragged) -> None:
 def _models(tokenizer: Tokenizer, *, tiny: bool) -> dict[str, dict[str, Any]]:
     """Return the settings of every mixer and size; `small` has the data's vocabulary, the others the published one."""
     # Hydra is missing on the machine that runs the other parts of this benchmark
-    from seq2seq.config.compose import resolved_settings
+    from seq2seq.settings.compose import resolved_settings
 
     settings: dict[str, dict[str, Any]] = {}
     for size in SIZES:

@@ -23,7 +23,7 @@ from typing import NoReturn
 # What the commands import, once: what remains of a command is its own work.
 MODULES = (
     "torch", "lightning.pytorch", "hydra", "omegaconf", "sentencepiece", "sacrebleu", "numpy", "pyarrow.parquet",
-    "datasets", "matplotlib.pyplot", "seq2seq.training.run", "seq2seq.data.preparation", "seq2seq.config.compose",
+    "datasets", "matplotlib.pyplot", "seq2seq.training.run", "seq2seq.data.preparation", "seq2seq.settings.compose",
     "seq2seq.inference.translator", "seq2seq.inference.line_stream", "seq2seq.evaluation.checkpoint_score",
     "seq2seq.evaluation.scoring", "seq2seq.analysis.model_report", "seq2seq.experiments.comparison_report",
     "seq2seq.training.datamodule",
@@ -101,7 +101,7 @@ def load_modules() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     # Hydra looks for its plugins once
-    importlib.import_module("seq2seq.config.compose").resolved_settings([])
+    importlib.import_module("seq2seq.settings.compose").resolved_settings([])
 
 
 def run(command: Command, cwd: Path, kept: Path) -> Done:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from seq2seq.config.data import CleanSettings
 from seq2seq.data.characters import is_blank
+from seq2seq.settings.data import CleanSettings
 
 Pairs = tuple[list[str], list[str]]
 

@@ -7,23 +7,18 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from seq2seq.config.data import SPLITS, CorpusSettings
 from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import Cleaner, Dropped, Pairs, single_spaced, text_hashes
 from seq2seq.data.fingerprints import corpus_fingerprint
-from seq2seq.data.loading import arrow_tables, is_remote, open_split, require_remote, sample_pairs
-from seq2seq.data.multi_corpus import naming, parts_of
+from seq2seq.data.loading import arrow_tables, open_split
 from seq2seq.data.pace import Pace
-from seq2seq.data.readers import SIDES, strings
-from seq2seq.data.sources import resolve_path
-from seq2seq.data.swapped_sides import refuse_swapped
-from seq2seq.data.text_files import warn_once
-from seq2seq.data.text_form import warn_of_tokens
+from seq2seq.data.readers import strings
+from seq2seq.settings.data import SPLITS, CorpusSettings
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -96,71 +91,6 @@ class Corpus(NamedTuple):
                 if batch.num_rows:
                     yield batch.column(0).to_pylist(), batch.column(1).to_pylist()
                 start = end
-
-
-def _require_apart(cache_dir: Path, folder: Path) -> None:
-    """Raise ValueError if a cache lies in the folder of a data set, whose files would then be its own."""
-    cache, folder = cache_dir.resolve(), folder.resolve()
-    # Hidden folders are no part of a data set
-    if cache.is_relative_to(folder) and not any(part.startswith(".") for part in cache.relative_to(folder).parts):
-        raise ValueError(f"cache={cache_dir} is in data.path={folder}: set cache=<a folder elsewhere>")
-
-
-def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
-    """Check languages, files, columns and direction cheaply; of a remote corpus, the languages and that it is there.
-
-    Raises:
-        ValueError: Something is missing or looks swapped; the message says what to change.
-    """
-    if settings.src == settings.tgt:
-        raise ValueError(f"data.src and data.tgt are both {settings.src!r}; a direction has two languages")
-    # BLEU's tokenizer, tags and the checkpoint go by the languages' names
-    for side, language in (("src", settings.src), ("tgt", settings.tgt)):
-        if language.lower() in SIDES and not settings.columns:
-            raise ValueError(
-                f"data.{side}={language} is not a language: name the languages, and the columns that hold them, as in "
-                f"data.src=de data.tgt=en 'data.columns={{de: {settings.src}, en: {settings.tgt}}}'"
-            )
-    # Known for data sets of conf/data, which list their languages
-    for language in (settings.src, settings.tgt):
-        if settings.languages and language not in settings.languages:
-            raise ValueError(f"this corpus has no language column {language!r}; it has {', '.join(settings.languages)}")
-    if settings.train is None and "train" in settings.splits:
-        raise ValueError("data.train is not set; give a file, a prefix or a list (see conf/data/files.yaml)")
-    for split in SPLITS[1:]:
-        # Some learn a few pairs by heart on purpose, as a test of a mixer
-        if settings.place(split) is not None and settings.place(split) == settings.place("train"):
-            warn_once(
-                f"data.{split} is data.train itself ({settings.place(split)}): its scores say nothing of text that the "
-                "model has not seen"
-            )
-    # A name on the hub, or a path
-    folder = resolve_path(settings.path) if settings.path else None
-    on_hub = folder is not None and not folder.is_dir()
-    if folder is not None and not on_hub:
-        _require_apart(cache_dir, folder)
-    if on_hub and str(settings.path).startswith(("package://", "/", ".", "~")):
-        raise ValueError(f"data.path: the folder {folder} does not exist")
-    # Text that was prepared before needs neither the hub nor its cache
-    if is_remote(settings) and not (cache_dir / f"text-{corpus_fingerprint(settings)}").is_dir():
-        require_remote(settings)
-    if on_hub:
-        return
-    for split in settings.splits:
-        if settings.place(split) is not None:
-            sample = sample_pairs(settings, cache_dir=cache_dir, split=split)
-            # Of a remote file there is no sample
-            if not sample[0] and "://" not in str(settings.place(split)):
-                raise ValueError(f"data.{split}={settings.place(split)}: there are no pairs; the files are empty")
-            refuse_swapped(sample, src=settings.src, tgt=settings.tgt, where=f"data.{split}")
-            warn_of_tokens(sample, f"data.{split}")
-
-
-def validate_section(data: Mapping[str, Any], *, cache_dir: Path) -> None:
-    """Check all corpora of a plain section `data`, without importing torch; ValueError as of `validate_corpus`."""
-    for part in parts_of(data):
-        with naming(part.name):
-            validate_corpus(part.corpus, cache_dir=cache_dir)
 
 
 def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:

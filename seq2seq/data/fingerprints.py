@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config.data import SPLITS, CorpusSettings
 from seq2seq.data.sources import HUB_FILE, find_source, resolve_path
 from seq2seq.data.text_files import is_markup
+from seq2seq.settings.data import SPLITS, CorpusSettings
 
 # Part of every fingerprint: raise it when the same raw data and settings give other text.
 TEXT_VERSION = 1

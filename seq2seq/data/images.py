@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from seq2seq.config.tokenizer import PatchGrid
 from seq2seq.files import atomic_file
+from seq2seq.settings.tokenizer import PatchGrid
 
 
 class ImageError(ValueError):

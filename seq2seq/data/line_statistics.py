@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from seq2seq.config.data import SPLITS
 from seq2seq.data.dataset import MixedPairs, PairDataset
 from seq2seq.data.multi_corpus import Part
 from seq2seq.data.sentences import sentences
+from seq2seq.settings.data import SPLITS
 
 if TYPE_CHECKING:
     from seq2seq.data.preparation import PreparedData

@@ -12,9 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from seq2seq.config.data import CorpusSettings
-from seq2seq.config.dicts import leaves
-from seq2seq.config.values import shown
 from seq2seq.data.cleaning import Pairs
 from seq2seq.data.delimited import csv_pairs, tsv_pairs
 from seq2seq.data.hub import Repository, no_network
@@ -25,6 +22,9 @@ from seq2seq.data.text_checks import checked
 from seq2seq.data.tmx import tmx_pairs
 from seq2seq.faults import first_line, full_disk
 from seq2seq.files import scratch_folder, uncompressed
+from seq2seq.settings.data import CorpusSettings
+from seq2seq.settings.dicts import leaves
+from seq2seq.settings.values import shown
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from seq2seq.config.data import SPLITS, CorpusSettings, DataSettings, corpus_settings
-from seq2seq.config.values import is_number, shown
 from seq2seq.data.languages import language_tag
+from seq2seq.settings.data import SPLITS, CleanSettings, CorpusSettings, DataSettings
+from seq2seq.settings.declare import keys, plain, read_section
+from seq2seq.settings.values import is_number
 
 # The settings of an entry that locate its text: one that has `train` inherits none of them.
 _PLACE = ("train", "valid", "test", "path", "config", "data_dir", "revision", "languages", "columns", "format")
@@ -53,7 +54,7 @@ def naming(name: str) -> Iterator[None]:
         raise ValueError(f"data.corpora.{name}: {error}") from error
 
 
-def parts_of(data: Mapping[str, Any]) -> list[Part]:
+def parts_of(data: DataSettings) -> list[Part]:
     """List the corpora of the `data` section: `data.train`, called "train", if it is set, and those of `data.corpora`.
 
     An entry inherits the settings of the section but for its files; "train" may have an entry too, for its weight.
@@ -62,46 +63,49 @@ def parts_of(data: Mapping[str, Any]) -> list[Part]:
         ValueError: An entry is wrong, or the corpora cannot be mixed.
     """
     # A copy: the entry "train" is moved below
-    entries = _mapping(data.get("corpora"), "data.corpora", "{name: {train: ...}}")
-    if data.get("train") is not None or not entries:
+    entries = dict(data.corpora or {})
+    if data.train is not None or not entries:
         # "train" first, wherever its entry is, so that the order of parts does not depend on it
         entries = {"train": entries.pop("train", {})} | entries
     parts = [_part(name, entry or {}, data) for name, entry in entries.items()]
     if "train" not in entries:  # nothing but validation and test
-        base = corpus_settings(data)
         # Validation and test of the section itself, if its training text is all in `corpora`
-        wanted = tuple(split for split in SPLITS[1:] if base.place(split) is not None)
+        wanted = tuple(split for split in SPLITS[1:] if data.place(split) is not None)
         if wanted and "data" in entries:
             raise ValueError(
                 "data.corpora.data: results reserve the name 'data' for the sets of data.valid and data.test; choose "
                 "another name for this corpus"
             )
         if wanted:
+            base = CorpusSettings(**_inherited(data))
             parts.append(Part("data", only_splits(base, wanted), tags=_tags(base, None, data)))
     _check(parts, data)
     return parts
 
 
-def _part(name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> Part:
+def _inherited(data: DataSettings) -> dict[str, Any]:
+    """Return the settings of the section that every corpus has."""
+    return {name: getattr(data, name) for name in keys(CorpusSettings)}
+
+
+def _part(name: str, entry: Mapping[str, Any], data: DataSettings) -> Part:
     """Read an entry of `data.corpora`, which inherits what it leaves out from the section."""
     _check_entry(name, entry)
     # The others are settings of the mixture, not of the corpus
     own = {key: value for key, value in entry.items() if key not in ("weight", "tag")}
     if "train" in own:
-        # Its own files: none of the section's, and no column names made for them. The entry "train" keeps the section's
-        # validation and test sets unless it names its own
-        kept = {split: data.get(split) for split in SPLITS[1:]} if name == "train" else {}
+        # Its own files: none of the section's, and no column names made for them; "train" keeps validation and test
+        kept = {split: data.place(split) for split in SPLITS[1:]} if name == "train" else {}
         own = dict.fromkeys(_PLACE) | kept | own
     elif name != "train":
         raise ValueError(
             f"data.corpora.{name} has no train; give a file, a prefix or a list (see conf/data/files.yaml)"
         )
-    # The rules merge one by one, so that an entry may change a single one
-    rules = "{rule: value}, as in {length_ratio: 2}"
-    own_rules = _mapping(own.get("clean"), f"data.corpora.{name}.clean", rules)
-    own["clean"] = _mapping(data.get("clean"), "data.clean", rules) | own_rules
     with naming(name):
-        corpus = corpus_settings({**data, **own})
+        if isinstance(rules := own.get("clean"), Mapping):
+            # The rules merge one by one, so that an entry may change a single one
+            own["clean"] = read_section(CleanSettings, {**plain(data.clean), **rules}, "data.clean")
+        corpus = read_section(CorpusSettings, _inherited(data) | own, "data")
     if name != "train":
         # Nothing is held out of a further corpus: it has the splits that are named
         corpus = only_splits(corpus, tuple(split for split in SPLITS if corpus.place(split) is not None))
@@ -112,13 +116,6 @@ def _part(name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> Part:
             "and what is translated later would not; leave it out, and tag the corpora that are for training alone"
         )
     return Part(name, corpus, weight=entry.get("weight"), tags=_tags(corpus, entry.get("tag"), data))
-
-
-def _mapping(value: Any, key: str, form: str) -> dict[str, Any]:
-    """Return a copy of the mapping that a setting is, which may be null; ValueError, with its form, if it is none."""
-    if value is not None and not isinstance(value, Mapping):
-        raise ValueError(f"{key}={shown(value)} is not a mapping {form}; leave it out, or write it so")
-    return dict(value or {})
 
 
 def _check_entry(name: str, entry: Any) -> None:
@@ -137,10 +134,10 @@ def _check_entry(name: str, entry: Any) -> None:
         raise ValueError(f"data.corpora.{name}.weight={weight!r}: a finite number above 0 is needed")
 
 
-def _tags(corpus: CorpusSettings, tag: str | None, data: Mapping[str, Any]) -> tuple[str, ...]:
+def _tags(corpus: CorpusSettings, tag: str | None, data: DataSettings) -> tuple[str, ...]:
     """List the pieces before every source of a corpus."""
     # Language first, then the corpus's own tag: the order that the ids before a source have
-    target = (language_tag(corpus.tgt),) if data.get("tag_target") else ()
+    target = (language_tag(corpus.tgt),) if data.tag_target else ()
     return (*target, *((tag,) if tag else ()))
 
 
@@ -151,12 +148,12 @@ def only_splits(corpus: CorpusSettings, splits: tuple[str, ...]) -> CorpusSettin
     return dataclasses.replace(corpus, **others, splits=splits)
 
 
-def _check(parts: Sequence[Part], data: Mapping[str, Any]) -> None:
+def _check(parts: Sequence[Part], data: DataSettings) -> None:
     """Raise ValueError for corpora that cannot be mixed, and for a split that none has."""
     training = [part for part in parts if "train" in part.corpus.splits]
     targets = sorted({part.corpus.tgt for part in training})
     # One target language needs no tag: the model has nothing to choose
-    if len(targets) > 1 and not data.get("tag_target"):
+    if len(targets) > 1 and not data.tag_target:
         raise ValueError(
             f"the corpora have several target languages ({', '.join(targets)}), and nothing tells the model which one "
             "is wanted: set data.tag_target=true"
@@ -168,10 +165,9 @@ def _check(parts: Sequence[Part], data: Mapping[str, Any]) -> None:
             f"data.corpora.{without[0]} has no weight while others have one; give all of them one, or none "
             "(data.temperature then draws by size; the corpus of data.train is called train)"
         )
-    temperature = data.get("temperature", DataSettings.temperature)
-    if temperature != DataSettings.temperature and training and not without:
+    if data.temperature != DataSettings.temperature and training and not without:
         raise ValueError(
-            f"data.temperature={temperature!r} draws by size, but the corpora have weights: leave out one of the two"
+            f"data.temperature={data.temperature} draws by size, but the corpora have weights: leave out one of the two"
         )
     for split in SPLITS:
         if not any(split in part.corpus.splits for part in parts):

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from seq2seq.config.data import SPLITS
 from seq2seq.data.cleaning import single_spaced, text_hashes
 from seq2seq.data.corpus import Corpus
 from seq2seq.data.multi_corpus import Part
 from seq2seq.data.plan import DataPlan
+from seq2seq.settings.data import SPLITS
 
 log = logging.getLogger(__name__)
 

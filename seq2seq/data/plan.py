@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from seq2seq.config.data import DataSettings
-from seq2seq.config.settings import read_section
-from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.data.batching import longest_width
-from seq2seq.data.multi_corpus import Part, only_splits, parts_of
+from seq2seq.data.multi_corpus import Part, only_splits
+from seq2seq.data.preflight import open_corpora
 from seq2seq.data.streaming import StreamSettings
 from seq2seq.data.updates import part_tokens
+from seq2seq.settings.data import DataSettings
+from seq2seq.settings.tokenizer import TokenizerSettings
 
 
 @dataclass(frozen=True)
@@ -49,50 +48,51 @@ class DataPlan:
     tokenize: Mapping[str, str]
 
     @classmethod
-    def from_mapping(
+    def of(
         cls,
-        data: Mapping[str, Any],
+        data: DataSettings,
         *,
-        tokenizer: TokenizerSettings | Mapping[str, Any],
+        tokenizer: TokenizerSettings,
         seed: int,
         cache_dir: Path,
+        parts: Sequence[Part] | None = None,
     ) -> DataPlan:
-        """Read the plain `data` and `tokenizer` sections.
+        """Put the sections `data` and `tokenizer` together.
+
+        Args:
+            parts: The corpora, if they were opened already.
 
         Raises:
-            ValueError: A value is impossible, or two of them exclude each other. No file is opened.
+            ValueError: A corpus cannot be read, or two settings exclude each other.
         """
-        parts = tuple(parts_of(data))
-        settings = read_section(DataSettings, data, "data")
-        cache_dir = Path(cache_dir)
-        if not isinstance(tokenizer, TokenizerSettings):
-            tokenizer = read_section(TokenizerSettings, tokenizer, "tokenizer")
+        if parts is None:
+            parts = open_corpora(data, tokenizer=tokenizer, cache_dir=cache_dir)
         stream = None
         # The training text leaves the parts: it is never in the cache
-        if settings.streaming:
-            stream = StreamSettings.of(settings, parts, cache_dir=cache_dir)
+        if data.streaming:
+            stream = StreamSettings.of(data, parts, cache_dir=cache_dir)
             parts = (replace(parts[0], corpus=only_splits(parts[0].corpus, ("valid", "test"))),)
         # Symbols that the tokenizer is trained with; the streamed corpus has the tags of its part
         tags = [tag for part in parts for tag in part.tags]
-        auto = settings.max_tokens == "auto"
+        auto = data.max_tokens == "auto"
         return cls(
-            src=settings.src,
-            tgt=settings.tgt,
-            parts=parts,
+            src=data.src,
+            tgt=data.tgt,
+            parts=tuple(parts),
             # dict.fromkeys drops repeated tags and keeps their order, on which ids depend
             tokenizer=replace(tokenizer, symbols=tuple(dict.fromkeys([*tokenizer.symbols, *tags]))),
             cache_dir=cache_dir,
-            seed=int(seed),
+            seed=seed,
             stream=stream,
             # A number, as its field has no word but `auto`
-            max_tokens=None if auto else int(settings.max_tokens),
+            max_tokens=None if auto else int(data.max_tokens),
             auto=auto,
-            batch_tokens=settings.batch_tokens,
-            num_proc=settings.num_proc,
-            num_workers=settings.num_workers,
-            temperature=settings.temperature,
-            tag_target=settings.tag_target,
-            tokenize=settings.tokenize,
+            batch_tokens=data.batch_tokens,
+            num_proc=data.num_proc,
+            num_workers=data.num_workers,
+            temperature=data.temperature,
+            tag_target=data.tag_target,
+            tokenize=data.tokenize,
         )
 
     def with_max_tokens(self, max_tokens: int) -> DataPlan:

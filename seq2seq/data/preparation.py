@@ -13,18 +13,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from seq2seq.config.data import SPLITS
-from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.data.batching import longest_width
 from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import Dropped, Pairs, cleaning_table, length_rules, shorten
-from seq2seq.data.corpus import Corpus, load_corpus, validate_corpus
+from seq2seq.data.corpus import Corpus, load_corpus
 from seq2seq.data.dataset import MixedPairs, PairDataset
 from seq2seq.data.fingerprints import TEXT_VERSION
-from seq2seq.data.images import ImageError, encode_images
+from seq2seq.data.images import ImageError
 from seq2seq.data.line_statistics import LineStatistics, warn_of_other_lines
-from seq2seq.data.loading import sample_pairs
-from seq2seq.data.multi_corpus import Mixture, Part, naming
+from seq2seq.data.multi_corpus import Mixture, Part
 from seq2seq.data.overlap import warn_of_trained_pairs
 from seq2seq.data.pace import Pace
 from seq2seq.data.plan import DataPlan
@@ -35,6 +32,8 @@ from seq2seq.data.swapped_sides import refuse_swapped
 from seq2seq.data.token_cache import Encoded, Encoder, read_ids, write_ids
 from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, train_tokenizer
 from seq2seq.data.updates import UpdateCut, part_tokens
+from seq2seq.settings.data import SPLITS
+from seq2seq.settings.tokenizer import TokenizerSettings
 
 log = logging.getLogger(__name__)
 
@@ -167,37 +166,12 @@ def _share(batch_tokens: int, world_size: int) -> int:
     return max(8, batch_tokens // world_size)
 
 
-def validate_corpora(plan: DataPlan) -> None:
-    """Check languages, files, columns, direction and ready models before any work.
-
-    Raises:
-        ValueError: Something is missing or looks swapped; the message says what to change.
-    """
-    tokenizer = plan.tokenizer
-    for part in plan.all_parts:
-        # First the text itself, then whether a ready tokenizer fits it
-        with naming(part.name):
-            validate_corpus(part.corpus, cache_dir=plan.cache_dir)
-        if tokenizer.ready_models or tokenizer.patches:
-            split = part.corpus.splits[0]
-            sample = sample_pairs(part.corpus, cache_dir=plan.cache_dir, split=split)
-            if tokenizer.patches:
-                _check_images(tokenizer.patches, sample, split)
-            else:
-                _check_vocabularies(tokenizer, sample)
-
-
-def prepare_corpora(plan: DataPlan, *, validate: bool = True) -> PreparedData:
+def prepare_corpora(plan: DataPlan) -> PreparedData:
     """Load, clean, tokenize and encode all corpora, or read from the cache what an earlier call left there.
-
-    Args:
-        validate: Run `validate_corpora` first; False if the caller has done so.
 
     Raises:
         ValueError: A corpus cannot be read, looks swapped, or is too small for the vocabulary or the split.
     """
-    if validate:
-        validate_corpora(plan)
     # Text, then tokenizer, then ids: each needs the one before
     loaded = [_load_part(part, plan) for part in plan.parts]
     folders: dict[str, Path] = {}
@@ -281,37 +255,6 @@ def _fingerprint(plan: DataPlan, corpora: Sequence[str], stream: str | None) -> 
         text = repr([(corpus, part.tags) for part, corpus in zip(parts, corpora, strict=True)])
         fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
     return f"{fingerprint}-{stream}" if stream else fingerprint
-
-
-# Checks
-
-
-def _check_images(patches: PatchGrid, sample: Pairs, split: str) -> None:
-    try:
-        encode_images(sample[0], patches)
-    except ImageError as error:
-        raise ValueError(f"data.{split}: {error}") from None
-
-
-def _check_vocabularies(settings: TokenizerSettings, sample: Pairs) -> None:
-    """Refuse separate ready models that cut the other side's text into fewer pieces than their own."""
-    tokenizer = load_tokenizer(settings)
-    if tokenizer.joint:
-        return
-    src, tgt = sample
-
-    def pieces(source: list[str], target: list[str]) -> int:
-        return sum(map(len, tokenizer.encode_src(source))) + sum(map(len, tokenizer.encode_tgt(target)))
-
-    as_set = pieces(src, tgt)
-    exchanged = pieces(tgt, src)
-    # A model cuts text of a language that it has not seen into far more pieces; 10% allow for names and numbers
-    if as_set > 1.1 * exchanged:
-        raise ValueError(
-            "source and target look swapped: tokenizer.src_model and tokenizer.tgt_model need "
-            f"{as_set} pieces for the first {len(src)} pairs, and {exchanged} with the sides exchanged; "
-            "exchange data.src and data.tgt, or the models"
-        )
 
 
 # The tokenizer

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seq2seq.config.data import CorpusSettings
 from seq2seq.files import COMPRESSIONS, compression, uncompressed
 from seq2seq.resources import data_dir
+from seq2seq.settings.data import CorpusSettings
 
 TABULAR = {
     ".jsonl": "json",

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
-from seq2seq.config.data import CleanSettings, CorpusSettings, DataSettings
 from seq2seq.data.batching import Batch, collate, longest_width, padding_share, token_batches
 from seq2seq.data.cleaning import Cleaner, Pairs, length_rules
 from seq2seq.data.dataset import Packed, PackedLoader, ignore_signals, no_wider, unchanged
@@ -23,6 +22,7 @@ from seq2seq.data.ragged import Ragged
 from seq2seq.data.text_files import warn_once
 from seq2seq.data.token_cache import Encoder
 from seq2seq.data.updates import UpdateCut
+from seq2seq.settings.data import CleanSettings, CorpusSettings, DataSettings
 
 log = logging.getLogger(__name__)
 
@@ -42,20 +42,7 @@ class StreamSettings:
 
     @classmethod
     def of(cls, settings: DataSettings, parts: Sequence[Part], *, cache_dir: Path) -> StreamSettings:
-        """Check the `data` section; ValueError for what cannot be streamed."""
-        if len(parts) > 1:
-            raise ValueError(
-                "data.streaming=true reads one corpus: leave data.corpora out, or set data.streaming=false"
-            )
-        # Holding out needs the hashes of the whole text
-        for split in ("valid", "test"):
-            if settings.place(split) is None:
-                raise ValueError(f"data.streaming=true can hold nothing out of training: set data.{split}")
-        # Several workers would each read all of the text, and mix up the order
-        if settings.num_workers > 1:
-            raise ValueError(
-                f"data.num_workers={settings.num_workers}: a stream is read by one worker a process; set 0 or 1"
-            )
+        """Return the stream of the one corpus that a section with data.streaming has."""
         part = dataclasses.replace(parts[0], corpus=only_splits(parts[0].corpus, ("train",)))
         return cls(part, settings.shuffle_buffer, cache_dir)
 

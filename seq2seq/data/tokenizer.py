@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import sentencepiece as spm
 
-from seq2seq.config.settings import read_section
-from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.data.images import encode_images
 from seq2seq.data.normalization import nfc_rules, normalizer_name, with_normalizer_name
+from seq2seq.settings.declare import read_section
+from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3  # the special ids of every model that is trained here
 # Part of every fingerprint: raise it when the same model and settings give other ids.

@@ -68,7 +68,7 @@ def score_checkpoint(
         write_lines(save, hypotheses)
     return {
         "checkpoint": ckpt,
-        "data": section["name"],
+        "data": section.name,
         "split": split,
         "direction": "-".join(languages),
         "lines": len(sources),

@@ -12,12 +12,6 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from seq2seq.config.compose import compose_settings
-from seq2seq.config.data import SPLITS, CorpusSettings, DataSettings
-from seq2seq.config.dicts import leaves, merged
-from seq2seq.config.settings import keys, read_section
-from seq2seq.config.values import shown
-from seq2seq.config.yaml_file import read_yaml
 from seq2seq.data.corpus import load_corpus
 from seq2seq.data.languages import target_languages
 from seq2seq.data.loading import open_split
@@ -26,11 +20,14 @@ from seq2seq.data.sources import find_source, is_address, resolve_path
 from seq2seq.data.swapped_sides import refuse_swapped
 from seq2seq.experiments.folder import RunFolder
 from seq2seq.resources import choices
+from seq2seq.settings.compose import compose_settings
+from seq2seq.settings.data import SPLITS, CorpusSettings, DataSettings
+from seq2seq.settings.declare import keys, read_section
+from seq2seq.settings.dicts import leaves, merged, read_yaml
+from seq2seq.settings.values import shown
 
 
-def data_settings(
-    words: Sequence[str], *, ckpt: str, meta: dict[str, Any], tgt_lang: str, cache: Path
-) -> dict[str, Any]:
+def data_settings(words: Sequence[str], *, ckpt: str, meta: dict[str, Any], tgt_lang: str, cache: Path) -> DataSettings:
     """Return the section `data` that `--data` asks for, in the direction of the translation.
 
     Args:
@@ -73,9 +70,7 @@ def data_settings(
             )
     data.setdefault("name", name or meta["data"])
     # The section of a later version's run may have keys that are not known here
-    read_section(DataSettings, {key: data[key] for key in keys(DataSettings) if key in data}, "data")
-    # "???" is OmegaConf's mark of a required setting without a value
-    return {str(key): None if value == "???" else value for key, value in data.items()}
+    return read_section(DataSettings, {key: data[key] for key in keys(DataSettings) if key in data}, "data")
 
 
 def read_words(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
@@ -147,7 +142,7 @@ def _mapping(section: Any, path: object) -> dict[str, Any]:
 
 
 def load_pairs(
-    data: dict[str, Any],
+    data: DataSettings,
     split: str,
     *,
     languages: tuple[str, str],
@@ -178,20 +173,20 @@ def load_pairs(
     if not parts:
         src, tgt = languages
         raise ValueError(
-            f"--data {data['name']}: no corpus of {src}-{tgt} has a {split} split; say where the text is, as in "
+            f"--data {data.name}: no corpus of {src}-{tgt} has a {split} split; say where the text is, as in "
             f"--data src={src} tgt={tgt} {split}=<path>"
         )
     for part in parts:
-        _require_named(part.corpus, split, data["name"], words)
-    pairs = list(islice(chain.from_iterable(_part_pairs(part, split, data["name"], cache) for part in parts), limit))
+        _require_named(part.corpus, split, data.name, words)
+    pairs = list(islice(chain.from_iterable(_part_pairs(part, split, data.name, cache) for part in parts), limit))
     if not pairs:
-        raise ValueError(f"--data {data['name']}: its {split} split is empty")
+        raise ValueError(f"--data {data.name}: its {split} split is empty")
     sides = [src for src, _ in pairs], [tgt for _, tgt in pairs]
     refuse_swapped((sides[0][:1000], sides[1][:1000]), src=languages[0], tgt=languages[1], where=f"--data {split}")
     return sides
 
 
-def require_same_test(ckpt: str, data: dict[str, Any], pairs: Iterable[tuple[str, str]]) -> None:
+def require_same_test(ckpt: str, data: DataSettings, pairs: Iterable[tuple[str, str]]) -> None:
     """Raise ValueError if the test set that was held out for the checkpoint's run had not all of these pairs.
 
     Other text, or other rules on it, hold out other pairs, some of which the run has trained on.
@@ -257,7 +252,7 @@ def _part_pairs(part: Part, split: str, name: str, cache: Path) -> Iterator[tupl
         yield from zip(rows["src"], rows["tgt"], strict=True)
 
 
-def data_files(data: dict[str, Any]) -> list[str]:
+def data_files(data: DataSettings) -> list[str]:
     """List the files of all corpora and splits; none for what is on the hub, or is missing."""
     files: list[str] = []
     for corpus in (part.corpus for part in parts_of(data)):

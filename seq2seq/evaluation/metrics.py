@@ -15,9 +15,9 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import estimate_ci
 
-from seq2seq.config.score_names import METRICS, USUAL_METRICS
 from seq2seq.data.languages import SINITIC, has_spaces, primary_subtag
 from seq2seq.faults import first_line
+from seq2seq.settings.data import METRICS, USUAL_METRICS
 
 TOKENIZERS = tuple(BLEU.TOKENIZERS)
 # Those whose model sacreBLEU downloads at the first use, and how long a network may be silent then.

@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from seq2seq.config.score_names import CONVENTIONS
 from seq2seq.data.languages import has_spaces, primary_subtag
 from seq2seq.evaluation.metrics import Score
 from seq2seq.packages import require
+from seq2seq.settings.data import CONVENTIONS
 
 # Bytes, since the Perl one-liner that everybody ran reads bytes; a match consumes both neighbors of the hyphen, so of
 # "a-b-c" only the first is split.

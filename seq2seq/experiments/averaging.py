@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from seq2seq import checkpoint
-from seq2seq.config.dicts import differences
-from seq2seq.config.sections import present_settings
-from seq2seq.config.values import shown
 from seq2seq.data.languages import target_languages
 from seq2seq.data.tokenizer import same_pieces
+from seq2seq.settings.dicts import differences
+from seq2seq.settings.run import present_settings
+from seq2seq.settings.values import shown
 
 # Keys of the descriptions in which checkpoints must agree; the data's name and versions may differ.
 _SAME = ("format", "model", "tokenizer", "src_lang", "tgt_lang", "tgt_langs", "tokenize")

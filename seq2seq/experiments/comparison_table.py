@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from seq2seq.config.durations import clock
 from seq2seq.experiments.bootstrap import Resampled
 from seq2seq.experiments.comparison import TESTS, Difference
 from seq2seq.experiments.estimates import Estimate, mean
@@ -20,6 +19,7 @@ from seq2seq.experiments.p_values import p_text
 from seq2seq.experiments.results import NUMBERS, RunResult
 from seq2seq.experiments.scored_sets import first_signature
 from seq2seq.experiments.tables import markdown_table
+from seq2seq.settings.values import clock
 
 # Without validation, as its name says: "time" has both.
 _CPU_TIME = "training CPU time"

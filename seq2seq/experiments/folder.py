@@ -15,11 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config.dicts import flat, without
-from seq2seq.config.trainer import bounded
 from seq2seq.experiments.json_file import read_json_or_none
 from seq2seq.files import reserved, write_text
 from seq2seq.model_path import BEST, LAST
+from seq2seq.settings.dicts import flat, without
+from seq2seq.settings.run import changed_values
+from seq2seq.settings.values import written
 
 log = logging.getLogger(__name__)
 
@@ -45,24 +46,6 @@ HARMLESS = (
 BUDGETS = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "trainer.patience")
 # Likewise; these change the rounding of sums, as another machine does.
 ROUNDING = ("trainer.compile",)
-# Settings that are younger than the names of runs: at their defaults they do not count, so that names stay.
-_YOUNGER = {
-    "data.batch_tokens": None,
-    "trainer.bf16_residual": False,
-    "trainer.accumulate_start": None,
-    "trainer.accumulate_share": 0.5,
-    "optim.momentum": 0.95,
-    "optim.adam_lr_scale": 1.0,
-    "optim.decay_share": 1.0,
-    "optim.r_drop": 0.0,
-    "model.encoder_stages": 1,
-    "tokenizer.patches.channels": 1,
-    "search.length_norm": "power",
-    "search.min_len": 0,
-    "search.no_repeat_ngram": 0,
-    "search.beam_groups": 1,
-    "search.diversity": 0.5,
-}
 # Settings that count micro-batches of an update on each process.
 PER_PROCESS = ("trainer.accumulate", "trainer.accumulate_start")
 # Key of what `SaveLast` adds to a training checkpoint: the settings, and the fingerprint of the corpus.
@@ -207,17 +190,19 @@ def folder_of(config: Mapping[str, Any], mixer: str) -> Path:
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """Hash every setting but the HARMLESS ones to eight hexadecimal digits, whatever the order of keys."""
-    # A run that spells out the default number of epochs is the run that leaves it out
-    config = {**config, "trainer": bounded(config["trainer"])}
-    config = with_window(config)
-    # `auto` is as young as those, and false was the default before it
-    if config["trainer"].get("compile") == "auto":
-        config["trainer"]["compile"] = False
-    values = flat(config)
-    absent = [key for key, default in _YOUNGER.items() if key in values and values[key] == default]
-    # default=str: paths and the like, which JSON does not know
-    text = json.dumps(without(config, (*HARMLESS, *absent)), sort_keys=True, default=str)
+    """Hash every setting that differs from its default, but the HARMLESS ones, to eight hexadecimal digits.
+
+    A new setting renames no run, in whatever order the keys are.
+    """
+    from seq2seq.make_mixer import default_arguments
+
+    config = without(with_window(config), HARMLESS)
+    changed, mixers = changed_values(config), config.get("mixer", {})
+    known = default_arguments(mixers)
+    arguments = {f"mixer.{key}": value for key, value in flat(mixers).items()}
+    changed |= {key: value for key, value in arguments.items() if key not in known or value != known[key]}
+    # As they are written: 1e3 and 1000 are the same
+    text = json.dumps({key: written(value) for key, value in changed.items()}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 

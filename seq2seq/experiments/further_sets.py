@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from seq2seq.config.data import CorpusSettings
 from seq2seq.data.readers import text_pairs
 from seq2seq.data.sources import find_source
 from seq2seq.data.text_files import read_lines
@@ -15,6 +14,7 @@ from seq2seq.evaluation import metrics
 from seq2seq.experiments.comparison import scoring
 from seq2seq.experiments.folder import SIDES
 from seq2seq.experiments.results import CollectedRuns, RunResult, Unusable
+from seq2seq.settings.data import CorpusSettings
 
 # Lines by side: sources, references and translations.
 Text = Mapping[str, list[str]]

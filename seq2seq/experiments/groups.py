@@ -9,11 +9,11 @@ import statistics
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from seq2seq.config.data import SPLITS
-from seq2seq.config.dicts import UNSET
-from seq2seq.config.values import written
 from seq2seq.experiments.folder import HARMLESS
 from seq2seq.experiments.results import RunResult
+from seq2seq.settings.data import SPLITS
+from seq2seq.settings.dicts import UNSET
+from seq2seq.settings.values import written
 
 # These leave the weights alone but cost time, which counts under a budget of time and in a table of speeds.
 _SLOW = ("accelerator", "checkpoint_activations", "lightning.detect_anomaly", "profile", "strategy")

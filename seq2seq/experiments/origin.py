@@ -6,8 +6,8 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config.yaml_file import read_yaml
 from seq2seq.experiments.folder import RunFolder
+from seq2seq.settings.dicts import read_yaml
 
 
 def read_origin(ckpt: Path) -> tuple[dict[str, Any], dict[str, Any]]:

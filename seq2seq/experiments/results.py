@@ -14,12 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seq2seq.config.dicts import flat
-from seq2seq.config.sections import present_settings
-from seq2seq.config.yaml_file import read_yaml
 from seq2seq.experiments.folder import RunFolder, with_window
 from seq2seq.experiments.job_records import Job, common_overrides, is_sweep, read_jobs
 from seq2seq.experiments.json_file import read_json
+from seq2seq.settings.dicts import flat, read_yaml
+from seq2seq.settings.run import present_settings
 
 SPLITS = ("test", "valid")
 # Settings that may be `auto`, by the key of results.json that has the value they came to.

@@ -9,14 +9,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seq2seq.config.dicts import differences, without
-from seq2seq.config.sections import present_settings
-from seq2seq.config.values import written
 from seq2seq.data.tokenizer import same_pieces
 from seq2seq.distributed import requeued
 from seq2seq.experiments.folder import BUDGETS, HARMLESS, ORIGIN, PER_PROCESS, ROUNDING, RunFolder, with_window
-from seq2seq.experiments.training_state import read_state, require_fit, updates
+from seq2seq.experiments.training_state import (
+    read_state,
+    require_fit,
+    updates,
+)
 from seq2seq.metadata import KEY
+from seq2seq.settings.dicts import differences, without
+from seq2seq.settings.run import present_settings
+from seq2seq.settings.values import written
 
 log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from seq2seq.config.dicts import flat
-from seq2seq.config.values import written
 from seq2seq.experiments.results import RunResult
+from seq2seq.settings.dicts import flat
+from seq2seq.settings.values import written
 
 
 class ScoredSet(NamedTuple):

@@ -8,13 +8,12 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from seq2seq.config.names import near
-from seq2seq.config.values import written
 from seq2seq.experiments.comparison_table import mean_and_deviation
 from seq2seq.experiments.figures import add_title, draw_means, new_figure, save
 from seq2seq.experiments.groups import group_runs, seed_means
 from seq2seq.experiments.results import RunResult
 from seq2seq.experiments.tables import markdown_table
+from seq2seq.settings.values import near, written
 
 # From this ratio of the largest value to the least on, an axis is logarithmic.
 _WIDE = 3

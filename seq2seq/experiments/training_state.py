@@ -11,10 +11,10 @@ import torch
 
 from seq2seq import checkpoint
 from seq2seq.build import build_model, on_meta_device
-from seq2seq.config.mixer import packages_of
 from seq2seq.experiments.folder import ORIGIN
 from seq2seq.files import atomic_file
 from seq2seq.metadata import KEY
+from seq2seq.settings.classes import packages_of
 
 # Before the names of the model's weights in Lightning's dictionary.
 PREFIX = "model."

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from seq2seq.config.search import SamplingSettings, SearchSettings
-from seq2seq.config.values import shown
 from seq2seq.data.characters import is_blank
 from seq2seq.data.languages import has_spaces
 from seq2seq.faults import first_line
@@ -32,6 +30,8 @@ from seq2seq.inference.search_jobs import (
     unplaceable,
 )
 from seq2seq.search import Hypothesis, Source, search_stream
+from seq2seq.settings.search import SamplingSettings, SearchSettings
+from seq2seq.settings.values import shown
 
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TextIO
 
-from seq2seq.config.durations import clock
+from seq2seq.settings.values import clock
 
 # Seconds between two lines.
 _INTERVAL = 1.0

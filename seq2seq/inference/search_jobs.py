@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.data.sentences import sentences
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.encoding import source_end, whole_characters
@@ -16,6 +15,7 @@ from seq2seq.inference.notes import Note
 from seq2seq.inference.parts import SourceLine
 from seq2seq.inference.pieces import target_pieces
 from seq2seq.search import Constrained, Drawn, Hypothesis, Selection, Source, Words, length_divisor, target_limit
+from seq2seq.settings.search import SamplingSettings, SearchSettings, require_one_group
 
 
 class Job(NamedTuple):
@@ -47,8 +47,7 @@ def make_job(
     """
     if mbr and not sampling:
         raise ValueError(f"mbr={mbr} compares samples with each other, so it needs sampling")
-    if constrained and (sampling or settings.beam_groups > 1):
-        raise ValueError("phrases are searched by one group, without sampling: choose beam_groups 1 and no samples")
+    require_one_group(settings, sampling, phrases=constrained)
     if constrained:
         return Job(settings, Constrained(tokenizer.eos_id, _words(tokenizer)))
     if sampling is None:

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from seq2seq.build import max_positions
 from seq2seq.checkpoint import Loaded
-from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.data.languages import target_languages, target_tags
 from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.data.tokenizer import Tokenizer
@@ -34,6 +33,7 @@ from seq2seq.metadata import search_settings
 from seq2seq.model import Seq2Seq
 from seq2seq.search import Ensemble, Graphs, Specials, models_of, search
 from seq2seq.search.graphs import choose_graphs
+from seq2seq.settings.search import SamplingSettings, SearchSettings
 
 log = logging.getLogger(__name__)
 

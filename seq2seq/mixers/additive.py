@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.introspection import mark_mixing
-from seq2seq.mixer import CrossMixer
+from seq2seq.mixer import CrossMixer, require_positive
 from seq2seq.state import NoState
 
 
@@ -77,7 +77,7 @@ class AdditiveAttention(CrossMixer):
         super().__init__()
         self.dim = self.out_dim = dim
         self.memory_dim = memory_dim
-        score_dim = score_dim or dim
+        score_dim = dim if score_dim is None else require_positive(score_dim, "score_dim")
         # U, without a bias: the query's shifts the same hidden layer
         self.key = nn.Linear(memory_dim, score_dim, bias=False)
         self.attend = AdditiveScore(query_dim=dim, score_dim=score_dim)

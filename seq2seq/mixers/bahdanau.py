@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.introspection import freeze_mixing, mark_mixing
-from seq2seq.mixer import CrossMixer
+from seq2seq.mixer import CrossMixer, require_positive
 from seq2seq.mixers.additive import AdditiveScore
 from seq2seq.mixers.gru import GatedUnit
 from seq2seq.mixers.summary import mean_over_positions
@@ -68,13 +68,13 @@ class Bahdanau(CrossMixer):
                 raise ValueError(f"{name} is {value!r}; choose one of {', '.join(options)}")
         self.dim = dim
         self.memory_dim = memory_dim
-        self.out_dim = out_dim or dim
+        self.out_dim = dim if out_dim is None else require_positive(out_dim, "out_dim")
         self.readout = readout
         self.initial = initial
         if initial == "backward" and memory_dim % 2:
             raise ValueError(f"initial=backward reads half of an even memory, not of {memory_dim}; set initial=mean")
-        hidden_dim = hidden_dim or dim
-        score_dim = score_dim or hidden_dim
+        hidden_dim = dim if hidden_dim is None else require_positive(hidden_dim, "hidden_dim")
+        score_dim = hidden_dim if score_dim is None else require_positive(score_dim, "score_dim")
         # W of s_0, U of the scores, and the GRU, whose input is [x_i; c_i]
         self.start = nn.Linear(memory_dim // 2 if initial == "backward" else memory_dim, hidden_dim)
         self.key = nn.Linear(memory_dim, score_dim, bias=False)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seq2seq.mixer import CrossMixer
+from seq2seq.mixer import CrossMixer, require_positive
 from seq2seq.mixers.gru import GatedUnit
 from seq2seq.mixers.summary import end_states, mean_over_positions
 
@@ -63,9 +63,9 @@ class FixedContext(CrossMixer):
             raise ValueError(f"summary=ends reads halves of an even memory, not of {memory_dim}; set summary=mean")
         self.dim = dim
         self.memory_dim = memory_dim
-        self.out_dim = out_dim or dim
+        self.out_dim = dim if out_dim is None else require_positive(out_dim, "out_dim")
         self.summary = summary
-        hidden_dim = hidden_dim or dim
+        hidden_dim = dim if hidden_dim is None else require_positive(hidden_dim, "hidden_dim")
         self.start = nn.Linear(memory_dim, hidden_dim)  # W of s_0
         self.unit = GatedUnit(input_dim=dim + memory_dim * every_step, hidden_dim=hidden_dim, reset=reset)
         self.out_hidden = nn.Linear(hidden_dim, self.out_dim)  # W_s

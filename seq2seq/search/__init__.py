@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seq2seq.config.search import SearchSettings
 from seq2seq.search.constraints import Constrained as Constrained
 from seq2seq.search.ensemble import Ensemble as Ensemble
 from seq2seq.search.ensemble import models_of as models_of
@@ -33,6 +32,7 @@ from seq2seq.search.running import target_limit as target_limit
 from seq2seq.search.selection import BestFirst, Diverse
 from seq2seq.search.selection import Drawn as Drawn
 from seq2seq.search.words import Words as Words
+from seq2seq.settings.search import SearchSettings
 
 
 def search(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from seq2seq.config.search import SearchSettings
+from seq2seq.settings.search import SearchSettings
 
 # Log-probability of what is ruled out.
 NEVER = float("-inf")

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from seq2seq.config.search import SearchSettings
 from seq2seq.search.hypothesis import Hypothesis, NotFiniteScoresError, length_divisor
+from seq2seq.settings.search import SearchSettings
 
 # Log p, parent and token of each column of a beam.
 Arrays = tuple[np.ndarray, ...]

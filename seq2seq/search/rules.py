@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from seq2seq.config.search import SearchSettings
 from seq2seq.search.characters import Characters
 from seq2seq.search.hypothesis import NEVER, Specials
 from seq2seq.search.rows import OpenHypotheses, Rule
+from seq2seq.settings.search import SearchSettings
 
 
 @dataclasses.dataclass(frozen=True)

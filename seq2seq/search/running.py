@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seq2seq.config.search import SearchSettings
 from seq2seq.search.characters import characters_of
 from seq2seq.search.columns import RuleTokens
 from seq2seq.search.constraints import STOP, flatten
@@ -20,6 +19,7 @@ from seq2seq.search.hypothesis import NEVER, Specials, longest_target
 from seq2seq.search.ledger import Results, Sentence
 from seq2seq.search.rows import AnyModel, OpenHypotheses, Rows, Selection
 from seq2seq.search.rules import rules_of
+from seq2seq.settings.search import SearchSettings
 
 # Rows are refilled or dropped when at least one in so many is free: each time costs a pass of the encoder, or copies.
 SHARE = 4

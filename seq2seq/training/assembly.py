@@ -15,11 +15,11 @@ from torch.utils.checkpoint import checkpoint as activation_checkpoint
 
 from seq2seq.build import build_model
 from seq2seq.checkpoint import Loaded
-from seq2seq.config.search import SearchSettings
-from seq2seq.config.trainer import TrainerSettings
 from seq2seq.data.preparation import PreparedData
 from seq2seq.metadata import describe
 from seq2seq.model import Seq2Seq
+from seq2seq.settings.search import SearchSettings
+from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training import finetune
 from seq2seq.training.budget import Budget
 from seq2seq.training.callbacks.window_end import NO_VALIDATION

@@ -12,7 +12,7 @@ from seq2seq.distributed import Agreement
 if TYPE_CHECKING:
     import lightning as L
 
-    from seq2seq.config.trainer import TrainerSettings
+    from seq2seq.settings.trainer import TrainerSettings
 
 # The settings that may end a run. Where several are reached, the last one is named.
 BOUNDS = ("max_time", "patience", "max_epochs", "max_steps")

@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.build import bounds, build_model, max_positions, on_meta_device
-from seq2seq.config.search import SearchSettings
-from seq2seq.config.tokenizer import PatchGrid
 from seq2seq.data.batching import longest_width, padded_width
 from seq2seq.data.multi_corpus import Direction
 from seq2seq.data.plan import DataPlan
-from seq2seq.data.preparation import validate_corpora
 from seq2seq.data.streaming import refuse_epochs
 from seq2seq.data.vocabulary_fit import report_fit
 from seq2seq.distributed import is_first_process
@@ -21,6 +18,8 @@ from seq2seq.evaluation.metrics import check_tokenize, tokenize_for
 from seq2seq.evaluation.moses_bleu import check_convention
 from seq2seq.evaluation.text_checks import text_warnings
 from seq2seq.model import Seq2Seq
+from seq2seq.settings.search import SearchSettings
+from seq2seq.settings.tokenizer import PatchGrid
 from seq2seq.training import finetune
 from seq2seq.training.plan import RunPlan
 
@@ -62,16 +61,27 @@ def bounded_search(plan: RunPlan) -> SearchSettings:
     return dataclasses.replace(plan.search, max_len=max_positions(plan.config, trust=plan.trust))
 
 
-def plan_data(plan: RunPlan, start: Loaded | None) -> DataPlan:
-    """Plan the data of a run; a run that starts from a checkpoint takes its tokenizer."""
+def make_data_plan(plan: RunPlan, start: Loaded | None) -> DataPlan:
+    """Plan the data of a run, with its corpora opened; a run that starts from a checkpoint takes its tokenizer."""
     cache = Path(plan.run.cache)
-    tokenizer = dict(plan.config["tokenizer"])
-    if start:
-        # The vocabulary must be that of the weights, so the checkpoint's models replace the settings.
-        tokenizer |= finetune.ready_models(start.tokenizer, cache)
-    data = DataPlan.from_mapping(plan.config["data"], tokenizer=tokenizer, seed=plan.run.seed, cache_dir=cache)
+    # The vocabulary must be that of the weights, so the checkpoint's models replace the settings.
+    tokenizer = finetune.ready_models(start.tokenizer, plan.tokenizer, cache) if start else plan.tokenizer
+    parts = plan.opened(tokenizer).parts
+    return DataPlan.of(plan.data, tokenizer=tokenizer, seed=plan.run.seed, cache_dir=cache, parts=parts)
+
+
+def plan_data(plan: RunPlan, start: Loaded | None) -> DataPlan:
+    """Plan the data of a run, and log how the tokenizer of a checkpoint cuts the text.
+
+    Raises:
+        ValueError: The corpora cannot be read, or have longer sentences than the model has positions.
+    """
+    data = make_data_plan(plan, start)
     if data.stream:
         refuse_epochs(plan.trainer)
+    _check_positions(plan, data)
+    if start:
+        report_fit(start.tokenizer, data, str(plan.run.init_from))
     return data
 
 
@@ -98,18 +108,6 @@ def look_at_references(data: EvalData, tokenize: str) -> None:
         named = {f"validation set, {part.name}": [references[row] for row in part.rows]}
         for line in text_warnings({}, named, tokenize=part.tokenize, remedy="data.tokenize.<target language>="):
             log.warning(line)
-
-
-def check_text(plan: RunPlan, data: DataPlan, start: Loaded | None) -> None:
-    """Check the corpora and their lengths, and log how the tokenizer of a checkpoint cuts them.
-
-    Raises:
-        ValueError: They cannot be read, or have longer sentences than the model has positions.
-    """
-    _check_positions(plan, data)
-    validate_corpora(data)
-    if start:
-        report_fit(start.tokenizer, data, str(plan.run.init_from))
 
 
 def _check_positions(plan: RunPlan, data: DataPlan) -> None:

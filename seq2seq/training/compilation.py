@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 
-from seq2seq.config.trainer import TrainerSettings
 from seq2seq.kernels.dispatch import launcher_obstacle
 from seq2seq.mixer import CrossMixer, SelfMixer
 from seq2seq.model import Seq2Seq
+from seq2seq.settings.trainer import TrainerSettings
 
 log = logging.getLogger(__name__)
 # Updates before `settle`: among their batches are all kinds that a run has

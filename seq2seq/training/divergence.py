@@ -12,7 +12,7 @@ from seq2seq.training.errors import TrainingFault
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from seq2seq.config.optim import OptimSettings
+    from seq2seq.settings.optim import OptimSettings
 
 log = logging.getLogger(__name__)
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import shutil
 import time
 from collections.abc import Callable
+from typing import Any
 
 from seq2seq import distributed
-from seq2seq.experiments.folder import RunFolder, folder_of
+from seq2seq.experiments.folder import RunFolder
 from seq2seq.files import LOCK
-from seq2seq.training.plan import RunPlan, make_plan
+from seq2seq.training.plan import RunPlan
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +36,7 @@ def dry_run(plan: RunPlan, execute: Callable[[RunPlan], float]) -> float:
     """
     began = time.monotonic()
     short = shortened(plan)
-    folder = RunFolder(folder_of(short.config, short.mixer))
+    folder = short.folder
     if plan.run.resume:
         log.info("dry run: resume=%s is left out, and a new run is tried", plan.run.resume)
     # No page on a server.
@@ -60,13 +62,12 @@ def dry_run(plan: RunPlan, execute: Callable[[RunPlan], float]) -> float:
 def shortened(plan: RunPlan) -> RunPlan:
     """Return the plan of the dry run, which has a name that no run has."""
     # A number of threads that is set is tried, too; measuring one takes seconds.
-    trainer = {**plan.config["trainer"], **_SHORT, "threads": plan.trainer.threads or 1}
+    short: dict[str, Any] = {**_SHORT, "threads": plan.trainer.threads or 1}
     # What is refused in the run must be refused here: streams need an interval, and allow no epochs.
     if plan.trainer.val_steps or plan.trainer.val_time:
-        trainer["val_steps"] = DRY_UPDATES
-    name = f"{folder_of(plan.config, plan.mixer).name}.dry-run"
-    config = {**plan.config, "run": name, "resume": None, "trainer": trainer}
-    return make_plan(config, mixer=plan.mixer, command=plan.command, job=plan.job, chosen=plan.chosen)
+        short["val_steps"] = DRY_UPDATES
+    run = dataclasses.replace(plan.run, run=f"{plan.folder.path.name}.dry-run", resume=None)
+    return dataclasses.replace(plan, run=run, trainer=dataclasses.replace(plan.trainer, **short))
 
 
 def _clear(folder: RunFolder) -> None:

@@ -12,8 +12,8 @@ from hydra.utils import instantiate
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from seq2seq.config.extensions import entries
-from seq2seq.config.names import suggestion
+from seq2seq.settings.classes import entries
+from seq2seq.settings.values import suggestion
 
 Made = TypeVar("Made")
 

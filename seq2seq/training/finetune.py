@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import logging
 import re
@@ -10,23 +11,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seq2seq.config.chosen import is_chosen
-from seq2seq.config.dicts import UNSET, differences, put
-from seq2seq.config.mixer import mixers_of
-from seq2seq.config.sections import present_settings
-from seq2seq.config.values import shown, written
-from seq2seq.config.yaml_file import read_yaml
 from seq2seq.data.cache_folder import cached
 from seq2seq.data.languages import tagged_languages, target_languages
 from seq2seq.data.multi_corpus import parts_of
 from seq2seq.inference.model_files import load_model, runs_on_cpu_alone
 from seq2seq.resources import conf_dir
-from seq2seq.training.plan import RunPlan, make_plan
+from seq2seq.settings.classes import mixers_of, read_mixers
+from seq2seq.settings.compose import is_chosen
+from seq2seq.settings.declare import read_section
+from seq2seq.settings.dicts import UNSET, differences, put, read_yaml
+from seq2seq.settings.model import ModelSettings
+from seq2seq.settings.run import present_settings
+from seq2seq.settings.values import shown, written
+from seq2seq.training.plan import RunPlan
 
 if TYPE_CHECKING:
     from seq2seq.checkpoint import Loaded
     from seq2seq.data.plan import DataPlan
     from seq2seq.data.tokenizer import Tokenizer
+    from seq2seq.settings.data import DataSettings
+    from seq2seq.settings.tokenizer import TokenizerSettings
 
 log = logging.getLogger(__name__)
 
@@ -70,12 +74,12 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
         ValueError: A choice of the user contradicts the checkpoint; names both values.
     """
     origin = str(plan.run.init_from)
-    data = adopt_data(plan.config["data"], start.meta, origin=origin, chosen=plan.chosen)
+    data = adopt_data(plan.data, start.meta, origin=origin, chosen=plan.chosen)
     # From Python, nobody can tell: every setting counts as chosen.
     if plan.chosen is None:
         return plan
     old = present_settings(start.meta["model"])
-    new = present_settings(plan.config)
+    new = plan.config
     _refuse_differences(old, new, origin, chosen=plan.chosen)
     _require_same_tokenizer(plan, start.tokenizer, origin)
     # What was not chosen is the checkpoint's; of the free settings, what was chosen stays.
@@ -87,28 +91,29 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
     for name, own in (("attention_dropout", "dropout"), ("weight_dropout", "weight_dropout")):
         if is_chosen(f"model.{name}", plan.chosen):
             _follow(sections, name, own, before=old["model"][name], chosen=plan.chosen)
-    optim = dict(plan.config["optim"])
+    optim = plan.optim
     if not any(is_chosen(key, plan.chosen) for key in ("optim.lr", "optim.peak_lr")):
         log.info(
             "init_from: the highest learning rate is %g, for fine-tuning (from scratch it would be %g); optim.lr=... "
             "sets another",
             LEARNING_RATE,
-            optim["lr"],
+            optim.lr,
         )
-        optim["lr"] = LEARNING_RATE
+        optim = dataclasses.replace(optim, lr=LEARNING_RATE)
     # A setting within the mixer, as its dropout, chooses no preset.
     label = plan.mixer if "mixer" in plan.chosen else _label(start.meta)
-    config = {**plan.config, **sections, "optim": optim, "data": data}
     try:
-        return make_plan(config, mixer=label, command=plan.command, job=plan.job, chosen=plan.chosen)
+        model = read_section(ModelSettings, sections["model"], "model")
+        mixers = read_mixers(sections["mixer"])
+        return dataclasses.replace(plan, data=data, optim=optim, model=model, mixers=mixers, mixer=label)
     except ValueError as error:
         # Settings of the run have passed before: what is wrong now is the checkpoint's.
         raise ValueError(f"init_from={origin}: {error}") from None
 
 
 def adopt_data(
-    data: Mapping[str, Any], meta: Mapping[str, Any], *, origin: str, chosen: Iterable[str] | None
-) -> dict[str, Any]:
+    data: DataSettings, meta: Mapping[str, Any], *, origin: str, chosen: Iterable[str] | None
+) -> DataSettings:
     """Return the section `data` with languages and tag of the checkpoint `origin`, but for what was chosen.
 
     Languages that differ all the same are one warning.
@@ -120,33 +125,33 @@ def adopt_data(
     Raises:
         ValueError: The checkpoint's sources begin with a tag, and the run's are to have none.
     """
-    result = dict(data)
     # data=files chooses a file, whose languages nobody chose
     keys = None if chosen is None else [each for each in chosen if each != "data"]
     own = {"src": str(meta["src_lang"]), "tgt": str(meta["tgt_lang"])}
     # A data set has its languages, in either direction; files of one's own may have any
-    known = data.get("languages") or ((data["src"], data["tgt"]) if data.get("path") else own.values())
+    known = data.languages or ((data.src, data.tgt) if data.path else own.values())
     # They become part of the names of files, and anybody may have written the checkpoint
     named = all(re.fullmatch(r"[\w-]+", code) for code in own.values())
     if keys is not None and named and set(own.values()) <= set(known):
-        taken = {side: code for side, code in own.items() if not is_chosen(f"data.{side}", keys) and data[side] != code}
+        free = {side: code for side, code in own.items() if not is_chosen(f"data.{side}", keys)}
+        taken = {side: code for side, code in free.items() if getattr(data, side) != code}
         if taken:
             words = " ".join(f"data.{side}={shown(code)}" for side, code in taken.items())
             log.info("init_from: %s, as the checkpoint translates", words)
-        result |= taken
-    if tagged_languages(meta) and not result["tag_target"]:
+        data = dataclasses.replace(data, **taken)
+    if tagged_languages(meta) and not data.tag_target:
         if keys is None or is_chosen("data.tag_target", keys):
             raise ValueError(
                 f"init_from={origin}: data.tag_target is true there and false here; add data.tag_target=true"
             )
         log.info("init_from: data.tag_target=true, as the checkpoint's sources begin with the tag of a language")
-        result["tag_target"] = True
+        data = dataclasses.replace(data, tag_target=True)
     there = {f"{own['src']}-{target}": None for target in target_languages(meta)}
-    here = {part.direction: None for part in parts_of(result)}
+    here = {part.direction: None for part in parts_of(data)}
     if not here.keys() <= there.keys():
         translates, runs = (shown(", ".join(each)) for each in (there, here))
         log.warning("init_from=%s: the checkpoint translates %s, this run %s", origin, translates, runs)
-    return result
+    return data
 
 
 def target_languages_of(data: DataPlan, start: Loaded | None) -> list[str]:
@@ -172,14 +177,14 @@ def _refuse_differences(
 def _require_same_tokenizer(plan: RunPlan, tokenizer: Tokenizer, origin: str) -> None:
     """Refuse settings of the tokenizer that were chosen and cannot be obeyed: the weights need the checkpoint's."""
     sizes = {tokenizer.src_vocab_size, tokenizer.tgt_vocab_size}
-    size = plan.config["tokenizer"]["vocab_size"]
+    size = plan.tokenizer.vocab_size
     # data=files or tokenizer=... chooses a file, which has a size as well
     keys = [each for each in plan.chosen or () if each not in ("data", "tokenizer")]
     chosen = any(is_chosen(key, keys) for key in ("data.vocab_size", "tokenizer.vocab_size"))
     if chosen and size not in sizes:
         there = " and ".join(map(str, sorted(sizes)))
         raise ValueError(f"init_from={origin}: data.vocab_size is {there} there and {size} here; leave it out")
-    joint = plan.config["tokenizer"]["joint"]
+    joint = plan.tokenizer.joint
     if is_chosen("tokenizer.joint", plan.chosen or ()) and joint != tokenizer.joint:
         raise ValueError(
             f"init_from={origin}: tokenizer.joint is {tokenizer.joint} there and {joint} here; leave it out"
@@ -230,8 +235,8 @@ def _remedy(key: str, there: Any, here: Any) -> str:
     return f"add {word}" if " " not in word else f"add '{word}'"
 
 
-def ready_models(tokenizer: Tokenizer, cache: Path) -> dict[str, Any]:
-    """Write a checkpoint's SentencePiece models to `cache`; return the tokenizer settings that use them."""
+def ready_models(tokenizer: Tokenizer, settings: TokenizerSettings, cache: Path) -> TokenizerSettings:
+    """Write a checkpoint's SentencePiece models to `cache`; return `settings` with them in place of others."""
     state = tokenizer.to_state()
     # Named by content: runs from one checkpoint share the files.
     folder = cache / f"init-{tokenizer.fingerprint}"
@@ -247,9 +252,10 @@ def ready_models(tokenizer: Tokenizer, cache: Path) -> dict[str, Any]:
                 raise ValueError(f"{path.name} is not the checkpoint's")
 
     cached(folder, "the checkpoint's tokenizer", build=build, read=read)
+    models: dict[str, Any] = {"model": None, "src_model": None} | {side: str(path) for side, path in paths.items()}
     # Images have no model on the source's side; a joint tokenizer has one model, stored as the source's.
     if tokenizer.patches:
-        return {"model": None, "src_model": None, "tgt_model": str(paths["tgt_model"]), "patches": state["patches"]}
-    if tokenizer.joint:
-        return {"model": str(paths["src_model"]), "src_model": None, "tgt_model": None}
-    return {"model": None} | {side: str(path) for side, path in paths.items()}
+        models |= {"src_model": None, "patches": tokenizer.patches}
+    elif tokenizer.joint:
+        models = {"model": models["src_model"], "src_model": None, "tgt_model": None}
+    return dataclasses.replace(settings, **models)

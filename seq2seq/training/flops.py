@@ -20,10 +20,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from seq2seq.build import build_model, max_positions, on_meta_device
-from seq2seq.config.mixer import packages_of
 from seq2seq.faults import first_line
 from seq2seq.kernels import flop_formulas as flop_formulas  # which registers them
 from seq2seq.model import Seq2Seq
+from seq2seq.settings.classes import packages_of
 
 log = logging.getLogger(__name__)
 

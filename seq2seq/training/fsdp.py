@@ -14,8 +14,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from seq2seq.config.trainer import TrainerSettings
 from seq2seq.model import Seq2Seq
+from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.ddp import ReplicatedStrategy
 
 

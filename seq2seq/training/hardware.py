@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from seq2seq.config.trainer import TrainerSettings
+from seq2seq.settings.trainer import TrainerSettings
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from typing import Any
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers.logger import Logger
 
-from seq2seq.config.dicts import flat
-from seq2seq.config.extensions import class_name, entries
 from seq2seq.experiments.folder import RunFolder
 from seq2seq.files import write_text
+from seq2seq.settings.classes import class_name, entries
+from seq2seq.settings.dicts import flat
 from seq2seq.training.extensions import accepted, make, require_call
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from seq2seq.config.optim import OptimSettings
 from seq2seq.data.batching import Batch
 from seq2seq.model import Seq2Seq
+from seq2seq.settings.optim import OptimSettings
 from seq2seq.training.loss import LossSums, projected_cross_entropy
 from seq2seq.training.r_drop import r_drop_cross_entropy
 

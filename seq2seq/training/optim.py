@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seq2seq.config.optim import OptimSettings
+from seq2seq.settings.optim import OptimSettings
 from seq2seq.training.muon import Matrices, MuonWithAdam
 
 

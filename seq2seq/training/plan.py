@@ -1,7 +1,8 @@
-"""The plan of a run: its settings, checked before anything heavy is imported."""
+"""The plan of a run: its settings, with what is known of them before anything heavy is imported."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 from collections.abc import Collection, Mapping
@@ -11,40 +12,46 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from seq2seq.config.data import DataSettings
-from seq2seq.config.mixer import check_mixer, mixers_of, packages_of
-from seq2seq.config.sections import SECTIONS, Sections, read_sections
-from seq2seq.config.settings import keys, require_used, with_whole_numbers
-from seq2seq.config.tokenizer import TokenizerSettings
-from seq2seq.config.trainer import TrainerSettings, bounded
-from seq2seq.config.values import shown
+from seq2seq.data.multi_corpus import Part
+from seq2seq.data.preflight import open_corpora
 from seq2seq.experiments.folder import RunFolder, folder_of
 from seq2seq.files import require_creatable
+from seq2seq.settings.classes import mixers_of, packages_of
+from seq2seq.settings.compose import is_chosen
+from seq2seq.settings.declare import plain, require_used
+from seq2seq.settings.run import Settings, read_settings
+from seq2seq.settings.tokenizer import TokenizerSettings
+from seq2seq.settings.values import shown
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunPlan(Sections):
+class RunPlan(Settings):
     """Checked settings of one run.
 
     Args:
-        config: The resolved, plain configuration, as config.yaml and checkpoints keep it.
         mixer: Label of the mixer, for the name of the run's folder.
         command: The command line that repeats the run; None for a run from Python.
         job: The folder of this job of a sweep.
-        chosen: Keys that the user chose (see `seq2seq.config.chosen`), where a run starts from a checkpoint; None if
+        chosen: Keys that the user chose (see `seq2seq.settings.compose`), where a run starts from a checkpoint; None if
             unknown.
+        parts: The corpora, once they were opened.
     """
 
-    config: dict[str, Any]
     mixer: str
     command: str | None = None
     job: Path | None = None
     chosen: frozenset[str] | None = None
+    parts: tuple[Part, ...] | None = None
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The plain configuration, as config.yaml and checkpoints keep it."""
+        return self.plain()
 
     @property
     def trust(self) -> tuple[str, ...]:
         """Packages whose mixers may be imported: those that the settings name, which the user has written."""
-        return packages_of(self.config["mixer"])
+        return packages_of(self.mixers)
 
     @property
     def start(self) -> str | None:
@@ -66,11 +73,22 @@ class RunPlan(Sections):
 
     def model_config(self, sizes: dict[str, Any]) -> dict[str, Any]:
         """Return what `build_model` takes, with the sizes of vocabularies and the like."""
-        return {"model": self.config["model"], "mixer": self.config["mixer"], **sizes}
+        return {"model": plain(self.model), "mixer": self.config["mixer"], **sizes}
+
+    def opened(self, tokenizer: TokenizerSettings | None = None) -> RunPlan:
+        """Return the plan with its corpora opened; ValueError if one cannot be used.
+
+        Args:
+            tokenizer: In place of the settings' own.
+        """
+        if self.parts is not None:
+            return self
+        parts = open_corpora(self.data, tokenizer=tokenizer or self.tokenizer, cache_dir=Path(self.run.cache))
+        return dataclasses.replace(self, parts=parts)
 
 
 def make_plan(
-    config: dict[str, Any],
+    config: Mapping[str, Any],
     *,
     mixer: str,
     command: str | None = None,
@@ -78,135 +96,80 @@ def make_plan(
     chosen: frozenset[str] | None = None,
     typed: Collection[str] = (),
 ) -> RunPlan:
-    """Check a resolved, plain configuration, as far as that needs no torch, and fill in the default bound.
+    """Read a resolved, plain configuration, and check it as far as that needs no torch.
 
     Args:
-        config: See `RunPlan`, as for mixer, command, job and chosen.
-        typed: Keys of settings that the user typed one by one: in a new run each must have an effect.
+        config: The composed settings.
+        mixer: See `RunPlan`, as for command, job and chosen.
+        typed: Keys of settings that the user typed one by one, each of which must have an effect.
 
     Raises:
-        ValueError: a key or value is wrong; the message names it and what to write instead.
+        ValueError: A key or value is wrong; the message names it and what to write instead.
     """
-    sections = read_sections(config)
-    _require_together(sections)
-    start, resume = sections.run.init_from, sections.run.resume
+    settings = read_settings(config)
+    start, resume = settings.run.init_from, settings.run.resume
     if start is not None and not os.path.exists(start) and resume in (None, "auto"):
         # The folder that `auto` looks in has a name that follows from the checkpoint
         rest = "; a run that began from it goes on without it by resume=<run>" if resume else ""
         raise ValueError(f"init_from={start}: no such file{rest}")
-    require_creatable(Path(sections.run.runs), "runs")
+    require_creatable(Path(settings.run.runs), "runs")
     # One that cannot be written serves while it is whole.
-    if not os.path.isdir(sections.run.cache):
-        require_creatable(Path(sections.run.cache), "cache")
-    # The run's name is a hash of the plain values: 1e3 and 1000 must be one run.
-    plain = with_whole_numbers(sections.run, config)
-    # The top level has no name, and is done.
-    for name in filter(None, SECTIONS):
-        plain[name] = with_whole_numbers(getattr(sections, name), plain[name])
-    plain["mixer"] = check_mixer(plain["mixer"], plain["model"])
-    # A resumed run goes on with what it was begun with.
-    if not _resumes(plain, mixer):
-        _require_effect(sections, typed, alone=job is None)
-        _require_effect_of_mixers(plain["mixer"], typed)
-    return RunPlan(
-        config={**plain, "trainer": bounded(plain["trainer"])},
-        mixer=mixer,
-        command=command,
-        job=job,
-        chosen=chosen,
-        **vars(sections),
-    )
+    if not os.path.isdir(settings.run.cache):
+        require_creatable(Path(settings.run.cache), "cache")
+    plan = RunPlan(mixer=mixer, command=command, job=job, chosen=chosen, **vars(settings))
+    try:
+        _require_effect(plan, typed)
+    except ValueError:
+        # A resumed run goes on with what it was begun with.
+        if not _resumes(plan):
+            raise
+    return plan
 
 
-def _require_together(sections: Sections) -> None:
-    """Check settings of several sections against each other.
-
-    Raises:
-        ValueError: Some exclude each other.
-    """
-    # The same section serves `translate`, where more than one is allowed.
-    if sections.search.n_best != 1:
-        raise ValueError(
-            f"search.n_best={sections.search.n_best}: a score is that of the best translation alone; leave it at 1 "
-            "(seq2seq.translate --n-best lists more)"
-        )
-    if sections.optim.name == "muon" and sections.trainer.sharded:
-        raise ValueError(
-            "optim.name=muon updates whole matrices, of which trainer.strategy=fsdp gives each process a part: set "
-            "trainer.strategy=ddp, or optim.name=adam"
-        )
-    trainer, batch = sections.trainer, sections.data.batch_tokens
-    for name in ("accumulate", "accumulate_start"):
-        if batch is not None and getattr(trainer, name) not in (None, keys(TrainerSettings)[name].default):
-            raise ValueError(
-                f"trainer.{name}={getattr(trainer, name)} counts micro-batches of an update, and data.batch_tokens="
-                f"{batch} its tokens: set one of the two"
-            )
-
-
-def _resumes(config: Mapping[str, Any], mixer: str) -> bool:
-    """Say whether the run goes on from a checkpoint: one that is named, or with `auto` the last one of its folder."""
+def _resumes(plan: RunPlan) -> bool:
+    """Return True if the run continues from a named checkpoint or, with `auto`, the last one of its folder."""
     # A link that leads nowhere, too, as in `resolve_resume`.
-    auto = config["resume"] == "auto"
-    return os.path.lexists(RunFolder(folder_of(config, mixer)).last) if auto else config["resume"] is not None
+    return os.path.lexists(plan.folder.last) if plan.run.resume == "auto" else plan.run.resume is not None
 
 
-def _require_effect(sections: Sections, typed: Collection[str], *, alone: bool) -> None:
+def _require_effect(plan: RunPlan, typed: Collection[str]) -> None:
     """Check that each setting that the user typed has an effect beside the others.
 
-    Args:
-        alone: The run is no job of a sweep.
-
     Raises:
-        ValueError: One has none, or the opposite one.
+        ValueError: One has none.
     """
-    for each in (sections.data, sections.optim, sections.search, sections.trainer):
-        require_used(each, typed)
-    _require_effect_of_data(sections.data, typed)
-    require_effect_of_tokenizer(sections.tokenizer, typed)
-    optim, trainer = sections.optim, sections.trainer
-    if "optim.peak_lr" in typed and optim.lr != optim.peak_lr:
+    for section in (plan.data, plan.tokenizer, plan.optim, plan.search, plan.trainer):
+        require_used(section, typed)
+    _require_vocabulary(plan.tokenizer, typed)
+    _require_effect_of_mixers(plan.mixers, typed)
+    if "trainer.median_stop" in typed and plan.trainer.median_stop and plan.job is None:
         raise ValueError(
-            f"optim.peak_lr={optim.peak_lr:g} has no effect: the peak learning rate of these settings is "
-            f"optim.lr={optim.lr:g}: set optim.lr, or choose optim=anneal or optim=muon"
-        )
-    if "trainer.accumulate_start" in typed and trainer.accumulate_start == trainer.accumulate:
-        raise ValueError(
-            f"trainer.accumulate_start={trainer.accumulate_start} has no effect with trainer.accumulate="
-            f"{trainer.accumulate}: leave it out, or set trainer.accumulate to a multiple of it"
-        )
-
-    if optim.min_lr > optim.lr:
-        raise ValueError(
-            f"optim.min_lr={optim.min_lr:g} is above the peak of the learning rate, optim.lr={optim.lr:g}, from which "
-            "it falls: lower optim.min_lr"
-        )
-    warmup = "warmup_share" if optim.schedule == "anneal" else "warmup_steps"
-    if "optim.warmup_init_lr" in typed and not getattr(optim, warmup):
-        raise ValueError(
-            f"optim.warmup_init_lr={optim.warmup_init_lr:g} has no effect with optim.{warmup}=0: leave it out, or set "
-            f"optim.{warmup}"
-        )
-    if "trainer.median_stop" in typed and trainer.median_stop and alone:
-        raise ValueError(
-            f"trainer.median_stop={trainer.median_stop} has no effect on a run that is no job of a sweep: leave it "
-            "out, or sweep over a setting with -m"
-        )
-    if "trainer.val_share" in typed and not trainer.val_time and (trainer.max_steps or trainer.max_epochs):
-        raise ValueError(
-            f"trainer.val_share={trainer.val_share:g} has no effect where updates or epochs end the run and "
-            "trainer.val_time is not set: leave it out, or set trainer.val_time"
+            f"trainer.median_stop={plan.trainer.median_stop} has no effect on a run that is no job of a sweep: leave "
+            "it out, or sweep over a setting with -m"
         )
 
 
-def _require_effect_of_mixers(mixer: Mapping[str, Any], typed: Collection[str]) -> None:
-    """Check that no argument of a mixer that the user typed stands beside a list of it for each layer.
+def _require_vocabulary(tokenizer: TokenizerSettings, typed: Collection[str]) -> None:
+    """Check that a size that the user typed is that of the existing models, if there are any."""
+    if not tokenizer.ready_models or not {"data.vocab_size", "tokenizer.vocab_size"} & set(typed):
+        return
+    from seq2seq.data.tokenizer import load_tokenizer
 
-    Raises:
-        ValueError: One does, so that it has no effect.
-    """
-    for _, path, values in mixers_of(mixer):
-        for name, entries in (values.get("per_layer") or {}).items():
+    loaded = load_tokenizer(tokenizer)
+    sizes = {loaded.tgt_vocab_size, loaded.tgt_vocab_size if tokenizer.patches else loaded.src_vocab_size}
+    if tokenizer.vocab_size not in sizes:
+        pieces = " and ".join(map(str, sorted(sizes)))
+        raise ValueError(
+            f"data.vocab_size={tokenizer.vocab_size} has no effect: {tokenizer.named_models} has {pieces} pieces; "
+            "leave it out"
+        )
+
+
+def _require_effect_of_mixers(mixers: Mapping[str, Any], typed: Collection[str]) -> None:
+    """Check that no argument of a mixer that the user typed stands beside a list of it for each layer."""
+    for _, path, values in mixers_of(mixers):
+        listed = values.get("per_layer")
+        for name, entries in listed.items() if isinstance(listed, Mapping) else ():
             if f"{path}.{name}" in typed:
                 raise ValueError(
                     f"{path}.{name}={shown(values.get(name))} has no effect beside {path}.per_layer.{name}="
@@ -214,48 +177,23 @@ def _require_effect_of_mixers(mixer: Mapping[str, Any], typed: Collection[str]) 
                 )
 
 
-def require_effect_of_tokenizer(settings: TokenizerSettings, typed: Collection[str]) -> None:
-    """Check that no setting of a tokenizer's training stands beside existing models, unless it is what they are.
+def cut_lists(config: Mapping[str, Any], typed: Collection[str]) -> dict[str, Any]:
+    """Return plain settings in which the `per_layer` lists of presets are cut to the depth of a model of fewer layers.
 
-    Raises:
-        ValueError: One that the user typed does.
+    Lists whose keys are among `typed` are left as they are, and refused when the model is built if they are too long.
     """
-    if not settings.ready_models:
-        return
-    models = " and ".join(map(shown, settings.ready_models))
-    if {"data.vocab_size", "tokenizer.vocab_size"} & set(typed):
-        from seq2seq.data.tokenizer import load_tokenizer
-
-        tokenizer = load_tokenizer(settings)
-        sizes = {tokenizer.tgt_vocab_size, tokenizer.tgt_vocab_size if settings.patches else tokenizer.src_vocab_size}
-        if settings.vocab_size not in sizes:
-            pieces = " and ".join(map(str, sorted(sizes)))
-            raise ValueError(
-                f"data.vocab_size={settings.vocab_size} has no effect: {models} has {pieces} pieces; leave it out"
-            )
-    found = {"joint": settings.model is not None}
-    trained = ("type", "joint", "byte_fallback", "normalizer", "character_coverage", "input_sentence_size", "seed")
-    for name in trained:
-        value = getattr(settings, name)
-        if f"tokenizer.{name}" in typed and value != found.get(name, keys(TokenizerSettings)[name].default):
-            raise ValueError(f"tokenizer.{name}={shown(value)} has no effect beside {models}: leave it out")
-
-
-def _require_effect_of_data(data: DataSettings, typed: Collection[str]) -> None:
-    """Check settings of the text that have an effect only where others are set, or are not.
-
-    Raises:
-        ValueError: One that the user typed has none.
-    """
-    idle: dict[str, str] = {}
-    if data.path is None:
-        reason = "without data.path: leave it out, or set data.path to the data set of the hub that it belongs to"
-        idle |= dict.fromkeys(("config", "data_dir", "revision"), reason)
-    if not data.corpora:
-        idle["temperature"] = "without data.corpora: leave it out, or name further corpora there"
-        if data.valid is not None and data.test is not None:
-            idle["holdout"] = "beside data.valid and data.test: leave it out, or set one of them to null"
-    for name, reason in idle.items():
-        value = getattr(data, name)
-        if f"data.{name}" in typed and value != keys(DataSettings)[name].default:
-            raise ValueError(f"data.{name}={shown(value)} has no effect {reason}")
+    result = copy.deepcopy(dict(config))
+    mixer, model = result.get("mixer"), result.get("model")
+    if not isinstance(mixer, dict) or not isinstance(model, dict):
+        return result
+    depths = {"encoder": [model.get("encoder_layers"), mixer.get("extra_encoder_layers", 0)]}
+    depths["decoder"] = depths["cross"] = [model.get("decoder_layers")]
+    for slot, path, values in mixers_of(mixer):
+        lists = values.get("per_layer")
+        # Wrong values are refused by the checks that follow
+        if not isinstance(lists, dict) or not all(isinstance(each, int) for each in depths[slot]):
+            continue
+        for key, entries in lists.items():
+            if isinstance(entries, list) and not is_chosen(f"{path}.per_layer.{key}", typed):
+                lists[key] = entries[: max(1, sum(depths[slot]))]
+    return result

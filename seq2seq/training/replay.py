@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seq2seq.config.trainer import TrainerSettings
 from seq2seq.data.batching import Batch
 from seq2seq.faults import first_line
 from seq2seq.search.graphs import CudaRecorder, Recorder
+from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.loss import LossSums
 
 log = logging.getLogger(__name__)

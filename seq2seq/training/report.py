@@ -23,9 +23,9 @@ from seq2seq.training.loggers import log_results
 if TYPE_CHECKING:
     import lightning as L
 
-    from seq2seq.config.search import SearchSettings
     from seq2seq.evaluation.evaluator import Evaluation
     from seq2seq.experiments.folder import RunFolder
+    from seq2seq.settings.search import SearchSettings
     from seq2seq.training.datamodule import TranslationDataModule
     from seq2seq.training.plan import RunPlan
     from seq2seq.training.run_state import RunState

@@ -18,12 +18,13 @@ from lightning.pytorch.loggers.logger import Logger
 from seq2seq import distributed, files
 from seq2seq.build import max_positions
 from seq2seq.checkpoint import Loaded
-from seq2seq.config.data import CPU_MICRO_BATCH
 from seq2seq.data.batching import padded_width
 from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.experiments.folder import RunFolder, translate_command
 from seq2seq.experiments.job_records import record_run
 from seq2seq.experiments.resume import Resumed, resolve_resume
+from seq2seq.model import Seq2Seq
+from seq2seq.settings.data import CPU_MICRO_BATCH
 from seq2seq.training import checks, compilation, finetune, hardware
 from seq2seq.training.assembly import make_task, make_trainer
 from seq2seq.training.auto_batch_size import find_max_tokens
@@ -46,8 +47,11 @@ from seq2seq.training.threads import known_threads, measure_threads, typical_sha
 log = logging.getLogger(__name__)
 
 
-def train(plan: RunPlan) -> float:
+def train(plan: RunPlan, *, model: Seq2Seq | None = None) -> float:
     """Train, score the test set, and return the best validation BLEU.
+
+    Args:
+        model: What `checks.check_model` has built of the plan, if it has.
 
     Raises:
         ValueError: settings that cannot work, before anything is written.
@@ -64,8 +68,8 @@ def train(plan: RunPlan) -> float:
                 # Before the name of its folder is made
                 start = finetune.load_start(plan.start, trust=plan.trust)
                 plan = finetune.adopt(plan, start) if start else plan
-                return dry_run(plan, lambda short: Run(short, start=start).execute())
-            return Run(plan).execute()
+                return dry_run(plan, lambda short: Run(short, start=start, model=model).execute())
+            return Run(plan, model=model).execute()
         except TrainingInterrupt as stop:
             log.info("stopped (%s) while the settings were checked; nothing was written", stop)
             _leave(stop)
@@ -77,16 +81,24 @@ class Run:
     Args:
         callbacks: More callbacks of Lightning, called before the run's own.
         start: The checkpoint that the run starts from, if the plan has been adapted to it.
+        model: What `checks.check_model` has built of the plan, if it has.
 
     Raises:
         ValueError: settings that cannot work; nothing has been written.
     """
 
-    def __init__(self, plan: RunPlan, *, callbacks: Sequence[L.Callback] = (), start: Loaded | None = None) -> None:
+    def __init__(
+        self,
+        plan: RunPlan,
+        *,
+        callbacks: Sequence[L.Callback] = (),
+        start: Loaded | None = None,
+        model: Seq2Seq | None = None,
+    ) -> None:
         self.plan = plan
         # Checks of the settings and the machine come first; those that build or read something follow.
-        self.callbacks = [*callbacks, *user_callbacks(plan.config["callbacks"], taken=set(STATE_KEYS))]
-        check_loggers(plan.config["logger"])
+        self.callbacks = [*callbacks, *user_callbacks(plan.run.callbacks, taken=set(STATE_KEYS))]
+        check_loggers(plan.loggers)
         distributed.require_startable(plan.trainer.devices, plan.trainer.nodes, sweep=plan.job is not None)
         hardware.require_sharding(plan.trainer)
         self.accelerator = hardware.resolve_accelerator(plan.trainer)
@@ -96,13 +108,12 @@ class Run:
         if self.start and not start:
             plan = self.plan = finetune.adopt(plan, self.start)
         self.search = checks.bounded_search(plan)
-        model = checks.check_model(plan, self.start)
+        model = model or checks.check_model(plan, self.start)
         hardware.require_packing(model, self.accelerator, self.precision)
         self.compile = compilation.resolve_compile(plan.trainer, self.accelerator, model)
         self.graphs = resolve_graphs(plan.trainer, self.accelerator, compiled=self.compile)
         data_plan = checks.plan_data(plan, self.start)
         self.tokenize = checks.score_tokenizer(plan, data_plan.tgt)
-        checks.check_text(plan, data_plan, self.start)
         self.folder, last = resolve_resume(plan.run.resume, plan.folder, named=plan.run.run is not None)
         self._found = self.folder.version()
         self.resumed = Resumed.open(last, plan.config, self.folder) if last else None
@@ -114,7 +125,7 @@ class Run:
     def execute(self) -> float:
         """Prepare, train, test and report, alone in the run's folder; return the best validation BLEU."""
         try:
-            with interruptible(), self._reserved():
+            with interruptible(), _reserved(self.folder, self._found):
                 if self.plan.job and distributed.is_first_process():
                     record_run(self.plan.job, self.folder.path)
                 self.data = self._prepared_data()
@@ -130,27 +141,12 @@ class Run:
                 raise  # with what it came from
             raise fault from error
 
-    @contextlib.contextmanager
-    def _reserved(self) -> Iterator[None]:
-        """Hold the lock of the folder, on the rank that writes.
-
-        Raises:
-            ValueError: Another run has it, or had it since this one looked for a checkpoint.
-        """
-        if not distributed.is_first_process():
-            yield
-            return
-        with self.folder.reserved():
-            if self.folder.version() != self._found:
-                raise ValueError(f"another run in {self.folder.path} has just ended: give the same command again")
-            yield
-
     def _train(self) -> float:
         if distributed.is_first_process():
             self.folder.create(self.plan.config_yaml)
         log.info("run folder: %s", self.folder.path)
         # The parts that share a state: task (learning rate), callbacks (budget, best score), report.
-        state = RunState(self.plan.trainer, self.plan.config["callbacks"], self.resumed and self.resumed.continued)
+        state = RunState(self.plan.trainer, self.plan.run.callbacks, self.resumed and self.resumed.continued)
         task = self._task(state.budget)
         self._batch_shape = lambda: task.batch_shape
         callbacks = make_callbacks(
@@ -189,13 +185,13 @@ class Run:
 
     def _loggers(self) -> list[Logger]:
         """Make the loggers; a run that begins logs its settings."""
-        loggers = make_loggers(self.plan.config["logger"], self.folder, step=self.resumed.step if self.resumed else 0)
+        loggers = make_loggers(self.plan.loggers, self.folder, step=self.resumed.step if self.resumed else 0)
         if not self.resumed:
             log_settings(loggers, self.plan.config)
         return loggers
 
     def _prepared_data(self) -> TranslationDataModule:
-        self.prepared = prepare_corpora(self.data_plan, validate=False)
+        self.prepared = prepare_corpora(self.data_plan)
         if self.resumed:
             # Before any training: another text or tokenizer would make the checkpoint's position meaningless.
             state = self.prepared.tokenizer.to_state()
@@ -271,6 +267,25 @@ class Run:
             with contextlib.suppress(OSError):
                 files.write_json(path, {"fault": str(fault), **_with_text(fault.details, self.prepared)})
         return TrainingFault(f"{fault}; {_how_to_go_on(self.folder, trained=self.trained)}")
+
+
+@contextlib.contextmanager
+def _reserved(folder: RunFolder, found: int | None) -> Iterator[None]:
+    """Hold the lock of the folder, on the rank that writes.
+
+    Args:
+        found: The version of the folder that the run has looked at.
+
+    Raises:
+        ValueError: Another run has it, or had it since this one looked for a checkpoint.
+    """
+    if not distributed.is_first_process():
+        yield
+        return
+    with folder.reserved():
+        if folder.version() != found:
+            raise ValueError(f"another run in {folder.path} has just ended: give the same command again")
+        yield
 
 
 def _how_to_go_on(folder: RunFolder, *, trained: bool) -> str:

@@ -10,7 +10,7 @@ from seq2seq.training.budget import Budget
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from seq2seq.config.trainer import TrainerSettings
+    from seq2seq.settings.trainer import TrainerSettings
     from seq2seq.training.throughput import Meter
 
 

@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from seq2seq.build import hidden_matrices
-from seq2seq.config.optim import OptimSettings
-from seq2seq.config.search import SearchSettings
 from seq2seq.data.batching import Batch
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.evaluation.evaluator import Evaluation
 from seq2seq.metadata import KEY
 from seq2seq.model import Seq2Seq
+from seq2seq.settings.optim import OptimSettings
+from seq2seq.settings.search import SearchSettings
 from seq2seq.training.budget import Budget
 from seq2seq.training.compilation import FIRST_UPDATES, settle
 from seq2seq.training.divergence import SkippedUpdates, remedies, require_finite_weights

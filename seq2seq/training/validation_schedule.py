@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import lightning as L
 
-    from seq2seq.config.trainer import TrainerSettings
+    from seq2seq.settings.trainer import TrainerSettings
     from seq2seq.training.budget import Budget
 
 log = logging.getLogger(__name__)

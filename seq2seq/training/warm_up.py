@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from seq2seq.config.optim import OptimSettings
 from seq2seq.data.batching import Batch
 from seq2seq.faults import first_line
 from seq2seq.kernels.launch_config import ONE_TILE, columns
 from seq2seq.model import Seq2Seq
+from seq2seq.settings.optim import OptimSettings
 from seq2seq.training.compilation import eager
 from seq2seq.training.fsdp import is_sharded
 from seq2seq.training.objective import sum_losses

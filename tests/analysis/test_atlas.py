@@ -18,10 +18,10 @@ from seq2seq.analysis.atlas.report import settings_of
 from seq2seq.analysis.atlas.survey import Point, survey
 from seq2seq.analysis.atlas.table import PUBLISHED, as_json, markdown
 from seq2seq.analysis.jacobian import jacobian
-from seq2seq.config.compose import self_mixers
 from seq2seq.introspection import MixingProperties, freeze_mixing, mark_mixing
 from seq2seq.mixer import SelfMixer
 from seq2seq.mixers.attention import Attention
+from seq2seq.settings.compose import self_mixers
 
 # Of each corner of the map one; `make test-all` measures them all.
 EXHAUSTIVE = {"test_tables_and_figure"}

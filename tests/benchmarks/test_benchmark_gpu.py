@@ -24,7 +24,7 @@ from benchmarks.gpu.records import DONE, FAILED, INTERRUPTED, LEFT_OUT, ROOT, ST
 from benchmarks.gpu.replays import ReplayedTrainer, same_gradients
 from benchmarks.gpu.runner import Runner
 from benchmarks.gpu.steps import padded
-from seq2seq.config.compose import resolved_settings
+from seq2seq.settings.compose import resolved_settings
 from seq2seq.training import warm_up
 
 EXHAUSTIVE = {

@@ -10,8 +10,8 @@ import statistics
 import pytest
 
 from benchmarks import cards, tables
-from seq2seq.config.compose import presets
 from seq2seq.experiments import estimates
+from seq2seq.settings.compose import presets
 from seq2seq.training.flops import training_flops
 
 

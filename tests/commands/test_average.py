@@ -13,9 +13,9 @@ import torch
 
 from seq2seq import average, checkpoint
 from seq2seq.build import build_model
-from seq2seq.config.search import SearchSettings
 from seq2seq.experiments import averaging
 from seq2seq.inference.translator import Translator
+from seq2seq.settings.search import SearchSettings
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,6 @@ import toycorpus
 import yaml
 
 from seq2seq import compare
-from seq2seq.config.compose import resolved_settings
 from seq2seq.evaluation.metrics import paired_bootstrap
 from seq2seq.experiments.comparison import scoring
 from seq2seq.experiments.folder import RunFolder
@@ -28,6 +27,7 @@ from seq2seq.experiments.p_values import holm, p_text
 from seq2seq.experiments.plot import band
 from seq2seq.experiments.results import collect, read_curve
 from seq2seq.experiments.scored_sets import scored_sets
+from seq2seq.settings.compose import resolved_settings
 
 EXHAUSTIVE = {"test_figure_shows_every_group_and_is_reproducible"}
 

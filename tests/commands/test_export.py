@@ -13,7 +13,6 @@ from exported import need, plain
 
 from seq2seq import checkpoint, export
 from seq2seq.build import max_positions
-from seq2seq.config.search import SearchSettings
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.export.agreement import SENTENCES, DisagreementError, drawn_sources, require_agreement
 from seq2seq.inference.export.card import Origin, model_card
@@ -25,6 +24,7 @@ from seq2seq.inference.model_files import locate
 from seq2seq.inference.translator import Translator
 from seq2seq.model_path import CheckpointError
 from seq2seq.packages import MissingPackageError, require
+from seq2seq.settings.search import SearchSettings
 
 need("safetensors", "ctranslate2", "transformers")
 

@@ -18,10 +18,6 @@ from exported import loaded, need, plain, preset
 from seq2seq import checkpoint, serve
 from seq2seq.build import build_model, max_positions
 from seq2seq.checkpoint import Loaded
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.search import SearchSettings
-from seq2seq.config.settings import read_section
-from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.data.tokenizer import Tokenizer, train_tokenizer
 from seq2seq.inference import onnx_model
 from seq2seq.inference.description import write_description
@@ -37,6 +33,10 @@ from seq2seq.mixers.gru import GatedUnit
 from seq2seq.mixers.lstm import MemoryUnit
 from seq2seq.model_path import CheckpointError
 from seq2seq.resources import data_dir
+from seq2seq.settings.compose import resolved_settings
+from seq2seq.settings.declare import read_section
+from seq2seq.settings.search import SearchSettings
+from seq2seq.settings.tokenizer import TokenizerSettings
 
 need("onnx", "onnxscript", "onnxruntime")
 

@@ -18,11 +18,11 @@ from conftest import child_cpu_seconds
 
 from seq2seq import checkpoint, score, translate
 from seq2seq.build import build_model
-from seq2seq.config.search import SearchSettings
 from seq2seq.evaluation import eval_data, metrics
 from seq2seq.inference.translator import Translator
 from seq2seq.metadata import describe
 from seq2seq.search import Hypothesis
+from seq2seq.settings.search import SearchSettings
 
 EXHAUSTIVE = {"test_files_of_others_are_not_overwritten"}
 
@@ -509,16 +509,16 @@ def test_settings_of_a_named_data_set(ckpt, tmp_path):
     """A data set's file is merged with the one it builds on, with the cache, and with what the user changes."""
     meta = {"src_lang": "en", "tgt_lang": "de", "data": "phrasebook"}
 
-    def settings(*words: str) -> dict:
+    def settings(*words: str) -> Any:
         return eval_data.data_settings(words, ckpt=str(ckpt), meta=meta, tgt_lang=meta["tgt_lang"], cache=tmp_path)
 
     data = settings()
-    assert (data["name"], data["src"], data["tgt"]) == ("phrasebook", "en", "de")
-    assert "clean" in data
+    assert (data.name, data.src, data.tgt) == ("phrasebook", "en", "de")
+    assert data.clean
     data = settings("multi30k", "max_tokens=77", "columns={en: x, de: y}")
-    assert (data["max_tokens"], data["columns"], data["test"]) == (77, {"en": "x", "de": "y"}, "test")
+    assert (data.max_tokens, data.columns, data.test) == (77, {"en": "x", "de": "y"}, "test")
     meta |= {"src_lang": "png"}
-    assert settings("drawn_words")["test"] == f"{tmp_path}/drawn_words/test"
+    assert settings("drawn_words").test == f"{tmp_path}/drawn_words/test"
 
 
 def test_help_is_quick_and_files_and_standard_input_need_no_torch(files):

@@ -21,11 +21,11 @@ import tiny
 from conftest import PATIENCE
 
 from seq2seq import serve
-from seq2seq.config.search import SearchSettings
-from seq2seq.config.service import ServiceSettings
-from seq2seq.config.settings import keys
 from seq2seq.inference.service.server import bound_socket, url_of
+from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.inference.translator import Translator
+from seq2seq.settings.declare import keys
+from seq2seq.settings.search import SearchSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -90,7 +90,7 @@ STUBBED = """
 import sys, time
 sys.path.insert(0, "tests")
 import service_client
-from seq2seq.config.service import ServiceSettings
+from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.inference.service import server
 from seq2seq.inference.service.app import Service
 from seq2seq.inference.service.translation import BatchTranslator

@@ -27,16 +27,15 @@ from conftest import PATIENCE
 from rich.console import Console
 
 from seq2seq import checkpoint, prepare
-from seq2seq.config.chosen import chosen_settings
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.settings import read_section
-from seq2seq.config.trainer import DEFAULT_EPOCHS, TrainerSettings
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.experiments.folder import RunFolder, folder_of
 from seq2seq.experiments.results import RunResult, read_config, read_run
 from seq2seq.experiments.resume import Resumed
 from seq2seq.experiments.training_state import model_weights, read_state
 from seq2seq.inference.translator import Translator
+from seq2seq.settings.compose import chosen_settings, resolved_settings
+from seq2seq.settings.declare import read_section
+from seq2seq.settings.trainer import DEFAULT_EPOCHS, TrainerSettings
 from seq2seq.training.budget import Budget
 from seq2seq.training.callbacks.checkpointing import LastCheckpoint
 from seq2seq.training.callbacks.progress import ProgressLog
@@ -719,7 +718,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(corpus, tmp_path):
 
 @pytest.mark.parametrize("phase", ["checks", "data", "threads"])
 def test_a_signal_before_training_ends_the_run_with_its_status(corpus, tmp_path, monkeypatch, phase):
-    function = {"checks": "checks.validate_corpora", "data": "prepare_corpora", "threads": "measure_threads"}[phase]
+    function = {"checks": "checks.plan_data", "data": "prepare_corpora", "threads": "measure_threads"}[phase]
 
     def interrupted(*_: Any, **__: Any) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -986,7 +985,7 @@ def test_fine_tuning_keeps_the_tokenizer_and_starts_from_the_weights(corpus, tmp
         ("model.num_heads=8", r"model\.num_heads is 2 there and 8 here; add model\.num_heads=2"),
         ("model.activation=gelu", r"add model\.activation=relu"),
         ("mixer/cross=additive", r"mixer\.cross\._target_ is .*mixer=\.\.\."),
-        ("+mixer.encoder.bias=false", r"unknown setting mixer\.encoder\.bias"),
+        ("+mixer.encoder.bias=false", r"mixer\.encoder\.bias is \(unset\) there"),
     ):
         with pytest.raises(ValueError, match=message):
             checked(new, tmp_path, *given, wrong)

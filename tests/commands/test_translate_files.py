@@ -16,12 +16,12 @@ import pytest
 import tiny
 
 from seq2seq import checkpoint, score, translate
-from seq2seq.config.search import SearchSettings
 from seq2seq.data.text_files import read_lines
 from seq2seq.inference import onnx_model
 from seq2seq.inference.description import write_description
 from seq2seq.inference.line_stream import LineStream
 from seq2seq.inference.translator import Translator
+from seq2seq.settings.search import SearchSettings
 
 LINES = ["der Hund geht", "die Katze", "ich"]
 LIMITS = ["--device", "cpu", "--beam-size", "1", "--max-len-ratio", "1", "--max-len-extra", "3"]

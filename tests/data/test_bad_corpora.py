@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from seq2seq.config.data import CleanSettings, CorpusSettings
-from seq2seq.config.tokenizer import TokenizerSettings
-from seq2seq.data.corpus import load_corpus, validate_corpus
+from seq2seq.data.corpus import load_corpus
+from seq2seq.data.preflight import validate_corpus
 from seq2seq.data.tokenizer import train_tokenizer
+from seq2seq.settings.data import CleanSettings, CorpusSettings
+from seq2seq.settings.tokenizer import TokenizerSettings
 
 REPRESENTATIVE = {"test_odd_text": {"jsonl", "tmx"}}
 Pairs = list[tuple[str, str]]

@@ -16,9 +16,9 @@ import pytest
 import toycorpus
 
 from seq2seq.data.cache_folder import SIZES, cached
-from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.settings.tokenizer import TokenizerSettings
 from seq2seq.training import finetune
 
 EXHAUSTIVE = {"test_killed_at_any_write_the_next_use_repairs"}
@@ -174,7 +174,7 @@ def prepare(corpus: Path, cache: Path, **changes) -> PreparedData:
     data = {"name": "toy", "src": "de", "tgt": "en", "max_tokens": 300, "train": str(corpus / "train"), "holdout": 20}
     data |= {"valid": str(corpus / "valid")} | changes
     tokenizer = {"vocab_size": 36, "byte_fallback": False, "joint": False}
-    return prepare_corpora(DataPlan.from_mapping(data, tokenizer=tokenizer, seed=1, cache_dir=cache))
+    return prepare_corpora(toycorpus.data_plan(data, tokenizer=tokenizer, seed=1, cache_dir=cache))
 
 
 @pytest.fixture(scope="module")
@@ -204,10 +204,11 @@ def test_models_of_a_checkpoint_are_checked(cache, tmp_path, caplog):
     folder = next(cache.glob("tokenizer-*"))
     models = {f"{side}_model": (folder / f"{side}_model.model").read_bytes() for side in ("src", "tgt")}
     tokenizer = Tokenizer(**models)
-    paths = finetune.ready_models(tokenizer, tmp_path)
-    truncate(Path(paths["tgt_model"]))
-    assert finetune.ready_models(tokenizer, tmp_path) == paths
-    assert Path(paths["tgt_model"]).read_bytes() == models["tgt_model"]
+    settings = finetune.ready_models(tokenizer, TokenizerSettings(), tmp_path)
+    path = str(settings.tgt_model)
+    truncate(Path(path))
+    assert finetune.ready_models(tokenizer, TokenizerSettings(), tmp_path) == settings
+    assert Path(path).read_bytes() == models["tgt_model"]
     assert "is damaged" in caplog.text
 
 

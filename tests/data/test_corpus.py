@@ -16,20 +16,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import toycorpus
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.data import CleanSettings, CorpusSettings, corpus_settings
-from seq2seq.config.settings import read_section
 from seq2seq.data import corpus, hub
 from seq2seq.data.cleaning import Cleaner, cleaning_table, length_rules
-from seq2seq.data.corpus import load_corpus, validate_corpus
+from seq2seq.data.corpus import load_corpus
 from seq2seq.data.fingerprints import corpus_fingerprint, file_fingerprint
+from seq2seq.data.preflight import validate_corpus
 from seq2seq.data.swapped_sides import looks_swapped
 from seq2seq.data.text_files import read_lines, warn_once
 from seq2seq.resources import conf_dir, data_dir
+from seq2seq.settings.compose import resolved_settings
+from seq2seq.settings.data import CleanSettings, CorpusSettings
+from seq2seq.settings.declare import read_section
 
 OFF = CleanSettings(invalid_utf8=False, empty=False, same=False, duplicates=False, max_length=None, length_ratio=None)
 PAIRS = [(f"Das ist der Satz {i} und nicht mehr.", f"This is the sentence {i} and no more.") for i in range(60)]
@@ -335,7 +337,7 @@ def test_flat_json_lines_folder_as_multi30k_has(tmp_path):
 
 def test_the_embedded_corpus_goes_the_way_of_the_hub(tmp_path):
     data = resolved_settings(["data=phrasebook"])["data"]
-    chosen = corpus_settings(data)
+    chosen = toycorpus.corpus_settings(data)
     validate_corpus(chosen, cache_dir=tmp_path)
     loaded = load_corpus(chosen, cache_dir=tmp_path)
     assert {split: len(rows) for split, rows in loaded.splits.items()} == {"train": 20_000, "valid": 500, "test": 500}
@@ -386,7 +388,7 @@ def test_shipped_settings_are_passed_to_the_hub_as_written(tmp_path, monkeypatch
     import datasets
 
     monkeypatch.setattr(datasets, "load_dataset", served)
-    chosen = corpus_settings(data)
+    chosen = toycorpus.corpus_settings(data)
     validate_corpus(chosen, cache_dir=tmp_path)
     assert not calls  # nothing is fetched to check settings
     assert load(chosen, tmp_path)[0][0].startswith("s")
@@ -779,9 +781,9 @@ def test_looks_swapped_by_script_and_leaves_the_unknown_alone():
 
 def test_unknown_names_and_missing_direction_are_refused():
     with pytest.raises(ValueError, match=r"data\.clean\.dedup.*known: "):
-        corpus_settings({"src": "de", "tgt": "en", "clean": {"dedup": True}})
-    with pytest.raises(ValueError, match=r"data\.tgt=null"):
-        corpus_settings({"src": "de"})
+        toycorpus.corpus_settings({"src": "de", "tgt": "en", "clean": {"dedup": True}})
+    with pytest.raises(ValueError, match=r"data\.tgt is missing"):
+        toycorpus.corpus_settings({"src": "de"})
 
 
 def test_a_cache_is_no_part_of_the_data_set(tmp_path):

@@ -12,12 +12,12 @@ pytest.importorskip("sklearn", reason="scikit-learn is not installed (the extra 
 
 from benchmarks import digits as benchmark
 from seq2seq import draw
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.settings import read_section
-from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.data.digit_images import NAMES, splits
 from seq2seq.data.images import read_image
 from seq2seq.data.tokenizer import train_tokenizer
+from seq2seq.settings.compose import resolved_settings
+from seq2seq.settings.declare import read_section
+from seq2seq.settings.tokenizer import TokenizerSettings
 
 EXHAUSTIVE = ("test_models_cost_the_same_and_learn",)
 

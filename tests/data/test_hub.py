@@ -8,16 +8,18 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import toycorpus
 import yaml
 from huggingface_hub import HfApi, constants
 from huggingface_hub.utils import httpx
 
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.data import CorpusSettings, corpus_settings
 from seq2seq.data import hub
-from seq2seq.data.corpus import load_corpus, validate_corpus
+from seq2seq.data.corpus import load_corpus
 from seq2seq.data.hub import Repository, missing_files
 from seq2seq.data.loading import open_split
+from seq2seq.data.preflight import validate_corpus
+from seq2seq.settings.compose import resolved_settings
+from seq2seq.settings.data import CorpusSettings
 
 EXHAUSTIVE = {"test_no_copy_and_no_network_is_known_before_any_work"}
 REPRESENTATIVE = {"test_a_snapshot_is_read_offline": {"True"}}
@@ -70,7 +72,7 @@ def add_link(root: Path, revision: str, file: str) -> None:
 
 
 def settings(name: str, *changes: str) -> CorpusSettings:
-    return corpus_settings(resolved_settings([f"data={name}", *changes])["data"])
+    return toycorpus.corpus_settings(resolved_settings([f"data={name}", *changes])["data"])
 
 
 def sizes(chosen: CorpusSettings, folder: Path) -> dict[str, int]:
@@ -212,6 +214,6 @@ def test_a_folder_names_no_address(cache, tmp_path, file, address, monkeypatch):
     )
     (folder / file).write_text(f"---\n{text}---\n" if file == "README.md" else text)
     monkeypatch.setattr("datasets.load_dataset_builder", lambda *_, **__: pytest.fail("it was opened"))
-    settings = corpus_settings({"src": "de", "tgt": "en", "path": str(folder), "train": "train"})
+    settings = toycorpus.corpus_settings({"src": "de", "tgt": "en", "path": str(folder), "train": "train"})
     with pytest.raises(ValueError, match=r"corpus could not be loaded: its settings name the address .*127\.0\.0\.1"):
         next(open_split("train", settings, cache_dir=tmp_path / "cache"))

@@ -25,11 +25,10 @@ from benchmarks import images
 from seq2seq import checkpoint, draw, inspect, translate
 from seq2seq.analysis import image_maps, model_report
 from seq2seq.build import build_model, max_positions
-from seq2seq.config.settings import read_section
-from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.data.images import ImageError, encode_images, pack, read_image, unpack, write_image
+from seq2seq.data.multi_corpus import parts_of
 from seq2seq.data.plan import DataPlan
-from seq2seq.data.preparation import prepare_corpora, validate_corpora
+from seq2seq.data.preparation import prepare_corpora
 from seq2seq.data.token_cache import Encoder
 from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 from seq2seq.data.word_images import WordImages, has_letter
@@ -37,6 +36,8 @@ from seq2seq.embedding import GridPositions, PatchProjection, SinusoidalPosition
 from seq2seq.inference.translator import Translator
 from seq2seq.mixers.quadratic import Quadratic
 from seq2seq.resources import conf_dir
+from seq2seq.settings.declare import read_section
+from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.training.datamodule import TranslationDataModule
 from seq2seq.training.finetune import ready_models
 from seq2seq.training.flops import training_flops
@@ -226,7 +227,7 @@ def test_mixers_with_places_on_a_grid_are_told_its_columns():
 
 
 def test_positions_and_ties_of_a_image():
-    with pytest.raises(ValueError, match=r"model\.src_positions is 'odd'"):
+    with pytest.raises(ValueError, match=r"model\.src_positions=odd"):
         image_model("model.src_positions=odd")
     with pytest.raises(ValueError, match=r"an image has no table to share.*model\.tie=target"):
         image_model("model.tie=all")
@@ -309,8 +310,8 @@ def test_ready_models_of_the_text_alone(tokenizer, tmp_path):
     (tmp_path / "en.model").write_bytes(tokenizer.to_state()["tgt_model"])
     ready = load_tokenizer(replace(SETTINGS, tgt_model=str(tmp_path / "en.model")))
     assert ready.fingerprint == tokenizer.fingerprint
-    started = {"joint": False} | ready_models(tokenizer, tmp_path)  # of init_from
-    assert load_tokenizer(read_section(TokenizerSettings, started, "tokenizer")).fingerprint == tokenizer.fingerprint
+    started = ready_models(tokenizer, TokenizerSettings(joint=False), tmp_path)  # of init_from
+    assert load_tokenizer(started).fingerprint == tokenizer.fingerprint
     for wrong, message in (
         ({"joint": True}, "share no vocabulary"),
         ({"model": str(tmp_path / "en.model")}, "no SentencePiece model"),
@@ -336,12 +337,15 @@ def drawn(tmp_path_factory) -> Path:
     return folder
 
 
-def data_plan(folder: Path, cache: Path, *, sampling_alpha: float = 0.0) -> DataPlan:
+def data_plan(folder: Path, cache: Path, *, sampling_alpha: float = 0.0, opened: bool = True) -> DataPlan:
     data = {"name": "drawn", "src": "png64", "tgt": "en", "max_tokens": 384}
     data["clean"] = {"length_ratio": None, "duplicates": False}
     data |= {split: str(folder / split) for split in ("train", "valid", "test")}
     settings = replace(SETTINGS, vocab_size=60, character_coverage=1.0, sampling_alpha=sampling_alpha)
-    return DataPlan.from_mapping(data, tokenizer=settings, seed=1, cache_dir=cache)
+    if opened:
+        return toycorpus.data_plan(data, tokenizer=settings, seed=1, cache_dir=cache)
+    read = toycorpus.data_settings(data)
+    return DataPlan.of(read, tokenizer=settings, seed=1, cache_dir=cache, parts=parts_of(read))
 
 
 def test_batches_hold_whole_images(drawn, tmp_path):
@@ -376,10 +380,10 @@ def test_a_bad_image_of_a_corpus_is_found(drawn, tmp_path, monkeypatch):
     with pytest.raises(
         ValueError, match=r"data\.train: line 41 is not an image \('cGljdHVyZQ=='\): its base64 holds no PNG"
     ):
-        validate_corpora(data_plan(tmp_path, tmp_path / "cache"))
+        data_plan(tmp_path, tmp_path / "cache")
     monkeypatch.setattr("seq2seq.data.readers.ROWS", 16)
     with pytest.raises(ValueError, match=r"data\.train, .*line 41 is not an image"):
-        prepare_corpora(data_plan(tmp_path, tmp_path / "cache"), validate=False)
+        prepare_corpora(data_plan(tmp_path, tmp_path / "cache", opened=False))
 
 
 # ------------------------------------------------------------------ drawing

@@ -20,10 +20,9 @@ from hypothesis import strategies as st
 from seq2seq import train, translate
 from seq2seq.data import batching
 from seq2seq.data.batching import Ragged, TokenBatchSampler, exactly, token_batches
-from seq2seq.data.corpus import validate_section
-from seq2seq.data.multi_corpus import Mixture, parts_of
+from seq2seq.data.multi_corpus import Mixture, Part
+from seq2seq.data.multi_corpus import parts_of as parts_of_settings
 from seq2seq.data.pace import Pace
-from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.data.token_cache import Encoder, read_ids, write_ids
 from seq2seq.inference import translator
@@ -77,7 +76,7 @@ def prepared(folder: Path, tokenizer: dict | None = None, **changes) -> Prepared
     data = {"name": "toy", "src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}}
     data |= {split: str(folder / split) for split in ("train", "valid", "test")} | changes
     tokenizer = {"vocab_size": 78, "byte_fallback": False} | (tokenizer or {})
-    return prepare_corpora(DataPlan.from_mapping(data, tokenizer=tokenizer, seed=1, cache_dir=folder / "cache"))
+    return prepare_corpora(toycorpus.data_plan(data, tokenizer=tokenizer, seed=1, cache_dir=folder / "cache"))
 
 
 def module(folder: Path, tokenizer: dict | None = None, **changes) -> TranslationDataModule:
@@ -349,15 +348,19 @@ def test_joined_rows_come_back_whole(parts):
     assert [joined.row(i).tolist() for i in range(len(joined.lengths))] == [row for part in parts for row in part]
 
 
+def parts_of(data: dict[str, Any]) -> list[Part]:
+    return parts_of_settings(toycorpus.data_settings(data))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"corpora": {"bt": {"tag": "<bt>"}}}, r"data\.corpora\.bt has no train"),
         ({"corpora": {"bt": {"train": "x", "tgas": "<bt>"}}}, r"unknown setting data\.corpora\.bt\.tgas"),
         ({"corpora": {"bt": "x"}}, r"data\.corpora\.bt='x'; a corpus is a mapping"),
-        ({"corpora": 5}, r"data\.corpora=5 is not a mapping \{name: "),
-        ({"clean": 5}, r"^data\.clean=5 is not a mapping \{rule: value\}, as in"),
-        ({"corpora": {"bt": {"train": "x", "clean": [3]}}}, r"data\.corpora\.bt\.clean=\[3\] is not a mapping"),
+        ({"corpora": 5}, r"data\.corpora=5 is not a mapping"),
+        ({"clean": 5}, r"^data\.clean=5 is not a section"),
+        ({"corpora": {"bt": {"train": "x", "clean": [3]}}}, r"data\.corpora\.bt: data\.clean=\[3\] is not a section"),
         ({"corpora": {"bt": {"train": "x", "tag": "bt"}}}, r"tag='bt': write it in angle brackets"),
         (
             {"corpora": {"bt": {"train": "x", "tag": "<b>", "test": "y"}}},
@@ -373,7 +376,7 @@ def test_joined_rows_come_back_whole(parts):
         ({"train": None, "corpora": {"data": {"train": "x"}}}, r"data\.corpora\.data: .*choose another name"),
         (
             {"temperature": 2, "corpora": {"a": {"train": "a", "weight": 1}, "train": {"weight": 2}}},
-            r"data\.temperature=2 draws by size, but the corpora have weights",
+            r"data\.temperature=2.0 draws by size, but the corpora have weights",
         ),
         ({"corpora": {"a": {"train": "a", "weight": math.inf}}}, r"a\.weight=inf: a finite number above 0"),
         ({"corpora": {"a": {"train": "a", "weight": True}}}, r"a\.weight=True: a finite number above 0"),
@@ -484,4 +487,4 @@ def test_a_missing_file_is_told_with_the_name_of_its_entry(tmp_path):
     data = {"src": "de", "tgt": "en", "train": None, "valid": "v", "test": "t"}
     data |= {"corpora": {"bt": {"train": str(tmp_path / "nowhere")}}}
     with pytest.raises(ValueError, match=r"data\.corpora\.bt: data\.train=.*nowhere"):
-        validate_section(data, cache_dir=tmp_path)
+        toycorpus.data_plan(data, cache_dir=tmp_path)

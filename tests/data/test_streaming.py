@@ -11,11 +11,10 @@ import pytest
 import torch
 import toycorpus
 
-from seq2seq.config.data import CorpusSettings
 from seq2seq.data import loading
-from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.settings.data import CorpusSettings
 from seq2seq.training.datamodule import TranslationDataModule
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import train
@@ -47,7 +46,7 @@ def streamed(folder: Path, *, world: tuple[int, int] = (0, 1), **changes) -> Tra
     data |= {split: str(folder / split) for split in ("train", "valid", "test")}
     data |= {"streaming": True, "shuffle_buffer": 70}
     tokenizer = {"vocab_size": 75, "byte_fallback": False} | changes.pop("tokenizer", {})
-    chosen = DataPlan.from_mapping(data | changes, tokenizer=tokenizer, seed=1, cache_dir=folder / "cache")
+    chosen = toycorpus.data_plan(data | changes, tokenizer=tokenizer, seed=1, cache_dir=folder / "cache")
     made = TranslationDataModule(prepare_corpora(chosen))
     made.trainer = toycorpus.trainer(*world)
     made.describe()

@@ -27,7 +27,7 @@ def plan(corpus: Path, *, seed: int = 1, cache: Path | None = None, **changes: A
     data = {"name": "toy", "src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}}
     data |= {split: str(corpus / split) for split in ("train", "valid", "test")} | changes
     tokenizer = {"vocab_size": 60, "byte_fallback": False}
-    return DataPlan.from_mapping(data, tokenizer=tokenizer, seed=seed, cache_dir=cache or corpus / "cache")
+    return toycorpus.data_plan(data, tokenizer=tokenizer, seed=seed, cache_dir=cache or corpus / "cache")
 
 
 def prepare(corpus: Path, **changes: Any) -> PreparedData:
@@ -136,7 +136,7 @@ def test_the_embedded_corpus_is_limited(tmp_path):
     phrasebook = {"path": "package://phrasebook", "train": "train", "valid": "validation", "test": "test"}
     data = {"name": "toy", "src": "de", "tgt": "en", "max_tokens": 1000, "limit": 500, **phrasebook}
     prepared = prepare_corpora(
-        DataPlan.from_mapping(data, tokenizer={"vocab_size": 400}, seed=1, cache_dir=tmp_path / "cache")
+        toycorpus.data_plan(data, tokenizer={"vocab_size": 400}, seed=1, cache_dir=tmp_path / "cache")
     )
     assert prepared.size("train") == 500
 

@@ -17,9 +17,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seq2seq.config.settings import read_section
-from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.data.tokenizer import Tokenizer, _reservoir, load_tokenizer, train_tokenizer
+from seq2seq.settings.declare import read_section
+from seq2seq.settings.tokenizer import TokenizerSettings
 
 
 def sentences(syllables: str, seed: int) -> list[str]:

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import toycorpus
 
-from seq2seq.config.compose import resolved_settings
-from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.evaluation import eval_data
 from seq2seq.evaluation.eval_data import data_files, data_settings, load_pairs, require_same_test
 from seq2seq.experiments.folder import RunFolder
+from seq2seq.settings.compose import resolved_settings
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +56,7 @@ def lines(path: Path) -> list[str]:
 def of_run(corpus: Path, data: dict[str, Any]) -> tuple[list[str], list[str]]:
     """The test set of a run with these settings."""
     tokenizer = {"vocab_size": 60, "byte_fallback": False}
-    plan = DataPlan.from_mapping(data, tokenizer=tokenizer, seed=1, cache_dir=corpus / "cache")
+    plan = toycorpus.data_plan(data, tokenizer=tokenizer, seed=1, cache_dir=corpus / "cache")
     prepared = prepare_corpora(plan)
     return prepared.sources("test"), prepared.references("test")
 
@@ -91,18 +90,19 @@ def test_a_test_set_that_would_be_held_out_of_other_text_than_the_runs_is_refuse
     data = section(corpus, train=str(tmp_path / "all"), valid=None, test=None, holdout=10)
     pairs = list(zip(*scored(corpus, data), strict=True))
     run = RunFolder(corpus / "run")
-    require_same_test(str(run.best), data, pairs)  # not tested
+    read = toycorpus.data_settings(data)
+    require_same_test(str(run.best), read, pairs)  # not tested
     run.save_test(src=[src for src, _ in pairs], ref=[tgt for _, tgt in pairs], hyp=["x"] * len(pairs))
-    require_same_test(str(run.best), data, pairs[:3])
+    require_same_test(str(run.best), read, pairs[:3])
     for language in ("de", "en"):
         with (tmp_path / f"all.{language}").open("a") as file:
             file.writelines(f"{language} {i}\n" for i in range(200))
     changed = list(zip(*scored(corpus, data), strict=True))
     message = rf"{len(set(changed) - set(pairs))} pairs of the test split.*changed since.*--data test=<path>"
     with pytest.raises(ValueError, match=message):
-        require_same_test(str(run.best), data, changed)
+        require_same_test(str(run.best), read, changed)
     # A file of its own may change
-    require_same_test(str(run.best), section(corpus), changed)
+    require_same_test(str(run.best), toycorpus.data_settings(section(corpus)), changed)
 
 
 def test_each_target_language_has_the_references_of_its_corpora(corpus):
@@ -132,7 +132,7 @@ def test_a_file_of_settings_takes_all_settings_and_no_others(corpus, tmp_path):
     own = tmp_path / "own.yaml"
     settings = {"name": "own", "src": "de", "tgt": "en", "test": str(corpus / "test")}
     own.write_text(json.dumps(settings))
-    assert found(corpus, {}, str(own), "columns={de: a, en: b}")[0]["columns"] == {"de": "a", "en": "b"}
+    assert found(corpus, {}, str(own), "columns={de: a, en: b}")[0].columns == {"de": "a", "en": "b"}
     own.write_text(json.dumps({**settings, "tset": "x"}))
     with pytest.raises(ValueError, match=r"own\.yaml: tset: there is no such setting; known are src, tgt, train"):
         found(corpus, {}, str(own))

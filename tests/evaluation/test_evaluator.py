@@ -11,7 +11,6 @@ import pytest
 import tiny
 import torch
 
-from seq2seq.config.search import SearchSettings
 from seq2seq.data.batching import Batch, Ragged, collate
 from seq2seq.data.multi_corpus import Direction
 from seq2seq.evaluation import metrics
@@ -19,6 +18,7 @@ from seq2seq.evaluation.evaluator import Evaluator, Partial, crop, select_rows
 from seq2seq.inference.encoding import encode_lines
 from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.translator import Translator
+from seq2seq.settings.search import SearchSettings
 from seq2seq.translate import _parser
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from seq2seq import files
-from seq2seq.config import dicts
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.trainer import DEFAULT_EPOCHS
 from seq2seq.experiments import folder
 from seq2seq.experiments.resume import resolve_resume
+from seq2seq.settings import dicts
+from seq2seq.settings.compose import resolved_settings
+from seq2seq.settings.run import read_settings
+from seq2seq.settings.trainer import DEFAULT_EPOCHS
 from seq2seq.training.loggers import CsvLogger
 
 # As few settings as a run's name needs.
@@ -26,8 +27,6 @@ CONFIG = {
     "cache": ".cache",
     "seed": 1,
 }
-# The section `search` of runs before there was anything but a plain beam.
-FIRST_SEARCH = ("beam_size", "max_len_ratio", "max_len_extra", "length_penalty", "n_best")
 
 
 def changed(key: str, value: object) -> dict:
@@ -53,42 +52,40 @@ def test_all_others_do(key):
 
 
 def test_the_default_budget_counts_as_if_it_were_typed():
-    free = changed("trainer.max_steps", None)
-    assert folder.config_hash(free) == folder.config_hash(
-        {**free, "trainer": {**free["trainer"], "max_epochs": DEFAULT_EPOCHS}}
+    free = resolved_settings(["trainer.max_epochs=null"])
+    hashes = [
+        folder.config_hash(read_settings({**free, "trainer": {**free["trainer"], "max_epochs": epochs}}).plain())
+        for epochs in (None, DEFAULT_EPOCHS, DEFAULT_EPOCHS + 1)
+    ]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_a_new_setting_renames_no_run():
+    """A value at its default is as good as absent, also an argument of a mixer."""
+    config = read_settings(resolved_settings(["mixer=dynamicconv"])).plain()
+    name = folder.config_hash(config)
+    for section, key in (("trainer", "bf16_residual"), ("search", "diversity"), ("optim", "r_drop")):
+        older = {each: value for each, value in config[section].items() if each != key}
+        assert folder.config_hash({**config, section: older}) == name
+        assert folder.config_hash({**config, section: older | {key: 0.25}}) != name
+    encoder = config["mixer"]["encoder"]
+    older = {key: value for key, value in encoder.items() if key != "backend"}
+    assert folder.config_hash({**config, "mixer": {**config["mixer"], "encoder": older}}) == name
+    other = {**encoder, "backend": "torch"}
+    assert folder.config_hash({**config, "mixer": {**config["mixer"], "encoder": other}}) != name
+
+
+def test_an_entry_that_is_left_out_of_a_mapping_counts():
+    config = resolved_settings()
+    tokenize = {key: value for key, value in config["data"]["tokenize"].items() if key != "de"}
+    other = {**config, "data": {**config["data"], "tokenize": tokenize}}
+    assert folder.config_hash(other) != folder.config_hash(config)
+
+
+def test_numbers_count_as_they_are_written():
+    assert folder.config_hash(changed("trainer.max_steps", 1e3)) == folder.config_hash(
+        changed("trainer.max_steps", 1000)
     )
-    assert folder.config_hash(free) != folder.config_hash(
-        {**free, "trainer": {**free["trainer"], "max_epochs": DEFAULT_EPOCHS + 1}}
-    )
-
-
-def test_younger_settings_leave_older_names_alone():
-    """The default of trainer.compile was false, and there was no trainer.bf16_residual."""
-    older = folder.config_hash(changed("trainer.compile", False))
-    assert folder.config_hash(changed("trainer.compile", "auto")) == older
-    assert folder.config_hash(changed("trainer.compile", True)) != older
-    both = changed("trainer.bf16_residual", False)
-    assert folder.config_hash(both) == folder.config_hash(CONFIG)
-    assert folder.config_hash(changed("trainer.bf16_residual", True)) != folder.config_hash(CONFIG)
-    assert both["trainer"]["bf16_residual"] is False
-
-
-def test_later_settings_of_a_search_leave_older_names_alone():
-    """At their defaults they are as good as absent; else they count."""
-    settings = resolved_settings(("run=null",))
-    older = {key: settings["search"][key] for key in FIRST_SEARCH}
-    assert set(settings["search"]) > set(FIRST_SEARCH)
-    assert folder.config_hash(settings) == folder.config_hash({**settings, "search": older})
-    for key in set(settings["search"]) - set(FIRST_SEARCH):
-        value = {"length_norm": "gnmt", "diversity": 0.25}.get(key, 5)
-        changed = {**settings, "search": {**settings["search"], key: value}}
-        assert folder.config_hash(changed) != folder.config_hash(settings), key
-
-
-def test_later_settings_leave_older_names_alone():
-    """A new setting at its default must not rename earlier runs, which `resume=auto` would train again."""
-    earlier = ("optim=anneal", "optim.warmup_share=0.05", "optim.decay_share=1.0", "optim.peak_lr=3e-3")
-    assert folder.config_hash(resolved_settings(("run=null", *earlier))) == "4d19d256"
 
 
 def test_the_hash_ignores_the_order_of_keys_and_leaves_the_settings_alone():

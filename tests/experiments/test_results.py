@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from seq2seq.config.yaml_file import read_yaml
 from seq2seq.experiments.folder import RunFolder
 from seq2seq.experiments.results import Unusable, collect, read_run
+from seq2seq.settings.dicts import read_yaml
 
 SCORES = {"bleu": 1.5, "chrf": 2.5, "signatures": ["nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.4"]}
 CONFIG = {"seed": 1, "data": {"name": "toy"}, "mixer": {}, "model": {}, "trainer": {"max_steps": 1}}

@@ -32,12 +32,12 @@ from omegaconf import OmegaConf
 
 from hydra_plugins.seq2seq_sweeps import launchers
 from hydra_plugins.seq2seq_sweeps.launchers import require_own_folders
-from seq2seq.config.trainer import TrainerSettings
 from seq2seq.experiments import job_records, sweep_watch
 from seq2seq.experiments.hydra_callback import JobRecords
 from seq2seq.experiments.job_records import Job, Process, launcher, read_jobs, write_sweep
 from seq2seq.experiments.sweep_watch import describe, watch
 from seq2seq.experiments.training_state import read_state
+from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training import run
 from seq2seq.training.callbacks.median_stopping import MedianStop, median_at
 from seq2seq.training.plan import make_plan

@@ -12,11 +12,11 @@ from composed import VOCAB
 from composed import tiny as model_of
 
 import seq2seq.inference.translator
-from seq2seq.config.search import SearchSettings
 from seq2seq.inference import batch_rows
 from seq2seq.inference.batch_rows import fitting_rows, kept_bytes, most_rows, search_rows
 from seq2seq.inference.limits import evaluation_tokens
 from seq2seq.inference.translator import Translator
+from seq2seq.settings.search import SearchSettings
 
 CPU = torch.device("cpu")
 BEAM = SearchSettings(beam_size=4, max_len_ratio=0, max_len_extra=20)

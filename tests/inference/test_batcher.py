@@ -9,11 +9,11 @@ from contextlib import contextmanager
 import pytest
 from service_client import PATIENCE
 
-from seq2seq.config.search import SearchSettings
-from seq2seq.config.service import ServiceSettings
 from seq2seq.inference.service.batcher import Batcher, Options, RefusedError, Result, Text
 from seq2seq.inference.service.metrics import Metrics
+from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.inference.translator import Candidate
+from seq2seq.settings.search import SearchSettings
 
 NARROW = Options(SearchSettings(beam_size=1), "en")
 WIDE = Options(SearchSettings(beam_size=5), "en")

@@ -8,7 +8,6 @@ import random
 import pytest
 import tiny
 
-from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.inference import parts as parts_module
 from seq2seq.inference.notes import Note
@@ -16,6 +15,7 @@ from seq2seq.inference.parts import LineCutter, SourceLine, SourcePart, split
 from seq2seq.inference.search_jobs import Job, Part, join_parts, make_parts
 from seq2seq.inference.translator import Translator
 from seq2seq.search import Drawn, Hypothesis, Source
+from seq2seq.settings.search import SamplingSettings, SearchSettings
 
 
 class Pieces:

@@ -11,13 +11,13 @@ import torch
 from service_client import served
 
 from seq2seq import checkpoint, translate
-from seq2seq.config.search import SearchSettings
 from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.inference import omissions
 from seq2seq.inference.forced import Forced
 from seq2seq.inference.notes import Note, Notes
 from seq2seq.inference.omissions import unread_clauses
 from seq2seq.inference.translator import Translator
+from seq2seq.settings.search import SearchSettings
 
 PIECES = ["▁Wir", "▁lesen", "▁ein", "▁Buch", ",", "▁und", "▁es", "▁reg", "net", ".", "▁Gut", "."]
 

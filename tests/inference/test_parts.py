@@ -10,12 +10,12 @@ import pytest
 import tiny
 
 from seq2seq import checkpoint
-from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.inference.forced_text import force_candidates, force_lines
 from seq2seq.inference.notes import Note
 from seq2seq.inference.parts import LineCutter, SourceLine, SourcePart
 from seq2seq.inference.translator import Candidate, Translator
+from seq2seq.settings.search import SamplingSettings, SearchSettings
 
 SENTENCES = ["Der Hund geht.", "Die Katze und ich.", "Das Haus!"]
 PARAGRAPH = " ".join(SENTENCES)

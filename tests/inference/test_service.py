@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from service_client import PATIENCE, Answer, Stub, served
 
-from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.inference.forced import pharaoh
 from seq2seq.inference.forced_text import force_lines
 from seq2seq.inference.service.messages import TranslateRequest
 from seq2seq.inference.translator import Candidate, Translator
+from seq2seq.settings.search import SamplingSettings, SearchSettings
 
 EXHAUSTIVE = {"test_batches_are_translated_as_each_text_alone", "test_any_body_has_an_honest_answer"}
 
@@ -144,7 +144,7 @@ def test_no_json(plain, body):
         ({"text": "a", "n_best": 0}, "n_best: input should be greater than or equal to 1, not 0"),
         ({"text": "a", "n_best": "2"}, 'n_best: input should be a valid integer, not "2"'),
         ({"text": "a", "n_best": True}, "n_best: input should be a valid integer, not true"),
-        ({"text": "a", "n_best": 4}, "n_best 4 needs at least as large a beam_size (or samples), not 3"),
+        ({"text": "a", "n_best": 4}, "n_best 4 needs at least as large a beam_size, not 3"),
         ({"text": "a", "beam_size": 11}, "beam_size 11 is more than this service allows: choose 10 or less"),
         ({"text": "a", "max_len_extra": 201}, "max_len_extra 201 is more than this service allows: choose 200 or less"),
         ({"text": "a", "max_len_ratio": 4}, "max_len_ratio 4 is more than this service allows: choose 3 or less"),
@@ -157,7 +157,7 @@ def test_no_json(plain, body):
         ({"text": ["a", "b"], "phrases": [["c"]]}, "phrases has 1 entries for 2 texts; give one for each"),
         (
             {"text": "a", "phrases": [["c"]], "beam_groups": 3},
-            "phrases are searched by one group; choose",
+            "phrases are searched by one group",
         ),
         ({"text": "a", "beam_groups": 2}, "beam_groups is 2; choose a divisor of beam_size (3)"),
         ({"text": "a", "diversity": 3}, "diversity=3.0 has no effect with beam_groups=1: leave it out, or set"),

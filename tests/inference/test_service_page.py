@@ -14,9 +14,9 @@ import uvicorn
 from conftest import PATIENCE
 from service_client import Stub, served
 
-from seq2seq.config.service import ServiceSettings
 from seq2seq.inference.forced_text import Alignment
 from seq2seq.inference.service.server import bound_socket, url_of
+from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.inference.service.translation import BatchTranslator
 from seq2seq.inference.translator import Candidate
 

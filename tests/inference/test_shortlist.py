@@ -16,12 +16,12 @@ import tiny
 import torch
 
 from seq2seq import checkpoint, shortlist, translate
-from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.data import lexical_table as module
 from seq2seq.data.lexical_table import lexical_table
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.shortlist import Shortlist, make_shortlist
 from seq2seq.inference.translator import Translator
+from seq2seq.settings.search import SamplingSettings, SearchSettings
 
 LINES = [*tiny.sentences(tiny.GERMAN, 8, seed=4), ""]
 HOW = SearchSettings(beam_size=3, n_best=3, max_len_ratio=1.0, max_len_extra=5)

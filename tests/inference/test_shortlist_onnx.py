@@ -12,12 +12,12 @@ import torch
 from exported import need, plain
 from test_shortlist import toy_shortlist
 
-from seq2seq.config.search import SearchSettings
 from seq2seq.inference.description import write_description
 from seq2seq.inference.export.onnx_graphs import write_onnx
 from seq2seq.inference.model_files import load_model
 from seq2seq.inference.onnx_model import FORMAT, OUTPUT
 from seq2seq.inference.translator import Translator
+from seq2seq.settings.search import SearchSettings
 
 need("onnx", "onnxscript", "onnxruntime")
 

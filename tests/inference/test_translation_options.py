@@ -14,8 +14,6 @@ from sacrebleu.metrics.chrf import CHRF
 
 from seq2seq import checkpoint, score, translate
 from seq2seq.build import build_model
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.inference.forced import force, links, pharaoh, saliency, word_weights
 from seq2seq.inference.forced_text import force_lines
 from seq2seq.inference.line_formats import FORMATS
@@ -23,6 +21,8 @@ from seq2seq.inference.mbr import expected_utilities, utility
 from seq2seq.inference.translator import Candidate, Translator
 from seq2seq.metadata import describe
 from seq2seq.search import Ensemble, Specials
+from seq2seq.settings.compose import resolved_settings
+from seq2seq.settings.search import SamplingSettings, SearchSettings
 
 LINES = [*tiny.sentences(tiny.GERMAN, 5, seed=4), "", "der Hund"]
 # Short translations: the random model hardly ever ends by itself
@@ -413,7 +413,7 @@ def test_a_tab_in_a_translation_makes_no_column():
         (["--diversity", "3"], "--diversity=3.0 has no effect with --beam-groups=1: leave it out, or set"),
         (["--samples", "2", "--n-best", "3"], "--n-best 3 needs as many --samples"),
         (["--samples", "2", "--top-p", "1.5"], "not a number from 0 to 1"),
-        (["--beam-size", "5", "--beam-groups", "2"], "beam_groups is 2; choose a divisor of beam_size (5)"),
+        (["--beam-size", "5", "--beam-groups", "2"], "--beam-groups is 2; choose a divisor of --beam-size (5)"),
         (["--suppress", "nosuchpiece"], "no piece 'nosuchpiece'"),
     ],
 )

@@ -29,7 +29,8 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from seq2seq import build
-from seq2seq.build import build_model, layer_values
+from seq2seq.build import build_model
+from seq2seq.make_mixer import layer_values
 from seq2seq.mixer import CrossMixer
 from seq2seq.resources import conf_dir
 from seq2seq.state import Cache, expand, reorder, select

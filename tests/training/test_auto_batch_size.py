@@ -23,15 +23,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from seq2seq.build import build_model
-from seq2seq.config.data import CPU_MICRO_BATCH
-from seq2seq.config.optim import OptimSettings
-from seq2seq.config.search import SearchSettings
 from seq2seq.data.batching import aligned, padded_width, token_batches
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.experiments.resume import Resumed
 from seq2seq.experiments.training_state import read_state
 from seq2seq.prepare import prepare
+from seq2seq.settings.data import CPU_MICRO_BATCH
+from seq2seq.settings.optim import OptimSettings
+from seq2seq.settings.search import SearchSettings
 from seq2seq.training import auto_batch_size
 from seq2seq.training.auto_batch_size import Rehearsal, find_max_tokens, largest_that_fits, worst_shapes
 from seq2seq.training.datamodule import TranslationDataModule
@@ -301,7 +301,7 @@ def test_learned_positions_must_know_the_longest_sentence(corpus, tmp_path):
 def data_plan(corpus: Path, max_tokens: int | str, *overrides: str) -> DataPlan:
     config = toycorpus.settings(corpus, corpus, f"data.max_tokens={max_tokens}", *overrides)
     cache = corpus / "cache"
-    return DataPlan.from_mapping(config["data"], tokenizer=config["tokenizer"], seed=1, cache_dir=cache)
+    return toycorpus.data_plan(config["data"], tokenizer=config["tokenizer"], seed=1, cache_dir=cache)
 
 
 @pytest.mark.parametrize("size", [48, 512])

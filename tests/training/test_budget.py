@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from seq2seq.config.optim import OptimSettings
-from seq2seq.config.settings import read_section
-from seq2seq.config.trainer import TrainerSettings
+from seq2seq.settings.declare import read_section
+from seq2seq.settings.optim import OptimSettings
+from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training import budget as module
 from seq2seq.training.budget import Budget
 from seq2seq.training.optim import learning_rate

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from seq2seq.config.data import TOKENIZE
 from seq2seq.data.multi_corpus import Direction
+from seq2seq.settings.data import TOKENIZE
 from seq2seq.training.checks import look_at_references, score_tokenizer
 
 CHINESE = ["一个女人的头上有一个装满水的篮子。", "那个人正在演奏乐器。"]

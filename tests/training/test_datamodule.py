@@ -21,20 +21,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning import LightningModule, Trainer
 
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.data import DataSettings
-from seq2seq.config.settings import describe, read_section
 from seq2seq.data import preparation
 from seq2seq.data.batching import TokenBatchSampler
 from seq2seq.data.cleaning import HashSet
 from seq2seq.data.dataset import DrawnLengths, PairDataset
 from seq2seq.data.pace import Pace
 from seq2seq.data.plan import DataPlan
-from seq2seq.data.preparation import PreparedData, prepare_corpora, validate_corpora
+from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.data.token_cache import Encoder, write_ids
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.distributed import SIGNALS
 from seq2seq.resources import conf_dir
+from seq2seq.settings.compose import resolved_settings
+from seq2seq.settings.data import DataSettings
+from seq2seq.settings.declare import describe, read_section
 from seq2seq.training.datamodule import TranslationDataModule
 
 GERMAN = ["der", "die", "das", "Haus", "Katze", "Hund", "geht", "kommt", "schnell", "ein", "und", "ich", "nicht", "wir"]
@@ -63,7 +63,7 @@ def read_settings(folder: Path, *, cache: str = "cache", seed: int = 1, **change
     data = {"name": "toy", "src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}}
     data |= {split: str(folder / split) for split in SIZES}
     tokenizer = {"vocab_size": 80, "byte_fallback": False} | changes.pop("tokenizer", {})
-    return DataPlan.from_mapping(data | changes, tokenizer=tokenizer, seed=seed, cache_dir=folder / cache)
+    return toycorpus.data_plan(data | changes, tokenizer=tokenizer, seed=seed, cache_dir=folder / cache)
 
 
 def prepared(folder: Path, **changes) -> PreparedData:
@@ -201,10 +201,10 @@ def test_ready_separate_models_given_for_the_other_direction(folder, tmp_path):
     for side in ("src", "tgt"):
         (tmp_path / side).write_bytes(state[f"{side}_model"])
     models = {"src_model": str(tmp_path / "src"), "tgt_model": str(tmp_path / "tgt")}
-    validate_corpora(read_settings(folder, tokenizer=models))
+    read_settings(folder, tokenizer=models)
     turned = {"src_model": models["tgt_model"], "tgt_model": models["src_model"]}
     with pytest.raises(ValueError, match="look swapped"):
-        validate_corpora(read_settings(folder, tokenizer=turned))
+        read_settings(folder, tokenizer=turned)
 
 
 def test_sizes_are_logged(folder, caplog):
@@ -393,7 +393,7 @@ def test_lightning_sees_a_new_order_each_epoch_and_after_resuming(folder, tmp_pa
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (conf_dir() / "tokenizer").glob("*.yaml")))
 def test_shipped_tokenizer_settings_are_known(name):
-    from seq2seq.config.tokenizer import TokenizerSettings
+    from seq2seq.settings.tokenizer import TokenizerSettings
 
     values = resolved_settings([f"tokenizer={name}"])["tokenizer"]
     settings = read_section(TokenizerSettings, values | {"vocab_size": 100}, "tokenizer")

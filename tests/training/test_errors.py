@@ -19,9 +19,9 @@ from conftest import PATIENCE
 from torch import nn
 
 from seq2seq import checkpoint
-from seq2seq.config.optim import OptimSettings
 from seq2seq.evaluation import metrics
 from seq2seq.experiments.training_state import model_weights, read_state
+from seq2seq.settings.optim import OptimSettings
 from seq2seq.training.callbacks.ema import WeightAverage
 from seq2seq.training.divergence import SkippedUpdates
 from seq2seq.training.errors import TrainingFault, as_fault

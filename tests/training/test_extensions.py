@@ -16,11 +16,11 @@ from lightning.pytorch.loggers import CSVLogger
 
 import seq2seq
 from seq2seq import checkpoint
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.extensions import entries, require_classes
 from seq2seq.experiments.folder import config_hash
 from seq2seq.experiments.training_state import read_state
 from seq2seq.mixers.average import Average
+from seq2seq.settings.classes import entries, require_classes
+from seq2seq.settings.compose import resolved_settings
 from seq2seq.training.callbacks.assemble import STATE_KEYS
 from seq2seq.training.extensions import user_callbacks
 from seq2seq.training.loggers import check_loggers

@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 import tiny
+import toycorpus
 
 from seq2seq import checkpoint
-from seq2seq.config.chosen import chosen_settings, is_chosen
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.tokenizer import PatchGrid
+from seq2seq.data.multi_corpus import parts_of
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary_fit import report_fit
 from seq2seq.inference.export.card import Origin
 from seq2seq.inference.export.safetensors_folder import write_safetensors
 from seq2seq.inference.translator import Translator
+from seq2seq.settings.compose import chosen_settings, is_chosen, resolved_settings
+from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.training import dry_run, finetune
 from seq2seq.training.plan import RunPlan, make_plan
 
@@ -232,7 +233,9 @@ def test_a_fine_tuned_model_keeps_every_language_that_its_weights_know(tmp_path)
     for tag, expected in ((True, ["fr", "de", "nl"]), (False, [])):
         words = (f"data.tag_target={tag}", *FILES, "data.src=en", "data.tgt=fr")
         section = resolved_settings(words)["data"]
-        data = DataPlan.from_mapping(section, tokenizer={}, seed=1, cache_dir=tmp_path)
+        read = toycorpus.data_settings(section)
+        tokenizer = TokenizerSettings()
+        data = DataPlan.of(read, tokenizer=tokenizer, seed=1, cache_dir=tmp_path, parts=parts_of(read))
         assert finetune.target_languages_of(data, loaded) == expected
         assert finetune.target_languages_of(data, None) == expected[:1]
 
@@ -294,7 +297,7 @@ def test_how_the_checkpoints_tokenizer_cuts_new_text_is_logged(tmp_path, caplog,
     (tmp_path / "train.de").write_text(source * 20)
     (tmp_path / "train.en").write_text("the dog walks\n" * 20)
     section = resolved_settings(["data=files", f"data.train={tmp_path / 'train'}"])["data"]
-    data = DataPlan.from_mapping(section, tokenizer={}, seed=1, cache_dir=tmp_path)
+    data = toycorpus.data_plan(section, tokenizer={}, seed=1, cache_dir=tmp_path)
     report_fit(tiny.tokenizer(), data, "x.safetensors")
     assert re.search(expected, caplog.text)
     assert bool(re.search(r"init_from=x\.\w+: \d\d% of the pieces of the source text are bytes", caplog.text)) is warned
@@ -306,7 +309,7 @@ def test_images_are_cut_by_no_model(tmp_path, caplog):
     (tmp_path / "train.de").write_text("image\n" * 5)
     (tmp_path / "train.en").write_text("the dog walks\n" * 5)
     section = resolved_settings(["data=files", f"data.train={tmp_path / 'train'}"])["data"]
-    data = DataPlan.from_mapping(section, tokenizer={}, seed=1, cache_dir=tmp_path)
+    data = toycorpus.data_plan(section, tokenizer={}, seed=1, cache_dir=tmp_path)
     grid = PatchGrid(height=2, width=4, size=2, bits=1)
     t = Tokenizer(tgt_model=tiny.tokenizer().to_state()["src_model"], patches=grid)
     report_fit(t, data, "x.safetensors")

@@ -16,11 +16,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from seq2seq.config.optim import OptimSettings
-from seq2seq.config.search import SearchSettings
-from seq2seq.config.trainer import TrainerSettings
 from seq2seq.model import Seq2Seq
 from seq2seq.search import Specials, search
+from seq2seq.settings.optim import OptimSettings
+from seq2seq.settings.search import SearchSettings
+from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.callbacks.ema import WeightAverage
 from seq2seq.training.ddp import ReplicatedStrategy
 from seq2seq.training.divergence import SkippedUpdates

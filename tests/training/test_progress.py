@@ -9,7 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from seq2seq.config.trainer import TrainerSettings
+from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.budget import Budget
 from seq2seq.training.callbacks.progress import IntervalAverages, ProgressLog, TimeLeft
 from seq2seq.training.run_state import BestScore, RunState

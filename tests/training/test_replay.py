@@ -18,11 +18,11 @@ import toycorpus
 from recorded_steps import TwinRecorder, multiply_without_looking, replay_by_twin
 
 from seq2seq.build import build_model
-from seq2seq.config.optim import OptimSettings
-from seq2seq.config.trainer import LightningSettings, TrainerSettings
 from seq2seq.data.batching import Batch
 from seq2seq.experiments.training_state import read_state
 from seq2seq.search.graphs import CudaRecorder
+from seq2seq.settings.optim import OptimSettings
+from seq2seq.settings.trainer import LightningSettings, TrainerSettings
 from seq2seq.training import replay as module
 from seq2seq.training.loss import LossSums
 from seq2seq.training.objective import sum_losses

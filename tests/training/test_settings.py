@@ -11,15 +11,14 @@ import torch
 from composed import settings_of
 from omegaconf import OmegaConf
 
-from seq2seq.config.chosen import typed_settings
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.dicts import differences
-from seq2seq.config.durations import seconds
-from seq2seq.config.sections import read_sections
-from seq2seq.config.settings import read_section, require_used
-from seq2seq.config.trainer import DEFAULT_EPOCHS, TrainerSettings, bounded
 from seq2seq.prepare import prepare
 from seq2seq.resources import conf_dir
+from seq2seq.settings.compose import resolved_settings, typed_settings
+from seq2seq.settings.declare import read_section, require_used
+from seq2seq.settings.dicts import differences
+from seq2seq.settings.run import read_settings
+from seq2seq.settings.trainer import DEFAULT_EPOCHS, TrainerSettings
+from seq2seq.settings.values import seconds
 from seq2seq.training.hardware import resolve_accelerator, resolve_precision
 from seq2seq.training.plan import make_plan
 
@@ -46,19 +45,15 @@ def test_durations(text, expected):
 
 @pytest.mark.parametrize("text", ["", "0", "soon", "10 minutes", "-5m", "1:2:3:4:5", "m"])
 def test_no_durations(text):
-    with pytest.raises(ValueError, match=r"trainer\.max_time"):
-        seconds(text, "trainer.max_time")
+    with pytest.raises(ValueError, match=re.escape(text)):
+        seconds(text)
 
 
 def test_six_epochs_bound_a_run_that_nothing_else_does():
-    assert bounded({})["max_epochs"] == DEFAULT_EPOCHS == 6
-    free = {"max_steps": None, "max_epochs": None, "max_time": None}
-    assert read_section(TrainerSettings, bounded(free), "trainer").max_epochs == DEFAULT_EPOCHS
-    for key in free:
-        given = read_section(TrainerSettings, bounded(free | {key: 7}), "trainer")
+    assert TrainerSettings().max_epochs == DEFAULT_EPOCHS == 6
+    for key in ("max_steps", "max_epochs", "max_time"):
+        given = read_section(TrainerSettings, {key: 7}, "trainer")
         assert (given.max_epochs, getattr(given, key)) == (7 if key == "max_epochs" else None, 7)
-    with pytest.raises(ValueError, match="has no limit"):
-        TrainerSettings()
 
 
 def test_precision_follows_the_hardware(monkeypatch):
@@ -116,18 +111,7 @@ def test_what_is_neither_true_nor_false_is_named(defaults, value):
     shown = "null" if value is None else re.escape(str(value))
     for key in ("force", "trainer.test", "data.streaming", "model.residual", "tokenizer.joint"):
         with pytest.raises(ValueError, match=f"^{key}={shown} is not true or false$"):
-            read_sections(changed(defaults, key, value))
-    mixer = changed(defaults["mixer"], "decoder.glu", value)
-    with pytest.raises(ValueError, match=f"^mixer.decoder.glu={shown} is not true or false$"):
-        read_sections(defaults | {"mixer": mixer})
-
-
-def test_a_flag_of_a_mixer_among_several_kinds_is_named():
-    config = composed("mixer=local_blocks")
-    read_sections(config)
-    config["mixer"]["encoder"]["kinds"]["shifted"]["blocks"] = "no"
-    with pytest.raises(ValueError, match=r"^mixer.encoder.kinds.shifted.blocks=no is not true or false"):
-        read_sections(config)
+            read_settings(changed(defaults, key, value))
 
 
 @pytest.mark.parametrize("value", ["abc", None, math.nan, math.inf, True, [1]])
@@ -135,7 +119,7 @@ def test_what_is_no_number_is_named(defaults, value):
     shown = {None: "null", True: "true"}.get(value) if isinstance(value, bool | None) else re.escape(str(value))
     for key in ("seed", "optim.lr", "optim.rho", "trainer.samples", "search.length_penalty", "model.dropout"):
         with pytest.raises(ValueError, match=f"^{key}={shown} is not a (whole )?number( |$)"):
-            read_sections(changed(defaults, key, value))
+            read_settings(changed(defaults, key, value))
 
 
 def test_values_of_another_kind_that_mean_something():
@@ -148,7 +132,7 @@ def test_values_of_another_kind_that_mean_something():
         "search.max_len_ratio=2", "search.length_penalty=-1", "+mixer.encoder.kernel_size=${model.num_heads}",
         "+mixer.encoder.per_layer.kernel_size=[3,7]", "logger=csv",
     ]  # fmt: skip
-    read_sections(composed(*given))
+    read_settings(composed(*given))
 
 
 def test_a_whole_number_may_be_written_as_a_float():
@@ -172,7 +156,7 @@ def test_a_peak_that_no_schedule_reads_is_refused():
 
     assert plan("optim.peak_lr=1e-2") == plan("optim=muon", "optim.peak_lr=1e-2") == 1e-2
     for words in (["optim=adam"], ["optim.lr=1e-3"]):
-        with pytest.raises(ValueError, match=r"optim\.peak_lr=0\.01 has no effect: .* is optim\.lr=.*: set optim\.lr"):
+        with pytest.raises(ValueError, match=r"optim\.peak_lr=0\.01 has no effect .* is optim\.lr=.*: set optim\.lr"):
             plan(*words, "optim.peak_lr=1e-2")
 
 
@@ -193,8 +177,8 @@ def test_a_peak_that_no_schedule_reads_is_refused():
         (["optim=adam", "optim.period=5"], "optim.period=5 has no effect with optim.schedule=inverse_sqrt"),
         (["data.shuffle_buffer=9"], "data.shuffle_buffer=9 has no effect with data.streaming=false: .* to true"),
         (["data.lowercase=true"], "data.lowercase=true has no effect with data.convention=null: .* to tokenized or"),
-        (["data.temperature=5"], "data.temperature=5.0 has no effect without data.corpora: leave it out, or name"),
-        (["data=files", "data.train=a", "data.revision=b"], "data.revision=b has no effect without data.path: leave"),
+        (["data.temperature=5"], "data.temperature=5.0 has no effect with data.corpora=null"),
+        (["data=files", "data.train=a", "data.revision=b"], "data.revision=b has no effect with data.path=null"),
         (["data.holdout=5"], "data.holdout=5 has no effect beside data.valid and data.test: .* one of them to null"),
         (["trainer.accumulate_share=0.3"], "accumulate_share=0.3 has no effect with trainer.accumulate_start=null"),
         (
@@ -279,7 +263,7 @@ def test_no_experiment_sets_what_it_does_not_use():
     for path in sorted((conf_dir() / "experiment").glob("*.yaml")):
         settings = resolved_settings([f"experiment={path.stem}"])
         typed = {key for key, _, _ in differences(defaults, settings)}
-        sections = read_sections(settings)
+        sections = read_settings(settings)
         for section in (sections.data, sections.search):
             require_used(section, typed)
 

@@ -13,11 +13,11 @@ import torch
 import toycorpus
 from recorded_steps import PretendedGPU, TwinRecorder
 
-from seq2seq.config.search import SearchSettings
-from seq2seq.config.trainer import TrainerSettings
 from seq2seq.evaluation.evaluator import Evaluation
 from seq2seq.inference.translator import Translator
 from seq2seq.search import Graphs
+from seq2seq.settings.search import SearchSettings
+from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.assembly import validation_search
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run

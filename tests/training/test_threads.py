@@ -15,8 +15,8 @@ import torch
 import toycorpus
 
 from seq2seq.build import build_model
-from seq2seq.config.optim import OptimSettings
-from seq2seq.config.search import SearchSettings
+from seq2seq.settings.optim import OptimSettings
+from seq2seq.settings.search import SearchSettings
 from seq2seq.training import threads
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from seq2seq.config.trainer import TrainerSettings
+from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.budget import Budget
 from seq2seq.training.validation_schedule import ValidationSchedule
 

@@ -9,8 +9,8 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 from benchmarks import launches
-from seq2seq.config.compose import presets
 from seq2seq.kernels.fused import fused
+from seq2seq.settings.compose import presets
 
 EXHAUSTIVE = {"test_no_preset_waits"}
 REPRESENTATIVE = {"test_a_training_step_does_not_wait": ["dynamicconv"]}

@@ -20,8 +20,8 @@ import composed
 import pytest
 import torch
 
-from seq2seq.config.optim import OptimSettings
 from seq2seq.data.batching import Batch
+from seq2seq.settings.optim import OptimSettings
 from seq2seq.training.objective import sum_losses
 from seq2seq.training.warm_up import collected, representatives, warm_kernels
 
@@ -53,7 +53,7 @@ sys.path.insert(0, "tests")
 import composed, torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
-from seq2seq.config.optim import OptimSettings
+from seq2seq.settings.optim import OptimSettings
 from seq2seq.training import warm_up
 
 target = GPUTarget("cuda", 90, 32)

@@ -13,10 +13,10 @@ from recorded_steps import TwinRecorder, multiply_without_looking
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from seq2seq.config.optim import OptimSettings
-from seq2seq.config.trainer import TrainerSettings
 from seq2seq.data.batching import Batch
 from seq2seq.model import Seq2Seq
+from seq2seq.settings.optim import OptimSettings
+from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training import assembly
 from seq2seq.training.loss import LossSums
 from seq2seq.training.objective import sum_losses

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.analysis.jacobian import jacobian
-from seq2seq.build import build_self_mixer, layer_values, on_meta_device
+from seq2seq.build import build_self_mixer, on_meta_device
 from seq2seq.introspection import MixingProperties, freeze_mixing
+from seq2seq.make_mixer import layer_values
 from seq2seq.mixer import SelfMixer
 from seq2seq.state import Cache
 

@@ -14,10 +14,10 @@ from seq2seq.analysis.atlas.properties import Settings
 from seq2seq.analysis.atlas.survey import Point, survey
 from seq2seq.analysis.atlas.table import as_json, markdown
 from seq2seq.cli import require_folder, warn
-from seq2seq.config.compose import compose_settings, self_mixers
-from seq2seq.config.names import require_known
 from seq2seq.experiments.figures import require_matplotlib
 from seq2seq.files import write_json, write_text
+from seq2seq.settings.compose import compose_settings, self_mixers
+from seq2seq.settings.values import require_known
 from seq2seq.streams import print_error
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from seq2seq.config.search import SearchSettings
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.model import Seq2Seq
 from seq2seq.search import Specials, search
+from seq2seq.settings.search import SearchSettings
 
 # Sentences that are drawn, and the most pieces of each and of its translation; the last sentence is longer than any
 # block that our layers cut a source into.

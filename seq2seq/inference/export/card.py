@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from seq2seq.config.mixer import class_names
 from seq2seq.data.languages import target_languages
+from seq2seq.settings.classes import class_names
 
 # Sections of a run's settings that are its recipe; the others hold paths of the machine.
 _RECIPE = ("mixer", "model", "optim", "trainer", "search")

@@ -18,7 +18,6 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import seq2seq
-from seq2seq.config.service import ServiceSettings
 from seq2seq.inference.service import metrics
 from seq2seq.inference.service.batcher import Batcher, RefusedError, Result, Ticket
 from seq2seq.inference.service.messages import (
@@ -31,6 +30,7 @@ from seq2seq.inference.service.messages import (
     read_request,
     texts_of,
 )
+from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.inference.service.translation import BatchTranslator
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, NamedTuple
 
-from seq2seq.config.search import SamplingSettings, SearchSettings
-from seq2seq.config.service import ServiceSettings
+from seq2seq.inference.service.settings import ServiceSettings
+from seq2seq.settings.search import SamplingSettings, SearchSettings
 
 if TYPE_CHECKING:
     from seq2seq.inference.forced_text import Alignment

@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from seq2seq.config.names import suggestion
-from seq2seq.config.search import SEARCH_ONLY, SamplingSettings, SearchSettings
-from seq2seq.config.service import ServiceSettings
-from seq2seq.config.settings import keys, require_used
-from seq2seq.config.values import shown
 from seq2seq.inference.limits import MOST_WEIGHTS
 from seq2seq.inference.mbr import Utility
 from seq2seq.inference.service.batcher import Options, RefusedError, Result, Text
+from seq2seq.inference.service.settings import ServiceSettings
+from seq2seq.settings.declare import keys
+from seq2seq.settings.search import SamplingSettings, SearchSettings, chosen_search
+from seq2seq.settings.values import shown, suggestion
 
 if TYPE_CHECKING:
     from seq2seq.inference.forced_text import Alignment
     from seq2seq.inference.translator import Candidate
 
 
-def _field(owner: type[SearchSettings] | type[SamplingSettings], name: str, *, limited: bool = False) -> Any:
-    """Declare an optional field with the range and the help of a setting.
+# Settings whose amount the service limits, and all that a request may choose, each with its class.
+_LIMITED = ("n_best", "beam_size", "min_len", "max_len_ratio", "max_len_extra")
+_OPTIONS = dict.fromkeys(keys(SearchSettings), SearchSettings) | dict.fromkeys(keys(SamplingSettings), SamplingSettings)
 
-    Args:
-        limited: The service has a most of its own, which `_check_amounts` names.
-    """
+
+def _field(name: str) -> Any:
+    """Declare an optional field with the type, the range and the help of a setting."""
+    owner = _OPTIONS[name]
     metadata = keys(owner)[name].metadata
     text = f"{metadata['help'].split(' (')[0]} (default: the service's)"
     low = metadata.get("option_least", metadata.get("least"))
-    most = None if limited else metadata.get("most")
-    return Field(None, ge=low, gt=metadata.get("above"), le=most, description=text)
+    # Of an amount, `_check_amounts` names the service's own limit
+    most = None if name in _LIMITED else metadata.get("most")
+    hint: Any = Literal[metadata["choices"]] if "choices" in metadata else get_type_hints(owner)[name]
+    return hint | None, Field(None, ge=low, gt=metadata.get("above"), le=most, description=text)
 
 
-class TranslateRequest(BaseModel):
+_Options = create_model("_Options", **{name: _field(name) for name in _OPTIONS})
+
+
+class TranslateRequest(_Options):
     """Texts to translate, and options that are those of `python -m seq2seq.translate`."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -47,26 +52,12 @@ class TranslateRequest(BaseModel):
     )
     tgt_lang: str | None = Field(None, description="target language, of a checkpoint that has several")
     alignment: bool = Field(False, description="align the words of each candidate with those of the text")
-    n_best: int | None = _field(SearchSettings, "n_best", limited=True)
-    beam_size: int | None = _field(SearchSettings, "beam_size", limited=True)
-    length_penalty: float | None = _field(SearchSettings, "length_penalty")
-    length_norm: Literal["power", "gnmt"] | None = _field(SearchSettings, "length_norm")
-    min_len: int | None = _field(SearchSettings, "min_len", limited=True)
-    max_len_ratio: float | None = _field(SearchSettings, "max_len_ratio", limited=True)
-    max_len_extra: int | None = _field(SearchSettings, "max_len_extra", limited=True)
-    no_repeat_ngram: int | None = _field(SearchSettings, "no_repeat_ngram")
-    beam_groups: int | None = _field(SearchSettings, "beam_groups")
-    diversity: float | None = _field(SearchSettings, "diversity")
     prefixes: list[str] | None = Field(None, description="what the translation of each text begins with")
     phrases: list[list[str]] | None = Field(None, description="what the translation of each text has somewhere")
     suppress: list[str] = Field(
         [], max_length=100, description="pieces of the target's vocabulary that no translation has"
     )
     samples: int | None = Field(None, ge=1, description="draw so many translations instead of searching")
-    temperature: float | None = _field(SamplingSettings, "temperature")
-    top_k: int | None = _field(SamplingSettings, "top_k")
-    top_p: float | None = _field(SamplingSettings, "top_p")
-    seed: int | None = _field(SamplingSettings, "seed")
     mbr: Utility | None = Field(None, description="rank samples by how well they agree, by this metric")
 
     @property
@@ -208,26 +199,19 @@ def chosen_options(
     Raises:
         RefusedError: 422 for an option that the model or the service does not allow, or that goes with no other.
     """
-    given = _given(request, SearchSettings)
-    sampling = _sampling(request)
-    if sampling is not None:
-        # As many hypotheses as samples
-        given |= {"beam_size": request.samples, "beam_groups": 1}
-    _check_amounts(given, defaults, limits, beam="beam_size" if sampling is None else "samples")
+    given = {name: getattr(request, name) for name in _OPTIONS if getattr(request, name) is not None}
     constrained = any(request.phrases or ())
-    beam, n_best = (given.get(name, getattr(defaults, name)) for name in ("beam_size", "n_best"))
-    if n_best > beam:
-        raise RefusedError(422, f"n_best {n_best} needs at least as large a beam_size (or samples), not {beam}")
-    if constrained and given.get("beam_groups", defaults.beam_groups) > 1:
-        raise RefusedError(422, "phrases are searched by one group; choose beam_groups 1")
+    amounts = given if request.samples is None else given | {"beam_size": request.samples}
+    _check_amounts(amounts, defaults, limits, beam="beam_size" if request.samples is None else "samples")
     language = languages[0] if request.tgt_lang is None else request.tgt_lang
     if language not in languages:
         raise RefusedError(
             422, f"this service does not translate to '{shown(language)}'; it translates to {', '.join(languages)}"
         )
     try:
-        settings = dataclasses.replace(defaults, **given)
-        require_used(settings, given, written=str)
+        settings, sampling = chosen_search(
+            defaults, given, samples=request.samples, mbr=request.mbr, phrases=constrained
+        )
     except ValueError as error:
         raise RefusedError(422, str(error)) from None
     return Options(
@@ -240,30 +224,6 @@ def chosen_options(
         alignment=request.alignment,
         sentences=request.sentences,
     )
-
-
-def _given(request: TranslateRequest, owner: type[SearchSettings] | type[SamplingSettings]) -> dict[str, Any]:
-    """Return the settings of a section that a request has."""
-    values = {name: getattr(request, name, None) for name in keys(owner)}
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _sampling(request: TranslateRequest) -> SamplingSettings | None:
-    """Return how to draw, or None for a search.
-
-    Raises:
-        RefusedError: 422 for options of draws without samples, or of a search with them.
-    """
-    draws = _given(request, SamplingSettings)
-    if request.samples is None:
-        alone = [*draws, *(["mbr"] if request.mbr else [])]
-        if alone:
-            raise RefusedError(422, f"{alone[0]} goes with samples")
-        return None
-    for name in SEARCH_ONLY:
-        if getattr(request, name) is not None:
-            raise RefusedError(422, f"{name} is an option of beam search, which samples replaces; leave one out")
-    return SamplingSettings(**draws)
 
 
 def _check_amounts(given: Mapping[str, Any], defaults: SearchSettings, limits: ServiceSettings, *, beam: str) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 import uvicorn
 
-from seq2seq.config.service import ServiceSettings
 from seq2seq.inference.service.app import Service, create_app
+from seq2seq.inference.service.settings import ServiceSettings
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Seconds for sending answers that are ready, and for the thread's end.

@@ -91,8 +91,8 @@ import lightning as L
 from rich.console import Console
 
 from seq2seq import distributed
-from seq2seq.config.trainer import TrainerSettings
 from seq2seq.experiments.folder import RunFolder
+from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.callbacks.batch_growth import BatchGrowth
 from seq2seq.training.callbacks.checkpointing import (
     KeepBest,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import lightning as L
 
-from seq2seq.config.trainer import TrainerSettings
+from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.budget import Budget
 
 

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from seq2seq.config.durations import clock
-from seq2seq.config.trainer import TrainerSettings
 from seq2seq.evaluation.evaluator import Evaluation
+from seq2seq.settings.trainer import TrainerSettings
+from seq2seq.settings.values import clock
 from seq2seq.training.budget import Budget, epochs_done
 from seq2seq.training.callbacks.samples import samples
 from seq2seq.training.callbacks.window_end import window_ends

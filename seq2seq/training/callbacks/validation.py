@@ -9,8 +9,8 @@ from typing import Any
 import lightning as L
 
 from seq2seq.checkpoint import updates
-from seq2seq.config.trainer import TrainerSettings
 from seq2seq.experiments.folder import RunFolder
+from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.callbacks.checkpointing import LastCheckpoint
 from seq2seq.training.callbacks.window_end import NO_VALIDATION
 from seq2seq.training.run_state import RunState

@@ -8,8 +8,8 @@ import time
 import lightning as L
 import torch
 
-from seq2seq.config.trainer import TrainerSettings
 from seq2seq.data.batching import Batch
+from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.budget import Budget
 from seq2seq.training.datamodule import TranslationDataModule
 from seq2seq.training.split_evaluation import make_evaluator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from seq2seq.config.settings import Section, setting
+from seq2seq.settings.declare import Section, setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

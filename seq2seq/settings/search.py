@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-from seq2seq.config.settings import Section, internal, setting
+from seq2seq.settings.declare import Section, internal, keys, require_used, setting
 
 LENGTH_NORMS = ("power", "gnmt")
 # Settings that a checkpoint keeps, so that it translates as the run's test set was translated, and options of commands.
@@ -20,8 +21,8 @@ KEPT = (
     "beam_groups",
     "diversity",
 )
-# Options of a translation, of a command or a request, that sampling has no use for.
-SEARCH_ONLY = ("beam_size", "beam_groups", "diversity", "phrases")
+# Options of a search that sampling has no use for.
+_SEARCH_ONLY = ("beam_size", "beam_groups", "diversity")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,7 +82,7 @@ class SearchSettings(Section):
         super().__post_init__()
         # A beam holds no more hypotheses than its size.
         if self.n_best > self.beam_size:
-            raise ValueError(f"n_best is {self.n_best}; choose 1 up to beam_size ({self.beam_size})")
+            raise ValueError(f"n_best {self.n_best} needs at least as large a beam_size, not {self.beam_size}")
         if self.beam_size % self.beam_groups:
             raise ValueError(f"beam_groups is {self.beam_groups}; choose a divisor of beam_size ({self.beam_size})")
         if self.max_len is not None and self.min_len >= self.max_len:
@@ -105,3 +106,50 @@ class SamplingSettings(Section):
     top_k: int = setting(0, "sample from so many most probable pieces; 0 is all", least=0, most=10**9)
     top_p: float = setting(1.0, "sample from the most probable pieces of this probability together", above=0, most=1)
     seed: int = setting(0, "seed of the samples", least=0, most=2**63 - 1)
+
+
+def chosen_search(
+    defaults: SearchSettings,
+    given: Mapping[str, Any],
+    *,
+    samples: int | None = None,
+    mbr: str | None = None,
+    phrases: bool = False,
+) -> tuple[SearchSettings, SamplingSettings | None]:
+    """Complete the options of a translation, of a command or a request, with a model's own settings.
+
+    Args:
+        given: The settings of search and sampling that were given, by name.
+        samples: Draw so many translations instead of searching.
+        mbr: How samples are compared with each other.
+        phrases: Translations must have phrases.
+
+    Returns:
+        The settings of the search, and of sampling if there are samples.
+
+    Raises:
+        ValueError: An option has no effect, excludes another or is out of range; the message has their names.
+    """
+    searched = {name: value for name, value in given.items() if name in keys(SearchSettings)}
+    draws = {name: value for name, value in given.items() if name in keys(SamplingSettings)}
+    if samples is None:
+        if alone := [*draws, *(["mbr"] if mbr else [])]:
+            raise ValueError(f"{alone[0]} goes with samples")
+        settings = dataclasses.replace(defaults, **searched)
+        require_used(settings, searched, written=str)
+        require_one_group(settings, None, phrases=phrases)
+        return settings, None
+    if refused := [name for name in _SEARCH_ONLY if name in searched] or (["phrases"] if phrases else []):
+        raise ValueError(f"{refused[0]} is an option of beam search, which samples replaces; leave one out")
+    n_best = searched.get("n_best", defaults.n_best)
+    if n_best > samples:
+        raise ValueError(f"n_best {n_best} needs as many samples, not {samples}")
+    # As many hypotheses as samples
+    settings = dataclasses.replace(defaults, **searched, beam_size=samples, beam_groups=1)
+    return settings, SamplingSettings(**draws)
+
+
+def require_one_group(settings: SearchSettings, sampling: SamplingSettings | None, *, phrases: bool) -> None:
+    """Raise ValueError if there are phrases, and no search of one group."""
+    if phrases and (sampling or settings.beam_groups > 1):
+        raise ValueError("phrases are searched by one group, without sampling: choose beam_groups 1 and no samples")

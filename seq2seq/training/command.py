@@ -1,16 +1,24 @@
-"""Help of the commands that take settings, made of the same declarations as docs/settings.md."""
+"""Run train and prepare: their help, one line for what is wrong, and their exit statuses."""
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import sys
 import textwrap
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
-from seq2seq.config.sections import SECTIONS
-from seq2seq.config.settings import defaults, describe, keys, nested_class
-from seq2seq.config.values import shown
 from seq2seq.resources import choices
+from seq2seq.settings.declare import settings_rows
+from seq2seq.settings.explain import mistake
+from seq2seq.settings.run import SECTIONS
+from seq2seq.settings.values import written
+from seq2seq.streams import whole_output
 
+# Exit status of an interrupted program, as shells report it.
+INTERRUPTED = 128 + signal.SIGINT
 _TRAIN = """\
 Train a translator: prepare the corpus, train, validate with BLEU, and score the test set. Everything is in one folder
 below runs/, which is named by the settings; the same command with resume=auto continues it.
@@ -46,6 +54,65 @@ _GROUPS = {
 }
 
 
+def run_program(program: str, main: Callable[[], object]) -> None:
+    """Run a program that Hydra composes settings for, once its command line is known to be right.
+
+    Args:
+        program: Begins the line of an error.
+        main: Function decorated by `hydra.main`.
+    """
+    sys.argv[1:] = map(with_home, sys.argv[1:])
+    try:
+        try:
+            with whole_output():
+                refuse_mistakes(program)
+        except BrokenPipeError:
+            # The reader of the help has gone (| head): 128 + SIGPIPE
+            sys.exit(141)
+        main()
+    except KeyboardInterrupt:
+        # While Hydra composes; from then on, `main` says what stays.
+        exit_interrupted(program)
+
+
+def with_home(word: str) -> str:
+    """Return a setting with the home folder in place of a `~` that begins its value: there, no shell replaces it."""
+    return re.sub(r"^([\w.@/+]+=[\"']?)~(?=/)", lambda match: match[1] + os.path.expanduser("~"), word)
+
+
+def exit_interrupted(program: str, remark: str = "") -> NoReturn:
+    """Exit with one line and the status of an interrupted program."""
+    print(f"{program}: interrupted{remark}", file=sys.stderr)
+    sys.exit(INTERRUPTED)
+
+
+def wants_traceback() -> bool:
+    """Return True if errors are to show where they come from, by Hydra's own variable."""
+    return os.environ.get("HYDRA_FULL_ERROR") == "1"
+
+
+def refuse(program: str, message: object) -> NoReturn:
+    """Exit with status 2 and the message of a mistake, and say how to see where it was found."""
+    print(f"{program}: {message}\n(HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
+    sys.exit(2)
+
+
+def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
+    """Exit with one line and status 2 if something is wrong with `words`; answer --help.
+
+    Args:
+        program: Begins the printed line.
+        words: The command line; None for that of this process.
+    """
+    words = sys.argv[1:] if words is None else words
+    if {"-h", "--help"} & set(words):
+        print(help_text(program))
+        sys.exit(0)
+    # Whoever wants the trace gets it.
+    if not wants_traceback() and (message := mistake(words)):
+        refuse(program, message)
+
+
 def help_text(program: str) -> str:
     """Return the help of `train` or `prepare`: usage, groups and their choices, all settings."""
     parts = [_TRAIN if program == "train" else _PREPARE, "groups, and the files of conf/ to choose from:"]
@@ -55,28 +122,11 @@ def help_text(program: str) -> str:
     parts.append("\nsettings = default: meaning (what is allowed); what conf/ chooses instead is shown by --cfg job:")
     for section, cls in SECTIONS.items():
         parts += [
-            _item(f"{name} = {_shown(value)}", meaning if wanted in _PLAIN else f"{meaning} ({wanted})")
+            _item(f"{name} = {written(value)}", meaning if wanted in _PLAIN else f"{meaning} ({wanted})")
             for name, value, meaning, wanted in settings_rows(cls, section)
         ]
     parts.append("\nFurther flags are Hydra's: -m (sweep), --cfg job (show settings), --hydra-help.")
     return "\n".join(parts)
-
-
-def settings_rows(cls: type, section: str) -> Iterator[tuple[str, Any, str, str]]:
-    """Yield name, default, help and allowed values of every setting of a section; "" is the top level."""
-    written: Mapping[str, Any] = defaults(cls)
-    for name, field in keys(cls).items():
-        full = f"{section}.{name}" if section else name
-        nested = nested_class(cls, name)
-        # A section that is off has no settings to show.
-        if nested and isinstance(written[name], Mapping):
-            yield from settings_rows(nested, full)
-        else:
-            yield full, written[name], field.metadata["help"], describe(cls, name)
-
-
-def _shown(value: Any) -> str:
-    return shown(value) if value is None or isinstance(value, bool) else str(value).replace("'", "")
 
 
 def _item(name: str, text: str) -> str:

@@ -6,11 +6,16 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from seq2seq.config.score_names import CONVENTIONS
-from seq2seq.config.settings import Section, internal, keys, read_section, setting
-from seq2seq.config.tokenizer import VOCAB_SIZE
-from seq2seq.config.values import shown
+from seq2seq.settings.declare import SET, Section, internal, setting
+from seq2seq.settings.tokenizer import VOCAB_SIZE
 
+METRICS = ("bleu", "chrf", "chrf++", "ter")
+# Those that are computed where none is named.
+USUAL_METRICS = ("bleu", "chrf", "ter")
+# Tokens that papers computed BLEU on before sacreBLEU.
+CONVENTIONS = ("tokenized", "compound-split")
+# Bootstrap resamples: of each, the number of every sentence is in memory at once.
+MOST_SAMPLES = 100_000
 # Tokens of a micro-batch on a CPU under max_tokens=auto; a larger one is no faster there.
 CPU_MICRO_BATCH = 4096
 SPLITS = ("train", "valid", "test")
@@ -34,6 +39,11 @@ class CleanSettings(Section):
     length_ratio: float | bool | None = setting(3.0, "pieces of the longer side over pieces of the shorter", least=1)
 
 
+def _holds_nothing_out(data: DataSettings) -> str:
+    named = not data.corpora and data.valid is not None and data.test is not None
+    return "beside data.valid and data.test: leave it out, or set one of them to null" if named else ""
+
+
 @dataclasses.dataclass(frozen=True)
 class CorpusSettings(Section):
     """Settings of one corpus: languages, files and cleaning.
@@ -48,23 +58,29 @@ class CorpusSettings(Section):
     section: ClassVar[str] = "data"
 
     # Without defaults: every corpus sets them.
-    src: str = setting(help="source language")
-    tgt: str = setting(help="target language")
+    src: str = setting(help="source language", example="de")
+    tgt: str = setting(help="target language", example="en")
     train: Any = setting(None, "training text: a file, a prefix, [source, target], {language: file}, or a split")
     valid: Any = setting(None, "validation text; null = held out of training")
     test: Any = setting(None, "test text; null = held out of training")
     # The hub's own settings.
     path: str | None = setting(None, "a data set of the hub, or a folder in the hub's layout")
-    config: str | None = setting(None, "subset of the hub's data set, by name (config of datasets)")
-    data_dir: str | None = setting(None, "subset of the hub's data set, by folder (data_dir of datasets)")
-    revision: str | None = setting(None, "revision of the hub's data set")
+    config: str | None = setting(
+        None, "subset of the hub's data set, by name (config of datasets)", needs={"path": SET}
+    )
+    data_dir: str | None = setting(
+        None, "subset of the hub's data set, by folder (data_dir of datasets)", needs={"path": SET}
+    )
+    revision: str | None = setting(None, "revision of the hub's data set", needs={"path": SET})
     # The layout of the files.
     languages: tuple[str, ...] | None = setting(None, "languages of the corpus, checked before anything is loaded")
     columns: Mapping[str, str | int] | None = setting(
         None, "{language: column} where columns are not named by language; numbers for CSV and TSV without header"
     )
     format: str | None = setting(None, "text, json, csv, tsv, tmx or parquet; null goes by the file's suffix")
-    holdout: int = setting(1000, "pairs taken out of training for each of valid and test that is null", least=1)
+    holdout: int = setting(
+        1000, "pairs taken out of training for each of valid and test that is null", least=1, idle=_holds_nothing_out
+    )
     limit: int | None = setting(
         None, "training pairs to use of each corpus, a sample by `seed` (of a stream its first); null = all", least=1
     )
@@ -90,6 +106,7 @@ class DataSettings(CorpusSettings):
         "a corpus is drawn by size^(1/temperature) where none has a weight; 1: every pair once an epoch",
         infinite=True,
         least=1,
+        needs={"corpora": SET},
     )
     tag_target: bool = setting(False, "a piece such as <2en> before every source, for several target languages")
     streaming: bool = setting(False, "read training text while training instead of preparing it")
@@ -136,23 +153,25 @@ class DataSettings(CorpusSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.streaming:
+            self._check_stream()
         if self.max_tokens == "auto" and self.batch_tokens is None:
             raise ValueError(
                 "data.max_tokens=auto sizes the micro-batches of a machine, and the recipe must say how many tokens an "
                 "update has: set data.batch_tokens, to 25000 for example"
             )
 
-
-def corpus_settings(data: Mapping[str, Any]) -> CorpusSettings:
-    """Read the corpus out of the plain section `data`, or out of an entry of data.corpora.
-
-    Raises:
-        ValueError: a language or a value is wrong.
-    """
-    for side in ("src", "tgt"):
-        # YAML reads an unquoted `no` (Norwegian) as false; `???` is still to be set.
-        if not isinstance(data.get(side), str) or data[side].strip() in ("", "???"):
-            raise ValueError(f"data.{side}={shown(data.get(side))}: give a language code, as in data.{side}=de")
-    # `data` has keys of batches and scores too, which `DataSettings` checks.
-    known = keys(CorpusSettings)
-    return read_section(CorpusSettings, {key: value for key, value in data.items() if key in known}, "data")
+    def _check_stream(self) -> None:
+        if self.corpora and {*self.corpora} != {"train"}:
+            raise ValueError(
+                "data.streaming=true reads one corpus: leave data.corpora out, or set data.streaming=false"
+            )
+        # Holding out needs the hashes of the whole text
+        for split in SPLITS[1:]:
+            if self.place(split) is None:
+                raise ValueError(f"data.streaming=true can hold nothing out of training: set data.{split}")
+        # Several workers would each read all of the text, and mix up the order
+        if self.num_workers > 1:
+            raise ValueError(
+                f"data.num_workers={self.num_workers}: a stream is read by one worker a process; set 0 or 1"
+            )

@@ -1,20 +1,20 @@
-"""Dataclasses of settings: declare a field with its help and range, read a section, list the defaults."""
+"""Declare settings: a field with its help and its range, a section that checks itself, its plain form and back."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
-from seq2seq.config.durations import seconds
-from seq2seq.config.elsewhere import elsewhere
-from seq2seq.config.lightning import explain_argument
-from seq2seq.config.names import suggestion
-from seq2seq.config.values import allowed, check_value, shown
+from seq2seq.settings.aliases import elsewhere
+from seq2seq.settings.values import allowed, check_value, compact, seconds, shown, suggestion
 
-Settings = TypeVar("Settings")
+SectionType = TypeVar("SectionType", bound="Section")
+# Of `needs`: any value but null, false and an empty mapping.
+SET = object()
 
 
 class Section:
@@ -41,9 +41,9 @@ def setting(default: Any = dataclasses.MISSING, help: str = "", **limits: Any) -
         help: One line for comments and for docs/settings.md.
         limits: `least`, `above`, `most`, `below` bound a number, `choices` are the words there are, `words` replace a
             number, `infinite=True` accepts infinity, `null=value` reads null as that value. A sequence's are those of
-            each of its values. `option_least` is the `least` of a command's option and of a request's field. `needs`
-            names other fields of the class, each with the values beside which this one has an effect; see
-            `require_used`.
+            each of its values. `option_least` is the `least` of a command's option and of a request's field.
+            `example` is a value for messages. `needs` names other fields of the class, each with the values (or SET)
+            beside which this one has an effect; `idle` returns why it has none, or ""; see `require_used`.
     """
     metadata = {"help": help, **limits}
     # dataclasses refuse a mutable default; each instance has a copy.
@@ -54,9 +54,8 @@ def setting(default: Any = dataclasses.MISSING, help: str = "", **limits: Any) -
 
 def duration(default: str | None, help: str) -> Any:
     """Declare a field in seconds, written as `90`, `10m` or `00:01:30:00` in the configuration."""
-    # The field is in seconds; `written` is what files and docs show.
     in_seconds = None if default is None else seconds(default)
-    return dataclasses.field(default=in_seconds, metadata={"help": help, "written": default, "duration": True})
+    return dataclasses.field(default=in_seconds, metadata={"help": help, "duration": True})
 
 
 def internal(default: Any) -> Any:
@@ -71,23 +70,30 @@ def keys(cls: type) -> dict[str, dataclasses.Field[Any]]:
 
 def defaults(cls: type) -> dict[str, Any]:
     """List the defaults of `cls` as a plain section: as they are written, `???` for a required value."""
-    return {name: _written(cls, field) for name, field in keys(cls).items()}
+    return {name: _default(cls, field) for name, field in keys(cls).items()}
 
 
-def _written(cls: type, field: dataclasses.Field[Any]) -> Any:
-    # In order: a duration, a nested section, a factory, no default, a plain value.
-    if "written" in field.metadata:
-        return field.metadata["written"]
+def _default(cls: type, field: dataclasses.Field[Any]) -> Any:
     nested = _hints(cls)[field.name]
     if dataclasses.is_dataclass(nested):
         return defaults(nested)  # type: ignore[arg-type]
-    value = field.default
     if field.default_factory is not dataclasses.MISSING:
-        value = field.default_factory()
-    if value is dataclasses.MISSING:
-        return "???"
+        return field.default_factory()
+    return "???" if field.default is dataclasses.MISSING else _plain(field.default, field)
+
+
+def plain(settings: Any) -> dict[str, Any]:
+    """Return a section as YAML has it; `read_section` reads it back."""
+    return {name: _plain(getattr(settings, name), field) for name, field in keys(type(settings)).items()}
+
+
+def _plain(value: Any, field: dataclasses.Field[Any]) -> Any:
+    if dataclasses.is_dataclass(value):
+        return plain(value)
+    if field.metadata.get("duration") and value is not None:
+        return compact(value)
     # YAML and OmegaConf have lists alone.
-    return list(value) if isinstance(value, tuple) else value
+    return list(value) if isinstance(value, tuple) else copy.deepcopy(value)
 
 
 def describe(cls: type, name: str) -> str:
@@ -96,56 +102,66 @@ def describe(cls: type, name: str) -> str:
 
 
 def read_section(
-    cls: type[Settings], section: Mapping[str, Any], name: str, *, extra: Sequence[str] = (), complete: bool = False
-) -> Settings:
+    cls: type[SectionType], section: Mapping[str, Any], name: str, *, complete: bool = False
+) -> SectionType:
     """Build the settings of `cls` from a plain, resolved section.
 
     Args:
         name: the section's name, which begins the keys in messages.
-        extra: keys that are read elsewhere.
         complete: refuse a section without all of its keys, as Hydra composes it unless a word deletes one.
 
     Raises:
         ValueError: an unknown key, or a value of the wrong type or range; the message names key and value.
     """
-    if not isinstance(section, Mapping):
-        raise ValueError(f"{name}={shown(section)} is not a section; it has the settings {', '.join(keys(cls))}")
     known = keys(cls)
+    if not isinstance(section, Mapping):
+        raise ValueError(f"{name}={shown(section)} is not a section; it has the settings {', '.join(known)}")
     values = {}
     for key, value in section.items():
+        if key not in known:
+            raise unknown(shown(key), name, list(known))
         # `???` is Hydra's mark of a setting that must be set.
-        if key in known and value != "???":
-            values[key] = _read(cls, value, known[key], join(name, key), complete=complete)
-        elif key not in known and key not in extra:
-            raise unknown(shown(key), name, [*known, *extra])
+        if value != "???":
+            values[key] = _nested(cls, value, known[key], join(name, key), complete=complete)
     for key, field in known.items():
         if complete and key not in section:
             raise ValueError(
                 f"{join(name, key)} is deleted; only entries of data.corpora, mixer, logger and callbacks can be"
             )
-        # `???` was passed over above, so it counts as missing.
         if key not in values and field.default is field.default_factory is dataclasses.MISSING:
-            raise ValueError(f"{join(name, key)} is missing; {name} takes {', '.join(known)}")
+            example = f", as in {join(name, key)}={field.metadata['example']}" if "example" in field.metadata else ""
+            raise ValueError(f"{join(name, key)} is missing: set it ({field.metadata['help']}){example}")
     return cls(**values)
 
 
-def _read(cls: type, value: Any, field: dataclasses.Field[Any], key: str, *, complete: bool) -> Any:
-    """Read one value; a section in a section has keys of its own."""
+def _nested(cls: type, value: Any, field: dataclasses.Field[Any], key: str, *, complete: bool) -> Any:
+    """Read a section in a section, which has keys of its own; return any other value as it is."""
     nested = nested_class(cls, field.name)
     if nested is None or isinstance(value, nested):
-        return check_value(value, _hints(cls)[field.name], field.metadata, key)
+        return value
     if value is None:
         return field.default if _hints(cls)[field.name] is nested else None
     return read_section(nested, value, key, complete=complete and isinstance(field.default, nested))
 
 
-def nested_class(cls: type, name: str) -> type | None:
+def nested_class(cls: type, name: str) -> type[Section] | None:
     """Return the settings class that a field holds, null beside it or not; None if it holds a value."""
     hint = _hints(cls)[name]
-    found = [
-        each for each in (hint, *typing.get_args(hint)) if isinstance(each, type) and dataclasses.is_dataclass(each)
-    ]
-    return found[0] if found else None
+    hints = (hint, *typing.get_args(hint))
+    return next((each for each in hints if isinstance(each, type) and issubclass(each, Section)), None)
+
+
+def settings_rows(cls: type, section: str) -> Iterator[tuple[str, Any, str, str]]:
+    """Yield name, default, help and allowed values of every setting of a section; "" is the top level."""
+    written: Mapping[str, Any] = defaults(cls)
+    for name, field in keys(cls).items():
+        full = join(section, name)
+        nested = nested_class(cls, name)
+        # A section that is off has no settings to show.
+        if nested and isinstance(written[name], Mapping):
+            yield from settings_rows(nested, full)
+        else:
+            yield full, written[name], field.metadata["help"], describe(cls, name)
 
 
 def require_used(settings: Section, typed: Collection[str], *, written: Callable[[str], str] | None = None) -> None:
@@ -160,37 +176,30 @@ def require_used(settings: Section, typed: Collection[str], *, written: Callable
     """
     written = written or functools.partial(join, settings.section)
     for name, field in keys(type(settings)).items():
-        key = written(name)
-        if key not in typed or getattr(settings, name) == field.default:
+        key, value = written(name), getattr(settings, name)
+        if key not in typed or value == field.default:
             continue
+        reason = field.metadata["idle"](settings) if "idle" in field.metadata else ""
         for other, values in field.metadata.get("needs", {}).items():
             present = getattr(settings, other)
-            # First of all None, for which Python would search a range number by number: minutes, in a long one
-            if (present is None and isinstance(values, range)) or present not in values:
-                these = f"{values[0]} or more" if isinstance(values, range) else " or ".join(map(shown, values))
-                value = getattr(settings, name)
-                # As it is written
-                value = list(value) if isinstance(value, tuple) else value
-                raise ValueError(
-                    f"{key}={shown(value)} has no effect with {written(other)}={shown(present)}: leave it out, or set "
-                    f"{written(other)} to {these}"
-                )
+            if not _among(present, values):
+                remedy = "" if values is SET else f" to {_alternatives(values)}"
+                reason = f"with {written(other)}={shown(present)}: leave it out, or set {written(other)}{remedy}"
+        if reason:
+            # As it is written
+            value = list(value) if isinstance(value, tuple) else value
+            raise ValueError(f"{key}={shown(value)} has no effect {reason}")
 
 
-def with_whole_numbers(settings: Any, section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a plain section in which a float that its class takes as an int is written as one: 1e3 as 1000.
+def _among(value: Any, values: Any) -> bool:
+    if values is SET:
+        return bool(value)
+    # First of all None, for which Python would search a range number by number: minutes, in a long one
+    return not (value is None and isinstance(values, range)) and value in values
 
-    A run's name follows from the plain sections, and both spellings are the same run.
-    """
-    result = dict(section)
-    for key, value in section.items():
-        checked = getattr(settings, key, None)
-        # `settings` are the checked values, so the fraction is known to be 0.
-        if isinstance(value, float) and type(checked) is int:
-            result[key] = checked
-        elif isinstance(value, Mapping) and dataclasses.is_dataclass(checked):
-            result[key] = with_whole_numbers(checked, value)
-    return result
+
+def _alternatives(values: Sequence[Any]) -> str:
+    return f"{values[0]} or more" if isinstance(values, range) else " or ".join(map(shown, values))
 
 
 def join(section: str, key: str) -> str:
@@ -200,10 +209,9 @@ def join(section: str, key: str) -> str:
 
 def unknown(key: str, name: str, known: Sequence[str]) -> ValueError:
     """Return the error of a key that a section does not have, with the keys that are spelled alike, or all."""
-    full = join(name, key)
-    if explained := explain_argument(full):
-        return ValueError(explained)
-    return ValueError(f"unknown setting {full}{elsewhere(key) or suggestion(key, known)} (known: {', '.join(known)})")
+    return ValueError(
+        f"unknown setting {join(name, key)}{elsewhere(key) or suggestion(key, known)} (known: {', '.join(known)})"
+    )
 
 
 @functools.cache

@@ -6,7 +6,8 @@ import pytest
 from composed import TINY, config
 
 from seq2seq.build import build_model
-from seq2seq.config.chosen import cut_lists, typed_settings
+from seq2seq.settings.compose import typed_settings
+from seq2seq.training.plan import cut_lists
 
 SHALLOW = ["model.encoder_layers=2", "model.decoder_layers=2"]
 

@@ -5,11 +5,23 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from seq2seq.config.settings import Section, setting
+from seq2seq.settings.declare import Section, setting
 
 # Choices of `schedule`, and of `name`.
 SCHEDULES = ("inverse_sqrt", "cosine", "anneal", "constant")
 OPTIMIZERS = ("adam", "adadelta", "muon")
+
+
+def _is_no_rate(optim: OptimSettings) -> str:
+    if optim.lr == optim.peak_lr:
+        return ""
+    rate = f"the peak learning rate of these settings is optim.lr={optim.lr:g}"
+    return f"since {rate}: set optim.lr, or choose optim=anneal or optim=muon"
+
+
+def _lacks_a_warm_up(optim: OptimSettings) -> str:
+    warmup = "warmup_share" if optim.schedule == "anneal" else "warmup_steps"
+    return "" if getattr(optim, warmup) else f"with optim.{warmup}=0: leave it out, or set optim.{warmup}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +40,10 @@ class OptimSettings(Section):
     )
     lr: float = setting(5e-4, "peak learning rate", above=0)
     peak_lr: float = setting(
-        5e-4, "peak learning rate for this size of model, which optim=muon and optim=anneal use as lr", above=0
+        5e-4,
+        "peak learning rate for this size of model, which optim=muon and optim=anneal use as lr",
+        above=0,
+        idle=_is_no_rate,
     )
     betas: tuple[float, float] = setting(
         (0.9, 0.98), "decay rates of Adam's two moments", least=0, below=1, needs={"name": ("adam", "muon")}
@@ -67,7 +82,7 @@ class OptimSettings(Section):
         most=1,
         needs={"schedule": ("anneal",)},
     )
-    warmup_init_lr: float = setting(1e-7, "learning rate before the first update", least=0)
+    warmup_init_lr: float = setting(1e-7, "learning rate before the first update", least=0, idle=_lacks_a_warm_up)
     min_lr: float = setting(
         0.0, "lowest learning rate after the warm-up", least=0, needs={"schedule": ("inverse_sqrt", "cosine", "anneal")}
     )
@@ -83,3 +98,11 @@ class OptimSettings(Section):
     r_drop: float = setting(
         0.0, "weight of the divergence between two passes with dropout (R-Drop), 5 for example; 0 = one pass", least=0
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.min_lr > self.lr:
+            raise ValueError(
+                f"optim.min_lr={self.min_lr:g} is above the peak of the learning rate, optim.lr={self.lr:g}, from "
+                "which it falls: lower optim.min_lr"
+            )

@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.data import DataSettings
-from seq2seq.config.search import SearchSettings
-from seq2seq.config.sections import SECTIONS, present_settings, read_sections
-from seq2seq.config.settings import defaults, keys, read_section
+from seq2seq.settings.compose import resolved_settings
+from seq2seq.settings.data import DataSettings
+from seq2seq.settings.declare import defaults, keys, read_section
+from seq2seq.settings.run import SECTIONS, present_settings, read_settings
+from seq2seq.settings.search import SearchSettings
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -51,7 +51,7 @@ def test_a_wrong_value_is_named(values, message):
 
 def test_a_setting_that_is_still_to_be_set_is_missing():
     """Hydra's mark of it passes no class as a word."""
-    with pytest.raises(ValueError, match=r"^data\.tgt is missing; data takes "):
+    with pytest.raises(ValueError, match=r"^data\.tgt is missing: .*as in data\.tgt=en"):
         read_section(DataSettings, {"name": "mine", "src": "de", "tgt": "???"}, "data")
 
 
@@ -72,7 +72,7 @@ def test_a_file_with_an_unknown_key_is_refused(section, key, message):
     config = resolved_settings()
     config[section][key] = 1
     with pytest.raises(ValueError, match=message):
-        read_sections(config)
+        read_settings(config)
 
 
 def test_r_drop_needs_a_dropout():
@@ -82,14 +82,14 @@ def test_r_drop_needs_a_dropout():
     with pytest.raises(
         ValueError, match=r"^optim\.r_drop=5\.0 compares two passes with dropout, .* set model\.dropout=0\.1"
     ):
-        read_sections(config)
+        read_settings(config)
     for reads in ("mixer.cross.dropout", "model.dropout", "model.activation_dropout"):
         has_one = resolved_settings(["mixer=lightconv", "optim.r_drop=5", "model.dropout=0", f"{reads}=0.1"])
-        assert read_sections(has_one).optim.r_drop == 5.0
+        assert read_settings(has_one).optim.r_drop == 5.0
     # A mixer of another package, with a name of its own
     own = resolved_settings(["mixer=lightconv", "optim.r_drop=5", "model.dropout=0"])
     own["mixer"]["encoder"] = {"_target_": "mymix.Mine", "hidden_dropout": 0.1}
-    assert read_sections(own).optim.r_drop == 5.0
+    assert read_settings(own).optim.r_drop == 5.0
     # No part of this model has attention weights, or a feed-forward
     without = [
         "mixer=encoder_decoder",
@@ -98,17 +98,17 @@ def test_r_drop_needs_a_dropout():
         "model.attention_dropout=0.1",
     ]
     with pytest.raises(ValueError, match=r"^optim\.r_drop"):
-        read_sections(resolved_settings([*without, "optim.r_drop=5", "model.dropout=0"]))
+        read_settings(resolved_settings([*without, "optim.r_drop=5", "model.dropout=0"]))
 
 
 def test_median_stopping_needs_the_curves_of_jobs():
     """The logger of metrics.csv writes them, and no other."""
     for loggers in (["logger=tensorboard"], ["~logger.csv"]):
         with pytest.raises(ValueError, match=r"^trainer\.median_stop=2 .* add logger=csv or logger=default"):
-            read_sections(resolved_settings([*loggers, "trainer.median_stop=2"]))
-        read_sections(resolved_settings(loggers))
+            read_settings(resolved_settings([*loggers, "trainer.median_stop=2"]))
+        read_settings(resolved_settings(loggers))
     for loggers in ("logger=csv", "logger=default"):
-        assert read_sections(resolved_settings([loggers, "trainer.median_stop=2"])).trainer.median_stop == 2
+        assert read_settings(resolved_settings([loggers, "trainer.median_stop=2"])).trainer.median_stop == 2
 
 
 def test_an_old_run_has_the_defaults_of_newer_settings():

@@ -6,8 +6,9 @@ import dataclasses
 import os
 from typing import ClassVar
 
-from seq2seq.config.settings import Section, internal, setting
 from seq2seq.packages import require_installed
+from seq2seq.settings.declare import Section, internal, setting
+from seq2seq.settings.values import shown
 
 TYPES = ("unigram", "bpe")
 NORMALIZERS = ("identity", "nfc", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
@@ -85,6 +86,19 @@ class PatchGrid(Section):
         return 1 << (self.values * self.bits)
 
 
+def _is_trained_already(settings: TokenizerSettings) -> str:
+    return f"beside {settings.named_models}: leave it out" if settings.ready_models else ""
+
+
+def _trained_together(settings: TokenizerSettings) -> str:
+    # What the models are, too, may be said.
+    return "" if settings.joint == (settings.model is not None) else _is_trained_already(settings)
+
+
+# Of a setting that decides how a model is trained.
+_TRAINED = {"idle": _is_trained_already}
+
+
 @dataclasses.dataclass(frozen=True)
 class TokenizerSettings(Section):
     """Settings of a tokenizer: ready SentencePiece models (one for both sides, or one a side), or how to train one.
@@ -107,18 +121,23 @@ class TokenizerSettings(Section):
         None, "existing SentencePiece model for the target; needs src_model, unless the source is images"
     )
     # Training of new models.
-    type: str = setting("unigram", "algorithm of a trained model", choices=TYPES)
+    type: str = setting("unigram", "algorithm of a trained model", choices=TYPES, **_TRAINED)
     vocab_size: int = setting(VOCAB_SIZE, "pieces of a trained model, which data.vocab_size sets", least=5, most=2**24)
-    joint: bool = setting(True, "one vocabulary for both sides (shared embeddings), or one a side")
-    byte_fallback: bool = setting(True, "unseen characters become bytes instead of unk")
-    normalizer: str = setting("identity", "normalization; anything but identity changes the text", choices=NORMALIZERS)
+    joint: bool = setting(
+        True, "one vocabulary for both sides (shared embeddings), or one a side", idle=_trained_together
+    )
+    byte_fallback: bool = setting(True, "unseen characters become bytes instead of unk", **_TRAINED)
+    normalizer: str = setting(
+        "identity", "normalization; anything but identity changes the text", choices=NORMALIZERS, **_TRAINED
+    )
     character_coverage: float = setting(
-        0.9995, "share of the text's characters that have a piece of their own", above=0, most=1
+        0.9995, "share of the text's characters that have a piece of their own", above=0, most=1, **_TRAINED
     )
     input_sentence_size: int = setting(
         500_000,
         "lines to learn from, drawn at random when there are more (1.6 GiB of memory at 25 words)",
         least=1,
+        **_TRAINED,
     )
     sampling_alpha: float = setting(
         0.0,
@@ -127,7 +146,7 @@ class TokenizerSettings(Section):
         least=0,
         most=1,
     )
-    seed: int = setting(1, "seed of the lines that are drawn", least=0, most=2**32 - 1)
+    seed: int = setting(1, "seed of the lines that are drawn", least=0, most=2**32 - 1, **_TRAINED)
     patches: PatchGrid | None = setting(None, "the source is images: {height, width, size, bits, channels} of patches")
     symbols: tuple[str, ...] = internal(())
 
@@ -158,3 +177,8 @@ class TokenizerSettings(Section):
     def ready_models(self) -> tuple[str, ...]:
         """Paths of the existing models: none, one (joint, or images) or two (source, target)."""
         return tuple(str(path) for path in (self.model, self.src_model, self.tgt_model) if path)
+
+    @property
+    def named_models(self) -> str:
+        """The existing models, for messages."""
+        return " and ".join(map(shown, self.ready_models))

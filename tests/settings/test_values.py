@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from seq2seq.config import model
-from seq2seq.config.compose import resolved_settings
-from seq2seq.config.sections import SECTIONS, read_sections
-from seq2seq.config.settings import describe, keys, nested_class
-from seq2seq.config.values import check_value, shown
 from seq2seq.model import ACTIVATIONS
+from seq2seq.settings import model
+from seq2seq.settings.compose import resolved_settings
+from seq2seq.settings.declare import describe, keys, nested_class
+from seq2seq.settings.run import SECTIONS, read_settings
+from seq2seq.settings.values import check_value, shown
 
 WRONG = {
     "null": None,
@@ -69,7 +69,7 @@ def test_a_wrong_value_is_refused_in_one_line(config, setting):
             section = section[part]
         section[leaf] = value
         try:
-            read_sections(changed)
+            read_settings(changed)
         except ValueError as error:
             message = str(error)
             assert "\n" not in message
@@ -89,7 +89,7 @@ def test_no_setting_takes_what_is_no_value_of_any(config, setting):
             section = section[part]
         section[leaf] = value
         with pytest.raises(ValueError, match=leaf):
-            read_sections(changed)
+            read_settings(changed)
 
 
 @pytest.mark.parametrize(
@@ -126,12 +126,12 @@ def test_what_was_taken_once_is_refused(config, setting, value):
         section = section[part]
     section[leaf] = value
     with pytest.raises(ValueError, match=f"^{setting}="):
-        read_sections(changed)
+        read_settings(changed)
 
 
 def test_a_name_may_look_like_a_number(config):
-    assert read_sections({**config, "run": 2024}).run.run == "2024"
-    assert read_sections({**config, "run": "a/b"}).run.run == "a/b"
+    assert read_settings({**config, "run": 2024}).run.run == "2024"
+    assert read_settings({**config, "run": "a/b"}).run.run == "a/b"
 
 
 @pytest.mark.parametrize(

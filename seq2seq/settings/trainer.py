@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from seq2seq.config.settings import Section, duration, setting
+from seq2seq.settings.declare import Section, duration, setting
 
 PRECISIONS = ("auto", "32", "tf32", "bf16", "bf16-true")
 ACCELERATORS = ("auto", "cpu", "gpu")
 STRATEGIES = ("ddp", "fsdp")
-# A run sets one of these at least.
+# A run that sets none of these ends after DEFAULT_EPOCHS.
 _BOUNDS = ("max_steps", "max_epochs", "max_time")
-# Bounds a run that sets none of them.
 DEFAULT_EPOCHS = 6
 
 
 @dataclasses.dataclass(frozen=True)
 class LightningSettings(Section):
-    """Arguments that Lightning's Trainer gets as they are; `seq2seq.config.lightning` says why it gets no others."""
+    """Arguments that Lightning's Trainer gets as they are; `seq2seq.settings.aliases` says why it gets no others."""
 
     section: ClassVar[str] = "trainer.lightning"
 
@@ -34,6 +32,18 @@ class LightningSettings(Section):
     sync_batchnorm: bool = setting(False, "statistics of a mixer's BatchNorm layers over all processes")
 
 
+def _does_not_grow(trainer: TrainerSettings) -> str:
+    full = f"with trainer.accumulate={trainer.accumulate}"
+    grows = trainer.accumulate_start != trainer.accumulate
+    return "" if grows else f"{full}: leave it out, or set trainer.accumulate to a multiple of it"
+
+
+def _validates_when_told(trainer: TrainerSettings) -> str:
+    by_clock = trainer.val_time or not (trainer.max_steps or trainer.max_epochs)
+    reason = "where updates or epochs end the run and trainer.val_time is not set: leave it out, or set it"
+    return "" if by_clock else reason
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainerSettings(Section):
     """Settings of a training run; durations are in seconds.
@@ -41,7 +51,7 @@ class TrainerSettings(Section):
     Runs with the same seed are identical when updates or epochs end them; when the clock does, they depend on it.
 
     Raises:
-        ValueError: a value outside its range, or nothing that bounds the run.
+        ValueError: a value outside its range.
     """
 
     section: ClassVar[str] = "trainer"
@@ -57,7 +67,10 @@ class TrainerSettings(Section):
     )
     accumulate: int = setting(1, "micro-batches per update", least=1)
     accumulate_start: int | None = setting(
-        None, "micro-batches per update at the start, a divisor of accumulate; null: accumulate throughout", least=1
+        None,
+        "micro-batches per update at the start, a divisor of accumulate; null: accumulate throughout",
+        least=1,
+        idle=_does_not_grow,
     )
     accumulate_share: float = setting(
         0.5,
@@ -84,6 +97,7 @@ class TrainerSettings(Section):
         "where max_time alone ends the run, or val_time is set: largest share of the run's time for validations",
         above=0,
         most=1,
+        idle=_validates_when_told,
     )
     patience: int | None = setting(None, "validations without a better BLEU before stopping early; null = off", least=1)
     # Checkpoints and sweeps.
@@ -149,7 +163,7 @@ class TrainerSettings(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         if all(getattr(self, key) is None for key in _BOUNDS):
-            raise ValueError("the run has no limit: set trainer.max_steps, trainer.max_epochs or trainer.max_time")
+            object.__setattr__(self, "max_epochs", DEFAULT_EPOCHS)
         if self.accumulate % self.first_window:
             raise ValueError(
                 f"trainer.accumulate_start={self.accumulate_start} is not a divisor of trainer.accumulate="
@@ -170,9 +184,3 @@ class TrainerSettings(Section):
     def sharded(self) -> bool:
         """True if each process holds a shard of the model."""
         return self.strategy == "fsdp" and self.processes > 1
-
-
-def bounded(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain section `trainer` with the default number of epochs where it sets no bound."""
-    free = all(section.get(key) is None for key in _BOUNDS)
-    return {**section, **({"max_epochs": DEFAULT_EPOCHS} if free else {})}

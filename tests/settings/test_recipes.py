@@ -12,11 +12,11 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from seq2seq.build import build_model, on_meta_device
-from seq2seq.config.optim import OptimSettings
-from seq2seq.config.sections import read_sections
-from seq2seq.config.settings import read_section
 from seq2seq.evaluation.moses_bleu import check_convention
 from seq2seq.resources import conf_dir
+from seq2seq.settings.declare import read_section
+from seq2seq.settings.optim import OptimSettings
+from seq2seq.settings.run import read_settings
 from seq2seq.training.flops import training_flops
 from seq2seq.training.optim import learning_rate
 
@@ -56,7 +56,7 @@ def settings(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_composes_and_builds(name):
     config = settings(name)
-    sections = read_sections(config)
+    sections = read_settings(config)
     if sections.data.convention:
         check_convention(sections.data.convention, sections.data.tgt)
     tokenizer = sections.tokenizer
@@ -196,7 +196,7 @@ def test_the_protocol_names_every_task():
 @pytest.mark.parametrize("task", TASKS)
 def test_a_task_of_the_benchmark_has_the_planned_values(task):
     config = plain(task)
-    read_sections(config)
+    read_settings(config)
     updates, tokens, optimizer, languages, tested = PLAN[task]
     trainer, data = config["trainer"], config["data"]
     assert (trainer["max_steps"], trainer["max_epochs"], trainer["max_time"]) == (updates, None, None)

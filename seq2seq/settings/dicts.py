@@ -1,9 +1,10 @@
-"""Nested dictionaries of settings: flattened to `section.name`, compared, and changed by such a name."""
+"""Nested dictionaries of settings: read from YAML, flattened to `section.name`, compared and changed."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 
@@ -74,3 +75,38 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator
 
 # In place of an absent value, in messages too.
 UNSET = "(unset)"
+
+
+# Bytes of a file; a run's config.yaml has some thousand.
+_LARGEST = 1 << 18
+# Aliases in a file.
+_ALIASES = 20
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a mapping of settings.
+
+    Raises:
+        ValueError: the file is not YAML, or holds something else.
+    """
+    import yaml
+
+    size = path.stat().st_size
+    # A pipe or a device would be read without end.
+    if not path.is_file() or size > _LARGEST:
+        raise ValueError(f"{path.name} is not a file of at most {_LARGEST:,} bytes")
+    try:
+        text = path.read_text(encoding="utf-8")
+        # n aliases of each other unfold to at most 3^(n / 3) copies: more than any memory holds, if they are many
+        if sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)) > _ALIASES:
+            raise ValueError(f"it has more than {_ALIASES} aliases (*name)")
+        loaded = yaml.safe_load(text)
+    except UnicodeDecodeError:
+        raise ValueError(f"{path.name} is not in UTF-8") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        # The parser's message has several lines, with a position in the file.
+        raise ValueError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from None
+    # An empty file is None; a list or a word is valid YAML, too.
+    if not isinstance(loaded, dict):
+        raise ValueError(f"{path.name} holds no settings")
+    return loaded

@@ -1,10 +1,10 @@
-"""Names that other frameworks have for settings, and where each is here."""
+"""Names that other frameworks have for settings, and where each is here; arguments of Lightning that cannot be set."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from seq2seq.config.names import suggestion
+from seq2seq.settings.values import suggestion
 
 # By setting: the names that others have for it, in lower case and without separators (batch_size, batchSize).
 _OTHERS = {
@@ -42,23 +42,47 @@ _OTHERS = {
     "trainer.precision": "fp16 bf16 amp dtype",
     "trainer.accumulate": "gradaccum accumulategradbatches gradientaccumulationsteps updatefreq",
     "trainer.patience": "earlystopping earlystop",
-    "trainer.val_steps or trainer.val_time": "valinterval evalsteps validinterval validateinterval",
+    "trainer.val_steps or trainer.val_time": "valcheckinterval checkvaleverynepoch valinterval "
+    "evalsteps validinterval validateinterval",
     "trainer.save_time": "savesteps saveinterval",
-    "trainer.log_steps": "loginterval loggingsteps logevery",
-    "trainer.dry_run": "debug fastdevrun smoketest",
-    "runs, the folder of all runs, and run, the name of one": "output outputdir savedir outdir logdir",
+    "trainer.log_steps": "logeverynsteps loginterval loggingsteps logevery",
+    "trainer.dry_run": "numsanityvalsteps debug fastdevrun smoketest",
+    "runs, the folder of all runs, and run, the name of one": "defaultrootdir output outputdir savedir outdir logdir",
     "run": "name runname expname",
     "resume, or init_from to start a new run": "ckpt checkpoint resumefrom resumefromcheckpoint",
     "init_from": "pretrained finetune finetunefrom",
+    "data.limit, which counts pairs": "limittrainbatches overfitbatches",
+    "trainer.val_sentences": "limitvalbatches",
+    "trainer.nodes": "numnodes",
+    "trainer.profile": "profiler",
     "logger, as in logger=wandb": "wandb tensorboard",
     "mixer, as in mixer=transformer, and model, as in model=base": "arch architecture modeltype modelname",
 }
 # The setting here, by such a name.
 SETTING_OF_NAME = {name: place for place, names in _OTHERS.items() for name in names.split()}
+# Arguments of Lightning's Trainer that would break what a run promises.
+REFUSED = {
+    "min_epochs": "a run ends at the first limit that it reaches",
+    "min_steps": "a run ends at the first limit that it reaches",
+    "limit_test_batches": "a score is that of a whole test set (a slice such as data.test=test[:100] is a smaller one)",
+    "limit_predict_batches": "training predicts nothing; seq2seq.translate does",
+    "enable_checkpointing": "resume=auto needs the run's own checkpoints; trainer.keep_last and keep_best keep more",
+    "enable_progress_bar": "a run shows its own progress (trainer.line_time, trainer.samples)",
+    "gradient_clip_algorithm": "gradients are clipped by their norm, after the division by the tokens of an update",
+    "benchmark": "cuDNN would choose algorithms by their time, so that a resumed run could round otherwise",
+    "use_distributed_sampler": "the batches know their process; Lightning's sampler would shuffle them anew",
+    "barebones": "a run could neither log, validate nor save",
+    "plugins": "checkpoints are written whole or not at all by a plugin of the run's own",
+    "reload_dataloaders_every_n_epochs": "a run is resumed at its position in the data",
+    "enable_autolog_hparams": "loggers get the settings with the final scores",
+    "model_registry": "it uploads the files of Lightning's own checkpoint callback",
+}
 
 
 def elsewhere(name: str) -> str:
-    """Say where the setting is that others call `name`; "" if nobody does."""
+    """Say where the setting is that others call `name`, or why there is none; "" if nobody has it."""
+    if name in REFUSED:
+        return f"; it cannot be set: {REFUSED[name]}"
     found = SETTING_OF_NAME.get(name.lower().replace("_", "").replace("-", ""))
     return f"; the setting is {found}" if found else ""
 
