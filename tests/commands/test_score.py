@@ -22,6 +22,7 @@ from seq2seq.evaluation import eval_data, metrics
 from seq2seq.inference.translator import Translator
 from seq2seq.metadata import describe
 from seq2seq.search import Hypothesis
+from seq2seq.settings.data import DataSettings
 from seq2seq.settings.search import SearchSettings
 
 EXHAUSTIVE = {"test_files_of_others_are_not_overwritten"}
@@ -509,7 +510,7 @@ def test_settings_of_a_named_data_set(ckpt, tmp_path):
     """A data set's file is merged with the one it builds on, with the cache, and with what the user changes."""
     meta = {"src_lang": "en", "tgt_lang": "de", "data": "phrasebook"}
 
-    def settings(*words: str) -> Any:
+    def settings(*words: str) -> DataSettings:
         return eval_data.data_settings(words, ckpt=str(ckpt), meta=meta, tgt_lang=meta["tgt_lang"], cache=tmp_path)
 
     data = settings()
