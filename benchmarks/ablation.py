@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 from benchmarks import harness
 from benchmarks.comparable import require_comparable
-from seq2seq.experiments.comparison_table import mean_and_deviation
-from seq2seq.experiments.job_records import Job, is_sweep, read_jobs
-from seq2seq.experiments.p_values import welch
-from seq2seq.experiments.results import RunResult, Unusable, read_run
-from seq2seq.experiments.tables import markdown_table
+from seq2seq.comparison.p_values import welch
+from seq2seq.comparison.table import mean_and_deviation
+from seq2seq.runs.results import RunResult, Unusable, read_run
 from seq2seq.settings.run import RunSettings
+from seq2seq.sweeps.job_records import Job, is_sweep, read_jobs
+from seq2seq.system.markdown import markdown_table
 
 # The setting that chooses a row, and the seed of a job that sets none.
 KEY = "experiment/wu_table3"

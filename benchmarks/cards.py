@@ -18,11 +18,11 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch.utils.flop_counter import FlopCounterMode
 
-from seq2seq.build import build_model, on_meta_device
 from seq2seq.kernels import flop_formulas as flop_formulas  # which registers what our operators cost
-from seq2seq.resources import conf_dir
+from seq2seq.network.build import build_model, on_meta_device
 from seq2seq.settings.compose import presets
 from seq2seq.settings.dicts import read_yaml
+from seq2seq.system.resources import conf_dir
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEED = "benchmarks/results/run_speed/six-mixers.json"
@@ -60,7 +60,8 @@ def size(name: str) -> tuple[int, float]:
     """Return a preset's parameters, and its FLOPs of training by a target token, counted on the meta device."""
     with on_meta_device():
         model = build_model({**_composed()[name], **VOCABULARY}).eval()
-    # One shape, where seq2seq.training.flops counts fourteen to know them all; three times the forward pass, as there
+    # One shape, where seq2seq.training.machine.flops counts fourteen to know them all; three times the forward pass, as
+    # there
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         src = torch.zeros(_ROWS, _SRC, dtype=torch.int64)
         model(src, src.bool(), torch.zeros(_ROWS, _TGT, dtype=torch.int64))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from seq2seq.experiments.results import RunResult
-from seq2seq.experiments.scored_sets import scored_sets
+from seq2seq.comparison.scored_sets import scored_sets
+from seq2seq.runs.results import RunResult
 
 BUDGET = ("max_steps", "max_epochs", "max_time")
 

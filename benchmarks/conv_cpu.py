@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks import harness
-from seq2seq.experiments.tables import markdown_table
 from seq2seq.kernels.dynamicconv import dynamicconv
 from seq2seq.kernels.lightconv import lightconv
+from seq2seq.system.markdown import markdown_table
 
 METHODS = ("band", "per tap", "unfold")
 

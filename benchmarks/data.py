@@ -20,7 +20,7 @@ from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.run import read_settings
-from seq2seq.training.datamodule import TranslationDataModule
+from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 
 
 def data_plan(config: dict[str, Any]) -> DataPlan:

@@ -149,7 +149,7 @@ def read(overrides: list[str], most: int) -> None:
     from seq2seq.data.batching import token_batches
     from seq2seq.data.preparation import prepare_corpora
     from seq2seq.settings.compose import resolved_settings
-    from seq2seq.training.datamodule import TranslationDataModule
+    from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 
     result: dict[str, Any] = {}
     for workers in (0, 2):

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import harness
-from seq2seq.build import build_model
-from seq2seq.data.digit_images import NAMES, Digits, splits
-from seq2seq.data.images import pack
-from seq2seq.experiments.tables import markdown_table
+from seq2seq.images.digits import NAMES, Digits, splits
+from seq2seq.images.lines import pack
+from seq2seq.network.build import build_model
 from seq2seq.settings.tokenizer import PatchGrid
+from seq2seq.system.markdown import markdown_table
 
 GRID = PatchGrid(height=8, width=8)
 # Ids of the target: ten words, then the begin symbol and padding.

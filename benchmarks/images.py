@@ -19,16 +19,16 @@ import torch
 
 from benchmarks import harness
 from seq2seq import checkpoint
-from seq2seq.build import build_model
-from seq2seq.data.images import unpack
-from seq2seq.experiments.averaging import step_checkpoints, update_of
-from seq2seq.experiments.figures import look, new_figure
-from seq2seq.experiments.folder import ORIGIN, RunFolder
-from seq2seq.experiments.results import RunResult, Unusable, read_run
-from seq2seq.experiments.tables import markdown_table
-from seq2seq.experiments.training_state import read_state
+from seq2seq.images.lines import unpack
 from seq2seq.metadata import KEY
-from seq2seq.model import Seq2Seq
+from seq2seq.network.build import build_model
+from seq2seq.network.model import Seq2Seq
+from seq2seq.runs.averaging import step_checkpoints, update_of
+from seq2seq.runs.folder import ORIGIN, RunFolder
+from seq2seq.runs.results import RunResult, Unusable, read_run
+from seq2seq.runs.training_state import read_state
+from seq2seq.system.canvas import look, new_figure
+from seq2seq.system.markdown import markdown_table
 
 # Number of images above the centers.
 SHOWN = 8

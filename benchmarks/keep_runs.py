@@ -21,9 +21,9 @@ from typing import Any
 import yaml
 
 from benchmarks import harness
-from seq2seq.experiments.results import RunResult, collect
-from seq2seq.files import atomic_folder, write_json, write_text
+from seq2seq.runs.results import RunResult, collect
 from seq2seq.settings.dicts import read_yaml
+from seq2seq.system.files import atomic_folder, write_json, write_text
 
 # Settings that say where a run was, not what it was.
 _PLACES = {"runs": "runs", "cache": ".cache"}
@@ -46,7 +46,7 @@ def keep(run: RunResult, out: Path) -> Path:
         write_text(folder / run.folder.config.name, _settings(run.folder.config))
         write_json(folder / run.folder.results.name, run.results | {"command": command})
         write_text(folder / "metrics.csv", _curves(run.folder.path / "metrics.csv"))
-        # Also <set>.hyp of further test sets (seq2seq.experiments.further_sets)
+        # Also <set>.hyp of further test sets (seq2seq.comparison.further_sets)
         for translations in run.folder.path.glob("*.hyp"):
             shutil.copyfile(translations, folder / translations.name)
     return target

@@ -26,8 +26,8 @@ from typing import Any
 import torch
 
 from benchmarks import harness
-from seq2seq.experiments.training_state import read_state, updates
-from seq2seq.model_path import LAST
+from seq2seq.runs.training_state import read_state, updates
+from seq2seq.system.model_path import LAST
 
 SETTINGS = (
     "data=phrasebook", "model=tiny", "model.dim=32", "model.ffn_dim=64", "model.num_heads=4", "data.max_tokens=512",

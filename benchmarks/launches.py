@@ -43,16 +43,16 @@ from torch.utils._python_dispatch import (
 from triton.runtime.interpreter import GridExecutor
 
 from benchmarks import harness
-from seq2seq.build import build_model
 from seq2seq.data.batching import Batch
 from seq2seq.kernels.fused import fused
+from seq2seq.network.build import build_model
 from seq2seq.search import Specials, sample, search
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.settings.search import SearchSettings
 from seq2seq.settings.trainer import TrainerSettings
-from seq2seq.training.assembly import prepare_for_training
-from seq2seq.training.task import TranslationTask
+from seq2seq.training.lightning_parts.task import TranslationTask
+from seq2seq.training.make_trainer import prepare_for_training
 
 VOCABULARY, PAD, BOS, EOS = 200, 0, 2, 3
 NARROW = ("model=base", "model.dim=32", "model.ffn_dim=32")
@@ -197,7 +197,7 @@ def pretended_gpu() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for target, value in (
             ("seq2seq.kernels.dispatch.gpu_obstacle", lambda device: None),
-            ("seq2seq.training.task.seed_generator", lambda seed, device: None),
+            ("seq2seq.training.lightning_parts.task.seed_generator", lambda seed, device: None),
             ("triton.runtime.interpreter.GridExecutor.__call__", _interpret),
             # A GPU has another fused kernel where flash attention is off; a CPU would have a dozen operations
             ("torch.backends.cuda.enable_flash_sdp", lambda enabled: None),

@@ -19,7 +19,7 @@ import time
 from typing import Any
 
 from benchmarks import harness
-from seq2seq.training.environment import VARIABLES
+from seq2seq.training.machine.environment import VARIABLES
 
 # Before torch is imported
 os.environ.update(VARIABLES | os.environ)
@@ -32,7 +32,7 @@ def measure(way: str, *, rows: int, dim: int, vocab: int, steps: int) -> dict[st
     import torch
     import torch.nn.functional as F
 
-    from seq2seq.training.loss import projected_cross_entropy
+    from seq2seq.training.objective.loss import projected_cross_entropy
 
     output, features = torch.nn.Linear(dim, vocab, bias=False), torch.randn(rows, dim, requires_grad=True)
     target, mask = torch.randint(0, vocab, (rows,)), torch.ones(rows, dtype=torch.bool)

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from seq2seq.experiments.tables import markdown_table
-from seq2seq.resources import data_dir
+from seq2seq.system.markdown import markdown_table
+from seq2seq.system.resources import data_dir
 
 # Short translations: the reading, batching and writing are what is measured.
 OPTIONS = ("--beam-size", "1", "--max-len-ratio", "0", "--max-len-extra", "6", "--threads", "1", "--device", "cpu")

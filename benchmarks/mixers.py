@@ -17,11 +17,11 @@ from pathlib import Path
 from benchmarks import harness
 from benchmarks.comparable import require_comparable
 from seq2seq.analysis.atlas.scaling import Growth
-from seq2seq.experiments.results import RunResult, collect
-from seq2seq.experiments.tables import markdown_table
-from seq2seq.resources import conf_dir
+from seq2seq.runs.results import RunResult, collect
 from seq2seq.settings.compose import presets
 from seq2seq.settings.dicts import read_yaml
+from seq2seq.system.markdown import markdown_table
+from seq2seq.system.resources import conf_dir
 
 SCORES = ("bleu", "chrf", "perplexity")
 KEYS = ("parameters", "steps", "target_tokens_per_second", "training_cpu_seconds")

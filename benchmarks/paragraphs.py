@@ -18,10 +18,10 @@ from pathlib import Path
 
 from seq2seq.data.languages import has_spaces
 from seq2seq.data.text_files import read_lines
-from seq2seq.evaluation.metrics import bleu, tokenize_of
 from seq2seq.inference.limits import SENTENCES
 from seq2seq.inference.notes import Note
 from seq2seq.inference.translator import Translator
+from seq2seq.metrics.scorers import bleu, tokenize_of
 
 FEWEST, MOST = 2, 8
 

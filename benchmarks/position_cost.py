@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks import harness
-from seq2seq.build import build_model
+from seq2seq.network.build import build_model
 from seq2seq.search import Source, Specials
 from seq2seq.search.running import Plan, Running
 from seq2seq.search.selection import BestFirst

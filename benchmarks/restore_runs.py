@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import harness
-from seq2seq.evaluation import metrics
+from seq2seq.comparison.significance import scoring
 from seq2seq.evaluation.scoring import read_text
-from seq2seq.experiments.comparison import scoring
-from seq2seq.experiments.results import RunResult, collect
-from seq2seq.files import atomic_folder
+from seq2seq.metrics import scorers
+from seq2seq.runs.results import RunResult, collect
+from seq2seq.system.files import atomic_folder
 
 # Scores are compared to the second digit, as they are printed.
 TOLERANCE = 0.005
@@ -54,8 +54,8 @@ def check(run: RunResult, references: Sequence[str]) -> None:
         raise ValueError(f"it has {len(translations):,} translations, and there are {len(references):,} references")
     tokenize, lowercase = scoring(run)
     again = {
-        "bleu": metrics.bleu(translations, [references], tokenize=tokenize, lowercase=lowercase),
-        "chrf": metrics.chrf(translations, [references]),
+        "bleu": scorers.bleu(translations, [references], tokenize=tokenize, lowercase=lowercase),
+        "chrf": scorers.chrf(translations, [references]),
     }
     for name, score in again.items():
         recorded = run.score("test", name)

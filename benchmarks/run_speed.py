@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from seq2seq.training.environment import VARIABLES
+from seq2seq.training.machine.environment import VARIABLES
 
 # Before torch is imported
 os.environ.update(VARIABLES | os.environ)
@@ -31,20 +31,20 @@ import torch
 
 from benchmarks import harness
 from seq2seq import checkpoint
-from seq2seq.build import hidden_matrices
 from seq2seq.data.batching import Batch, Ragged, collate, token_batches
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.experiments.results import RunResult, collect
-from seq2seq.experiments.tables import markdown_table
 from seq2seq.inference.translator import Translator
+from seq2seq.network.build import hidden_matrices
+from seq2seq.runs.results import RunResult, collect
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.settings.search import SearchSettings
 from seq2seq.settings.trainer import TrainerSettings
-from seq2seq.training.assembly import prepare_for_training
-from seq2seq.training.hardware import keep_freed_memory
-from seq2seq.training.objective import sum_losses
-from seq2seq.training.optim import build_optimizer, scale_and_clip
+from seq2seq.system.markdown import markdown_table
+from seq2seq.training.machine.hardware import keep_freed_memory
+from seq2seq.training.make_trainer import prepare_for_training
+from seq2seq.training.objective.batch_loss import sum_losses
+from seq2seq.training.objective.optim import build_optimizer, scale_and_clip
 
 # Batches that the sentences fill at least.
 _FULL = 10

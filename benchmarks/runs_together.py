@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import harness, keep_runs
-from seq2seq.experiments.json_file import read_json_or_none
-from seq2seq.experiments.results import RunResult, collect
+from seq2seq.runs.results import RunResult, collect
+from seq2seq.system.json_file import read_json_or_none
 
 LEFT = 3
 # Seconds that runs have to save when the budget is at its end, and for what comes after.

@@ -21,13 +21,13 @@ from typing import Any
 import torch
 
 from benchmarks import harness
-from seq2seq.evaluation.metrics import bleu, chrf
-from seq2seq.experiments.origin import read_origin
-from seq2seq.experiments.tables import markdown_table
 from seq2seq.inference.export.card import Origin
 from seq2seq.inference.export.formats import export_model
 from seq2seq.inference.translator import Translator
+from seq2seq.metrics.scorers import bleu, chrf
+from seq2seq.runs.origin import read_origin
 from seq2seq.settings.search import SamplingSettings
+from seq2seq.system.markdown import markdown_table
 
 WAYS = ("float32", "bfloat16", "onnx", "int8", "greedy", "sample", "mbr")
 

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from benchmarks import harness
-from seq2seq.resources import data_dir
+from seq2seq.system.resources import data_dir
 
 
 class Client:

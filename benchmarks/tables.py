@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import cards, harness
-from seq2seq.experiments import estimates
-from seq2seq.experiments.groups import Group, group_runs
-from seq2seq.experiments.letters import letters
-from seq2seq.experiments.p_values import holm, p_text
-from seq2seq.experiments.results import RunResult, collect
-from seq2seq.experiments.tables import markdown_table
-from seq2seq.files import write_text
+from seq2seq.comparison import estimates
+from seq2seq.comparison.groups import Group, group_runs
+from seq2seq.comparison.letters import letters
+from seq2seq.comparison.p_values import holm, p_text
+from seq2seq.runs.results import RunResult, collect
+from seq2seq.system.files import write_text
+from seq2seq.system.markdown import markdown_table
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = "benchmarks/results/kept"

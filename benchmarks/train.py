@@ -33,12 +33,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks import harness
-from seq2seq.build import build_model
+from seq2seq.network.build import build_model
 from seq2seq.settings.compose import resolved_settings
-from seq2seq.training.environment import VARIABLES
-from seq2seq.training.flops import training_flops
-from seq2seq.training.hardware import keep_freed_memory
-from seq2seq.training.loss import projected_cross_entropy
+from seq2seq.training.machine.environment import VARIABLES
+from seq2seq.training.machine.flops import training_flops
+from seq2seq.training.machine.hardware import keep_freed_memory
+from seq2seq.training.objective.loss import projected_cross_entropy
 
 # Sentences in a batch, and tokens on either side of a pair.
 ROWS, LENGTH = 32, 25

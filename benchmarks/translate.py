@@ -89,10 +89,10 @@ def make_loaded(mixer: str) -> Any:
     import sentencepiece
     import torch
 
-    from seq2seq.build import build_model
     from seq2seq.checkpoint import Loaded
     from seq2seq.data.tokenizer import Tokenizer
     from seq2seq.metadata import describe
+    from seq2seq.network.build import build_model
     from seq2seq.settings.compose import resolved_settings
 
     letters = "abcdefghijklmnopqrstuvwxyz"
@@ -126,10 +126,10 @@ def prepare(engine: Engine, folder: Path) -> Path:
     target = folder / ("-".join(engine) if engine.name == "onnx" else f"{engine.name}-{engine.mixer}")
     if target.exists() or engine.name == "torch":
         return target
-    from seq2seq.files import atomic_folder
     from seq2seq.inference.export.ctranslate2_model import write_ctranslate2
     from seq2seq.inference.export.marian import write_marian
     from seq2seq.inference.export.onnx_graphs import write_onnx
+    from seq2seq.system.files import atomic_folder
 
     loaded = make_loaded(engine.mixer)
     with atomic_folder(target) as part:
@@ -177,7 +177,7 @@ def _load_ours(engine: Engine, path: Path) -> Run:
 
 
 def _load_ctranslate2(engine: Engine, path: Path) -> Run:
-    from seq2seq.packages import require
+    from seq2seq.system.packages import require
 
     translator = require("ctranslate2", "this engine", extra="export").Translator(
         str(path), compute_type=engine.dtype, intra_threads=1, inter_threads=1
@@ -199,7 +199,7 @@ def _load_ctranslate2(engine: Engine, path: Path) -> Run:
 def _load_marian(engine: Engine, path: Path) -> Run:
     import torch
 
-    from seq2seq.packages import require
+    from seq2seq.system.packages import require
 
     model = (
         require("transformers", "this engine", extra="export")

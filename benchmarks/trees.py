@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from seq2seq.experiments.tables import markdown_table
+from seq2seq.system.markdown import markdown_table
 
 MIXERS = ("transformer", "lightconv", "dynamicconv", "bahdanau")
 _SETTINGS = ("trainer.accelerator=cpu", "trainer.threads=1", "trainer.test=false", "trainer.log_steps=5", "seed=1")

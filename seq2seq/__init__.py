@@ -6,19 +6,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from seq2seq.build import build_model
     from seq2seq.inference.translator import Translator
-    from seq2seq.mixer import CrossMixer, SelfMixer
+    from seq2seq.network.build import build_model
+    from seq2seq.network.mixer import CrossMixer, SelfMixer
 
 __version__ = "0.1.0"
 __all__ = ["CrossMixer", "SelfMixer", "Translator", "build_model"]
 
 # Modules of what is exported; they import torch, so that they are imported at first use.
 _MODULES = {
-    "CrossMixer": "seq2seq.mixer",
-    "SelfMixer": "seq2seq.mixer",
+    "CrossMixer": "seq2seq.network.mixer",
+    "SelfMixer": "seq2seq.network.mixer",
     "Translator": "seq2seq.inference.translator",
-    "build_model": "seq2seq.build",
+    "build_model": "seq2seq.network.build",
 }
 
 

@@ -6,7 +6,15 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from seq2seq.cli import Parser, UsageError, exit_status, nonempty, positive, require_output, run_command
+from seq2seq.options.command_line import (
+    Parser,
+    UsageError,
+    exit_status,
+    nonempty,
+    positive,
+    require_output,
+    run_command,
+)
 
 EPILOG = """\
 Examples:
@@ -53,9 +61,9 @@ def _run(options: argparse.Namespace) -> int:
     """Average the checkpoints that the options name, write the result, and print how to use it."""
     # Imports torch: after the options are checked
     from seq2seq import checkpoint
-    from seq2seq.experiments.averaging import average, is_from_training, latest_checkpoints
-    from seq2seq.experiments.folder import translate_command
-    from seq2seq.model_path import checkpoint_file
+    from seq2seq.runs.averaging import average, is_from_training, latest_checkpoints
+    from seq2seq.runs.folder import translate_command
+    from seq2seq.system.model_path import checkpoint_file
 
     paths = [Path(path) for path in options.checkpoints]
     out = Path(options.out) if options.out else paths[0] / "checkpoints" / "average.safetensors"

@@ -18,13 +18,13 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from seq2seq.build import TargetError, Uninitialized, build_model, on_meta_device
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.faults import first_line
-from seq2seq.files import atomic_file
 from seq2seq.metadata import KEY, as_json, check_description, parse_json
-from seq2seq.model import Seq2Seq
-from seq2seq.model_path import CheckpointError, checkpoint_file
+from seq2seq.network.build import TargetError, Uninitialized, build_model, on_meta_device
+from seq2seq.network.model import Seq2Seq
+from seq2seq.system.errors import first_line
+from seq2seq.system.files import atomic_file
+from seq2seq.system.model_path import CheckpointError, checkpoint_file
 
 # Before a SentencePiece model's name in the tokenizer's state.
 _TOKENIZER = "tokenizer."

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from seq2seq.cli import (
+from seq2seq.options.command_line import (
     Parser,
     exit_status,
     fail,
@@ -22,7 +22,7 @@ from seq2seq.cli import (
 )
 from seq2seq.settings.data import MOST_SAMPLES
 from seq2seq.settings.values import shown
-from seq2seq.streams import print_error
+from seq2seq.system.stdio import print_error
 
 EPILOG = """\
 Examples:
@@ -118,9 +118,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     """Follow a sweep if asked to, compare the runs, and return the exit status."""
-    from seq2seq.experiments.comparison_report import FILES, Settings, compare
-    from seq2seq.experiments.figures import require_matplotlib
-    from seq2seq.experiments.sweep_watch import watch
+    from seq2seq.comparison.report import FILES, Settings, compare
+    from seq2seq.sweeps.sweep_watch import watch
+    from seq2seq.system.canvas import require_matplotlib
 
     # Before any waiting or computing
     if options.figure:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from seq2seq.cli import (
+from seq2seq.options.command_line import (
     Parser,
     exit_status,
     nonempty,
@@ -18,7 +18,7 @@ from seq2seq.cli import (
     seed,
     whole_number,
 )
-from seq2seq.streams import print_error, standard_input
+from seq2seq.system.stdio import print_error, standard_input
 
 # Larger ones are slips: an image is of a word, and a corpus of them is drawn at some thousands a second.
 MOST_PIXELS = 4096
@@ -96,13 +96,13 @@ def _draw(options: argparse.Namespace) -> int:
     files = [f"{split}.{side}" for split in ("train", "valid", "test") for side in ("png64", "en")]
     if options.digits:
         folder = require_folder(Path(options.digits), "--digits", files=files)
-        from seq2seq.data import digit_images
+        from seq2seq.images import digits
 
-        written = digit_images.write_corpus(folder, held_out=options.held_out, seed=options.seed)
+        written = digits.write_corpus(folder, held_out=options.held_out, seed=options.seed)
         print(f"{', '.join(f'{size:,} {split}' for split, size in written.items())} images in {folder}")
         return 0
     folder = require_folder(Path(options.corpus), "--corpus", files=files)
-    from seq2seq.data.word_images import WordImages, write_corpus
+    from seq2seq.images.words import WordImages, write_corpus
 
     images = WordImages(height=options.height, width=options.width, seed=options.seed)
     sizes = {"valid": options.held_out, "test": options.held_out, "train": options.train}
@@ -116,7 +116,7 @@ def _draw(options: argparse.Namespace) -> int:
 
 def _draw_lines(options: argparse.Namespace) -> int:
     """Draw the lines of standard input."""
-    from seq2seq.data.word_images import WordImages
+    from seq2seq.images.words import WordImages
 
     images = WordImages(height=options.height, width=options.width, seed=options.seed)
     # Bytes, because text mode ends lines at \r, too; the number seeds each image

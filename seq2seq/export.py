@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from seq2seq.cli import Parser, UsageError, exit_status, nonempty, require_folder, run_command, warn
 from seq2seq.inference.export.layouts import LAYOUTS, Layout, foreign_part
-from seq2seq.streams import print_error
+from seq2seq.options.command_line import Parser, UsageError, exit_status, nonempty, require_folder, run_command, warn
+from seq2seq.system.stdio import print_error
 
 EPILOG = """\
 Examples:
@@ -57,11 +57,11 @@ def _run(options: argparse.Namespace) -> int:
     out = Path(options.out)
     # Before the model is loaded, which may take long
     _require_replaceable(out, LAYOUTS[options.format])
-    from seq2seq.experiments.folder import translate_command
-    from seq2seq.experiments.origin import read_origin
     from seq2seq.inference.export.agreement import SENTENCES
     from seq2seq.inference.export.card import Origin
     from seq2seq.inference.export.formats import export_model
+    from seq2seq.runs.folder import translate_command
+    from seq2seq.runs.origin import read_origin
 
     origin = Origin(*read_origin(Path(options.ckpt)))
     print_error(

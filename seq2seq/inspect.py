@@ -7,8 +7,17 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from seq2seq.cli import Parser, exit_status, nonempty, number, run_command, seed, sentence, whole_number
 from seq2seq.inference.limits import LONGEST_SOURCE
+from seq2seq.options.command_line import (
+    Parser,
+    exit_status,
+    nonempty,
+    number,
+    run_command,
+    seed,
+    sentence,
+    whole_number,
+)
 
 EPILOG = """\
 Examples:

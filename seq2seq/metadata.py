@@ -14,9 +14,9 @@ import torch
 
 import seq2seq
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.model_path import CheckpointError
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.search import KEPT, SearchSettings
+from seq2seq.system.model_path import CheckpointError
 
 # Format of the files. Later versions read every earlier one from 1 on; see docs/training.md.
 FORMAT = 1

@@ -13,8 +13,8 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from seq2seq.resources import conf_dir
 from seq2seq.settings.compose import chosen_settings, plain_settings, typed_settings
+from seq2seq.system.resources import conf_dir
 from seq2seq.training.command import exit_interrupted, refuse, run_program, wants_traceback
 from seq2seq.training.plan import make_plan
 
@@ -78,7 +78,7 @@ def prepare(config: dict[str, Any], *, chosen: Collection[str] | None = None, ty
 def _batches(data: PreparedData, window: int, processes: int) -> str:
     """Describe the batches of an epoch on one line; for the arguments see `TranslationDataModule`."""
     # Imports Lightning, which is needed for this line of the log alone
-    from seq2seq.training.datamodule import TranslationDataModule
+    from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 
     batches = TranslationDataModule(data, window=window, processes=processes)
     # max_tokens None is `auto`, which only the device of the training can measure

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from seq2seq.cli import (
+from seq2seq.options.command_line import (
     Parser,
     UsageError,
     exit_status,
@@ -22,8 +22,8 @@ from seq2seq.cli import (
     warn,
     whole_number,
 )
+from seq2seq.options.translation import add_model_options, load_translator
 from seq2seq.settings.data import CONVENTIONS, METRICS, MOST_SAMPLES, USUAL_METRICS
-from seq2seq.translation_options import add_model_options, load_translator
 
 EPILOG = """\
 Examples:

@@ -6,12 +6,12 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from seq2seq.cli import Parser, exit_status, fail, nonempty, option_name, run_command
 from seq2seq.inference.service.settings import ServiceSettings
-from seq2seq.packages import require
+from seq2seq.options.command_line import Parser, exit_status, fail, nonempty, option_name, run_command
+from seq2seq.options.translation import add_model_options, load_translator, value_of
 from seq2seq.settings.declare import keys
-from seq2seq.streams import print_error
-from seq2seq.translation_options import add_model_options, load_translator, value_of
+from seq2seq.system.packages import require
+from seq2seq.system.stdio import print_error
 
 EPILOG = """\
 Examples:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from seq2seq.cli import (
+from seq2seq.options.command_line import (
     Parser,
     UsageError,
     exit_status,
@@ -16,7 +16,7 @@ from seq2seq.cli import (
     run_command,
     whole_number,
 )
-from seq2seq.streams import print_error
+from seq2seq.system.stdio import print_error
 
 EPILOG = """\
 Examples:
@@ -62,9 +62,9 @@ def _run(options: argparse.Namespace) -> int:
         if path.exists() and not path.is_file():
             raise UsageError(f"{option} {path} can be read only once, and each iteration reads it; write it to a file")
     # Imports torch: after the options are checked
-    from seq2seq.experiments.folder import translate_command
     from seq2seq.inference.model_files import load_tokenizer, locate
     from seq2seq.inference.shortlist import is_shortlist, make_shortlist
+    from seq2seq.runs.folder import translate_command
 
     if out.is_file() and not is_shortlist(out):
         raise UsageError(f"--out {out} exists and is not a shortlist; choose another file, or remove it first")

@@ -11,12 +11,12 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from seq2seq.experiments import hydra_callback
-from seq2seq.experiments.folder import mixer_label
-from seq2seq.resources import conf_dir
+from seq2seq.runs.folder import mixer_label
 from seq2seq.settings.compose import chosen_settings, plain_settings, typed_settings
+from seq2seq.sweeps import hydra_callback
+from seq2seq.system.resources import conf_dir
 from seq2seq.training.command import INTERRUPTED, exit_interrupted, refuse, run_program, wants_traceback
-from seq2seq.training.environment import VARIABLES
+from seq2seq.training.machine.environment import VARIABLES
 from seq2seq.training.plan import RunPlan, cut_lists, make_plan
 
 # Before torch is imported
@@ -68,16 +68,16 @@ def _plan(config: DictConfig) -> RunPlan:
 
 def _train(plan: RunPlan) -> float:
     """Train by a checked plan; a fault of the data or the machine exits with status 1."""
-    from seq2seq import distributed
+    from seq2seq.system import ranks
     from seq2seq.training import checks
-    from seq2seq.training.errors import TrainingFault
+    from seq2seq.training.bounds.faults import TrainingFault
 
     # Impossible sizes first, which need torch alone: Lightning takes three times as long to import
     model = None if plan.run.init_from else checks.check_model(plan, None)
     from seq2seq.training.run import train
 
     # Rank 0 logs for all; warnings of other ranks still show
-    if not distributed.is_first_process():
+    if not ranks.is_first_process():
         logging.disable(logging.INFO)
     try:
         return train(plan, model=model)

@@ -13,7 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
-from seq2seq.cli import (
+from seq2seq.data.text_files import count_lines, open_text
+from seq2seq.inference.line_formats import FORMATS
+from seq2seq.inference.line_progress import ProgressLine
+from seq2seq.inference.mbr import UTILITIES
+from seq2seq.inference.partial_output import PartialOutput, identity, resumable_file
+from seq2seq.options.command_line import (
     Parser,
     UsageError,
     exit_status,
@@ -28,22 +33,17 @@ from seq2seq.cli import (
     warn,
     whole_number,
 )
-from seq2seq.data.text_files import count_lines, open_text
-from seq2seq.files import atomic_text, compression, written_directly
-from seq2seq.inference.line_formats import FORMATS
-from seq2seq.inference.mbr import UTILITIES
-from seq2seq.inference.progress import ProgressLine
-from seq2seq.inference.resuming import PartialOutput, identity, resumable_file
-from seq2seq.settings.declare import keys
-from seq2seq.settings.search import SamplingSettings, SearchSettings
-from seq2seq.streams import standard_input
-from seq2seq.translation_options import (
+from seq2seq.options.translation import (
     add_model_options,
     load_translator,
     search_of,
     search_range,
     value_of,
 )
+from seq2seq.settings.declare import keys
+from seq2seq.settings.search import SamplingSettings, SearchSettings
+from seq2seq.system.files import atomic_text, compression, written_directly
+from seq2seq.system.stdio import standard_input
 
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator

@@ -18,12 +18,12 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from seq2seq import build
-from seq2seq.build import build_model, build_self_mixer
-from seq2seq.make_mixer import layer_values, mixer_class
-from seq2seq.mixer import CrossMixer, SelfMixer
-from seq2seq.model import Seq2Seq
-from seq2seq.resources import conf_dir
+from seq2seq.network import build
+from seq2seq.network.build import build_model, build_self_mixer
+from seq2seq.network.make_mixer import layer_values, mixer_class
+from seq2seq.network.mixer import CrossMixer, SelfMixer
+from seq2seq.network.model import Seq2Seq
+from seq2seq.system.resources import conf_dir
 
 PAD, UNK, BOS, EOS = range(4)
 VOCAB = 23

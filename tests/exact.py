@@ -8,7 +8,7 @@ from composed import lengths_mask
 from conftest import jiggle
 from torch import Tensor
 
-from seq2seq.mixer import SelfMixer
+from seq2seq.network.mixer import SelfMixer
 
 LENGTHS = [7, 3, 5, 1]
 MASK = lengths_mask(LENGTHS)

@@ -10,10 +10,10 @@ import torch
 from composed import preset_config
 from conftest import jiggle
 
-from seq2seq.build import build_model
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.metadata import describe
+from seq2seq.network.build import build_model
 
 
 def need(*packages: str) -> None:

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from seq2seq.training.replay import Replay
+from seq2seq.training.lightning_parts.replay import Replay
 
 CPU = torch.device("cpu")
 # Functions that read a tensor on the host, and operations that do so or copy from it.

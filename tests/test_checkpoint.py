@@ -17,12 +17,13 @@ import safetensors.torch
 import tiny
 import torch
 
-from seq2seq import checkpoint, files, metadata
+from seq2seq import checkpoint, metadata
 from seq2seq.checkpoint import CheckpointError, Stored
-from seq2seq.experiments.averaging import average
-from seq2seq.experiments.training_state import read_state, save_state
 from seq2seq.inference.translator import Translator
+from seq2seq.runs.averaging import average
+from seq2seq.runs.training_state import read_state, save_state
 from seq2seq.settings.search import SearchSettings
+from seq2seq.system import files
 
 WEIGHT = "encoder.layers.0.feed_forward.up.weight"  # (32, 16)
 
@@ -410,12 +411,12 @@ def test_the_normaliser_is_visible(name):
         "os.system",
         "builtins.exec",
         "subprocess.Popen",
-        "seq2seq.files.os.mkdir",
+        "seq2seq.system.files.os.mkdir",
         "seq2seq.checkpoint.os.mkdir",
         "seq2seq.checkpoint.Path",
         "seq2seq.checkpoint.save",
         "seq2seq.mixers.attention.nn.Linear",
-        "seq2seq.model.Seq2Seq",
+        "seq2seq.network.model.Seq2Seq",
         "torch.nn.Linear",
         "evil_package.Mixer",
         "",
@@ -469,7 +470,7 @@ def test_killed_while_writing_leaves_the_old_file(good, path):
     before = path.read_bytes()
     program = f"""
 import os, signal
-from seq2seq.files import atomic_file
+from seq2seq.system.files import atomic_file
 with atomic_file({str(path)!r}) as file:
     file.write(b"x" * 1000)
     file.flush()

@@ -20,14 +20,15 @@ import torch.multiprocessing as mp
 import toycorpus
 from conftest import PATIENCE
 
-from seq2seq import checkpoint, distributed
-from seq2seq.distributed import Agreement
-from seq2seq.experiments.folder import config_hash
-from seq2seq.experiments.training_state import read_state
-from seq2seq.training import checkpoint_io
+from seq2seq import checkpoint
+from seq2seq.runs.folder import config_hash
+from seq2seq.runs.training_state import read_state
+from seq2seq.system import ranks
+from seq2seq.system.ranks import Agreement
+from seq2seq.training.lightning_parts import checkpoint_io
+from seq2seq.training.lightning_parts.task import rescale
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import train
-from seq2seq.training.task import rescale
 
 GIVEN = ("trainer.max_steps=9", "optim.schedule=constant", "trainer.val_steps=4", "trainer.log_steps=1")
 
@@ -120,7 +121,7 @@ def test_two_processes_share_the_tokens_of_an_update(corpus, tmp_path):
 )
 def test_a_process_knows_its_number(monkeypatch, environment, rank, local_rank):
     by(monkeypatch, **environment)
-    assert (distributed.rank(), distributed.local_rank(), distributed.is_first_process()) == (
+    assert (ranks.rank(), ranks.local_rank(), ranks.is_first_process()) == (
         rank,
         local_rank,
         rank == 0,
@@ -186,7 +187,7 @@ class SignalInTest(L.Callback):
     """Callback that sends SIGTERM to the first process at its second test batch."""
 
     def on_test_batch_start(self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int, *_: Any) -> None:
-        if batch_idx == 1 and distributed.is_first_process():
+        if batch_idx == 1 and ranks.is_first_process():
             os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -238,11 +239,11 @@ SHELLS = [SRUN | {"SLURM_JOB_NAME": "bash"}, SRUN | {"SLURM_JOB_NAME": "interact
 def test_a_sweep_starts_no_processes(monkeypatch):
     by(monkeypatch)
     with pytest.raises(ValueError, match=r"trainer\.devices=2 in a sweep.*hydra/launcher=slurm"):
-        distributed.require_startable(2, 1, sweep=True)
-    distributed.require_startable(1, 1, sweep=True)
-    distributed.require_startable(2, 1, sweep=False)
+        ranks.require_startable(2, 1, sweep=True)
+    ranks.require_startable(1, 1, sweep=True)
+    ranks.require_startable(2, 1, sweep=False)
     by(monkeypatch, **SRUN)
-    distributed.require_startable(2, 1, sweep=True)
+    ranks.require_startable(2, 1, sweep=True)
 
 
 @pytest.mark.parametrize(
@@ -251,20 +252,20 @@ def test_a_sweep_starts_no_processes(monkeypatch):
 def test_as_many_processes_as_the_settings_say(monkeypatch, launcher, environment):
     """Else each would train alone, or on a part of the text."""
     by(monkeypatch, **environment)
-    distributed.require_startable(2, 1, sweep=False)
-    distributed.require_startable(1, 2, sweep=False)
+    ranks.require_startable(2, 1, sweep=False)
+    ranks.require_startable(1, 2, sweep=False)
     for wrong in ((1, 1), (2, 2)):
         with pytest.raises(ValueError, match=rf"{launcher} started 2 processes, and trainer\.devices={wrong[0]}"):
-            distributed.require_startable(*wrong, sweep=False)
+            ranks.require_startable(*wrong, sweep=False)
 
 
 def test_nobody_started_the_other_machines(monkeypatch):
     for batch_script in ({}, {"SLURM_NTASKS": "2"}, *SHELLS):
         by(monkeypatch, **batch_script)
-        distributed.require_startable(1, 1, sweep=False)
-        distributed.require_startable(2, 1, sweep=False)
+        ranks.require_startable(1, 1, sweep=False)
+        ranks.require_startable(2, 1, sweep=False)
         with pytest.raises(ValueError, match=r"trainer\.nodes=2.*put srun before the command"):
-            distributed.require_startable(1, 2, sweep=False)
+            ranks.require_startable(1, 2, sweep=False)
 
 
 @pytest.mark.parametrize(
@@ -288,9 +289,9 @@ def test_how_processes_find_each_other(monkeypatch, environment, finds):
 
 @pytest.mark.parametrize("variable", ["RANK", "LOCAL_RANK", "SLURM_PROCID"])
 def test_the_first_process(monkeypatch, variable):
-    assert distributed.is_first_process()
+    assert ranks.is_first_process()
     monkeypatch.setenv(variable, "1")
-    assert not distributed.is_first_process()
+    assert not ranks.is_first_process()
 
 
 def test_a_job_is_queued_again_once_and_only_after_its_warning(monkeypatch):
@@ -301,16 +302,16 @@ def test_a_job_is_queued_again_once_and_only_after_its_warning(monkeypatch):
         return SimpleNamespace(returncode=len(asked) - 1, stderr="no such job")
 
     monkeypatch.setattr(subprocess, "run", run)
-    assert distributed.requeue(signal.SIGUSR1) is None  # no SLURM
+    assert ranks.requeue(signal.SIGUSR1) is None  # no SLURM
     monkeypatch.setenv("SLURM_JOB_ID", "17")
-    assert distributed.requeue(signal.SIGTERM) is None
+    assert ranks.requeue(signal.SIGTERM) is None
     monkeypatch.setenv("SLURM_PROCID", "1")
-    assert distributed.requeue(signal.SIGUSR1) is None
+    assert ranks.requeue(signal.SIGUSR1) is None
     monkeypatch.setenv("SLURM_PROCID", "0")
-    assert distributed.requeue(signal.SIGUSR2) == "17"
+    assert ranks.requeue(signal.SIGUSR2) == "17"
     assert asked == [["scontrol", "requeue", "17"]]
     with pytest.raises(RuntimeError, match=r"no such job.*resume=auto"):
-        distributed.requeue(signal.SIGUSR1)
+        ranks.requeue(signal.SIGUSR1)
 
 
 def test_as_many_sentences_an_update_is_the_same_run():

@@ -20,19 +20,20 @@ MODULES = {
 # The parts of the package, lowest first. A part imports itself and the levels below its own, nothing beside or above.
 # A module that is named by itself (`evaluation.metrics`) is a part of its own; the commands are what no level names.
 LEVELS = (
-    ("faults", "packages"),
-    ("files", "streams", "model_path", "resources", "distributed", "introspection", "weight_blocks"),
-    ("kernels", "settings", "pooling"),
-    ("state",),
-    ("mixer", "data"),
-    ("mixers", "make_mixer", "embedding", "output", "evaluation.metrics"),
-    ("model", "evaluation.moses_bleu"),
-    ("build", "search", "metadata"),
+    ("system",),
+    ("kernels", "settings", "sweeps"),
+    ("images", "network"),
+    ("data", "mixers", "search"),
+    ("metrics", "metadata"),
     ("checkpoint",),
-    ("inference", "experiments"),
-    ("cli",),
-    ("translation_options", "evaluation"),
-    ("analysis", "training"),
+    ("inference", "runs"),
+    ("options",),
+    ("evaluation",),
+    ("analysis", "comparison", "training.bounds", "training.machine"),
+    ("training.objective",),
+    ("training.lightning_parts",),
+    ("training.callbacks",),
+    ("training",),
 )
 COMMANDS = {
     "train",
@@ -47,7 +48,7 @@ COMMANDS = {
     "serve",
     "shortlist",
 }
-HYDRA = ("train", "prepare", "settings.", "experiments.hydra_callback", "training.extensions")
+HYDRA = ("train", "prepare", "settings.", "sweeps.hydra_callback", "training.lightning_parts.user_classes")
 
 
 @functools.cache
@@ -152,12 +153,12 @@ def loaded(*modules):
     return {name.split(".")[0] for name in sys.modules}
 heavy = {"torch", "lightning", "pytorch_lightning", "datasets", "hydra", "sacrebleu", "sentencepiece", "matplotlib"}
 commands = ("translate", "score", "compare", "average", "inspect", "draw", "export", "serve", "shortlist")
-light = loaded(*commands, "files", "resources", "cli", "translation_options") & heavy
+light = loaded(*commands, "system.files", "system.resources", "options.command_line", "options.translation") & heavy
 assert not light, light
 framework = {"lightning", "pytorch_lightning", "hydra", "datasets", "omegaconf"}
-needed = loaded("checkpoint", "search", "build", "data.tokenizer", "evaluation.metrics", "inference.translator")
+needed = loaded("checkpoint", "search", "data.tokenizer", "metrics.scorers", "inference.translator")
 assert not needed & framework, needed & framework
-from seq2seq import build, embedding
+from seq2seq.network import build, embedding
 with build.on_meta_device():
     embedding.make_table(8, 4, 0), embedding.make_positions("sinusoidal", dim=4, max_len=8)
 assert "torch._dynamo" not in sys.modules
@@ -168,7 +169,7 @@ assert "torch._dynamo" not in sys.modules
 def test_modules_are_built_by_keyword():
     """Constructors of modules: keyword-only, at most 8 arguments, no **kwargs."""
     for module in MODULES:
-        if module not in ("model", "embedding") and not module.startswith("mixers."):
+        if module not in ("network.model", "network.embedding") and not module.startswith("mixers."):
             continue
         for node in functions(tree_of(module)):
             if node.name == "__init__":

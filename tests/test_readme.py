@@ -20,12 +20,12 @@ from composed import settings_of
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from seq2seq.build import build_model, on_meta_device
 from seq2seq.mixers.average import Average
-from seq2seq.resources import conf_dir
+from seq2seq.network.build import build_model, on_meta_device
 from seq2seq.settings.compose import typed_settings
 from seq2seq.settings.declare import read_section, require_used
 from seq2seq.settings.run import SECTIONS
+from seq2seq.system.resources import conf_dir
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(

@@ -16,7 +16,7 @@ import torch
 from composed import BOS, EOS, PAD, VOCAB
 from torch import Tensor
 
-from seq2seq.model import Seq2Seq
+from seq2seq.network.model import Seq2Seq
 from seq2seq.search import Hypothesis
 from seq2seq.settings.search import SearchSettings
 

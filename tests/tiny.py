@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from seq2seq import checkpoint
-from seq2seq.build import build_model
 from seq2seq.data.tokenizer import Tokenizer, train_tokenizer
 from seq2seq.metadata import describe
+from seq2seq.network.build import build_model
 from seq2seq.settings.search import SearchSettings
 from seq2seq.settings.tokenizer import TokenizerSettings
 

@@ -18,7 +18,7 @@ from benchmarks.gpu.replays import ReplayedTrainer
 from benchmarks.gpu.steps import LENGTHS, TOKENS, padded, synthetic_batch
 from benchmarks.headline.data import Prepared
 from benchmarks.headline.training import Trainer
-from seq2seq.training.compilation import eager
+from seq2seq.training.machine.compilation import eager
 
 if TYPE_CHECKING:
     from benchmarks.gpu.part import Job

@@ -14,8 +14,8 @@ import torch
 
 from benchmarks.gpu.plan import MIXERS
 from benchmarks.headline.data import Prepared, synthetic
-from seq2seq.build import build_model
-from seq2seq.model import Seq2Seq
+from seq2seq.network.build import build_model
+from seq2seq.network.model import Seq2Seq
 from seq2seq.search import Graphs, Source, Specials, search, search_stream
 from seq2seq.search.graphs import cuda_graphs
 from seq2seq.settings.search import SearchSettings

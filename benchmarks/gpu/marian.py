@@ -21,7 +21,7 @@ from seq2seq.data.batching import Batch
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.settings.compose import resolved_settings
-from seq2seq.training.datamodule import TranslationDataModule
+from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 
 if TYPE_CHECKING:
     from benchmarks.gpu.part import Job

@@ -10,7 +10,7 @@ import torch
 from benchmarks.gpu.plan import MIXERS, SIZES
 from benchmarks.headline.data import Prepared, synthetic
 from benchmarks.headline.training import Trainer
-from seq2seq.training.throughput import memory_gib, reset_peak_memory
+from seq2seq.training.machine.throughput import memory_gib, reset_peak_memory
 
 if TYPE_CHECKING:
     from benchmarks.gpu.part import Job

@@ -9,9 +9,9 @@ import torch
 
 from benchmarks.gpu.plan import SIZES
 from benchmarks.headline.data import Prepared
-from seq2seq.build import build_model, hidden_matrices
+from seq2seq.network.build import build_model, hidden_matrices
 from seq2seq.settings.optim import OptimSettings
-from seq2seq.training.optim import build_optimizer
+from seq2seq.training.objective.optim import build_optimizer
 
 if TYPE_CHECKING:
     from benchmarks.gpu.part import Job

@@ -55,7 +55,7 @@ def _measure(job: Job, case: str) -> None:
     size, mixer, *more = case.split("/")
     trainer = ReplayedTrainer(Prepared(job.data).model(size, mixer), device=torch.device(job.device), compile=False)
     if more == ["bf16_residual"]:
-        from seq2seq.training.assembly import keep_stream_in_bf16
+        from seq2seq.training.make_trainer import keep_stream_in_bf16
 
         keep_stream_in_bf16(trainer.model)
     length, tokens = (LENGTHS[0], TOKENS) if job.on_gpu else (6, 24)

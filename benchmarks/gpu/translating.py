@@ -19,10 +19,10 @@ import torch
 from benchmarks.data import data_plan
 from benchmarks.gpu.command import settings
 from seq2seq import checkpoint, translate
-from seq2seq.build import build_model
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.line_stream import LineStream
+from seq2seq.network.build import build_model
 from seq2seq.settings.compose import resolved_settings
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ import torch
 from benchmarks.headline.data import Batches, Prepared, synthetic
 from benchmarks.headline.training import Trainer
 from seq2seq.data.batching import Ragged, collate, token_batches
-from seq2seq.model import Seq2Seq
+from seq2seq.network.model import Seq2Seq
 from seq2seq.search import Specials, search
 from seq2seq.settings.search import SearchSettings
-from seq2seq.training.compilation import eager
+from seq2seq.training.machine.compilation import eager
 
 
 class Plan(NamedTuple):

@@ -13,9 +13,9 @@ from seq2seq.data.batching import Ragged
 from seq2seq.data.cleaning import Cleaner, length_rules
 from seq2seq.data.readers import text_pairs
 from seq2seq.data.tokenizer import Tokenizer, train_tokenizer
-from seq2seq.files import COMPRESSIONS
 from seq2seq.settings.data import CleanSettings
 from seq2seq.settings.tokenizer import TokenizerSettings
+from seq2seq.system.files import COMPRESSIONS
 
 MIXERS = ("transformer", "lightconv", "dynamicconv", "bahdanau")
 SIZES = ("small", "base", "big")

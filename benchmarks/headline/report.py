@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks import harness
 from benchmarks.headline.data import Prepared
 from benchmarks.headline.parts import IN_BFLOAT16
-from seq2seq.experiments.tables import markdown_table
+from seq2seq.system.markdown import markdown_table
 
 MFU = "MFU: share of the data sheet's peak and of the measured one, TFLOP/s"
 RATES = ["parameters", "updates", "target tokens/s", MFU, "padding", "compiled"]
@@ -18,7 +18,7 @@ def score(result: dict[str, Any], prepared: Prepared) -> bool:
     """Add BLEU and chrF of every translation, in place; return False if a package for it is missing."""
     try:
         from seq2seq.data.tokenizer import Tokenizer
-        from seq2seq.evaluation.metrics import bleu, chrf
+        from seq2seq.metrics.scorers import bleu, chrf
     except ImportError:
         return False
     if not any("translations" in part for part in result["parts"].values()):

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from seq2seq.build import build_model
 from seq2seq.data.batching import Batch
-from seq2seq.model import Seq2Seq
+from seq2seq.network.build import build_model
+from seq2seq.network.model import Seq2Seq
 from seq2seq.settings.optim import OptimSettings
-from seq2seq.training.compilation import Graphs, compile_parts, count_graphs, unrolled
-from seq2seq.training.loss import projected_cross_entropy
-from seq2seq.training.optim import build_optimizer, learning_rate, scale_and_clip
-from seq2seq.training.throughput import Meter
+from seq2seq.training.machine.compilation import Graphs, compile_parts, count_graphs, unrolled
+from seq2seq.training.machine.throughput import Meter
+from seq2seq.training.objective.loss import projected_cross_entropy
+from seq2seq.training.objective.optim import build_optimizer, learning_rate, scale_and_clip
 
 # So many batches before the clock starts absorb compilation, autotuning and the caching allocator.
 _WARM = 8

@@ -23,7 +23,7 @@ from seq2seq.metadata import KEY
 # Values that replace one in the description of the model.
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 3, 7, 10**9, 10**18, 10**30, 10**400, 0.5, -0.5, 1e300, math.nan, math.inf, ""),
-    *("banana", "os.system", "seq2seq.files.os.system", "é\U0001f600\x00", [], [1], [None], {}, {"a": 1}),
+    *("banana", "os.system", "seq2seq.system.files.os.system", "é\U0001f600\x00", [], [1], [None], {}, {"a": 1}),
     *("x" * 100_000, [[[]]], {"_target_": "os.system"}, -(10**18), 2.0),
 )
 # What a header claims of a tensor.

@@ -12,10 +12,10 @@ from typing import Any
 from benchmarks.hostile.attempts import Attempt
 from benchmarks.hostile.processes import Command
 from benchmarks.hostile.world import World, check_run
-from seq2seq.resources import conf_dir
 from seq2seq.settings import run as sections
 from seq2seq.settings.compose import presets, resolved_settings
 from seq2seq.settings.declare import keys
+from seq2seq.system.resources import conf_dir
 
 # Values that a setting of this type never has; quoted as the shell has them after its own quotes.
 WRONG: dict[type, tuple[str, ...]] = {

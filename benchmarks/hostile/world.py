@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.hostile.processes import Command, Done, Limits, run
-from seq2seq.resources import data_dir
+from seq2seq.system.resources import data_dir
 
 # A model and a run that take a second or two.
 SIZES = (

@@ -15,10 +15,10 @@ from benchmarks.kernels.session import Row, Session, guarded, reason
 from benchmarks.kernels.shapes import Shape
 from benchmarks.kernels.timing import measure
 from seq2seq.kernels import attention
-from seq2seq.mixer import SelfMixer
 from seq2seq.mixers.attention import Attention
 from seq2seq.mixers.dynamicconv import DynamicConv
 from seq2seq.mixers.lightconv import LightConv
+from seq2seq.network.mixer import SelfMixer
 
 # seq2seq.kernels.attention keeps SDPA from cuDNN, and says why; the second row is torch's own choice
 ATTENTION, WITH_CUDNN = "attention", "attention, cuDNN allowed"

@@ -8,7 +8,7 @@ import json
 import random
 from typing import NamedTuple
 
-from seq2seq.resources import data_dir
+from seq2seq.system.resources import data_dir
 
 Pair = tuple[str, str]
 

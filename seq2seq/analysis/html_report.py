@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from seq2seq.analysis import plots
 from seq2seq.analysis.mixing_matrix import View, locality, mean_distance
-from seq2seq.experiments.figures import save
-from seq2seq.files import write_text
+from seq2seq.system.canvas import save
+from seq2seq.system.files import write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

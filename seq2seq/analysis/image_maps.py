@@ -10,9 +10,9 @@ import torch
 
 from seq2seq.analysis.html_report import Pair, Section
 from seq2seq.analysis.mixing_matrix import View
-from seq2seq.data.images import unpack
-from seq2seq.experiments.figures import new_figure
+from seq2seq.images.lines import unpack
 from seq2seq.settings.tokenizer import PatchGrid
+from seq2seq.system.canvas import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

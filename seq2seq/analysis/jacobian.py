@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from seq2seq.introspection import freeze_mixing
+from seq2seq.network.introspection import freeze_mixing
 
 # Most numbers in the copies of the input that are differentiated together: 8 MB in float32.
 NUMBERS = 1 << 21

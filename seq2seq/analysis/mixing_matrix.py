@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.analysis.jacobian import jacobian
-from seq2seq.model import Seq2Seq
-from seq2seq.pooling import Halving, spread
+from seq2seq.network.model import Seq2Seq
+from seq2seq.network.pooling import Halving, spread
 from seq2seq.search import NotFiniteScoresError
 
 # Outputs are differentiated in so many random directions, or in all channels of a narrower output.

@@ -13,20 +13,20 @@ from torch import Tensor
 from seq2seq.analysis import html_report, image_maps
 from seq2seq.analysis.html_report import Pair
 from seq2seq.analysis.mixing_matrix import views
-from seq2seq.build import build_model
-from seq2seq.cli import UsageError, require_folder
 from seq2seq.data.cleaning import shorten
-from seq2seq.experiments.figures import require_matplotlib
-from seq2seq.experiments.folder import RunFolder
 from seq2seq.inference.translator import Translator
-from seq2seq.model import Seq2Seq
-from seq2seq.model_path import checkpoint_file
+from seq2seq.network.build import build_model
+from seq2seq.network.model import Seq2Seq
+from seq2seq.options.command_line import UsageError, require_folder
+from seq2seq.runs.folder import RunFolder
 from seq2seq.settings.classes import packages_of
 from seq2seq.settings.compose import presets, resolved_settings
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.settings.values import require_known
-from seq2seq.streams import print_error
+from seq2seq.system.canvas import require_matplotlib
+from seq2seq.system.model_path import checkpoint_file
+from seq2seq.system.stdio import print_error
 
 # Most characters of the source in the title: an image is one long line.
 _LONGEST_TITLE = 200

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from seq2seq.analysis.mixing_matrix import View, distance_profile, locality, uniform_weights
-from seq2seq.experiments.figures import look, new_figure
 from seq2seq.kernels.band_matrix import left_padding
+from seq2seq.system.canvas import look, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

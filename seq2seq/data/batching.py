@@ -381,7 +381,7 @@ def collate(src: Ragged, tgt: Ragged, index: np.ndarray, *, pad_id: int, bos_id:
         src: Exactly the sources of the batch.
         tgt: Their targets.
         index: (B,) positions in the split.
-        src_multiple: S is rounded up to a multiple of this, too (see `seq2seq.training.hardware.src_multiple`).
+        src_multiple: S is rounded up to a multiple of this, too (see `seq2seq.training.machine.hardware.src_multiple`).
     """
     src_ids, src_mask = _pad(src, pad_id, src_multiple)  # (B, S)
     tgt_out, tgt_mask = _pad(tgt, pad_id)  # (B, T)

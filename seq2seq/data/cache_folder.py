@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from seq2seq.faults import first_line
-from seq2seq.files import build_once, write_json
+from seq2seq.system.errors import first_line
+from seq2seq.system.files import build_once, write_json
 
 # The file with the size of every other file.
 SIZES = "sizes.json"

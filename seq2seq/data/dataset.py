@@ -20,7 +20,7 @@ from seq2seq.data.batching import Batch, TokenBatchSampler, aligned, collate
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.token_cache import Encoder
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.distributed import SIGNALS
+from seq2seq.system.ranks import SIGNALS
 
 # Pairs whose drawn segmentations show how much longer than the best ones they are, and the share that is to have room.
 _TRIED_ROWS = 1000

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from seq2seq.data.sources import HUB_FILE
-from seq2seq.faults import first_line
+from seq2seq.system.errors import first_line
 
 # Seconds for one question to the hub, names and connection included; `datasets` itself tries for most of a minute.
 PATIENCE = 6.0

@@ -20,11 +20,11 @@ from seq2seq.data.readers import ROWS, Columns, parquet_pairs, table_pairs, text
 from seq2seq.data.sources import Source, find_source, resolve_path
 from seq2seq.data.text_checks import checked
 from seq2seq.data.tmx import tmx_pairs
-from seq2seq.faults import first_line, full_disk
-from seq2seq.files import scratch_folder, uncompressed
 from seq2seq.settings.data import CorpusSettings
 from seq2seq.settings.dicts import leaves
 from seq2seq.settings.values import shown
+from seq2seq.system.errors import first_line, full_disk
+from seq2seq.system.files import scratch_folder, uncompressed
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,6 @@ from seq2seq.data.cleaning import Dropped, Pairs, cleaning_table, length_rules, 
 from seq2seq.data.corpus import Corpus, load_corpus
 from seq2seq.data.dataset import MixedPairs, PairDataset
 from seq2seq.data.fingerprints import TEXT_VERSION
-from seq2seq.data.images import ImageError
 from seq2seq.data.line_statistics import LineStatistics, warn_of_other_lines
 from seq2seq.data.multi_corpus import Mixture, Part
 from seq2seq.data.overlap import warn_of_trained_pairs
@@ -32,6 +31,7 @@ from seq2seq.data.swapped_sides import refuse_swapped
 from seq2seq.data.token_cache import Encoded, Encoder, read_ids, write_ids
 from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, train_tokenizer
 from seq2seq.data.updates import UpdateCut, part_tokens
+from seq2seq.images.lines import ImageError
 from seq2seq.settings.data import SPLITS
 from seq2seq.settings.tokenizer import TokenizerSettings
 

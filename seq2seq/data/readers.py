@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from seq2seq.data.cleaning import Pairs
 from seq2seq.data.text_checks import find_shift
 from seq2seq.data.text_files import read_lines
-from seq2seq.faults import first_line
-from seq2seq.files import compression
+from seq2seq.system.errors import first_line
+from seq2seq.system.files import compression
 
 ROWS = 16_384  # pairs that are in memory as Python strings at a time
 # Names that say a column's side but not its language: BLEU's tokenizer and tags go by languages.

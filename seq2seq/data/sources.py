@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seq2seq.files import COMPRESSIONS, compression, uncompressed
-from seq2seq.resources import data_dir
 from seq2seq.settings.data import CorpusSettings
+from seq2seq.system.files import COMPRESSIONS, compression, uncompressed
+from seq2seq.system.resources import data_dir
 
 TABULAR = {
     ".jsonl": "json",

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple
 
-from seq2seq.files import COMPRESSIONS, compressing, compression, uncompressed
+from seq2seq.system.files import COMPRESSIONS, compressing, compression, uncompressed
 
 log = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from seq2seq.data.cleaning import Pairs
-from seq2seq.data.images import ImageError
 from seq2seq.data.pace import Pace
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.images.lines import ImageError
 
 SIDES = ("src", "tgt")
 

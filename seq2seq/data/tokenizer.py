@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import sentencepiece as spm
 
-from seq2seq.data.images import encode_images
 from seq2seq.data.normalization import nfc_rules, normalizer_name, with_normalizer_name
+from seq2seq.images.lines import encode_images
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
 

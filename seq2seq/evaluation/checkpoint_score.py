@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from seq2seq.cli import require_no_corpus, require_output
 from seq2seq.evaluation.eval_data import data_files, data_settings, load_pairs, require_same_test
-from seq2seq.evaluation.metrics import tokenize_of
-from seq2seq.evaluation.moses_bleu import check_convention
 from seq2seq.evaluation.scoring import ScoreSettings, Warn
-from seq2seq.files import write_lines
 from seq2seq.inference.notes import Notes
 from seq2seq.inference.translator import Translator
+from seq2seq.metrics.moses_bleu import check_convention
+from seq2seq.metrics.scorers import tokenize_of
+from seq2seq.options.command_line import require_no_corpus, require_output
+from seq2seq.system.files import write_lines
 
 
 def score_checkpoint(

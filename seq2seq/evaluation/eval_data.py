@@ -18,13 +18,13 @@ from seq2seq.data.loading import open_split
 from seq2seq.data.multi_corpus import Part, naming, parts_of
 from seq2seq.data.sources import find_source, is_address, resolve_path
 from seq2seq.data.swapped_sides import refuse_swapped
-from seq2seq.experiments.folder import RunFolder
-from seq2seq.resources import choices
+from seq2seq.runs.folder import RunFolder
 from seq2seq.settings.compose import compose_settings
 from seq2seq.settings.data import SPLITS, CorpusSettings, DataSettings
 from seq2seq.settings.declare import keys, read_section
 from seq2seq.settings.dicts import leaves, merged, read_yaml
 from seq2seq.settings.values import shown
+from seq2seq.system.resources import choices
 
 
 def data_settings(words: Sequence[str], *, ckpt: str, meta: dict[str, Any], tgt_lang: str, cache: Path) -> DataSettings:

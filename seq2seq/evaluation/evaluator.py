@@ -13,9 +13,9 @@ from torch import Tensor
 from seq2seq.data.batching import Batch
 from seq2seq.data.characters import is_blank
 from seq2seq.data.multi_corpus import Direction
-from seq2seq.evaluation import metrics
 from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.translator import Translator
+from seq2seq.metrics import scorers
 from seq2seq.search import longest_target
 
 # Loss, negative log-likelihood and target tokens, each summed over a batch.
@@ -25,14 +25,14 @@ Losses = tuple[Tensor, Tensor, Tensor]
 class Evaluation(NamedTuple):
     """Scores of a split and its texts in file order; loss and nll are per target token, in nats."""
 
-    bleu: metrics.Score
-    chrf: metrics.Score
+    bleu: scorers.Score
+    chrf: scorers.Score
     loss: float
     nll: float
     sources: list[str]
     references: list[str]
     hypotheses: list[str]
-    directions: tuple[tuple[str, metrics.Score], ...] = ()  # BLEU of each, where a split has several
+    directions: tuple[tuple[str, scorers.Score], ...] = ()  # BLEU of each, where a split has several
 
     @property
     def perplexity(self) -> float:
@@ -173,8 +173,8 @@ class Evaluator:
     def result(self) -> Evaluation:
         """Score the translations."""
         texts = self.texts()
-        bleu = metrics.bleu(texts.hypotheses, texts.references, tokenize=self.tokenize)
-        chrf = metrics.chrf(texts.hypotheses, texts.references)
+        bleu = scorers.bleu(texts.hypotheses, texts.references, tokenize=self.tokenize)
+        chrf = scorers.chrf(texts.hypotheses, texts.references)
         loss, nll, tokens = self._sums.tolist()
         # The three sides of `texts` fill sources, references and hypotheses
         return Evaluation(bleu, chrf, loss / tokens, nll / tokens, *texts, directions=self._score_directions(texts))
@@ -210,7 +210,7 @@ class Evaluator:
         # The numbers of blank sentences stay, with empty text
         return dict.fromkeys(numbers, "") | decoded
 
-    def _score_directions(self, texts: Texts) -> tuple[tuple[str, metrics.Score], ...]:
+    def _score_directions(self, texts: Texts) -> tuple[tuple[str, scorers.Score], ...]:
         """Compute BLEU of every direction that has a sentence."""
         order = sorted(self._hypotheses)
         scores = []
@@ -220,7 +220,7 @@ class Evaluator:
             hypotheses = [texts.hypotheses[i] for i in rows]
             references = [texts.references[i] for i in rows]
             if rows:
-                scores.append((direction.name, metrics.bleu(hypotheses, references, tokenize=direction.tokenize)))
+                scores.append((direction.name, scorers.bleu(hypotheses, references, tokenize=direction.tokenize)))
         return tuple(scores)
 
 

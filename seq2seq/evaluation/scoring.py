@@ -11,11 +11,11 @@ from typing import Any
 
 from seq2seq.data.text_checks import encoding_fault, find_shift, lone_returns
 from seq2seq.data.text_files import read_lines
-from seq2seq.evaluation.metrics import check_tokenize, paired_bootstrap, scores, tokenize_for
-from seq2seq.evaluation.moses_bleu import convention_bleu
-from seq2seq.evaluation.text_checks import Texts, guess_language, text_warnings
+from seq2seq.evaluation.reference_checks import Texts, guess_language, text_warnings
+from seq2seq.metrics.moses_bleu import convention_bleu
+from seq2seq.metrics.scorers import check_tokenize, paired_bootstrap, scores, tokenize_for
 from seq2seq.settings.data import USUAL_METRICS
-from seq2seq.streams import standard_input
+from seq2seq.system.stdio import standard_input
 
 Warn = Callable[[str], None]
 

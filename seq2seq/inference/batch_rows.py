@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from seq2seq.inference.limits import MOST_GPU_TOKENS
+from seq2seq.network.state import Cache, leaves
 from seq2seq.search import longest_target
 from seq2seq.search.rows import AnyModel
 from seq2seq.settings.search import SearchSettings
-from seq2seq.state import Cache, leaves
 
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator

@@ -52,7 +52,7 @@ def as_text(
 def agreement(metric: str, meta: Mapping[str, Any], lang: str) -> Callable[[str, str], float]:
     """Return the utility of a checkpoint's translations into `lang`."""
     # Imports sacreBLEU, which takes a while
-    from seq2seq.evaluation.metrics import tokenize_of
+    from seq2seq.metrics.scorers import tokenize_of
 
     return utility(metric, tokenize_of(meta, lang))
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from seq2seq.checkpoint import MAX_TOKENIZER
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.files import write_json
 from seq2seq.inference.export.layouts import MODEL_TYPE
 from seq2seq.metadata import KEY, MAX_BYTES, parse_json
-from seq2seq.model_path import CheckpointError
+from seq2seq.system.files import write_json
+from seq2seq.system.model_path import CheckpointError
 
 CONFIG = "config.json"
 # The file of each SentencePiece model in a tokenizer's state; a joint tokenizer has the source's alone.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from seq2seq.data.characters import is_blank
-from seq2seq.data.images import ImageError
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.images.lines import ImageError
 from seq2seq.inference.notes import Note
 
 _TOKENIZED_CHARACTERS = 1 << 20  # of text that is tokenized at a time

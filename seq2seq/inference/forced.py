@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from seq2seq.mixer import CrossMixer
-from seq2seq.model import Seq2Seq
-from seq2seq.pooling import spread
+from seq2seq.network.mixer import CrossMixer
+from seq2seq.network.model import Seq2Seq
+from seq2seq.network.pooling import spread
 from seq2seq.search import Ensemble, NotFiniteScoresError, Specials, models_of
 
 

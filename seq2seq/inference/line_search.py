@@ -11,7 +11,6 @@ import torch
 
 from seq2seq.data.characters import is_blank
 from seq2seq.data.languages import has_spaces
-from seq2seq.faults import first_line
 from seq2seq.inference.batch_rows import search_rows
 from seq2seq.inference.candidates import Candidate, agreement, as_text, make_as_many, rank_by_agreement
 from seq2seq.inference.encoding import halves
@@ -32,6 +31,7 @@ from seq2seq.inference.search_jobs import (
 from seq2seq.search import Hypothesis, Source, search_stream
 from seq2seq.settings.search import SamplingSettings, SearchSettings
 from seq2seq.settings.values import shown
+from seq2seq.system.errors import first_line
 
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator

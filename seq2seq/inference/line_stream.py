@@ -13,9 +13,9 @@ from seq2seq.data.characters import is_blank
 from seq2seq.data.text_files import RawLine, Stream, decode_line, name_of, split_lines
 from seq2seq.inference.forced_text import ForcedLine, force_candidates
 from seq2seq.inference.line_formats import FORMATS
+from seq2seq.inference.line_progress import ProgressLine
 from seq2seq.inference.notes import Notes
-from seq2seq.inference.progress import ProgressLine
-from seq2seq.inference.resuming import PartialOutput
+from seq2seq.inference.partial_output import PartialOutput
 from seq2seq.inference.translator import Candidate, Translator
 
 # Bounds of a window, whose lines are sorted by length and translated together.

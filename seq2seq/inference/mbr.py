@@ -28,7 +28,7 @@ def utility(name: str, tokenize: str = "13a") -> Callable[[str, str], float]:
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
-    from seq2seq.evaluation.metrics import check_tokenize
+    from seq2seq.metrics.scorers import check_tokenize
 
     if name not in UTILITIES:
         raise ValueError(f"unknown utility '{name}': choose {' or '.join(UTILITIES)}")

@@ -11,7 +11,7 @@ from seq2seq import checkpoint
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.description import CONFIG, TOKENIZER_FILES, read_description
-from seq2seq.model_path import WEIGHTS, CheckpointError
+from seq2seq.system.model_path import WEIGHTS, CheckpointError
 
 # What is fetched of a repository on the hub: nothing that could be run.
 _HUB_FILES = (CONFIG, str(WEIGHTS), "*.onnx", "*.onnx.data", "output.npz", *TOKENIZER_FILES.values())

@@ -12,15 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seq2seq.build import build_model, on_meta_device
 from seq2seq.checkpoint import Loaded, load_tokenizer
 from seq2seq.inference.description import CONFIG, Description
 from seq2seq.inference.export.int8 import int8_linear
-from seq2seq.model import Seq2Seq
-from seq2seq.model_path import CheckpointError
-from seq2seq.output import NarrowOutput
-from seq2seq.packages import require
-from seq2seq.state import Ancestry, Cache, leaves, rebuild, shared_ancestries
+from seq2seq.network.build import build_model, on_meta_device
+from seq2seq.network.model import Seq2Seq
+from seq2seq.network.output import NarrowOutput
+from seq2seq.network.state import Ancestry, Cache, leaves, rebuild, shared_ancestries
+from seq2seq.system.model_path import CheckpointError
+from seq2seq.system.packages import require
 
 # The encoder's graph, and the step's.
 GRAPHS = ("encoder.onnx", "step.onnx")

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seq2seq.data.lexical_table import Block, lexical_table
+from seq2seq.data.ibm1 import Block, lexical_table
 from seq2seq.data.readers import text_pairs
 from seq2seq.data.text_checks import checked
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.files import atomic_file
+from seq2seq.system.files import atomic_file
 
 FORMAT = 1
 # A sentence pair with a longer side is left out of the estimate, whose work grows with the product of both.

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seq2seq.build import max_positions
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.languages import target_languages, target_tags
 from seq2seq.data.line_statistics import LineStatistics
@@ -30,7 +29,8 @@ from seq2seq.inference.search_jobs import (
 )
 from seq2seq.inference.shortlist import Shortlist
 from seq2seq.metadata import search_settings
-from seq2seq.model import Seq2Seq
+from seq2seq.network.build import max_positions
+from seq2seq.network.model import Seq2Seq
 from seq2seq.search import Ensemble, Graphs, Specials, models_of, search
 from seq2seq.search.graphs import choose_graphs
 from seq2seq.settings.search import SamplingSettings, SearchSettings

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seq2seq.faults import first_line
 from seq2seq.kernels.launch_config import MAX_HEAD_DIM, MAX_TAPS
+from seq2seq.system.errors import first_line
 
 BACKENDS = ("auto", "triton", "torch")
 # Types that the Triton kernels load and store; float64 goes to torch.

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seq2seq.introspection import mark_mixing
-from seq2seq.mixer import CrossMixer, require_positive
-from seq2seq.state import NoState
+from seq2seq.network.introspection import mark_mixing
+from seq2seq.network.mixer import CrossMixer, require_positive
+from seq2seq.network.state import NoState
 
 
 class AdditiveScore(nn.Module):

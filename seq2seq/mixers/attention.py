@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention, packed_attention
 from seq2seq.kernels.attention.one_tile import divide
 from seq2seq.kernels.attention.weights import allow, normalize, require_weights
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import CrossMixer, SelfMixer, real_positions, require_divisible, require_probability
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
-from seq2seq.state import HeadCache, NoState
+from seq2seq.network.introspection import MixingProperties, mark_mixing
+from seq2seq.network.mixer import CrossMixer, SelfMixer, real_positions, require_divisible, require_probability
+from seq2seq.network.state import HeadCache, NoState
 
 
 def rotate(x: Tensor, position: Tensor, head_dim: int) -> Tensor:

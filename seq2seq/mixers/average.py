@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import SelfMixer, real_positions
+from seq2seq.network.introspection import MixingProperties
+from seq2seq.network.mixer import SelfMixer, real_positions
 
 
 def running_mean(x: Tensor, mask: Tensor, *, causal: bool) -> Tensor:

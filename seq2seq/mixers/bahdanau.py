@@ -7,12 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seq2seq.introspection import freeze_mixing, mark_mixing
-from seq2seq.mixer import CrossMixer, require_positive
 from seq2seq.mixers.additive import AdditiveScore
 from seq2seq.mixers.gru import GatedUnit
 from seq2seq.mixers.summary import mean_over_positions
-from seq2seq.weight_blocks import in_blocks
+from seq2seq.network.introspection import freeze_mixing, mark_mixing
+from seq2seq.network.mixer import CrossMixer, require_positive
+from seq2seq.network.weight_blocks import in_blocks
 
 READOUTS = ("linear", "maxout")
 INITIALS = ("mean", "backward")

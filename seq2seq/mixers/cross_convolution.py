@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seq2seq.introspection import mark_mixing
 from seq2seq.kernels.dropout import dropout
-from seq2seq.mixer import CrossMixer, require_divisible, require_positive, require_probability
 from seq2seq.mixers.projections import merge, projection, split, with_zero_gradient
-from seq2seq.state import NoState
+from seq2seq.network.introspection import mark_mixing
+from seq2seq.network.mixer import CrossMixer, require_divisible, require_positive, require_probability
+from seq2seq.network.state import NoState
 
 
 class CrossConvolution(CrossMixer):

@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.band_matrix import tap_inputs
 from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import SelfMixer, real_positions, require_positive
 from seq2seq.mixers.projections import glu_input
+from seq2seq.network.introspection import MixingProperties, mark_mixing
+from seq2seq.network.mixer import SelfMixer, real_positions, require_positive
 
 
 class DynamicDepthwise(SelfMixer):

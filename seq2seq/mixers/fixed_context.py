@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seq2seq.mixer import CrossMixer, require_positive
 from seq2seq.mixers.gru import GatedUnit
 from seq2seq.mixers.summary import end_states, mean_over_positions
+from seq2seq.network.mixer import CrossMixer, require_positive
 
 SUMMARIES = {"ends": end_states, "mean": mean_over_positions}
 

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seq2seq.introspection import MixingProperties
-from seq2seq.mixer import SelfMixer, real_positions, require_length, require_positive
 from seq2seq.mixers.mlp import random_convolutions
 from seq2seq.mixers.past import Past
-from seq2seq.state import Cache
+from seq2seq.network.introspection import MixingProperties
+from seq2seq.network.mixer import SelfMixer, real_positions, require_length, require_positive
+from seq2seq.network.state import Cache
 
 # Most weights over positions and channels of a layer: half a GiB in float32.
 LIMIT = 2**27

@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.gated_delta import gated_delta, gated_delta_step
 from seq2seq.kernels.precision import at_least_float32
 from seq2seq.kernels.shortconv import shortconv, shortconv_step
-from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_positive
 from seq2seq.mixers.gru import reverse_index
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
+from seq2seq.network.introspection import MixingProperties, mark_mixing
+from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_positive
 
 # Under the root of the norm, and against a division by a key of zeros
 EPSILON = 1e-5

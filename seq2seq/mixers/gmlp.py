@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.introspection import MixingProperties
-from seq2seq.mixer import SelfMixer, real_positions
 from seq2seq.mixers.mlp import PositionMatrix
 from seq2seq.mixers.past import Past
-from seq2seq.state import Cache
-from seq2seq.weight_blocks import in_blocks
+from seq2seq.network.introspection import MixingProperties
+from seq2seq.network.mixer import SelfMixer, real_positions
+from seq2seq.network.state import Cache
+from seq2seq.network.weight_blocks import in_blocks
 
 
 class GatedMLP(SelfMixer[Past[Cache]]):

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.precision import without_autocast
 from seq2seq.kernels.recurrence import over_positions
-from seq2seq.mixer import SelfMixer, real_positions
-from seq2seq.weight_blocks import in_blocks
+from seq2seq.network.introspection import MixingProperties
+from seq2seq.network.mixer import SelfMixer, real_positions
+from seq2seq.network.weight_blocks import in_blocks
 
 RESETS = ("before", "after")
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from seq2seq.introspection import MixingProperties
-from seq2seq.mixer import SelfMixer
-from seq2seq.state import NoState
+from seq2seq.network.introspection import MixingProperties
+from seq2seq.network.mixer import SelfMixer
+from seq2seq.network.state import NoState
 
 
 class Identity(SelfMixer):

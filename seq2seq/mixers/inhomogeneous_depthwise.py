@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.band_matrix import left_padding, tap_inputs
-from seq2seq.mixer import SelfMixer, real_positions, require_positive
 from seq2seq.mixers.past import Window
 from seq2seq.mixers.projections import glu_input
+from seq2seq.network.introspection import MixingProperties, mark_mixing
+from seq2seq.network.mixer import SelfMixer, real_positions, require_positive
 
 
 class InhomogeneousDepthwise(SelfMixer[Window]):

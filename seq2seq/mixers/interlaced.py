@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.relative_positions import require_axes, seen_in_line, to_grid
-from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_probability
 from seq2seq.mixers.criss_cross import same_lines
 from seq2seq.mixers.past import attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
-from seq2seq.state import Cache
+from seq2seq.network.introspection import MixingProperties, mark_mixing
+from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_probability
+from seq2seq.network.state import Cache
 
 
 class Interlaced(SelfMixer):

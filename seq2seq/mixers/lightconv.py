@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words_or_none
 from seq2seq.kernels.lightconv import lightconv
-from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
 from seq2seq.mixers.past import Past
 from seq2seq.mixers.projections import glu_input
-from seq2seq.state import HeadCache
+from seq2seq.network.introspection import MixingProperties
+from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
+from seq2seq.network.state import HeadCache
 
 
 class LightConv(SelfMixer[Past[HeadCache]]):

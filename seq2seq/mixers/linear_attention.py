@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.precision import at_least_float32, without_autocast
 from seq2seq.kernels.retention import retention, retention_step
-from seq2seq.mixer import SelfMixer, real_positions, require_divisible
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
+from seq2seq.network.introspection import MixingProperties, mark_mixing
+from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible
 
 # Against a division by zero where all features vanish
 EPSILON = 1e-6

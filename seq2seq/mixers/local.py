@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.relative_positions import offsets
-from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
 from seq2seq.mixers.projections import attention_inputs, projection
+from seq2seq.network.introspection import MixingProperties, mark_mixing
+from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
 
 
 class Local(SelfMixer):

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.band_matrix import band_conv, left_padding
 from seq2seq.kernels.dispatch import require_backend
-from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_length, require_positive
 from seq2seq.mixers.past import Past
-from seq2seq.state import HeadCache
+from seq2seq.network.introspection import MixingProperties
+from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_length, require_positive
+from seq2seq.network.state import HeadCache
 
 
 class LocalMLP(SelfMixer[Past[HeadCache]]):

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import (
+from seq2seq.mixers.projections import attention_inputs, merge, projection, split
+from seq2seq.network.introspection import MixingProperties, mark_mixing
+from seq2seq.network.mixer import (
     SelfMixer,
     real_positions,
     require_divisible,
@@ -19,7 +20,6 @@ from seq2seq.mixer import (
     require_positive,
     require_probability,
 )
-from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 
 
 class LowRank(SelfMixer):

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_length, require_positive
 from seq2seq.mixers.mlp import mix_positions
+from seq2seq.network.introspection import MixingProperties
+from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_length, require_positive
 
 
 class LowRankMLP(SelfMixer):

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.precision import without_autocast
 from seq2seq.kernels.recurrence import over_positions
-from seq2seq.mixer import SelfMixer, real_positions
 from seq2seq.mixers.gru import both_ways
-from seq2seq.weight_blocks import in_blocks
+from seq2seq.network.introspection import MixingProperties
+from seq2seq.network.mixer import SelfMixer, real_positions
+from seq2seq.network.weight_blocks import in_blocks
 
 
 class MemoryUnit(nn.Module):

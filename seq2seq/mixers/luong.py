@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seq2seq.introspection import freeze_mixing, mark_mixing
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import CrossMixer, require_length, require_positive
 from seq2seq.mixers.additive import AdditiveScore
 from seq2seq.mixers.gru import GatedUnit
 from seq2seq.mixers.projections import projection
 from seq2seq.mixers.summary import mean_over_positions
-from seq2seq.state import NoState
-from seq2seq.weight_blocks import in_blocks
+from seq2seq.network.introspection import freeze_mixing, mark_mixing
+from seq2seq.network.mixer import CrossMixer, require_length, require_positive
+from seq2seq.network.state import NoState
+from seq2seq.network.weight_blocks import in_blocks
 
 SCORES = ("dot", "general", "concat", "location")
 SCOPES = ("global", "local_m", "local_p")

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seq2seq.introspection import MixingProperties
-from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_length, require_positive
 from seq2seq.mixers.past import Past
-from seq2seq.state import Cache
+from seq2seq.network.introspection import MixingProperties
+from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_length, require_positive
+from seq2seq.network.state import Cache
 
 
 class PositionMatrix(nn.Module):

@@ -9,15 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.band_matrix import left_padding
 from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words_or_none
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.shortconv import shortconv_step
-from seq2seq.mixer import SelfMixer, real_positions, require_probability
 from seq2seq.mixers.past import Window
 from seq2seq.mixers.projections import glu_input
+from seq2seq.network.introspection import MixingProperties
+from seq2seq.network.mixer import SelfMixer, real_positions, require_probability
 
 
 class Multiscale(SelfMixer[Window]):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.mixers.projections import split
-from seq2seq.state import Cache
+from seq2seq.network.state import Cache
 
 CacheT = TypeVar("CacheT", bound=Cache)
 

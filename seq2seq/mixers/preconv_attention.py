@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.one_tile import divide
 from seq2seq.kernels.shortconv import shortconv, shortconv_step
-from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
 from seq2seq.mixers.past import attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
-from seq2seq.state import Cache
+from seq2seq.network.introspection import MixingProperties, mark_mixing
+from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
+from seq2seq.network.state import Cache
 
 
 class PreconvAttention(SelfMixer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from seq2seq.weight_blocks import in_blocks
+from seq2seq.network.weight_blocks import in_blocks
 
 # Of Xavier's rule for queries, keys and values; see `attention_inputs`.
 INPUT_GAIN = 2**-0.5

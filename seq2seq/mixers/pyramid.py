@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_probability
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
-from seq2seq.state import Cache
+from seq2seq.network.introspection import MixingProperties, mark_mixing
+from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_probability
+from seq2seq.network.state import Cache
 
 
 class Pyramid(SelfMixer):

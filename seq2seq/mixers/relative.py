@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.weights import weigh
 from seq2seq.kernels.precision import at_least_float32
 from seq2seq.kernels.relative_positions import extents, offsets, require_axes, slot_offsets
-from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
 from seq2seq.mixers.past import Past, attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
-from seq2seq.state import Cache
+from seq2seq.network.introspection import MixingProperties, mark_mixing
+from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
+from seq2seq.network.state import Cache
 
 ENCODINGS = ("learned", "sinusoidal")
 

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
-from seq2seq.mixer import SelfMixer, real_positions, require_divisible, require_probability
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
-from seq2seq.state import NoState
+from seq2seq.network.introspection import MixingProperties, mark_mixing
+from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_probability
+from seq2seq.network.state import NoState
 
 
 class Resolutions(SelfMixer[NoState]):

@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from seq2seq.introspection import MixingProperties
-from seq2seq.mixer import SelfMixer, real_positions, require_divisible
 from seq2seq.mixers.mlp import PositionMatrix
 from seq2seq.mixers.past import Past
-from seq2seq.state import Cache
+from seq2seq.network.introspection import MixingProperties
+from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible
+from seq2seq.network.state import Cache
 
 
 class Separable(SelfMixer[Past[Cache]]):

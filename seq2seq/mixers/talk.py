@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.band_matrix import left_padding
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import SelfMixer, real_positions, require_divisible
 from seq2seq.mixers.past import Window
 from seq2seq.mixers.projections import glu_input
-from seq2seq.weight_blocks import in_blocks
+from seq2seq.network.introspection import MixingProperties, mark_mixing
+from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible
+from seq2seq.network.weight_blocks import in_blocks
 
 
 class TaLK(SelfMixer[Window]):

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from seq2seq.network.state import Nested
 from seq2seq.search.rows import AnyModel, step_log_probs
-from seq2seq.state import Nested
 
 
 def models_of(model: AnyModel) -> list[AnyModel]:

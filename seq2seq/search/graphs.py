@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from seq2seq.faults import first_line
+from seq2seq.network.state import ancestries, caches, difference, overwrite
 from seq2seq.search.rows import Rows
-from seq2seq.state import ancestries, caches, difference, overwrite
+from seq2seq.system.errors import first_line
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from seq2seq.network.state import Nested, first, move, refill, reorder, set_length
 from seq2seq.search.characters import Characters
 from seq2seq.search.columns import Columns
 from seq2seq.search.hypothesis import Specials
-from seq2seq.state import Nested, first, move, refill, reorder, set_length
 
 # What a model keeps of the source, of its hypotheses, and as a narrow output layer; a search looks into none of them.
 ContextT = TypeVar("ContextT")
@@ -22,7 +22,7 @@ OutputT = TypeVar("OutputT")
 
 
 class Model(Protocol[ContextT, StateT, OutputT]):
-    """Model as a search knows it: `seq2seq.model.Seq2Seq` is one, and so is an ensemble."""
+    """Model as a search knows it: `seq2seq.network.model.Seq2Seq` is one, and so is an ensemble."""
 
     def context(self, src: Tensor, src_mask: Tensor) -> ContextT:
         """Compute what is read of the source, once per sentence."""

@@ -11,9 +11,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from seq2seq.resources import choices, conf_dir
 from seq2seq.settings.dicts import differences
 from seq2seq.settings.values import shown
+from seq2seq.system.resources import choices, conf_dir
 
 # Hydra's advice in its messages, which would lead away from the mistake.
 _ADVICE = (

@@ -15,12 +15,12 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from seq2seq.resources import choices, conf_dir
 from seq2seq.settings.aliases import elsewhere, setting_for
 from seq2seq.settings.compose import compose_or_raise, one_line, plain_settings
 from seq2seq.settings.dicts import flat
 from seq2seq.settings.run import read_settings
 from seq2seq.settings.values import shown, suggestion
+from seq2seq.system.resources import choices, conf_dir
 
 # Entries below these have names of the user's own, which can be deleted.
 _USER_NAMED = ("mixer", "logger", "callbacks", "data.corpora", "data.tokenize", "data.columns")

@@ -26,7 +26,7 @@ def _lacks_a_warm_up(optim: OptimSettings) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class OptimSettings(Section):
-    """Settings of the optimizer and its schedule; `learning_rate` in training/optim.py has the formulas.
+    """Settings of the optimizer and its schedule; `learning_rate` in training/objective/optim.py has the formulas.
 
     Raises:
         ValueError: an unknown name, or a value outside its range.

@@ -6,9 +6,9 @@ import dataclasses
 import os
 from typing import ClassVar
 
-from seq2seq.packages import require_installed
 from seq2seq.settings.declare import Section, internal, setting
 from seq2seq.settings.values import shown
+from seq2seq.system.packages import require_installed
 
 TYPES = ("unigram", "bpe")
 NORMALIZERS = ("identity", "nfc", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")

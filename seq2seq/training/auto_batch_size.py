@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from seq2seq.build import hidden_matrices
 from seq2seq.data.batching import Batch, aligned, longest_width, padded_width
-from seq2seq.faults import is_out_of_memory
-from seq2seq.training.errors import TrainingFault
-from seq2seq.training.optim import build_optimizer, scale_and_clip
+from seq2seq.network.build import hidden_matrices
+from seq2seq.system.errors import is_out_of_memory
+from seq2seq.training.bounds.faults import TrainingFault
+from seq2seq.training.objective.optim import build_optimizer, scale_and_clip
 
 if TYPE_CHECKING:
-    from seq2seq.training.task import TranslationTask
+    from seq2seq.training.lightning_parts.task import TranslationTask
 
 log = logging.getLogger(__name__)
 

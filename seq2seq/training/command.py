@@ -10,12 +10,12 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from seq2seq.resources import choices
 from seq2seq.settings.declare import settings_rows
 from seq2seq.settings.explain import mistake
 from seq2seq.settings.run import SECTIONS
 from seq2seq.settings.values import written
-from seq2seq.streams import whole_output
+from seq2seq.system.resources import choices
+from seq2seq.system.stdio import whole_output
 
 # Exit status of an interrupted program, as shells report it.
 INTERRUPTED = 128 + signal.SIGINT

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from seq2seq import distributed
-from seq2seq.experiments.folder import RunFolder
-from seq2seq.files import LOCK
+from seq2seq.runs.folder import RunFolder
+from seq2seq.system import ranks
+from seq2seq.system.files import LOCK
 from seq2seq.training.plan import RunPlan
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def dry_run(plan: RunPlan, execute: Callable[[RunPlan], float]) -> float:
         log.info("dry run: resume=%s is left out, and a new run is tried", plan.run.resume)
     # No page on a server.
     os.environ["WANDB_MODE"] = "offline"
-    first = distributed.is_first_process()
+    first = ranks.is_first_process()
     if first:
         _clear(folder)  # of a dry run that was killed
     try:

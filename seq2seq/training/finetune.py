@@ -15,7 +15,6 @@ from seq2seq.data.cache_folder import cached
 from seq2seq.data.languages import tagged_languages, target_languages
 from seq2seq.data.multi_corpus import parts_of
 from seq2seq.inference.model_files import load_model, runs_on_cpu_alone
-from seq2seq.resources import conf_dir
 from seq2seq.settings.classes import mixers_of, read_mixers
 from seq2seq.settings.compose import is_chosen
 from seq2seq.settings.declare import read_section
@@ -23,6 +22,7 @@ from seq2seq.settings.dicts import UNSET, differences, put, read_yaml
 from seq2seq.settings.model import ModelSettings
 from seq2seq.settings.run import present_settings
 from seq2seq.settings.values import shown, written
+from seq2seq.system.resources import conf_dir
 from seq2seq.training.plan import RunPlan
 
 if TYPE_CHECKING:

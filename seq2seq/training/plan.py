@@ -14,14 +14,14 @@ from omegaconf import OmegaConf
 
 from seq2seq.data.multi_corpus import Part
 from seq2seq.data.preflight import open_corpora
-from seq2seq.experiments.folder import RunFolder, folder_of
-from seq2seq.files import require_creatable
+from seq2seq.runs.folder import RunFolder, folder_of
 from seq2seq.settings.classes import mixers_of, packages_of
 from seq2seq.settings.compose import is_chosen
 from seq2seq.settings.declare import plain, require_used
 from seq2seq.settings.run import Settings, read_settings
 from seq2seq.settings.tokenizer import TokenizerSettings
 from seq2seq.settings.values import shown
+from seq2seq.system.files import require_creatable
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,33 +15,34 @@ import torch
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch.loggers.logger import Logger
 
-from seq2seq import distributed, files
-from seq2seq.build import max_positions
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.batching import padded_width
 from seq2seq.data.preparation import PreparedData, prepare_corpora
-from seq2seq.experiments.folder import RunFolder, translate_command
-from seq2seq.experiments.job_records import record_run
-from seq2seq.experiments.resume import Resumed, resolve_resume
-from seq2seq.model import Seq2Seq
+from seq2seq.network.build import max_positions
+from seq2seq.network.model import Seq2Seq
+from seq2seq.runs.folder import RunFolder, translate_command
+from seq2seq.runs.resume import Resumed, resolve_resume
 from seq2seq.settings.data import CPU_MICRO_BATCH
-from seq2seq.training import checks, compilation, finetune, hardware
-from seq2seq.training.assembly import make_task, make_trainer
+from seq2seq.sweeps.job_records import record_run
+from seq2seq.system import files, ranks
+from seq2seq.training import checks, finetune
 from seq2seq.training.auto_batch_size import find_max_tokens
-from seq2seq.training.budget import Budget
-from seq2seq.training.callbacks.assemble import STATE_KEYS, make_callbacks
+from seq2seq.training.bounds.budget import Budget
+from seq2seq.training.bounds.divergence import Divergence
+from seq2seq.training.bounds.faults import TrainingFault, as_fault
 from seq2seq.training.callbacks.signals import TrainingInterrupt, interruptible
-from seq2seq.training.datamodule import TranslationDataModule
-from seq2seq.training.divergence import Divergence
 from seq2seq.training.dry_run import dry_run
-from seq2seq.training.errors import TrainingFault, as_fault
-from seq2seq.training.extensions import user_callbacks
-from seq2seq.training.loggers import check_loggers, log_settings, make_loggers
+from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
+from seq2seq.training.lightning_parts.loggers import check_loggers, log_settings, make_loggers
+from seq2seq.training.lightning_parts.replay import resolve_graphs
+from seq2seq.training.lightning_parts.run_state import RunState
+from seq2seq.training.lightning_parts.task import TranslationTask
+from seq2seq.training.lightning_parts.user_classes import user_callbacks
+from seq2seq.training.loop import STATE_KEYS, make_callbacks
+from seq2seq.training.machine import compilation, hardware
+from seq2seq.training.make_trainer import make_task, make_trainer
 from seq2seq.training.plan import RunPlan
-from seq2seq.training.replay import resolve_graphs
-from seq2seq.training.report import Report
-from seq2seq.training.run_state import RunState
-from seq2seq.training.task import TranslationTask
+from seq2seq.training.test_and_report import Report
 from seq2seq.training.threads import known_threads, measure_threads, typical_shape, use_threads
 
 log = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ class Run:
         # Checks of the settings and the machine come first; those that build or read something follow.
         self.callbacks = [*callbacks, *user_callbacks(plan.run.callbacks, taken=set(STATE_KEYS))]
         check_loggers(plan.loggers)
-        distributed.require_startable(plan.trainer.devices, plan.trainer.nodes, sweep=plan.job is not None)
+        ranks.require_startable(plan.trainer.devices, plan.trainer.nodes, sweep=plan.job is not None)
         hardware.require_sharding(plan.trainer)
         self.accelerator = hardware.resolve_accelerator(plan.trainer)
         self.precision = hardware.resolve_precision(plan.trainer.precision, self.accelerator)
@@ -126,7 +127,7 @@ class Run:
         """Prepare, train, test and report, alone in the run's folder; return the best validation BLEU."""
         try:
             with interruptible(), _reserved(self.folder, self._found):
-                if self.plan.job and distributed.is_first_process():
+                if self.plan.job and ranks.is_first_process():
                     record_run(self.plan.job, self.folder.path)
                 self.data = self._prepared_data()
                 hardware.keep_freed_memory(self.accelerator)
@@ -142,7 +143,7 @@ class Run:
             raise fault from error
 
     def _train(self) -> float:
-        if distributed.is_first_process():
+        if ranks.is_first_process():
             self.folder.create(self.plan.config_yaml)
         log.info("run folder: %s", self.folder.path)
         # The parts that share a state: task (learning rate), callbacks (budget, best score), report.
@@ -225,7 +226,7 @@ class Run:
             self._task,
             longest=self.prepared.longest,
             most=self.data_plan.part_tokens,
-            device=torch.device("cuda", distributed.local_rank()),
+            device=torch.device("cuda", ranks.local_rank()),
             precision=self.precision,
             # The gradients that several processes exchange, and the average of the weights.
             copies=(self.plan.trainer.processes > 1) + (self.plan.trainer.ema is not None),
@@ -262,7 +263,7 @@ class Run:
         if fault is None:
             return error
         if fault.details:
-            path = self.folder.path / f"fault-{distributed.rank()}.json"  # several ranks may fail at once
+            path = self.folder.path / f"fault-{ranks.rank()}.json"  # several ranks may fail at once
             # The fault itself matters more than a full disk.
             with contextlib.suppress(OSError):
                 files.write_json(path, {"fault": str(fault), **_with_text(fault.details, self.prepared)})
@@ -279,7 +280,7 @@ def _reserved(folder: RunFolder, found: int | None) -> Iterator[None]:
     Raises:
         ValueError: Another run has it, or had it since this one looked for a checkpoint.
     """
-    if not distributed.is_first_process():
+    if not ranks.is_first_process():
         yield
         return
     with folder.reserved():
@@ -337,7 +338,7 @@ def _stop(stop: TrainingInterrupt, folder: RunFolder, *, trained: bool, trust: S
 
 def _leave(stop: TrainingInterrupt) -> NoReturn:
     """Have SLURM run the job again if it announced the end, and exit by the shell's convention for signals."""
-    if job := distributed.requeue(stop.signum):
+    if job := ranks.requeue(stop.signum):
         log.info("job %s is queued again", job)
     sys.exit(128 + stop.signum)
 

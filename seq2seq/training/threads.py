@@ -19,7 +19,7 @@ from seq2seq.training.auto_batch_size import Rehearsal
 
 if TYPE_CHECKING:
     from seq2seq.data.preparation import PreparedData
-    from seq2seq.training.task import TranslationTask
+    from seq2seq.training.lightning_parts.task import TranslationTask
 
 log = logging.getLogger(__name__)
 

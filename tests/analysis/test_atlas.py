@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from seq2seq.analysis import plots
 from seq2seq.analysis.atlas import map as atlas_map
 from seq2seq.analysis.atlas import properties, scaling
+from seq2seq.analysis.atlas.property_table import PUBLISHED, as_json, markdown
 from seq2seq.analysis.atlas.report import settings_of
 from seq2seq.analysis.atlas.survey import Point, survey
-from seq2seq.analysis.atlas.table import PUBLISHED, as_json, markdown
 from seq2seq.analysis.jacobian import jacobian
-from seq2seq.introspection import MixingProperties, freeze_mixing, mark_mixing
-from seq2seq.mixer import SelfMixer
 from seq2seq.mixers.attention import Attention
+from seq2seq.network.introspection import MixingProperties, freeze_mixing, mark_mixing
+from seq2seq.network.mixer import SelfMixer
 from seq2seq.settings.compose import self_mixers
 
 # Of each corner of the map one; `make test-all` measures them all.

@@ -25,7 +25,7 @@ from benchmarks.gpu.replays import ReplayedTrainer, same_gradients
 from benchmarks.gpu.runner import Runner
 from benchmarks.gpu.steps import padded
 from seq2seq.settings.compose import resolved_settings
-from seq2seq.training import warm_up
+from seq2seq.training.lightning_parts import kernel_warm_up
 
 EXHAUSTIVE = {
     "test_the_budget_is_kept_and_the_part_repeated",
@@ -382,7 +382,7 @@ def test_the_start_is_known_by_update_100_and_by_what_was_compiled_before(tmp_pa
     (tmp_path / "metrics.csv").write_text("\n".join(lines))
     assert command.measured(tmp_path)["update 100 s"] == 4.2
     # The words of the training command
-    (words,) = (word for word in inspect.getsource(warm_up).split('"') if "kernels compiled on" in word)
+    (words,) = (word for word in inspect.getsource(kernel_warm_up).split('"') if "kernels compiled on" in word)
     found = command._COMPILED.search(words % (20, 16, 1.8))
     assert found
     assert found[1] == "1.8"

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from benchmarks import keep_runs
-from seq2seq.experiments.folder import RunFolder
-from seq2seq.experiments.results import collect
+from seq2seq.runs.folder import RunFolder
+from seq2seq.runs.results import collect
 
 METRICS = """\
 step,train/loss,train/seconds,train/cpu_seconds,val/bleu,val/perplexity

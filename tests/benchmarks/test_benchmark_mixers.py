@@ -11,7 +11,7 @@ import yaml
 
 from benchmarks import mixers
 from seq2seq.analysis.atlas import scaling
-from seq2seq.experiments.folder import RunFolder
+from seq2seq.runs.folder import RunFolder
 from seq2seq.settings.compose import presets
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from benchmarks import restore_runs
-from seq2seq.evaluation import metrics
-from seq2seq.experiments.folder import RunFolder
-from seq2seq.experiments.results import collect
+from seq2seq.metrics import scorers
+from seq2seq.runs.folder import RunFolder
+from seq2seq.runs.results import collect
 
 REFERENCES = ["the cat sat on the mat today", "a dog runs through the wet grass", "two men are talking"]
 TRANSLATIONS = ["the cat sat on a mat today", "a dog runs through the grass", "two men talk"]
@@ -29,7 +29,7 @@ def corpus(tmp_path) -> tuple[Path, Path]:
 def kept(tmp_path: Path, name: str, bleu: float, translations: list[str] | None = TRANSLATIONS) -> None:
     run = RunFolder(tmp_path / "kept" / name)
     run.create(yaml.safe_dump({"seed": 1, "data": {"name": "toy"}, "mixer": {}}))
-    chrf = metrics.chrf(TRANSLATIONS, [REFERENCES]).value
+    chrf = scorers.chrf(TRANSLATIONS, [REFERENCES]).value
     test = {"bleu": bleu, "chrf": chrf, "signatures": ["nrefs:1|case:mixed|tok:13a|version:2.6.0"]}
     run.results.write_text(json.dumps({"mixer": name, "test": test, "valid": {"bleu": 1.0, "chrf": 1.0}}))
     if translations is not None:
@@ -43,7 +43,7 @@ def restored(tmp_path: Path, corpus: tuple[Path, Path]) -> int:
 
 
 def test_restored_runs_have_p_values(tmp_path, corpus):
-    bleu = metrics.bleu(TRANSLATIONS, [REFERENCES]).value
+    bleu = scorers.bleu(TRANSLATIONS, [REFERENCES]).value
     kept(tmp_path, "gru", bleu)
     assert restored(tmp_path, corpus) == 0
     (run,) = collect([str(tmp_path / "out")], "test").runs
@@ -57,7 +57,7 @@ def test_restored_runs_have_p_values(tmp_path, corpus):
 
 
 def test_runs_whose_scores_do_not_follow_are_left_out(tmp_path, corpus, capsys):
-    bleu = metrics.bleu(TRANSLATIONS, [REFERENCES]).value
+    bleu = scorers.bleu(TRANSLATIONS, [REFERENCES]).value
     kept(tmp_path, "other", bleu + 0.01)
     kept(tmp_path, "short", bleu, TRANSLATIONS[:2])
     kept(tmp_path, "none", bleu, None)

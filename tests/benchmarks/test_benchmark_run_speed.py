@@ -11,8 +11,8 @@ import torch
 import toycorpus
 
 from benchmarks import run_speed
-from seq2seq.experiments.results import collect
 from seq2seq.inference.translator import Translator
+from seq2seq.runs.results import collect
 from seq2seq.search import search
 from seq2seq.training import run
 from seq2seq.training.plan import make_plan

@@ -10,9 +10,9 @@ import statistics
 import pytest
 
 from benchmarks import cards, tables
-from seq2seq.experiments import estimates
+from seq2seq.comparison import estimates
 from seq2seq.settings.compose import presets
-from seq2seq.training.flops import training_flops
+from seq2seq.training.machine.flops import training_flops
 
 
 @pytest.mark.slow

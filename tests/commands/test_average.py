@@ -12,9 +12,9 @@ import tiny
 import torch
 
 from seq2seq import average, checkpoint
-from seq2seq.build import build_model
-from seq2seq.experiments import averaging
 from seq2seq.inference.translator import Translator
+from seq2seq.network.build import build_model
+from seq2seq.runs import averaging
 from seq2seq.settings.search import SearchSettings
 
 

@@ -18,16 +18,16 @@ import toycorpus
 import yaml
 
 from seq2seq import compare
-from seq2seq.evaluation.metrics import paired_bootstrap
-from seq2seq.experiments.comparison import scoring
-from seq2seq.experiments.folder import RunFolder
-from seq2seq.experiments.groups import group_runs
-from seq2seq.experiments.job_records import Job, Process
-from seq2seq.experiments.p_values import holm, p_text
-from seq2seq.experiments.plot import band
-from seq2seq.experiments.results import collect, read_curve
-from seq2seq.experiments.scored_sets import scored_sets
+from seq2seq.comparison.groups import group_runs
+from seq2seq.comparison.p_values import holm, p_text
+from seq2seq.comparison.score_plot import band
+from seq2seq.comparison.scored_sets import scored_sets
+from seq2seq.comparison.significance import scoring
+from seq2seq.metrics.scorers import paired_bootstrap
+from seq2seq.runs.folder import RunFolder
+from seq2seq.runs.results import collect, read_curve
 from seq2seq.settings.compose import resolved_settings
+from seq2seq.sweeps.job_records import Job, Process
 
 EXHAUSTIVE = {"test_figure_shows_every_group_and_is_reproducible"}
 
@@ -454,9 +454,7 @@ def corpus_run(path: Path, refs: list[str], name: str, **settings: Any) -> Path:
 def test_a_folder_with_runs_of_several_corpora(tmp_path, capsys, monkeypatch):
     pytest.importorskip("matplotlib")
     drawn = []
-    monkeypatch.setattr(
-        "seq2seq.experiments.comparison_report.draw", lambda *given, **more: drawn.append((given, more))
-    )
+    monkeypatch.setattr("seq2seq.comparison.report.draw", lambda *given, **more: drawn.append((given, more)))
     first, second = references(30), references(20)
     for name, refs in (("multi30k", first), ("iwslt", second)):
         for mixer in ("lightconv", "bahdanau") if name == "iwslt" else ("lightconv", "transformer"):
@@ -781,7 +779,7 @@ def test_figure_shows_every_group_and_is_reproducible(tmp_path, capsys):
 
 def test_runs_without_a_curve_are_told(tmp_path, capsys, monkeypatch):
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr("seq2seq.experiments.comparison_report.draw", lambda *_, **__: None)
+    monkeypatch.setattr("seq2seq.comparison.report.draw", lambda *_, **__: None)
     refs = references(9)
     for seed, name in enumerate(("a", "b", "c")):
         run = write_run(tmp_path / "runs" / name, refs, seed=seed)
@@ -793,7 +791,7 @@ def test_runs_without_a_curve_are_told(tmp_path, capsys, monkeypatch):
 
 def test_runs_whose_curves_do_not_overlap_are_told(tmp_path, capsys, monkeypatch):
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr("seq2seq.experiments.comparison_report.draw", lambda *_, **__: None)
+    monkeypatch.setattr("seq2seq.comparison.report.draw", lambda *_, **__: None)
     refs = references(9)
     for seed, seconds in ((1, 10), (2, 12)):
         run = write_run(tmp_path / "runs" / str(seed), refs, seed=seed)

@@ -12,7 +12,6 @@ import torch
 from exported import need, plain
 
 from seq2seq import checkpoint, export
-from seq2seq.build import max_positions
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.export.agreement import SENTENCES, DisagreementError, drawn_sources, require_agreement
 from seq2seq.inference.export.card import Origin, model_card
@@ -22,9 +21,10 @@ from seq2seq.inference.export.marian import write_marian
 from seq2seq.inference.export.plain_transformer import UnsupportedError, halves_order, require_plain, stream_weights
 from seq2seq.inference.model_files import locate
 from seq2seq.inference.translator import Translator
-from seq2seq.model_path import CheckpointError
-from seq2seq.packages import MissingPackageError, require
+from seq2seq.network.build import max_positions
 from seq2seq.settings.search import SearchSettings
+from seq2seq.system.model_path import CheckpointError
+from seq2seq.system.packages import MissingPackageError, require
 
 need("safetensors", "ctranslate2", "transformers")
 

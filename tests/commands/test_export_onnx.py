@@ -16,7 +16,6 @@ from composed import PRESETS
 from exported import loaded, need, plain, preset
 
 from seq2seq import checkpoint, serve
-from seq2seq.build import build_model, max_positions
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.tokenizer import Tokenizer, train_tokenizer
 from seq2seq.inference import onnx_model
@@ -31,12 +30,13 @@ from seq2seq.inference.onnx_model import OnnxModel
 from seq2seq.inference.translator import Candidate, Translator
 from seq2seq.mixers.gru import GatedUnit
 from seq2seq.mixers.lstm import MemoryUnit
-from seq2seq.model_path import CheckpointError
-from seq2seq.resources import data_dir
+from seq2seq.network.build import build_model, max_positions
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.search import SearchSettings
 from seq2seq.settings.tokenizer import TokenizerSettings
+from seq2seq.system.model_path import CheckpointError
+from seq2seq.system.resources import data_dir
 
 need("onnx", "onnxscript", "onnxruntime")
 

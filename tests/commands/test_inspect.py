@@ -20,9 +20,9 @@ from torch import Tensor
 from seq2seq import checkpoint, inspect
 from seq2seq.analysis import mixing_matrix, plots
 from seq2seq.analysis.mixing_matrix import View
-from seq2seq.experiments import figures
 from seq2seq.mixers.attention import Attention
 from seq2seq.search import NotFiniteScoresError
+from seq2seq.system import canvas
 
 
 def pair(src: int = 7, tgt: int = 5) -> tuple[Tensor, Tensor]:
@@ -161,7 +161,7 @@ def test_pieces_are_drawn_as_they_are(tmp_path):
     figure = plots.matrices([("layer", [("all", torch.rand(3, 3))])], ["$$", "a_{", "你"], ["$x_{$", "b", "c"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        figures.save(figure, tmp_path / "m")
+        canvas.save(figure, tmp_path / "m")
     (axes, _) = figure.axes  # the second is the color scale
     assert [label.get_text() for label in axes.get_yticklabels()] == ["$$", "a_{", "你"]
     assert not any(label.get_parse_math() for label in [*axes.get_xticklabels(), *axes.get_yticklabels()])

@@ -17,10 +17,11 @@ import tiny
 from conftest import child_cpu_seconds
 
 from seq2seq import checkpoint, score, translate
-from seq2seq.build import build_model
-from seq2seq.evaluation import eval_data, metrics
+from seq2seq.evaluation import eval_data
 from seq2seq.inference.translator import Translator
 from seq2seq.metadata import describe
+from seq2seq.metrics import scorers
+from seq2seq.network.build import build_model
 from seq2seq.search import Hypothesis
 from seq2seq.settings.data import DataSettings
 from seq2seq.settings.search import SearchSettings
@@ -80,7 +81,7 @@ def refusal(capsys, *options: object) -> str:
 def test_a_file(files, capsys):
     found = report(capsys, "--hypotheses", files["good"], "--references", files["reference"])
     good, reference = (Path(files[k]).read_text().splitlines() for k in ("good", "reference"))
-    expected = metrics.scores(good, reference)
+    expected = scorers.scores(good, reference)
     assert found["lines"] == 60
     assert [tuple(s.values()) for s in found["scores"]] == [tuple(s) for s in expected]
     assert score.main(["--hypotheses", files["good"], "--references", files["reference"]]) == 0
@@ -333,11 +334,11 @@ def test_a_checkpoint_on_local_files(ckpt, tmp_path, capsys):
     expected = Translator.load(ckpt, settings=SearchSettings(beam_size=2), device="cpu").texts(source)
     assert (tmp_path / "out").read_text().split("\n")[:-1] == expected
     assert (found["data"], found["split"], found["direction"], found["lines"]) == ("files", "test", "de-en", 30)
-    assert found["scores"][0]["value"] == metrics.bleu(expected, reference).value
+    assert found["scores"][0]["value"] == scorers.bleu(expected, reference).value
     assert "tok:13a" in found["scores"][0]["signature"]
     few = report(capsys, *common, *data, "--limit", "5", "--metrics", "chrf")
     assert few["lines"] == 5
-    assert few["scores"][0]["value"] == metrics.chrf(expected[:5], reference[:5]).value
+    assert few["scores"][0]["value"] == scorers.chrf(expected[:5], reference[:5]).value
 
 
 def test_a_long_line_is_translated_in_parts_as_translate_does(ckpt, tmp_path, capsys):

@@ -28,21 +28,21 @@ from rich.console import Console
 
 from seq2seq import checkpoint, prepare
 from seq2seq.data.preparation import prepare_corpora
-from seq2seq.experiments.folder import RunFolder, folder_of
-from seq2seq.experiments.results import RunResult, read_config, read_run
-from seq2seq.experiments.resume import Resumed
-from seq2seq.experiments.training_state import model_weights, read_state
 from seq2seq.inference.translator import Translator
+from seq2seq.runs.folder import RunFolder, folder_of
+from seq2seq.runs.results import RunResult, read_config, read_run
+from seq2seq.runs.resume import Resumed
+from seq2seq.runs.training_state import model_weights, read_state
 from seq2seq.settings.compose import chosen_settings, resolved_settings
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.trainer import DEFAULT_EPOCHS, TrainerSettings
-from seq2seq.training.budget import Budget
+from seq2seq.training.bounds.budget import Budget
+from seq2seq.training.bounds.divergence import Divergence
+from seq2seq.training.bounds.faults import TrainingFault
 from seq2seq.training.callbacks.checkpointing import LastCheckpoint
 from seq2seq.training.callbacks.progress import ProgressLog
-from seq2seq.training.checkpoint_io import AtomicCheckpointIO
-from seq2seq.training.datamodule import TranslationDataModule
-from seq2seq.training.divergence import Divergence
-from seq2seq.training.errors import TrainingFault
+from seq2seq.training.lightning_parts.checkpoint_io import AtomicCheckpointIO
+from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run, train
 
@@ -160,7 +160,7 @@ def test_a_run_leaves_all_that_is_promised(corpus, tmp_path, capsys):
 def test_the_test_score_is_that_of_the_best_checkpoint(corpus, tmp_path):
     run = execute(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=30"))
     assert run.folder.results.exists()
-    from seq2seq.evaluation.metrics import bleu
+    from seq2seq.metrics.scorers import bleu
     from seq2seq.search import Specials, search
 
     loaded = checkpoint.load(run.folder.best)
@@ -1209,7 +1209,7 @@ def test_a_model_with_learned_positions_is_decoded_within_them(corpus, tmp_path)
 
 def test_a_terminal_shows_a_bar(corpus, tmp_path, monkeypatch):
     console = Console(force_terminal=True, file=io.StringIO(), width=200)
-    monkeypatch.setattr("seq2seq.training.callbacks.assemble.Console", lambda **_: console)
+    monkeypatch.setattr("seq2seq.training.loop.Console", lambda **_: console)
     execute(toycorpus.settings(corpus, tmp_path, "trainer.test=false"))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     for word in ("loss", "lr", "tokens/s", "left", "validating", "hyp"):

@@ -26,11 +26,11 @@ from seq2seq.inference import line_search as inference
 from seq2seq.inference.limits import MOST_PARTS
 from seq2seq.inference.line_stream import RawLine
 from seq2seq.inference.translator import Candidate, Translator
-from seq2seq.model import Seq2Seq
+from seq2seq.network.model import Seq2Seq
+from seq2seq.options.translation import load_translator
 from seq2seq.search import NotFiniteScoresError
 from seq2seq.settings.search import SearchSettings
-from seq2seq.training.errors import TrainingFault, as_fault
-from seq2seq.translation_options import load_translator
+from seq2seq.training.bounds.faults import TrainingFault, as_fault
 
 ROOT = Path(__file__).resolve().parents[2]
 # Beside test_one_line_at_a_time_and_ctrl_c and tests/test_streams.py: each process takes 3 seconds to start

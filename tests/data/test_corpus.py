@@ -28,10 +28,10 @@ from seq2seq.data.fingerprints import corpus_fingerprint, file_fingerprint
 from seq2seq.data.preflight import validate_corpus
 from seq2seq.data.swapped_sides import looks_swapped
 from seq2seq.data.text_files import read_lines, warn_once
-from seq2seq.resources import conf_dir, data_dir
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.data import CleanSettings, CorpusSettings
 from seq2seq.settings.declare import read_section
+from seq2seq.system.resources import conf_dir, data_dir
 
 OFF = CleanSettings(invalid_utf8=False, empty=False, same=False, duplicates=False, max_length=None, length_ratio=None)
 PAIRS = [(f"Das ist der Satz {i} und nicht mehr.", f"This is the sentence {i} and no more.") for i in range(60)]

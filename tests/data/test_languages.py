@@ -6,7 +6,7 @@ import pytest
 
 from seq2seq.data.languages import has_spaces, primary_subtag
 from seq2seq.data.swapped_sides import looks_swapped
-from seq2seq.evaluation.metrics import tokenize_for
+from seq2seq.metrics.scorers import tokenize_for
 
 CHINESE = "zh ZH-cn zh_TW zho_Hans zho cmn chi cn zht zhs chs cht chinese yue yue_Hant wuu lzh nan hak gan zh-min-nan"
 BY_CHARACTER = "th tha lo lao km khm kh my mya bur mm bo bod tib dzo shn_Mymr mya_Mymr dzo_Tibt thai"

@@ -29,7 +29,7 @@ from seq2seq.inference import translator
 from seq2seq.inference.encoding import encode_lines
 from seq2seq.inference.notes import Note
 from seq2seq.training import run
-from seq2seq.training.datamodule import TranslationDataModule
+from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 from seq2seq.training.plan import make_plan
 
 fast = settings(max_examples=60, deadline=None)

@@ -15,7 +15,7 @@ from seq2seq.data import loading
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.settings.data import CorpusSettings
-from seq2seq.training.datamodule import TranslationDataModule
+from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import train
 

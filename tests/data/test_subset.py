@@ -13,7 +13,7 @@ import toycorpus
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.data.text_files import warn_once
-from seq2seq.experiments.folder import config_hash
+from seq2seq.runs.folder import config_hash
 
 EXHAUSTIVE = {"test_the_embedded_corpus_is_limited"}
 

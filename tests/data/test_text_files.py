@@ -15,9 +15,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from seq2seq import files
 from seq2seq.data.text_files import count_lines, read_lines, split_lines, warn_once
-from seq2seq.files import COMPRESSIONS, atomic_text
+from seq2seq.system import files
+from seq2seq.system.files import COMPRESSIONS, atomic_text
 
 TEXT = "".join(f"Zeile {i} mit Wörtern\n" for i in range(2000)).encode()
 LINES = TEXT.decode().splitlines()

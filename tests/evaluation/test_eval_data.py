@@ -12,7 +12,7 @@ import toycorpus
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.evaluation import eval_data
 from seq2seq.evaluation.eval_data import data_files, data_settings, load_pairs, require_same_test
-from seq2seq.experiments.folder import RunFolder
+from seq2seq.runs.folder import RunFolder
 from seq2seq.settings.compose import resolved_settings
 
 

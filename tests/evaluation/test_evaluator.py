@@ -13,11 +13,11 @@ import torch
 
 from seq2seq.data.batching import Batch, Ragged, collate
 from seq2seq.data.multi_corpus import Direction
-from seq2seq.evaluation import metrics
 from seq2seq.evaluation.evaluator import Evaluator, Partial, crop, select_rows
 from seq2seq.inference.encoding import encode_lines
 from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.translator import Translator
+from seq2seq.metrics import scorers
 from seq2seq.settings.search import SearchSettings
 from seq2seq.translate import _parser
 
@@ -65,7 +65,7 @@ def test_ids_and_text_are_decoded_alike(translator):
     assert by_ids.hypotheses == wide.texts(SOURCES)
     assert (by_ids.sources, by_ids.references) == (SOURCES, REFERENCES)
     assert by_ids.hypotheses[14] == ""
-    assert by_ids.bleu == metrics.bleu(by_ids.hypotheses, REFERENCES)
+    assert by_ids.bleu == scorers.bleu(by_ids.hypotheses, REFERENCES)
 
 
 def test_ids_of_long_lines_are_cut_and_text_is_translated_in_parts(translator):
@@ -83,7 +83,7 @@ def test_ids_of_long_lines_are_cut_and_text_is_translated_in_parts(translator):
 
 def test_scores_are_by_the_tokenizer_that_is_asked_for(translator):
     result = filled(translator, list(range(16)), tokenize="char").result()
-    assert result.bleu == metrics.bleu(result.hypotheses, REFERENCES, tokenize="char")
+    assert result.bleu == scorers.bleu(result.hypotheses, REFERENCES, tokenize="char")
 
 
 def test_a_source_of_which_no_piece_is_left_is_blank(tmp_path):
@@ -125,8 +125,8 @@ def test_directions_are_scored_separately(translator):
     result = filled(translator, list(range(16)), directions=parts).result()
     hypotheses, references = result.hypotheses, result.references
     assert result.directions == (
-        ("de-en", metrics.bleu(hypotheses[:6], references[:6])),
-        ("en-de", metrics.bleu(hypotheses[6:], references[6:], tokenize="char")),
+        ("de-en", scorers.bleu(hypotheses[:6], references[:6])),
+        ("en-de", scorers.bleu(hypotheses[6:], references[6:], tokenize="char")),
     )
     assert result.numbers()["bleu_en-de"] == result.directions[1][1].value
     assert len(result.report()["signatures"]) == 4

@@ -16,8 +16,8 @@ import tiny
 import torch
 
 from seq2seq import checkpoint, shortlist, translate
-from seq2seq.data import lexical_table as module
-from seq2seq.data.lexical_table import lexical_table
+from seq2seq.data import ibm1 as module
+from seq2seq.data.ibm1 import lexical_table
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.shortlist import Shortlist, make_shortlist
 from seq2seq.inference.translator import Translator

@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 from seq2seq.kernels.cross_entropy import cross_entropy_, is_served
 from seq2seq.kernels.cross_entropy.reference import cross_entropy_reference
 from seq2seq.kernels.cross_entropy.triton import constants
-from seq2seq.training.loss import projected_cross_entropy
+from seq2seq.training.objective.loss import projected_cross_entropy
 
 REPRESENTATIVE = {
     "test_kernel_is_torchs_cross_entropy": [

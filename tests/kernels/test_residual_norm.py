@@ -20,7 +20,7 @@ from seq2seq.kernels.layer_norm import LayerNorm
 from seq2seq.kernels.residual_norm import residual_norm, skip_and_norm, torch_impl
 from seq2seq.kernels.residual_norm.reference import residual_norm_reference
 from seq2seq.kernels.residual_norm.triton import PROGRAMS, TILE
-from seq2seq.model import Sublayer
+from seq2seq.network.model import Sublayer
 
 FLOAT, HALF = torch.float32, torch.bfloat16
 # The stream's type and the sublayer's

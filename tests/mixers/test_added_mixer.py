@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seq2seq.mixer import SelfMixer, real_positions
+from seq2seq.network.mixer import SelfMixer, real_positions
 
 
 class Fading(SelfMixer):

@@ -13,9 +13,7 @@ from conftest import jiggle
 from test_conformance import WIDTH, close, inputs
 from torch import Tensor, nn
 
-from seq2seq.build import build_model, max_positions
 from seq2seq.kernels.shortconv import shortconv, shortconv_step
-from seq2seq.mixer import SelfMixer
 from seq2seq.mixers.attention import Attention
 from seq2seq.mixers.gated_delta import GatedDelta
 from seq2seq.mixers.linear_attention import LinearAttention
@@ -25,6 +23,8 @@ from seq2seq.mixers.postconv_attention import PostconvAttention
 from seq2seq.mixers.preconv_attention import PreconvAttention
 from seq2seq.mixers.pyramid import Pyramid
 from seq2seq.mixers.retention import Retention
+from seq2seq.network.build import build_model, max_positions
+from seq2seq.network.mixer import SelfMixer
 
 LENGTHS = [9, 4, 7, 1]
 HEADS = 2

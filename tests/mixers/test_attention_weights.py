@@ -10,10 +10,10 @@ from composed import config, lengths_mask
 from conftest import jiggle
 from torch import Tensor
 
-from seq2seq.build import build_model
 from seq2seq.inference.export.plain_transformer import _wrong_mixers
 from seq2seq.kernels.attention.weights import WEIGHTS, normalize, require_weights
 from seq2seq.mixers.attention import Attention, CrossAttention
+from seq2seq.network.build import build_model
 
 INSTALLED = importlib.util.find_spec("entmax") is not None
 needs_entmax = pytest.mark.skipif(not INSTALLED, reason="needs the package entmax")

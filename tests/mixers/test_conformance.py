@@ -28,12 +28,12 @@ from extra_settings import EXTRA
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from seq2seq import build
-from seq2seq.build import build_model
-from seq2seq.make_mixer import layer_values
-from seq2seq.mixer import CrossMixer
-from seq2seq.resources import conf_dir
-from seq2seq.state import Cache, expand, reorder, select
+from seq2seq.network import build
+from seq2seq.network.build import build_model
+from seq2seq.network.make_mixer import layer_values
+from seq2seq.network.mixer import CrossMixer
+from seq2seq.network.state import Cache, expand, reorder, select
+from seq2seq.system.resources import conf_dir
 
 
 def extra_cases() -> list[Case]:
@@ -416,7 +416,7 @@ def test_impossible_sizes(case):
             case.build(layer_values(values, 0, 8))
         except ValueError as error:
             message = str(error)
-        checks = "require_divisible, require_positive and require_probability of seq2seq.mixer"
+        checks = "require_divisible, require_positive and require_probability of seq2seq.network.mixer"
         assert message, f"{where}{key}={value} is accepted: check it in __init__, as by {checks}"
         assert re.search(rf"{where}.*{key}.* {value}", message), f"{key} and {value} are missing: {message}"
     mixer = case.variants()[0]

@@ -12,7 +12,6 @@ from exact import DIM, LENGTHS, MASK, both_forms, exactly, made, sequences
 from torch import Tensor, nn
 
 from seq2seq.kernels.band_matrix import left_padding
-from seq2seq.mixer import SelfMixer
 from seq2seq.mixers.aan import AAN
 from seq2seq.mixers.conv import Conv
 from seq2seq.mixers.depthwise import Depthwise
@@ -21,6 +20,7 @@ from seq2seq.mixers.dynamicconv import DynamicConv
 from seq2seq.mixers.lightconv import LightConv
 from seq2seq.mixers.multiscale import Multiscale
 from seq2seq.mixers.talk import TaLK
+from seq2seq.network.mixer import SelfMixer
 
 gated_or_not = pytest.mark.parametrize("glu", [True, False])
 

@@ -10,12 +10,12 @@ from composed import config, lengths_mask
 from conftest import jiggle
 from torch import Tensor, nn
 
-from seq2seq.build import bounds
 from seq2seq.mixers.cross_convolution import CrossConvolution
 from seq2seq.mixers.fixed_context import FixedContext
 from seq2seq.mixers.fixed_gaussian import FixedGaussian
 from seq2seq.mixers.gru import GatedUnit
 from seq2seq.mixers.luong import SCOPES, SCORES, Luong, LuongAttention, LuongRead
+from seq2seq.network.build import bounds
 
 LENGTHS = [5, 1, 3]
 MASK = lengths_mask(LENGTHS)

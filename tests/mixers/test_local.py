@@ -13,10 +13,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from seq2seq.build import build_model
-from seq2seq.introspection import freeze_mixing
 from seq2seq.mixers.attention import Attention
 from seq2seq.mixers.local import Local
+from seq2seq.network.build import build_model
+from seq2seq.network.introspection import freeze_mixing
 
 KINDS = [
     {},

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from seq2seq.mixer import SelfMixer
 from seq2seq.mixers.aan import AAN
 from seq2seq.mixers.average import Average
 from seq2seq.mixers.dynamic_depthwise import DynamicDepthwise
 from seq2seq.mixers.lowrank import LowRank
 from seq2seq.mixers.lowrank_mlp import LowRankMLP
 from seq2seq.mixers.talk import TaLK
+from seq2seq.network.mixer import SelfMixer
 
 LENGTH, DIM = 2000, 16
 # Of the last positions, whose sums are longest; bfloat16 itself rounds by 1/256.

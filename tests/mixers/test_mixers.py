@@ -11,14 +11,14 @@ from composed import lengths_mask
 from conftest import jiggle
 from torch import Tensor, nn
 
-from seq2seq.mixer import CrossMixer, SelfMixer
 from seq2seq.mixers.additive import AdditiveAttention
 from seq2seq.mixers.attention import Attention, CrossAttention
 from seq2seq.mixers.bahdanau import Bahdanau
 from seq2seq.mixers.dynamicconv import DynamicConv
 from seq2seq.mixers.gru import BiGRU, GatedUnit
 from seq2seq.mixers.lightconv import LightConv
-from seq2seq.state import Cache, HeadCache, expand, reorder, select
+from seq2seq.network.mixer import CrossMixer, SelfMixer
+from seq2seq.network.state import Cache, HeadCache, expand, reorder, select
 
 LENGTHS = [6, 2, 4, 1]
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from composed import Case, config
 
-from seq2seq.build import build_model, on_meta_device
-from seq2seq.make_mixer import mixer_class
-from seq2seq.mixer import CrossMixer
+from seq2seq.network.build import build_model, on_meta_device
+from seq2seq.network.make_mixer import mixer_class
+from seq2seq.network.mixer import CrossMixer
 
 EXHAUSTIVE = ("test_parameters_are_as_documented", "test_parameters_of_cross_mixers_are_as_documented")
 REPRESENTATIVE = {

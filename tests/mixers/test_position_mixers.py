@@ -11,7 +11,6 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from seq2seq.build import max_positions
 from seq2seq.data.batching import longest_width
 from seq2seq.mixers.average import Average
 from seq2seq.mixers.full_mlp import FullMLP
@@ -22,8 +21,9 @@ from seq2seq.mixers.local_mlp import LocalMLP
 from seq2seq.mixers.lowrank_mlp import LowRankMLP
 from seq2seq.mixers.mlp import MLP, PositionMatrix
 from seq2seq.mixers.separable import Separable
-from seq2seq.resources import conf_dir
-from seq2seq.training.flops import training_flops
+from seq2seq.network.build import max_positions
+from seq2seq.system.resources import conf_dir
+from seq2seq.training.machine.flops import training_flops
 
 LENGTH = 7
 

@@ -9,13 +9,13 @@ from composed import TINY, config, lengths_mask
 from exact import DIM, LENGTHS, MASK, both_forms, exactly, made, sequences
 from torch import Tensor
 
-from seq2seq.build import build_model
 from seq2seq.mixers.attention import Attention
 from seq2seq.mixers.criss_cross import CrissCross
 from seq2seq.mixers.depthwise import Depthwise
 from seq2seq.mixers.inhomogeneous_depthwise import InhomogeneousDepthwise
 from seq2seq.mixers.interlaced import Interlaced
 from seq2seq.mixers.resolutions import Resolutions
+from seq2seq.network.build import build_model
 
 
 @both_forms

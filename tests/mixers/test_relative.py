@@ -13,13 +13,13 @@ from composed import lengths_mask
 from conftest import jiggle
 from torch import Tensor, nn
 
-from seq2seq.introspection import freeze_mixing
 from seq2seq.kernels.relative_positions import extents, offsets
-from seq2seq.mixer import SelfMixer
 from seq2seq.mixers.attention import Attention
 from seq2seq.mixers.quadratic import Quadratic
 from seq2seq.mixers.relative import Relative
 from seq2seq.mixers.relative_bias import RelativeBias
+from seq2seq.network.introspection import freeze_mixing
+from seq2seq.network.mixer import SelfMixer
 
 
 def wide(*shape: int) -> Tensor:

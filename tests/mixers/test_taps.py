@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from composed import TINY, config, lengths_mask
 from torch import Tensor, nn
 
-from seq2seq.build import build_model
 from seq2seq.mixers.quadratic import Quadratic
+from seq2seq.network.build import build_model
 
 DIM = 4
 

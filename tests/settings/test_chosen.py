@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from composed import TINY, config
 
-from seq2seq.build import build_model
+from seq2seq.network.build import build_model
 from seq2seq.settings.compose import typed_settings
 from seq2seq.training.plan import cut_lists
 

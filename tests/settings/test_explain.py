@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from conftest import PATIENCE
 
-from seq2seq.resources import conf_dir
 from seq2seq.settings.aliases import SETTING_OF_NAME
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.declare import settings_rows
 from seq2seq.settings.explain import explain
 from seq2seq.settings.run import SECTIONS, read_settings
+from seq2seq.system.resources import conf_dir
 from seq2seq.training.command import refuse_mistakes, run_program, with_home
 
 # Each composes settings, up to a second; `make test-all` has every case

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from composed import WIDTH, _every_mixer, names
 
-from seq2seq.build import build_model, on_meta_device
-from seq2seq.make_mixer import layer_values, mixer_class
-from seq2seq.mixer import CrossMixer, SelfMixer
-from seq2seq.model import Seq2Seq
+from seq2seq.network.build import build_model, on_meta_device
+from seq2seq.network.make_mixer import layer_values, mixer_class
+from seq2seq.network.mixer import CrossMixer, SelfMixer
+from seq2seq.network.model import Seq2Seq
 from seq2seq.settings.classes import class_names, mixers_of, read_mixers
 from seq2seq.settings.compose import presets, resolved_settings
 

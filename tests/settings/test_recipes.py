@@ -11,14 +11,14 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from seq2seq.build import build_model, on_meta_device
-from seq2seq.evaluation.moses_bleu import check_convention
-from seq2seq.resources import conf_dir
+from seq2seq.metrics.moses_bleu import check_convention
+from seq2seq.network.build import build_model, on_meta_device
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.settings.run import read_settings
-from seq2seq.training.flops import training_flops
-from seq2seq.training.optim import learning_rate
+from seq2seq.system.resources import conf_dir
+from seq2seq.training.machine.flops import training_flops
+from seq2seq.training.objective.optim import learning_rate
 
 RECIPES = {path.stem: path.read_text("utf-8") for path in sorted((conf_dir() / "experiment").glob("*.yaml"))}
 JOINT, IWSLT, WORDS = (32768, 32768), (8848, 6632), (30000, 30000)

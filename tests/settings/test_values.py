@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from seq2seq.model import ACTIVATIONS
+from seq2seq.network.model import ACTIVATIONS
 from seq2seq.settings import model
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.declare import describe, keys, nested_class

@@ -22,23 +22,23 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from seq2seq.build import build_model
 from seq2seq.data.batching import aligned, padded_width, token_batches
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
-from seq2seq.experiments.resume import Resumed
-from seq2seq.experiments.training_state import read_state
+from seq2seq.network.build import build_model
 from seq2seq.prepare import prepare
+from seq2seq.runs.resume import Resumed
+from seq2seq.runs.training_state import read_state
 from seq2seq.settings.data import CPU_MICRO_BATCH
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.settings.search import SearchSettings
 from seq2seq.training import auto_batch_size
 from seq2seq.training.auto_batch_size import Rehearsal, find_max_tokens, largest_that_fits, worst_shapes
-from seq2seq.training.datamodule import TranslationDataModule
-from seq2seq.training.errors import TrainingFault
+from seq2seq.training.bounds.faults import TrainingFault
+from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
+from seq2seq.training.lightning_parts.task import TranslationTask
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
-from seq2seq.training.task import TranslationTask
 
 CPU = torch.device("cpu")
 

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from seq2seq.kernels.layer_norm import LayerNorm
 from seq2seq.mixers.attention import CrossAttention
-from seq2seq.model import Sublayer
+from seq2seq.network.model import Sublayer
 from seq2seq.settings.trainer import TrainerSettings
-from seq2seq.training.assembly import keep_stream_in_bf16
-from seq2seq.training.hardware import require_autocast, require_packing
+from seq2seq.training.machine.hardware import require_autocast, require_packing
+from seq2seq.training.make_trainer import keep_stream_in_bf16
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 import toycorpus
 
-from seq2seq.experiments.folder import RunFolder
-from seq2seq.experiments.training_state import read_state
-from seq2seq.training.checkpoint_io import AtomicCheckpointIO
-from seq2seq.training.errors import TrainingFault
+from seq2seq.runs.folder import RunFolder
+from seq2seq.runs.training_state import read_state
+from seq2seq.training.bounds.faults import TrainingFault
+from seq2seq.training.lightning_parts.checkpoint_io import AtomicCheckpointIO
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
 

@@ -13,11 +13,11 @@ from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from seq2seq import checkpoint
-from seq2seq.experiments.json_file import read_json
 from seq2seq.kernels import attention
 from seq2seq.settings.trainer import TrainerSettings
-from seq2seq.training import compilation
-from seq2seq.training.assembly import prepare_for_training
+from seq2seq.system.json_file import read_json
+from seq2seq.training.machine import compilation
+from seq2seq.training.make_trainer import prepare_for_training
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
 

@@ -12,7 +12,7 @@ import torch
 
 from seq2seq.data.batching import Batch
 from seq2seq.data.dataset import Packed
-from seq2seq.training.copying import StreamCopier, copied_ahead
+from seq2seq.training.machine.prefetch import StreamCopier, copied_ahead
 
 
 def batch(number: int) -> Batch:

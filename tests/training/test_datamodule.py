@@ -30,12 +30,12 @@ from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.data.token_cache import Encoder, write_ids
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.distributed import SIGNALS
-from seq2seq.resources import conf_dir
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.data import DataSettings
 from seq2seq.settings.declare import describe, read_section
-from seq2seq.training.datamodule import TranslationDataModule
+from seq2seq.system.ranks import SIGNALS
+from seq2seq.system.resources import conf_dir
+from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 
 GERMAN = ["der", "die", "das", "Haus", "Katze", "Hund", "geht", "kommt", "schnell", "ein", "und", "ich", "nicht", "wir"]
 ENGLISH = ["the", "house", "cat", "dog", "walks", "comes", "quickly", "a", "and", "I", "you", "not", "today", "we"]
@@ -493,7 +493,7 @@ def test_loaders_of_a_gpu_copy_ahead(folder, monkeypatch):
         def finish(self, ticket):
             return ticket._replace(index=-ticket.index)
 
-    monkeypatch.setattr("seq2seq.training.datamodule.StreamCopier", Copier)
+    monkeypatch.setattr("seq2seq.training.lightning_parts.datamodule.StreamCopier", Copier)
     for device, sign in (("cpu", 1), ("cuda", -1)):
         made.trainer = toycorpus.trainer(device=device)
         for split, loader in (("train", made.train_dataloader()), ("test", made.test_dataloader())):

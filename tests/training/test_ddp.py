@@ -16,8 +16,8 @@ import toycorpus
 from recorded_steps import multiply_without_looking, replay_by_twin
 from torch import Tensor, nn
 
-from seq2seq.experiments.training_state import read_state
-from seq2seq.training.ddp import sum_gradients
+from seq2seq.runs.training_state import read_state
+from seq2seq.training.machine.ddp import sum_gradients
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
 

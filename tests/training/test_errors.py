@@ -19,13 +19,13 @@ from conftest import PATIENCE
 from torch import nn
 
 from seq2seq import checkpoint
-from seq2seq.evaluation import metrics
-from seq2seq.experiments.training_state import model_weights, read_state
+from seq2seq.metrics import scorers
+from seq2seq.runs.training_state import model_weights, read_state
 from seq2seq.settings.optim import OptimSettings
+from seq2seq.training.bounds.divergence import SkippedUpdates
+from seq2seq.training.bounds.faults import TrainingFault, as_fault
 from seq2seq.training.callbacks.ema import WeightAverage
-from seq2seq.training.divergence import SkippedUpdates
-from seq2seq.training.errors import TrainingFault, as_fault
-from seq2seq.training.optim import build_optimizer
+from seq2seq.training.objective.optim import build_optimizer
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
 
@@ -302,10 +302,10 @@ def test_the_best_validations_stay(corpus, tmp_path, monkeypatch):
     """Of made-up scores the two highest; a run that is continued knows what it had kept."""
     scores = iter([3.0, 1.0, 2.0, 2.0, 5.0])
 
-    def scored(hypotheses: list[str], references: list[str], *, tokenize: str) -> metrics.Score:
-        return metrics.Score("BLEU", next(scores), "made up")
+    def scored(hypotheses: list[str], references: list[str], *, tokenize: str) -> scorers.Score:
+        return scorers.Score("BLEU", next(scores), "made up")
 
-    monkeypatch.setattr(metrics, "bleu", scored)
+    monkeypatch.setattr(scorers, "bleu", scored)
     given = ("run=it", "trainer.test=false", "trainer.val_steps=2", "trainer.keep_best=2", "optim.schedule=constant")
     first = execute(toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=6"))
     kept = first.folder.best.parent

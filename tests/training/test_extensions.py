@@ -16,14 +16,14 @@ from lightning.pytorch.loggers import CSVLogger
 
 import seq2seq
 from seq2seq import checkpoint
-from seq2seq.experiments.folder import config_hash
-from seq2seq.experiments.training_state import read_state
 from seq2seq.mixers.average import Average
+from seq2seq.runs.folder import config_hash
+from seq2seq.runs.training_state import read_state
 from seq2seq.settings.classes import entries, require_classes
 from seq2seq.settings.compose import resolved_settings
-from seq2seq.training.callbacks.assemble import STATE_KEYS
-from seq2seq.training.extensions import user_callbacks
-from seq2seq.training.loggers import check_loggers
+from seq2seq.training.lightning_parts.loggers import check_loggers
+from seq2seq.training.lightning_parts.user_classes import user_callbacks
+from seq2seq.training.loop import STATE_KEYS
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
 

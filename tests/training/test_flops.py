@@ -10,9 +10,9 @@ from composed import TINY, VOCAB, config, lengths_mask, random_tokens
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from seq2seq.build import build_model, on_meta_device
-from seq2seq.training import flops
-from seq2seq.training.flops import TrainingFlops, training_flops
+from seq2seq.network.build import build_model, on_meta_device
+from seq2seq.training.machine import flops
+from seq2seq.training.machine.flops import TrainingFlops, training_flops
 
 CORE = ("transformer", "lightconv", "dynamicconv", "bahdanau")
 D, F, H, LAYERS = 16, 24, 2, 4  # of TINY

@@ -16,15 +16,15 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from seq2seq.model import Seq2Seq
+from seq2seq.network.model import Seq2Seq
 from seq2seq.search import Specials, search
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.settings.search import SearchSettings
 from seq2seq.settings.trainer import TrainerSettings
+from seq2seq.training.bounds.divergence import SkippedUpdates
 from seq2seq.training.callbacks.ema import WeightAverage
-from seq2seq.training.ddp import ReplicatedStrategy
-from seq2seq.training.divergence import SkippedUpdates
-from seq2seq.training.fsdp import (
+from seq2seq.training.machine.ddp import ReplicatedStrategy
+from seq2seq.training.machine.fsdp import (
     ShardedStrategy,
     gathered,
     is_sharded,
@@ -35,9 +35,9 @@ from seq2seq.training.fsdp import (
     make_whole,
     shard,
 )
-from seq2seq.training.hardware import require_sharding
-from seq2seq.training.loss import projected_cross_entropy
-from seq2seq.training.optim import build_optimizer, scale_and_clip
+from seq2seq.training.machine.hardware import require_sharding
+from seq2seq.training.objective.loss import projected_cross_entropy
+from seq2seq.training.objective.optim import build_optimizer, scale_and_clip
 
 ADAM = OptimSettings(schedule="constant", warmup_steps=0, lr=0.01)
 

@@ -11,14 +11,14 @@ import torch
 import toycorpus
 
 from seq2seq.mixers.attention import CrossAttention
-from seq2seq.training import hardware
+from seq2seq.training.machine import hardware
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
 
 # Page faults of four blocks of 64 MiB, one after the other, before and after.
 FAULTS = """
 import resource
-from seq2seq.training.hardware import keep_freed_memory
+from seq2seq.training.machine.hardware import keep_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

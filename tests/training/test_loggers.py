@@ -13,8 +13,8 @@ import toycorpus
 from lightning.pytorch.loggers import CSVLogger, WandbLogger
 from lightning.pytorch.loggers.logger import Logger
 
-from seq2seq.experiments.folder import RunFolder
-from seq2seq.training.loggers import CsvLogger, log_results, log_samples, log_settings, make_loggers
+from seq2seq.runs.folder import RunFolder
+from seq2seq.training.lightning_parts.loggers import CsvLogger, log_results, log_samples, log_settings, make_loggers
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import toycorpus
 
-from seq2seq.training.callbacks import assemble
+from seq2seq.training import loop
 from seq2seq.training.callbacks.batch_growth import BatchGrowth
-from seq2seq.training.muon import MuonWithAdam
+from seq2seq.training.lightning_parts.task import TranslationTask
+from seq2seq.training.objective.muon import MuonWithAdam
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
-from seq2seq.training.task import TranslationTask
 
 # A method on the page, four spaces in
 LINE = re.compile(r"^    (\w+\.\w+)( |$)", re.MULTILINE)
@@ -26,7 +26,7 @@ STATE = {"state_dict", "load_state_dict", "on_save_checkpoint", "on_load_checkpo
 
 def sections() -> list[list[str]]:
     """Methods by section of the page."""
-    parts = re.split(r"^\S.*:$", assemble.__doc__ or "", flags=re.MULTILINE)
+    parts = re.split(r"^\S.*:$", loop.__doc__ or "", flags=re.MULTILINE)
     return [found for part in parts if (found := [name for name, _ in LINE.findall(part)])]
 
 
@@ -43,7 +43,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return call
 
     steps = {"training_step", "validation_step", "test_step", "backward", "optimizer_zero_grad", "lr_scheduler_step"}
-    for cls in (*assemble._ORDER, BatchGrowth, TranslationTask):
+    for cls in (*loop._ORDER, BatchGrowth, TranslationTask):
         for name, function in vars(cls).items():
             if (name.startswith(("on_", "configure_")) or name in {"decide", *steps}) and name not in STATE:
                 monkeypatch.setattr(cls, name, noting(function, f"{cls.__name__}.{name}"))

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from seq2seq.training.loss import label_smoothed_cross_entropy_reference, projected_cross_entropy
+from seq2seq.training.objective.loss import label_smoothed_cross_entropy_reference, projected_cross_entropy
 
 
 def projected_example(*, bias: bool, dtype: torch.dtype = torch.float64, rows: int = 6, vocab: int = 29):

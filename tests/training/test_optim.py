@@ -15,13 +15,13 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from seq2seq.build import hidden_matrices
-from seq2seq.resources import conf_dir
+from seq2seq.network.build import hidden_matrices
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.optim import OptimSettings
-from seq2seq.training import muon
-from seq2seq.training.muon import MuonWithAdam, orthogonalize
-from seq2seq.training.optim import Schedule, build_optimizer, learning_rate, scale_and_clip
+from seq2seq.system.resources import conf_dir
+from seq2seq.training.objective.batch_loss import muon
+from seq2seq.training.objective.muon import MuonWithAdam, orthogonalize
+from seq2seq.training.objective.optim import Schedule, build_optimizer, learning_rate, scale_and_clip
 
 
 def rates(settings: OptimSettings, count: int) -> list[float]:

@@ -10,9 +10,9 @@ import torch
 from rich.console import Console
 
 from seq2seq.settings.trainer import TrainerSettings
-from seq2seq.training.budget import Budget
+from seq2seq.training.bounds.budget import Budget
 from seq2seq.training.callbacks.progress import IntervalAverages, ProgressLog, TimeLeft
-from seq2seq.training.run_state import BestScore, RunState
+from seq2seq.training.lightning_parts.run_state import BestScore, RunState
 
 
 def test_averages_are_of_what_came_since_the_last_ones():

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from test_task import Data, batch, fit, make
 from torch import nn
 
-from seq2seq.training.r_drop import r_drop_cross_entropy
+from seq2seq.training.objective.r_drop import r_drop_cross_entropy
 
 
 def example(*, rows: int = 4, length: int = 6, vocab: int = 13, bias: bool = True, dtype: torch.dtype = torch.float64):

@@ -17,19 +17,19 @@ import torch
 import toycorpus
 from recorded_steps import TwinRecorder, multiply_without_looking, replay_by_twin
 
-from seq2seq.build import build_model
 from seq2seq.data.batching import Batch
-from seq2seq.experiments.training_state import read_state
+from seq2seq.network.build import build_model
+from seq2seq.runs.training_state import read_state
 from seq2seq.search.graphs import CudaRecorder
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.settings.trainer import LightningSettings, TrainerSettings
-from seq2seq.training import replay as module
-from seq2seq.training.loss import LossSums
-from seq2seq.training.objective import sum_losses
+from seq2seq.training.lightning_parts import replay as module
+from seq2seq.training.lightning_parts.replay import Replay, resolve_graphs
+from seq2seq.training.lightning_parts.task import seed_generator
+from seq2seq.training.objective.batch_loss import sum_losses
+from seq2seq.training.objective.loss import LossSums
 from seq2seq.training.plan import make_plan
-from seq2seq.training.replay import Replay, resolve_graphs
 from seq2seq.training.run import Run
-from seq2seq.training.task import seed_generator
 
 CPU = torch.device("cpu")
 

@@ -12,14 +12,14 @@ from composed import settings_of
 from omegaconf import OmegaConf
 
 from seq2seq.prepare import prepare
-from seq2seq.resources import conf_dir
 from seq2seq.settings.compose import resolved_settings, typed_settings
 from seq2seq.settings.declare import read_section, require_used
 from seq2seq.settings.dicts import differences
 from seq2seq.settings.run import read_settings
 from seq2seq.settings.trainer import DEFAULT_EPOCHS, TrainerSettings
 from seq2seq.settings.values import seconds
-from seq2seq.training.hardware import resolve_accelerator, resolve_precision
+from seq2seq.system.resources import conf_dir
+from seq2seq.training.machine.hardware import resolve_accelerator, resolve_precision
 from seq2seq.training.plan import make_plan
 
 
@@ -57,9 +57,9 @@ def test_six_epochs_bound_a_run_that_nothing_else_does():
 
 
 def test_precision_follows_the_hardware(monkeypatch):
-    monkeypatch.setattr("seq2seq.training.hardware.has_bf16", lambda accelerator: True)
+    monkeypatch.setattr("seq2seq.training.machine.hardware.has_bf16", lambda accelerator: True)
     assert resolve_precision("auto", "cpu") == "bf16-mixed"
-    monkeypatch.setattr("seq2seq.training.hardware.has_bf16", lambda accelerator: False)
+    monkeypatch.setattr("seq2seq.training.machine.hardware.has_bf16", lambda accelerator: False)
     assert resolve_precision("auto", "cpu") == "32-true"
     assert resolve_precision("bf16", "cpu") == "bf16-mixed"
     assert resolve_precision("32", "gpu") == "32-true"

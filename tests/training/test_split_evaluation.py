@@ -18,10 +18,10 @@ from seq2seq.inference.translator import Translator
 from seq2seq.search import Graphs
 from seq2seq.settings.search import SearchSettings
 from seq2seq.settings.trainer import TrainerSettings
-from seq2seq.training.assembly import validation_search
+from seq2seq.training.lightning_parts.split_evaluation import decoding_graphs, log_lengths
+from seq2seq.training.make_trainer import validation_search
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
-from seq2seq.training.split_evaluation import decoding_graphs, log_lengths
 
 REPRESENTATIVE = {"test_a_run_that_decodes_by_replayed_steps_is_a_run_that_does_not": {"transformer"}}
 
@@ -68,7 +68,7 @@ def test_a_run_that_decodes_by_replayed_steps_is_a_run_that_does_not(tmp_path, m
         scores: list[dict[str, float]] = []
         numbers = Evaluation.numbers
         record = mock.patch.object(Evaluation, "numbers", lambda self: scores.append(numbers(self)) or scores[-1])
-        made = mock.patch("seq2seq.training.split_evaluation.decoding_graphs", return_value=graphs)
+        made = mock.patch("seq2seq.training.lightning_parts.split_evaluation.decoding_graphs", return_value=graphs)
         with record, made, mock.patch.object(Translator, "decode", decode):
             run.execute()
         return scores, [path.read_text("utf-8") for path in sorted(run.folder.path.glob("*.hyp"))]

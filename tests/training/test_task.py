@@ -12,14 +12,14 @@ import tiny
 import torch
 from torch.utils.data import DataLoader
 
-from seq2seq.build import build_model
 from seq2seq.data.batching import Batch, Ragged, collate
 from seq2seq.metadata import describe
+from seq2seq.network.build import build_model
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.settings.search import SearchSettings
 from seq2seq.settings.trainer import TrainerSettings
-from seq2seq.training.budget import Budget
-from seq2seq.training.task import TranslationTask, micro_batch_seed, restore_window, window_state
+from seq2seq.training.bounds.budget import Budget
+from seq2seq.training.lightning_parts.task import TranslationTask, micro_batch_seed, restore_window, window_state
 
 TOKENIZER = tiny.tokenizer()
 

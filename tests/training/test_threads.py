@@ -14,13 +14,13 @@ import tiny
 import torch
 import toycorpus
 
-from seq2seq.build import build_model
+from seq2seq.network.build import build_model
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.settings.search import SearchSettings
 from seq2seq.training import threads
+from seq2seq.training.lightning_parts.task import TranslationTask
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
-from seq2seq.training.task import TranslationTask
 
 EXHAUSTIVE = {"test_a_run_keeps_the_number_that_it_began_with"}
 

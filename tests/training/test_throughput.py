@@ -11,8 +11,15 @@ import torch
 from composed import TINY, config
 
 from seq2seq.data.batching import Batch, Ragged, collate
-from seq2seq.training.flops import training_flops
-from seq2seq.training.throughput import Meter, matrix_rate, measured_flops, memory_gib, peak_flops, reset_peak_memory
+from seq2seq.training.machine.flops import training_flops
+from seq2seq.training.machine.throughput import (
+    Meter,
+    matrix_rate,
+    measured_flops,
+    memory_gib,
+    peak_flops,
+    reset_peak_memory,
+)
 
 CPU = torch.device("cpu")
 # Shallow: counting its FLOPs takes a second
@@ -104,8 +111,8 @@ def test_a_cpu_is_measured_once_for_each_number_of_threads():
 
 def test_both_peaks_of_a_gpu_are_reported(monkeypatch):
     """Half of what the data sheet says, and 5/8 of what is measured."""
-    monkeypatch.setattr("seq2seq.training.throughput.peak_flops", lambda device, dtype: 1000e6)
-    monkeypatch.setattr("seq2seq.training.throughput.measured_flops", lambda device, dtype: 800e6)
+    monkeypatch.setattr("seq2seq.training.machine.throughput.peak_flops", lambda device, dtype: 1000e6)
+    monkeypatch.setattr("seq2seq.training.machine.throughput.measured_flops", lambda device, dtype: 800e6)
     given, count = meter(), training_flops(config(*MODEL))
     assert count is not None
     given.add(batch((8, 8)))

@@ -11,7 +11,7 @@ import pytest
 import torch
 import toycorpus
 
-from seq2seq.experiments.training_state import read_state
+from seq2seq.runs.training_state import read_state
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
 

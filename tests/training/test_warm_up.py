@@ -22,8 +22,8 @@ import torch
 
 from seq2seq.data.batching import Batch
 from seq2seq.settings.optim import OptimSettings
-from seq2seq.training.objective import sum_losses
-from seq2seq.training.warm_up import collected, representatives, warm_kernels
+from seq2seq.training.lightning_parts.kernel_warm_up import collected, representatives, warm_kernels
+from seq2seq.training.objective.batch_loss import sum_losses
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
@@ -111,7 +111,9 @@ def test_nothing_is_done_on_a_cpu():
 def test_a_run_goes_on_where_it_fails(caplog):
     with (
         mock.patch("torch.random.fork_rng"),
-        mock.patch("seq2seq.training.warm_up.sum_losses", side_effect=RuntimeError("no such kernel")),
+        mock.patch(
+            "seq2seq.training.lightning_parts.kernel_warm_up.sum_losses", side_effect=RuntimeError("no such kernel")
+        ),
         mock.patch("torch.zeros", return_value=torch.ones(2, 4, dtype=torch.int64)),
         caplog.at_level(logging.WARNING),
     ):

@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from seq2seq.data.batching import Batch
-from seq2seq.model import Seq2Seq
+from seq2seq.network.model import Seq2Seq
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.settings.trainer import TrainerSettings
-from seq2seq.training import assembly
-from seq2seq.training.loss import LossSums
-from seq2seq.training.objective import sum_losses
-from seq2seq.training.optim import scale_and_clip
-from seq2seq.training.replay import Replay
-from seq2seq.training.task import seed_generator
-from seq2seq.training.weight_copies import cast_together, narrow
+from seq2seq.training import make_trainer
+from seq2seq.training.lightning_parts.replay import Replay
+from seq2seq.training.lightning_parts.task import seed_generator
+from seq2seq.training.machine.weight_copies import cast_together, narrow
+from seq2seq.training.objective.batch_loss import sum_losses
+from seq2seq.training.objective.loss import LossSums
+from seq2seq.training.objective.optim import scale_and_clip
 
 MIXERS = ("transformer", "lightconv", "dynamicconv", "bahdanau")
 # DropConnect copies a number of the host's on a CPU, which the twin of graphs refuses
@@ -245,7 +245,7 @@ def test_a_weight_that_a_hook_computes_is_left_to_it():
     ],
 )
 def test_which_runs_do(monkeypatch, settings, compiled, expected):
-    monkeypatch.setattr(assembly, "compile_parts", lambda model: None)
+    monkeypatch.setattr(make_trainer, "compile_parts", lambda model: None)
     model = build("transformer", together=False)
-    assembly.prepare_for_training(model, TrainerSettings(max_steps=1, **settings), compile=compiled)
+    make_trainer.prepare_for_training(model, TrainerSettings(max_steps=1, **settings), compile=compiled)
     assert ("features" in vars(model)) == expected

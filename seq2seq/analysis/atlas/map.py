@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from seq2seq.analysis.atlas.survey import Point
-from seq2seq.experiments.figures import new_figure, save
+from seq2seq.system.canvas import new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

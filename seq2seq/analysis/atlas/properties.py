@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.analysis.jacobian import jacobian
-from seq2seq.build import build_self_mixer, on_meta_device
-from seq2seq.introspection import MixingProperties, freeze_mixing
-from seq2seq.make_mixer import layer_values
-from seq2seq.mixer import SelfMixer
-from seq2seq.state import Cache
+from seq2seq.network.build import build_self_mixer, on_meta_device
+from seq2seq.network.introspection import MixingProperties, freeze_mixing
+from seq2seq.network.make_mixer import layer_values
+from seq2seq.network.mixer import SelfMixer
+from seq2seq.network.state import Cache
 
 # Positions, width and heads of a measured mixer: small, as the Jacobian has LENGTH^2 DIM^2 numbers.
 LENGTH, DIM, HEADS = 36, 4, 2

@@ -11,14 +11,14 @@ from omegaconf import OmegaConf
 
 from seq2seq.analysis.atlas import map as atlas_map
 from seq2seq.analysis.atlas.properties import Settings
+from seq2seq.analysis.atlas.property_table import as_json, markdown
 from seq2seq.analysis.atlas.survey import Point, survey
-from seq2seq.analysis.atlas.table import as_json, markdown
-from seq2seq.cli import require_folder, warn
-from seq2seq.experiments.figures import require_matplotlib
-from seq2seq.files import write_json, write_text
+from seq2seq.options.command_line import require_folder, warn
 from seq2seq.settings.compose import compose_settings, self_mixers
 from seq2seq.settings.values import require_known
-from seq2seq.streams import print_error
+from seq2seq.system.canvas import require_matplotlib
+from seq2seq.system.files import write_json, write_text
+from seq2seq.system.stdio import print_error
 
 
 def write(names: Sequence[str] | None, *, limit: float, figure: bool, out: Path | None, seed: int) -> int:

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from seq2seq.analysis.atlas.properties import Settings, sized
-from seq2seq.build import build_self_mixer
-from seq2seq.mixer import SelfMixer
+from seq2seq.network.build import build_self_mixer
+from seq2seq.network.mixer import SelfMixer
 
 # Lengths of the sequence, each twice the one before.
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)

@@ -8,8 +8,8 @@ from typing import Protocol
 from seq2seq.analysis.atlas import properties, scaling
 from seq2seq.analysis.atlas.properties import Measured, Settings
 from seq2seq.analysis.atlas.scaling import Growth
-from seq2seq.build import build_self_mixer
-from seq2seq.introspection import MixingProperties
+from seq2seq.network.build import build_self_mixer
+from seq2seq.network.introspection import MixingProperties
 
 # A usual layer: width and heads of the published base models.
 PARAMETER_SIZES = {"dim": 512, "heads": 8, "max_len": 1024}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.model import Seq2Seq
+from seq2seq.network.model import Seq2Seq
 from seq2seq.search import Specials, search
 from seq2seq.settings.search import SearchSettings
 

@@ -13,8 +13,8 @@ from seq2seq.inference.description import TOKENIZER_FILES
 from seq2seq.inference.export.agreement import Rows, require_agreement
 from seq2seq.inference.export.layouts import MODEL_TYPE
 from seq2seq.inference.export.plain_transformer import position_table, require_plain
-from seq2seq.model import FeedForward, Seq2Seq
-from seq2seq.packages import require
+from seq2seq.network.model import FeedForward, Seq2Seq
+from seq2seq.system.packages import require
 
 _PURPOSE = "--format ctranslate2"
 # Values of settings that it can express.

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seq2seq.build import max_positions
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.languages import target_tags
-from seq2seq.files import atomic_folder
 from seq2seq.inference.export.card import Origin
 from seq2seq.inference.export.plain_transformer import UnsupportedError
 from seq2seq.inference.model_files import load_model, locate, runs_on_cpu_alone
-from seq2seq.packages import MissingPackageError
+from seq2seq.network.build import max_positions
+from seq2seq.system.files import atomic_folder
+from seq2seq.system.packages import MissingPackageError
 
 
 class Exported(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.model import Seq2Seq
+from seq2seq.network.model import Seq2Seq
 
 # Activations have 8 bits, weights 7: the sum of two products of theirs fits into the 16 bits in which processors
 # without VNNI add them.

@@ -12,7 +12,6 @@ from torch import Tensor
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.languages import target_tags
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.files import write_json
 from seq2seq.inference.description import TOKENIZER_FILES
 from seq2seq.inference.export.agreement import DisagreementError, Rows, drawn_sources, require_agreement
 from seq2seq.inference.export.ctranslate2_model import vocabularies
@@ -23,7 +22,8 @@ from seq2seq.inference.export.plain_transformer import (
     stream_weights,
 )
 from seq2seq.metadata import search_settings
-from seq2seq.packages import require
+from seq2seq.system.files import write_json
+from seq2seq.system.packages import require
 
 # Positions that Marian's table has; it is computed in Python whenever a model is loaded.
 _POSITIONS = 1024

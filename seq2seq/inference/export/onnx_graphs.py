@@ -22,9 +22,9 @@ from seq2seq.inference.export.int8 import Int8Linear, in_int8
 from seq2seq.inference.onnx_model import FORMAT, GRAPHS, OUTPUT, load_onnx
 from seq2seq.kernels.attention.weights import normalize
 from seq2seq.kernels.conv_step.torch_impl import weigh_slots
-from seq2seq.model import Seq2Seq
-from seq2seq.packages import require
-from seq2seq.state import HeadCache, leaves, rebuild, shared_ancestries
+from seq2seq.network.model import Seq2Seq
+from seq2seq.network.state import HeadCache, leaves, rebuild, shared_ancestries
+from seq2seq.system.packages import require
 
 _PURPOSE = "--format onnx"
 # Of logits in integers: a number at the border of two may be rounded either way, which moves all that follows from it.

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seq2seq.embedding import Embedding
-from seq2seq.make_mixer import layer_values
-from seq2seq.model import Seq2Seq
+from seq2seq.network.embedding import Embedding
+from seq2seq.network.make_mixer import layer_values
+from seq2seq.network.model import Seq2Seq
 
 # The only mixers that a plain Transformer has.
 _ATTENTION = {

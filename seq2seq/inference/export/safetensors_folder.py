@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from seq2seq.checkpoint import Loaded, Stored, save
-from seq2seq.files import write_text
 from seq2seq.inference.description import write_description
 from seq2seq.inference.export.card import Origin, model_card
-from seq2seq.model_path import WEIGHTS
+from seq2seq.system.files import write_text
+from seq2seq.system.model_path import WEIGHTS
 
 
 def write_safetensors(folder: Path, loaded: Loaded, origin: Origin, *, marian: bool) -> None:

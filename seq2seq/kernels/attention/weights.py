@@ -9,7 +9,7 @@ from torch import Tensor
 
 from seq2seq.kernels.dropout import dropout as dropout_
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.packages import require_installed
+from seq2seq.system.packages import require_installed
 
 WEIGHTS = ("softmax", "relu", "sparsemax", "entmax15")
 # Computed by an optional package.

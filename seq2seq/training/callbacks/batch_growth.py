@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import lightning as L
 
 from seq2seq.settings.trainer import TrainerSettings
-from seq2seq.training.budget import Budget
+from seq2seq.training.bounds.budget import Budget
 
 
 class BatchGrowth:

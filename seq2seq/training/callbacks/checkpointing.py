@@ -10,12 +10,12 @@ import lightning as L
 import torch
 
 from seq2seq import checkpoint as checkpoints
-from seq2seq.experiments.averaging import step_checkpoints, update_of
-from seq2seq.experiments.folder import ORIGIN, RunFolder
-from seq2seq.experiments.training_state import save_state
+from seq2seq.runs.averaging import step_checkpoints, update_of
+from seq2seq.runs.folder import ORIGIN, RunFolder
+from seq2seq.runs.training_state import save_state
 from seq2seq.training.callbacks.ema import WeightAverage
-from seq2seq.training.run_state import RunState
-from seq2seq.training.task import TranslationTask
+from seq2seq.training.lightning_parts.run_state import RunState
+from seq2seq.training.lightning_parts.task import TranslationTask
 
 
 class LastCheckpoint:

@@ -8,9 +8,9 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
-from seq2seq.distributed import is_first_process
+from seq2seq.system.ranks import is_first_process
 from seq2seq.training.callbacks.window_end import window_ends
-from seq2seq.training.fsdp import gathered, part_like
+from seq2seq.training.machine.fsdp import gathered, part_like
 
 
 class WeightAverage:

@@ -10,9 +10,9 @@ from typing import Any
 
 import lightning as L
 
-from seq2seq.experiments.job_records import read_jobs
-from seq2seq.experiments.results import read_curve
-from seq2seq.training.run_state import RunState
+from seq2seq.runs.results import read_curve
+from seq2seq.sweeps.job_records import read_jobs
+from seq2seq.training.lightning_parts.run_state import RunState
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import lightning as L
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from seq2seq.training.task import FORWARD
+from seq2seq.training.lightning_parts.task import FORWARD
 
 # Micro-batches to pass by, because those of new shapes compile and allocate, and those to profile.
 _WAIT = 120

@@ -16,13 +16,13 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from seq2seq.evaluation.evaluator import Evaluation
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.settings.values import clock
-from seq2seq.training.budget import Budget, epochs_done
+from seq2seq.training.bounds.budget import Budget, epochs_done
 from seq2seq.training.callbacks.samples import samples
 from seq2seq.training.callbacks.window_end import window_ends
-from seq2seq.training.compilation import is_compiled
-from seq2seq.training.run_state import RunState
-from seq2seq.training.task import TranslationTask
-from seq2seq.training.throughput import Meter
+from seq2seq.training.lightning_parts.run_state import RunState
+from seq2seq.training.lightning_parts.task import TranslationTask
+from seq2seq.training.machine.compilation import is_compiled
+from seq2seq.training.machine.throughput import Meter
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import lightning as L
 
 from seq2seq.evaluation.evaluator import Evaluation
-from seq2seq.training.loggers import log_samples
-from seq2seq.training.task import TranslationTask
+from seq2seq.training.lightning_parts.loggers import log_samples
+from seq2seq.training.lightning_parts.task import TranslationTask
 
 _MOST_SHOWN = 300  # characters of a sample: an image's line has many
 

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 import lightning as L
 
-from seq2seq.distributed import SIGNALS, Agreement
+from seq2seq.system.ranks import SIGNALS, Agreement
 from seq2seq.training.callbacks.checkpointing import LastCheckpoint
-from seq2seq.training.run_state import RunState
+from seq2seq.training.lightning_parts.run_state import RunState
 
 
 class TrainingInterrupt(BaseException):

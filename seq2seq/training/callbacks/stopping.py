@@ -8,8 +8,8 @@ from typing import Any
 
 import lightning as L
 
-from seq2seq.training.budget import CALLBACKS
-from seq2seq.training.run_state import RunState
+from seq2seq.training.bounds.budget import CALLBACKS
+from seq2seq.training.lightning_parts.run_state import RunState
 
 log = logging.getLogger(__name__)
 

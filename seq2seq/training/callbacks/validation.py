@@ -9,13 +9,13 @@ from typing import Any
 import lightning as L
 
 from seq2seq.checkpoint import updates
-from seq2seq.experiments.folder import RunFolder
+from seq2seq.runs.folder import RunFolder
 from seq2seq.settings.trainer import TrainerSettings
+from seq2seq.training.bounds.validation_schedule import ValidationSchedule
 from seq2seq.training.callbacks.checkpointing import LastCheckpoint
 from seq2seq.training.callbacks.window_end import NO_VALIDATION
-from seq2seq.training.run_state import RunState
-from seq2seq.training.task import TranslationTask
-from seq2seq.training.validation_schedule import ValidationSchedule
+from seq2seq.training.lightning_parts.run_state import RunState
+from seq2seq.training.lightning_parts.task import TranslationTask
 
 log = logging.getLogger(__name__)
 

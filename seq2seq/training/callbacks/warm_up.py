@@ -10,11 +10,11 @@ import torch
 
 from seq2seq.data.batching import Batch
 from seq2seq.settings.trainer import TrainerSettings
-from seq2seq.training.budget import Budget
-from seq2seq.training.datamodule import TranslationDataModule
-from seq2seq.training.split_evaluation import make_evaluator
-from seq2seq.training.task import TranslationTask
-from seq2seq.training.warm_up import warm_kernels
+from seq2seq.training.bounds.budget import Budget
+from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
+from seq2seq.training.lightning_parts.kernel_warm_up import warm_kernels
+from seq2seq.training.lightning_parts.split_evaluation import make_evaluator
+from seq2seq.training.lightning_parts.task import TranslationTask
 
 log = logging.getLogger(__name__)
 

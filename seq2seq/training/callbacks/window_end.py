@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import lightning as L
 
-from seq2seq.distributed import Agreement
-from seq2seq.training.budget import between_epochs
+from seq2seq.system.ranks import Agreement
+from seq2seq.training.bounds.budget import between_epochs
 
 # As a number of batches between validations: Lightning starts none unless `Validation` changes it.
 NO_VALIDATION = 2**62

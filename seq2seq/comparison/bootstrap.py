@@ -1,0 +1,91 @@
+"""Bootstrap over seeds and sentences together: would the difference be there with other seeds and other sentences?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from seq2seq.comparison.estimates import LEVEL
+from seq2seq.metrics.scorers import bleu_of_counts
+
+# Resamples whose sentences are in memory at once.
+_CHUNK = 500
+
+
+class Resampled(NamedTuple):
+    """Difference of two groups of runs in resamples of seeds and sentences: 95% interval, and two-sided p value."""
+
+    interval: tuple[float, float]
+    p_value: float
+
+
+class SeedScores(NamedTuple):
+    """BLEU of a group's runs in resampled test sets.
+
+    Attributes:
+        seeds: The seeds of the columns.
+        scores: BLEU of each resampled test set and seed, (samples, seeds).
+        whole: BLEU on the test set itself, (seeds,).
+    """
+
+    seeds: Sequence[int]
+    scores: np.ndarray
+    whole: np.ndarray
+
+
+def resample_sentences(runs: Mapping[str, Mapping[int, Sequence[np.ndarray]]], samples: int) -> dict[str, SeedScores]:
+    """Score resampled test sets, which are the same for all runs.
+
+    Args:
+        runs: By group and seed, the `bleu_counts` (N, 10) of its runs, mostly one; the mean of several is the seed's.
+        samples: Number of resampled test sets.
+    """
+    tables = [table for seeds in runs.values() for each in seeds.values() for table in each]
+    sentences = len(tables[0])
+    joined = np.concatenate(tables, axis=1)  # (N, runs * 10)
+    # That of `paired_bootstrap`, whose resamples these are
+    generator = np.random.default_rng(12345)
+    scores = [bleu_of_counts(joined.sum(0).reshape(1, len(tables), -1))]
+    for start in range(0, samples, _CHUNK):
+        lines = generator.choice(sentences, size=(min(_CHUNK, samples - start), sentences), replace=True)
+        # How often each sentence is in each resample
+        times = np.stack([np.bincount(row, minlength=sentences) for row in lines]).astype(float)
+        scores.append(bleu_of_counts((times @ joined).reshape(len(lines), len(tables), -1)))
+    columns = iter(np.concatenate(scores).T)
+    found = {}
+    for group, seeds in runs.items():
+        means = np.stack([np.mean([next(columns) for _ in each], axis=0) for each in seeds.values()], axis=1)
+        found[group] = SeedScores(list(seeds), means[1:], means[0])
+    return found
+
+
+def resample_seeds(group: SeedScores, baseline: SeedScores) -> Resampled:
+    """Resample the seeds of two groups in each resampled test set, and compare their means.
+
+    Equal seeds are resampled as pairs. A group of one seed has none to resample, so that its randomness counts for
+    nothing.
+
+    Reference: Davison and Hinkley 1997, Bootstrap methods and their application, section 3.8.
+    """
+    generator = np.random.default_rng(12345)
+    (ours, theirs), samples = (group, baseline), len(group.scores)
+    if ours.seeds == theirs.seeds:
+        means = _means(ours.scores - theirs.scores, generator, samples)
+    else:
+        means = _means(ours.scores, generator, samples) - _means(theirs.scores, generator, samples)
+    difference = ours.whole.mean() - theirs.whole.mean()
+    # The share of resampled differences that are as far from their mean as the difference is from 0
+    count = np.sum(np.abs(means - means.mean()) >= abs(difference))
+    low, high = np.quantile(means, [LEVEL / 2, 1 - LEVEL / 2])
+    return Resampled((float(low), float(high)), float((count + 1) / (samples + 1)))
+
+
+def _means(scores: np.ndarray, generator: np.random.Generator, samples: int) -> np.ndarray:
+    """Average the columns of scores (samples, seeds), drawn anew in each row: (samples,)."""
+    seeds = scores.shape[1]
+    drawn = np.take_along_axis(scores, generator.integers(seeds, size=(samples, seeds)), axis=1).mean(1)
+    mean = scores.mean(1)
+    # Means of n seeds drawn out of n vary by (n - 1) / n of the variance of a mean
+    return mean + (drawn - mean) * (seeds / (seeds - 1)) ** 0.5 if seeds > 1 else mean

@@ -1,0 +1,69 @@
+"""Score runs with COMET, which runs in a Python environment of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from seq2seq.comparison import comet_worker
+from seq2seq.runs.folder import SIDES
+from seq2seq.runs.results import RunResult
+
+# Source, reference and translation, in the order of SIDES.
+Row = tuple[str, str, str]
+
+
+def with_comet(runs: Sequence[RunResult], python: str, model: str) -> list[RunResult]:
+    """Return the runs with COMET, times 100, among their test scores, as far as they saved their translations.
+
+    Args:
+        python: The interpreter of an environment with COMET.
+        model: Name of a model, or path of its checkpoint.
+
+    Raises:
+        ValueError: There is no such interpreter, it has no COMET, or COMET fails.
+    """
+    texts = [_rows(run) for run in runs]
+    # Equal translations, and those of a set that is pooled with others, are scored once
+    rows = list(dict.fromkeys(row for text in texts for row in text))
+    scores = dict(zip(rows, _scores(rows, python, model), strict=True))
+    return [
+        _with_score(run, 100 * statistics.fmean(scores[row] for row in text)) if text else run
+        for run, text in zip(runs, texts, strict=True)
+    ]
+
+
+def _rows(run: RunResult) -> list[Row]:
+    sides = [run.test_lines(side) or [] for side in SIDES]
+    return list(zip(*sides, strict=True)) if all(sides) else []
+
+
+def _with_score(run: RunResult, score: float) -> RunResult:
+    return dataclasses.replace(run, results=run.results | {"test": run.results["test"] | {"comet": score}})
+
+
+def _scores(rows: Sequence[Row], python: str, model: str) -> list[float]:
+    """Score rows by `comet_worker`."""
+    if not rows:
+        return []
+    named = [{"src": src, "mt": translation, "ref": ref} for src, ref, translation in rows]
+    # Isolated, so that its modules are those of its environment and not what lies beside the worker
+    command = [python, "-I", str(Path(comet_worker.__file__))]
+    try:
+        done = subprocess.run(
+            command, input=json.dumps({"model": model, "rows": named}), capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        raise ValueError(f"--comet-python {python} cannot be run: {error.strerror}") from None
+    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    if done.returncode == comet_worker.NO_COMET:
+        # An older torchmetrics, which it asks for, needs pkg_resources
+        remedy = f"{python} -m pip install unbabel-comet 'setuptools<81'"
+        raise ValueError(f"--comet-python {python} has no COMET ({last}): {remedy}")
+    if done.returncode:
+        raise ValueError(f"COMET failed with exit status {done.returncode}: {last}")
+    return json.loads(done.stdout)["scores"]

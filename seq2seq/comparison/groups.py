@@ -1,0 +1,184 @@
+"""Group runs that differ in nothing but the seed, and name what sets the groups apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import statistics
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from seq2seq.runs.folder import HARMLESS
+from seq2seq.runs.results import RunResult
+from seq2seq.settings.data import SPLITS
+from seq2seq.settings.dicts import UNSET
+from seq2seq.settings.values import written
+
+# These leave the weights alone but cost time, which counts under a budget of time and in a table of speeds.
+_SLOW = ("accelerator", "checkpoint_activations", "lightning.detect_anomaly", "profile", "strategy")
+_COSTLY = {f"trainer.{key}" for key in _SLOW}
+_IGNORED = {*HARMLESS, "seed"} - _COSTLY
+# Where the text is; what it is, the fingerprint of the corpus says.
+_PLACES = {f"data.{split}" for split in SPLITS}
+# Settings outside the mixer whose default is another one's value.
+_REFERENCES = {"tokenizer.vocab_size": "data.vocab_size", "optim.lr": "optim.peak_lr"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but the seed, sorted by seed.
+
+    Attributes:
+        mixer: Label of the runs' mixer.
+        settings: The settings that set this group apart from the others, by `section.name`.
+        runs: The runs.
+    """
+
+    mixer: str
+    settings: dict[str, Any]
+    runs: list[RunResult]
+
+    @property
+    def label(self) -> str:
+        """The mixer, followed by the settings that set the group apart."""
+        return " ".join(each for each in (self.mixer, self.settings_text) if each)
+
+    @property
+    def settings_text(self) -> str:
+        """The settings that set the group apart, as the command line has them."""
+        return " ".join(f"{key}={written(value)}" for key, value in self.settings.items())
+
+    def by_seed(self, split: str, metric: str) -> dict[int, float]:
+        """Return a score by seed, as `seed_means` does."""
+        return seed_means((run.seed, run.score(split, metric)) for run in self.runs)
+
+    def values(self, split: str, metric: str) -> list[float]:
+        """Return a score of every seed."""
+        return list(self.by_seed(split, metric).values())
+
+    def mean(self, key: str, accelerator: str | None = None) -> float:
+        """Return the mean of a number of results.json over the runs that have it; nan if none does.
+
+        Args:
+            accelerator: Only over the runs on this one.
+        """
+        runs = [run for run in self.runs if accelerator in (None, accelerator_of(run))]
+        numbers = [number for run in runs if not math.isnan(number := run.number(key))]
+        return statistics.fmean(numbers) if numbers else math.nan
+
+    @property
+    def accelerators(self) -> list[str]:
+        """List the kinds of device that the runs were trained on, "cpu" and "gpu", in alphabetical order."""
+        return sorted({accelerator_of(run) for run in self.runs})
+
+
+def seed_means(scores: Iterable[tuple[int, float]]) -> dict[int, float]:
+    """Return a score by seed; of several with one seed, which say nothing of other seeds, the mean.
+
+    Args:
+        scores: Pairs of seed and score.
+    """
+    found: dict[int, list[float]] = {}
+    for seed, score in scores:
+        found.setdefault(seed, []).append(score)
+    return {seed: statistics.fmean(values) for seed, values in found.items()}
+
+
+def accelerator_of(run: RunResult) -> str:
+    """Return what a run was trained on."""
+    return str(run.results.get("accelerator", "cpu"))
+
+
+def group_runs(runs: Sequence[RunResult], ignore: Collection[str] = ()) -> list[Group]:
+    """Group runs in order of appearance, and name the settings in which the groups differ.
+
+    Args:
+        runs: The runs.
+        ignore: Settings, `section.name`, in which runs of one group may differ, beside those that are harmless.
+
+    Three rules decide what is one group and how it is named:
+
+    1. Identity: runs are of one group if mixer and settings agree, but for the seed and settings that are harmless.
+    2. Varying settings: a group shows every setting that is not the same in all groups. Different mixers naturally
+       have different settings, so a setting of the mixer is shown only if groups of the same mixer differ in it, or if
+       a run's own command set it.
+    3. Copies: most settings of a mixer refer to one of the model (`${model.num_heads}`), and a few others to one of
+       another section. Those that vary exactly as a setting that is shown already are left out.
+    """
+    # Rule 1
+    members = _members(runs, ignore)
+    identities = [identity for identity, _ in members]
+    # Rule 2 for settings outside the mixer, and their copies for rule 3
+    varying = _varying(identities)
+    general = {key for key in varying if not key.startswith("mixer.")}
+    general -= {
+        key
+        for key, source in _REFERENCES.items()
+        if source in general and _column(key, identities) == _column(source, identities)
+    }
+    copied = {_column(key, identities) for key in general}
+    groups = []
+    for identity, group in members:
+        # Rule 2 for settings of the mixer: compare with groups of the same mixer only
+        mixer = group[0].mixer
+        same_mixer = [other for other, theirs in members if theirs[0].mixer == mixer]
+        # Rule 3: `mixer.encoder.num_heads` varies exactly as `model.num_heads` does
+        of_mixer = {key for key in _varying(same_mixer) if _column(key, identities) not in copied}
+        # What a command set on purpose is shown, unless it is the same everywhere
+        of_command = {key for run in group for key in run.command_keys if key.startswith("mixer.")}
+        shown = general | of_mixer | (of_command & varying)
+        # In the order of the identity, which is alphabetical
+        settings = {key: value for key, value in identity.items() if key in shown}
+        groups.append(Group(mixer, settings, group))
+    return groups
+
+
+def _members(runs: Sequence[RunResult], ignore: Collection[str]) -> list[tuple[dict[str, Any], list[RunResult]]]:
+    """Collect the runs of each mixer and identity, sorted by seed, and return them with that identity."""
+    ignored = {*_IGNORED, *ignore}
+    fingerprints = {run.fingerprint for run in runs}
+    if len(fingerprints) == 1 and None not in fingerprints:
+        # One corpus, if under several paths
+        ignored |= _PLACES
+    members: dict[str, list[RunResult]] = {}
+    for run in runs:
+        # A string, since settings hold lists and cannot be hashed
+        key = json.dumps([run.mixer, _identity(run, ignored)], default=str)
+        members.setdefault(key, []).append(run)
+    # `comparison` pairs runs by this order where seeds differ
+    groups = [sorted(group, key=lambda run: run.seed) for group in members.values()]
+    return [(_identity(group[0], ignored), group) for group in groups]
+
+
+def _identity(run: RunResult, ignored: set[str]) -> dict[str, Any]:
+    """Return the settings that make a run another experiment, by `section.name`."""
+    return {
+        key: _plain(value)
+        for key, value in sorted(run.resolved().items())
+        if key not in ignored and not any(key.startswith(f"{name}.") for name in ignored)
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a whole number as int, so that 0 and 0.0 are one value in JSON as well."""
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _varying(identities: Sequence[dict[str, Any]]) -> set[str]:
+    """Return the keys that do not have the same value everywhere."""
+    # A setting that only some groups have varies too
+    keys = {key for identity in identities for key in identity}
+    return {key for key in keys if _differs(key, identities)}
+
+
+def _differs(key: str, identities: Sequence[dict[str, Any]]) -> bool:
+    first = identities[0].get(key, UNSET)
+    return any(identity.get(key, UNSET) != first for identity in identities)
+
+
+def _column(key: str, identities: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    """Return the values of a setting in all groups."""
+    return tuple(str(identity.get(key, UNSET)) for identity in identities)

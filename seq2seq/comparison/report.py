@@ -1,0 +1,175 @@
+"""Compare the runs of folders and sweeps: print the table, and write it with its figure."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from seq2seq.comparison.comet import with_comet
+from seq2seq.comparison.further_sets import further_sets
+from seq2seq.comparison.groups import group_runs
+from seq2seq.comparison.planned_seeds import plan
+from seq2seq.comparison.score_plot import draw, overlapping
+from seq2seq.comparison.scored_sets import scored_sets, text_differences
+from seq2seq.comparison.setting_scores import Breakdown, require_setting, score_by_setting
+from seq2seq.comparison.significance import choose_pairs, differences
+from seq2seq.comparison.source_length import score_by_length
+from seq2seq.comparison.table import Table, differences_csv, legend, markdown, notes, scores_csv
+from seq2seq.runs.results import CollectedRuns, RunResult, collect
+from seq2seq.system.files import write_text
+
+# What is written beside the figures.
+FILES = ("comparison.md", "comparison.csv", "comparison-differences.csv")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Settings of a comparison.
+
+    Args:
+        split: The scores to compare, "test" or "valid".
+        baseline: A mixer, a group's label or a run's folder; the first group if None.
+        contrasts: Pairs of such names, to compare these alone.
+        samples: Resamples of the bootstrap.
+        margin: Differences in BLEU up to this one count as equivalence.
+        plan: A number of seeds whose power is told; None tells nothing.
+        sets: Further test sets that runs have translated: names, each with a prefix of files.
+        comet_python: The interpreter of an environment with COMET; None leaves COMET out.
+        comet_model: COMET's model.
+        by_length: Words by which a part of the test set is longer than the one before, for BLEU by source length.
+        by: A setting, `section.name`, for BLEU by its values.
+        ignore: Settings, `section.name`, in which the runs of one row may differ.
+    """
+
+    split: str
+    baseline: str | None
+    contrasts: Sequence[Sequence[str]]
+    samples: int
+    margin: float
+    plan: int | None
+    sets: Sequence[tuple[str, str]]
+    comet_python: str | None
+    comet_model: str
+    by_length: int | None
+    by: str | None
+    ignore: Collection[str]
+
+
+class _Report(NamedTuple):
+    """Table of one test set, with its parts by source length and by a setting: the text and the figures of it."""
+
+    table: Table
+    runs: Sequence[RunResult]
+    parts: Sequence[Breakdown]
+
+    def text(self, settings: Settings, *, titled: bool) -> str:
+        """Format all tables with their notes, under a title if there are several test sets."""
+        split, baseline, differences = settings.split, settings.baseline, self.table.differences
+        title = f"## {self.table.title}\n\n" if titled else ""
+        text = f"{title}{markdown(self.table, split)}\n{notes(self.table.groups, self.runs, split)}"
+        if baseline and not differences and len(self.table.groups) > 1:
+            text += f"No run here is the baseline {baseline}, so there are no differences.\n"
+        if settings.plan and differences:
+            text += plan(differences, split, settings.plan, settings.margin)
+        return "\n".join([text, *(each.table() for each in self.parts)])
+
+    def draw_figures(self, stem: Path, split: str, against: str, *, title: str | None) -> list[Path]:
+        """Draw the figures, and return their paths without suffix."""
+        groups = self.table.groups
+        draw(groups, split, stem, against, title=title)
+        if missing := [run.name for run in self.runs if not run.curve(against)]:
+            lacking = f"no scores by {against} in metrics.csv"
+            if against == "cpu":
+                lacking = "no scores by CPU time in metrics.csv, or trained on a GPU"
+            print(f"{stem.name}: no curve of {', '.join(missing)} ({lacking})", file=sys.stderr)
+        if apart := [group.label for group in groups if not overlapping(group, against)]:
+            lacking = f"the scores of its runs by {against} have no range in common"
+            lacking += "; try --against updates" if against != "updates" else ""
+            print(f"{stem.name}: no curve of {', '.join(apart)} ({lacking})", file=sys.stderr)
+        return [stem, *(each.draw(stem, title=title) for each in self.parts)]
+
+
+def compare(
+    patterns: Sequence[str], settings: Settings, *, out: Path | None = None, figure_against: str | None = None
+) -> CollectedRuns:
+    """Print a table of the finished runs for each test set, and write them to a folder.
+
+    Args:
+        patterns: Run folders, sweep folders, folders of runs, or globs of these.
+        settings: Settings of the comparison.
+        out: The folder for FILES, with all tables; None writes nothing.
+        figure_against: The axis of the curves, "time", "cpu" or "updates", in a figure for each table; None draws none.
+
+    Returns:
+        The runs that were compared, and what was left out.
+
+    Raises:
+        ValueError: No group fits the baseline, or more than one; or no run has a setting that is named.
+    """
+    # Nothing is printed for an empty comparison: the caller reports why each run was left out
+    collected = collect(patterns, settings.split)
+    if not collected.runs:
+        return collected
+    # An unknown setting is refused before any computation
+    for option, keys in (("--by", [settings.by] if settings.by else []), ("--ignore", settings.ignore)):
+        for key in keys:
+            require_setting(collected.runs, key, option)
+    if settings.sets:
+        further = further_sets(collected.runs, dict(settings.sets))
+        collected = CollectedRuns(collected.runs + further.runs, collected.unusable + further.unusable)
+    if settings.comet_python:
+        runs = with_comet(collected.runs, settings.comet_python, settings.comet_model)
+        collected = CollectedRuns(runs, collected.unusable)
+    text, reports = _reports(collected.runs, settings)
+    # Printed before files are written, which may fail
+    print(text, end="", flush=True)
+    if out is not None:
+        print(f"written: {', '.join(map(str, _write(out, text, reports, settings.split, figure_against)))}")
+    return collected
+
+
+def _reports(runs: Sequence[RunResult], settings: Settings) -> tuple[str, list[_Report]]:
+    """Make the tables of all sets, and their text."""
+    split, margin = settings.split, settings.margin
+    sets = scored_sets(runs, split)
+    groups = [group_runs(each.runs, settings.ignore) for each in sets]
+    # Refuse an unknown name before any computation
+    pairs = choose_pairs(groups, settings.baseline, settings.contrasts)
+    reports = []
+    for each, members, chosen in zip(sets, groups, pairs, strict=True):
+        table = Table(each.title, members, differences(chosen, split, samples=settings.samples, margin=margin), margin)
+        parts = [
+            score_by_length(members, settings.by_length) if settings.by_length else None,
+            score_by_setting(each.runs, settings.by, split, settings.ignore) if settings.by else None,
+        ]
+        reports.append(_Report(table, each.runs, [part for part in parts if part]))
+    text = "\n".join(each.text(settings, titled=len(reports) > 1) for each in reports)
+    text += legend([each.table for each in reports], split)
+    # Of two sets of one corpus it is said how they differ
+    text += "".join(f"{line}\n" for line in (text_differences(sets) if split == "test" else ()))
+    if settings.ignore:
+        text += f"Runs of one row may differ in {', '.join(settings.ignore)}.\n"
+    if settings.comet_python:
+        text += f"COMET, times 100, is that of {settings.comet_model}.\n"
+    return text, reports
+
+
+def _write(out: Path, text: str, reports: Sequence[_Report], split: str, figure_against: str | None) -> list[Path]:
+    """Write the comparison to a folder, and return the files."""
+    out.mkdir(parents=True, exist_ok=True)
+    files = [out / name for name in FILES]
+    tables = [each.table for each in reports]
+    for path, content in zip(files, (text, scores_csv(tables, split), differences_csv(tables, split)), strict=True):
+        write_text(path, content)
+    if figure_against is None:
+        return files
+    # The figure has the stem of the table, so that one glob names all files
+    for number, report in enumerate(reports, 1):
+        several = len(reports) > 1
+        stem = out / (f"comparison-{number}" if several else "comparison")
+        stems = report.draw_figures(stem, split, figure_against, title=report.table.title if several else None)
+        files += [path.with_name(f"{path.name}{suffix}") for path in stems for suffix in (".png", ".svg")]
+    return files

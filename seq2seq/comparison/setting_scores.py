@@ -1,0 +1,136 @@
+"""BLEU by the value of a setting: of a sweep over learning rates, say, or over sizes of the training data."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from seq2seq.comparison.groups import group_runs, seed_means
+from seq2seq.comparison.table import mean_and_deviation
+from seq2seq.runs.results import RunResult
+from seq2seq.settings.values import near, written
+from seq2seq.system.canvas import add_title, draw_means, new_figure, save
+from seq2seq.system.markdown import markdown_table
+
+# From this ratio of the largest value to the least on, an axis is logarithmic.
+_WIDE = 3
+
+
+class Breakdown(NamedTuple):
+    """BLEU of groups of runs in parts: by the values of a setting, or by the length of the source.
+
+    Attributes:
+        name: Of its figure, after the stem.
+        title: Of its table.
+        axis: What the parts are of; the first cell of the table, and the label of the figure's axis.
+        positions: By the name of a part, in order, its position on the axis.
+        scores: By a group's label and by part, the BLEU of every seed.
+        counts: Sentences of each part, where they are parts of the test set.
+    """
+
+    name: str
+    title: str
+    axis: str
+    positions: Mapping[str, float]
+    scores: Mapping[str, Mapping[str, Sequence[float]]]
+    counts: Sequence[int] = ()
+
+    def table(self) -> str:
+        """Format a Markdown table with a row for each group and, of several values, that of its best mean."""
+        parts = list(self.positions)
+        last = ["best"] if len(parts) > 1 and not self.counts else []
+        rows = [["sentences", *(f"{count:,}" for count in self.counts)]] if self.counts else []
+        for label, by_part in self.scores.items():
+            best = max(by_part, key=lambda part: statistics.fmean(by_part[part]))
+            cells = [mean_and_deviation(by_part[part]) if part in by_part else "" for part in parts]
+            rows.append([label, *cells, *[best for _ in last]])
+        columns = [*parts, *last]
+        return f"{self.title}:\n\n{markdown_table([self.axis, *columns], rows, right=columns, padded=True)}\n"
+
+    def draw(self, stem: Path, *, title: str | None = None) -> Path:
+        """Write `<stem>-<name>` as .png and .svg with a curve for each group; return the path without suffix."""
+        figure = new_figure(6, 4.2)
+        axes = figure.subplots()
+        if title:
+            add_title(figure, title, size=10)
+        axes.set_xlabel(self.axis)
+        if self.counts:
+            axes.set_ylim(bottom=0)
+        else:
+            positions = list(self.positions.values())
+            if min(positions) > 0 and max(positions) / min(positions) >= _WIDE:
+                axes.set_xscale("log")
+            axes.set_xticks(positions, list(self.positions))
+            axes.minorticks_off()
+        curves = {
+            label: [(self.positions[part], values) for part, values in by_part.items()]
+            for label, by_part in self.scores.items()
+        }
+        draw_means(figure, axes, curves)
+        path = stem.with_name(f"{stem.name}-{self.name}")
+        save(figure, path, dpi=150)
+        return path
+
+
+def require_setting(runs: Sequence[RunResult], key: str, option: str) -> None:
+    """Check that a run has the setting that an option names.
+
+    Raises:
+        ValueError: None has; names similar ones.
+    """
+    known = sorted({name for run in runs for name in run.resolved()})
+    if key in known:
+        return
+    similar = [name for name in known if name.endswith(f".{key}")] or near(key, known)
+    hint = f"; did you mean {' or '.join(similar)}?" if similar else ", such as optim.peak_lr or data.limit"
+    raise ValueError(f"{option} {key}: no run has this setting{hint}")
+
+
+def score_by_setting(runs: Sequence[RunResult], key: str, split: str, ignore: Collection[str] = ()) -> Breakdown | None:
+    """Collect the scores of runs by the value of a setting.
+
+    A row is a group of the comparison in which the setting, and settings that have its value everywhere, may differ.
+
+    Args:
+        runs: Runs on one set; those without the setting, of other mixers, are left out.
+        key: The setting, `section.name`.
+        split: The scores, "test" or "valid".
+
+    Returns:
+        None if none of the runs has the setting.
+    """
+    settings = [(run, run.resolved()) for run in runs]
+    settings = [(run, each) for run, each in settings if key in each]
+    if not settings:
+        return None
+    copies = {name for _, each in settings for name in each}
+    copies = {name for name in copies if all(name in each and each[name] == each[key] for _, each in settings)}
+    # With other settings of the data the corpus is another one
+    corpus = {"data.corpus"} if key.startswith("data.") else set()
+    values = sorted({written(each[key]) for _, each in settings}, key=_order)
+    scores: dict[str, dict[str, list[float]]] = {}
+    for group in group_runs([run for run, _ in settings], {key, *copies, *corpus, *ignore}):
+        row: dict[str, list[tuple[int, float]]] = {}
+        for run in group.runs:
+            row.setdefault(written(run.resolved()[key]), []).append((run.seed, run.score(split, "bleu")))
+        scores[group.label] = {value: [*seed_means(row[value]).values()] for value in sorted(row, key=_order)}
+    numbers = [number for number in map(_number, values) if number is not None]
+    # Numbers to scale, other values side by side
+    positions = numbers if len(numbers) == len(values) else [float(i) for i in range(len(values))]
+    return Breakdown(key, f"BLEU by {key}", key, dict(zip(values, positions, strict=True)), scores)
+
+
+def _order(text: str) -> tuple[bool, float, str]:
+    number = _number(text)
+    return number is None, number or 0.0, text
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

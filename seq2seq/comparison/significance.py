@@ -1,0 +1,184 @@
+"""Compare groups of runs on one test set: choose the baseline, and test for significance."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from seq2seq.comparison.bootstrap import Resampled, resample_seeds, resample_sentences
+from seq2seq.comparison.estimates import LEVEL, Estimate, paired, welch
+from seq2seq.comparison.groups import Group
+from seq2seq.comparison.p_values import holm
+from seq2seq.metrics.scorers import TOKENIZERS, bleu_counts
+from seq2seq.runs.results import RunResult
+
+# Tests of a difference, each adjusted for the number of differences by itself.
+TESTS = ("paired", "welch", "bootstrap", "equivalence")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Difference in mean BLEU of two groups, and tests of it.
+
+    Args:
+        group: The group.
+        baseline: The group whose mean is subtracted.
+        paired: Estimate over pairs of equal seeds; None if the groups have others, or a single one.
+        welch: Estimate over seeds, whichever they are; None if one of the groups has a single one.
+        bootstrap: Over resamples of seeds and sentences; None without translations.
+        adjusted: p values by the name of the test, adjusted for the number of differences by `holm`. That of
+            "equivalence" is of a true difference outside the margin, by `over_seeds`.
+    """
+
+    group: Group
+    baseline: Group
+    value: float
+    paired: Estimate | None
+    welch: Estimate | None
+    bootstrap: Resampled | None
+    adjusted: Mapping[str, float]
+
+    @property
+    def over_seeds(self) -> Estimate | None:
+        """The estimate that decides: over pairs where there are any."""
+        return self.paired or self.welch
+
+    @property
+    def verdict(self) -> str:
+        """The answer: better or worse, equivalent, both (if it differs by little), or open.
+
+        Better and worse ask for an interval of the bootstrap without 0 as well, where there is one.
+        """
+        if not self.over_seeds:
+            return ""
+        p_value = self.adjusted["paired" if self.paired else "welch"]
+        low, high = self.bootstrap.interval if self.bootstrap else self.over_seeds.interval
+        differs = p_value < LEVEL and not low <= 0 <= high
+        words = ["better" if self.value > 0 else "worse"] if differs else []
+        words += ["equivalent"] if self.adjusted["equivalence"] < LEVEL else []
+        return " but ".join(words) or "open"
+
+
+def choose_pairs(
+    tables: Sequence[Sequence[Group]], baseline: str | None, contrasts: Sequence[Sequence[str]]
+) -> list[list[tuple[Group, Group]]]:
+    """Choose for each table the pairs of groups to compare: the contrasts, else each group and the baseline.
+
+    Args:
+        tables: The groups of each test set.
+        baseline: Name of a group; the first one of each table if None.
+        contrasts: Names of two groups each.
+
+    Returns:
+        Of each table the pairs of which it has both.
+
+    Raises:
+        ValueError: No group of any table fits a name, or more than one of a table.
+    """
+    if contrasts:
+        chosen = [[_choose(tables, name, "--contrast") for name in names] for names in contrasts]
+        # By table, in place of by contrast
+        pairs = [[(one[number], other[number]) for one, other in chosen] for number in range(len(tables))]
+    else:
+        bases = [groups[0] for groups in tables] if baseline is None else _choose(tables, baseline, "--baseline")
+        pairs = [[(group, base) for group in groups] for groups, base in zip(tables, bases, strict=True)]
+    return [[(one, other) for one, other in each if one and other and one is not other] for each in pairs]
+
+
+def _choose(tables: Sequence[Sequence[Group]], name: str, option: str) -> list[Group | None]:
+    """Choose the group of each table that an option means by its mixer, label, or the name or folder of a run."""
+    fitting = [[group for group in groups if _is_meant(group, name.rstrip("/"))] for groups in tables]
+    if not any(fitting):
+        known = dict.fromkeys(group.label for groups in tables for group in groups)
+        raise ValueError(f"{option} {name} is none of these: {_listed(known)}")
+    for each in fitting:
+        if len(each) > 1:
+            raise ValueError(f"{option} {name} fits more than one: {_listed(group.label for group in each)}")
+    return [each[0] if each else None for each in fitting]
+
+
+def _listed(labels: Iterable[str]) -> str:
+    return ", ".join(f"'{label}'" for label in labels)
+
+
+def _is_meant(group: Group, name: str) -> bool:
+    names = [run.name for run in group.runs]
+    # However its path is written
+    folders = [run.folder.path.resolve() for run in group.runs]
+    return name in (group.mixer, group.label, *names) or Path(name).resolve() in folders
+
+
+def differences(pairs: Sequence[tuple[Group, Group]], split: str, *, samples: int, margin: float) -> list[Difference]:
+    """Test the BLEU of groups against that of others, all on one set.
+
+    Args:
+        pairs: The groups, and what each is compared with.
+        split: "test" or "valid"; of the validation set no translations are saved, so that there is no bootstrap.
+        samples: Number of resampled test sets.
+        margin: Differences up to this one count as equivalence.
+    """
+    resampled = _resampled(pairs, samples) if split == "test" else [None for _ in pairs]
+    found = []
+    for (group, baseline), bootstrap in zip(pairs, resampled, strict=True):
+        ours, theirs = (each.by_seed(split, "bleu") for each in (group, baseline))
+        one, other = [*ours.values()], [*theirs.values()]
+        found.append(
+            Difference(
+                group=group,
+                baseline=baseline,
+                value=statistics.fmean(one) - statistics.fmean(other),
+                paired=paired(ours, theirs),
+                welch=welch(one, other),
+                bootstrap=bootstrap,
+                adjusted={},
+            )
+        )
+    adjusted = [_p_values(each, margin) for each in found]
+    for test in TESTS:
+        tested = [p_values for p_values in adjusted if test in p_values]
+        for p_values, p in zip(tested, holm([p_values[test] for p_values in tested]), strict=True):
+            p_values[test] = p
+    return [dataclasses.replace(each, adjusted=p) for each, p in zip(found, adjusted, strict=True)]
+
+
+def _p_values(difference: Difference, margin: float) -> dict[str, float]:
+    """Return the p values of the tests that there are, not adjusted."""
+    tests = {"paired": difference.paired, "welch": difference.welch, "bootstrap": difference.bootstrap}
+    found = {name: test.p_value for name, test in tests.items() if test}
+    over_seeds = difference.over_seeds
+    return found | ({"equivalence": over_seeds.equivalence_p(margin)} if over_seeds else {})
+
+
+def _resampled(pairs: Sequence[tuple[Group, Group]], samples: int) -> list[Resampled | None]:
+    """Bootstrap the groups of each pair that saved their translations."""
+    groups = {group.label: group for pair in pairs for group in pair}.values()
+    translated = [(group.label, run) for group in groups for run in group.runs if run.translated]
+    counts: dict[str, dict[int, list[np.ndarray]]] = {}
+    for label, run in translated:
+        # Runs without the sources joined the set by their settings, and may have been scored on another text
+        if run.test_lines("ref") == translated[0][1].test_lines("ref"):
+            counts.setdefault(label, {}).setdefault(run.seed, []).append(_counts(run))
+    scores = resample_sentences(counts, samples) if len(counts) > 1 else {}
+    found = [[scores.get(group.label) for group in pair] for pair in pairs]
+    return [resample_seeds(one, other) if one and other else None for one, other in found]
+
+
+def _counts(run: RunResult) -> np.ndarray:
+    tokenize, lowercase = scoring(run)
+    hypotheses, references = (run.test_lines(side) or [] for side in ("hyp", "ref"))
+    return bleu_counts(hypotheses, references, tokenize=tokenize, lowercase=lowercase)
+
+
+def scoring(run: RunResult) -> tuple[str, bool]:
+    """Return the tokenizer of a run's BLEU, and True if it ignores case."""
+    # sacreBLEU's signature reads `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:...`
+    words = (run.signatures("test") or [""])[0].split("|")
+    values = dict(word.split(":", 1) for word in words if ":" in word)
+    named = values.get("tok", "13a")
+    # The signature of some tokenizers goes on with a version: ja-mecab-0.996-IPA
+    fitting = [name for name in TOKENIZERS if named == name or named.startswith(f"{name}-")]
+    return max(fitting, key=len, default=named), values.get("case") == "lc"

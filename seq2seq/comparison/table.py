@@ -1,0 +1,271 @@
+"""A comparison as a Markdown table, as CSV, and the notes below it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from seq2seq.comparison.bootstrap import Resampled
+from seq2seq.comparison.estimates import Estimate, mean
+from seq2seq.comparison.groups import Group
+from seq2seq.comparison.letters import letters
+from seq2seq.comparison.p_values import p_text
+from seq2seq.comparison.scored_sets import first_signature
+from seq2seq.comparison.significance import TESTS, Difference
+from seq2seq.runs.results import NUMBERS, RunResult
+from seq2seq.settings.values import clock
+from seq2seq.system.markdown import markdown_table
+
+# Without validation, as its name says: "time" has both.
+_CPU_TIME = "training CPU time"
+# Numbers of results.json that say as much of the machine as of the model.
+_MACHINES = ("target_tokens_per_second", "training_seconds", "training_cpu_seconds", "seconds")
+# Columns of numbers, aligned to the right.
+_RIGHT = ("BLEU", "chrF", "COMET", "parameters", "tokens/s", "time", _CPU_TIME, "updates", "best step", "Δ BLEU")
+
+
+# Notes below the tables.
+_LETTERS = "Rows without a letter in common differ at 0.05: t tests of all pairs, one standard deviation, Holm."
+_DIFFERENCES = """\
+Intervals are of 95%, each by itself; the p values of a column are adjusted together (Holm). The bootstrap is over seeds
+and sentences. Equivalent: less than {margin:g} BLEU apart, by two one-sided t tests, of pairs where seeds are paired.
+Better or worse: p < 0.05, likewise of pairs, and an interval of the bootstrap without 0. Open: none of these."""
+
+
+class Table(NamedTuple):
+    """Groups of runs that were scored on one set, and differences between them.
+
+    Attributes:
+        title: Title of the set.
+        groups: The groups, a row each.
+        differences: Those that are tested.
+        margin: Differences up to this one count as equivalence.
+    """
+
+    title: str
+    groups: Sequence[Group]
+    differences: Sequence[Difference]
+    margin: float
+
+    def letters(self, split: str) -> dict[str, str]:
+        """Return by the group's label the letters that it shares with groups from which it does not differ."""
+        return letters({group.label: group.values(split, "bleu") for group in self.groups})
+
+
+def markdown(table: Table, split: str) -> str:
+    """Format a table as Markdown with a row for each group, and below it that of the differences.
+
+    Columns in which all cells are empty are left out.
+
+    Args:
+        split: "test" or "valid".
+    """
+    shared = table.letters(split)
+    text = _without_empty([_cells(group, split, shared.get(group.label, "")) for group in table.groups])
+    if table.differences:
+        mixers = Counter(group.mixer for group in table.groups)
+        # Settings that set groups apart are long, and needed only among groups of one mixer
+        names = {group.label: group.mixer if mixers[group.mixer] == 1 else group.label for group in table.groups}
+        text += f"\n{_without_empty([_difference_cells(each, names) for each in table.differences])}"
+    return text
+
+
+def legend(tables: Sequence[Table], split: str) -> str:
+    """Say once, below all tables, how their letters and differences are made; "" if there are none."""
+    parts = [_LETTERS] if any(table.letters(split) for table in tables) else []
+    parts += [_DIFFERENCES.format(margin=table.margin) for table in tables if table.differences][:1]
+    return "".join(f"\n{part}\n" for part in parts)
+
+
+def _without_empty(rows: Sequence[Mapping[str, str]]) -> str:
+    columns = [name for name in rows[0] if any(row[name] for row in rows)]
+    texts = [[row[name] for name in columns] for row in rows]
+    return markdown_table(columns, texts, right=_RIGHT, padded=True) + "\n"
+
+
+def _cells(group: Group, split: str, shared: str) -> dict[str, str]:
+    """Format a group's row, by column."""
+    estimate = mean(group.values(split, "bleu"))
+    return {
+        "mixer": group.mixer,
+        "settings": group.settings_text,
+        "seeds": ", ".join(str(run.seed) for run in group.runs),
+        "BLEU": mean_and_deviation(group.values(split, "bleu")),
+        "95% interval": f"{estimate.interval[0]:.2f} to {estimate.interval[1]:.2f}" if estimate else "",
+        "letters": shared,
+        "chrF": mean_and_deviation(group.values(split, "chrf")),
+        "COMET": mean_and_deviation(group.values(split, "comet")) if _has_comet(group, split) else "",
+        "parameters": _count(group.mean("parameters")),
+        "tokens/s": _by_accelerator(group, "target_tokens_per_second", _whole),
+        "time": _by_accelerator(group, "seconds", _time),
+        _CPU_TIME: _cpu_clock(group),
+        "updates": _whole(group.mean("steps")),
+        "best step": _whole(group.mean("best_step")),
+    }
+
+
+def _has_comet(group: Group, split: str) -> bool:
+    return all("comet" in run.results[split] for run in group.runs)
+
+
+def _difference_cells(difference: Difference, names: Mapping[str, str]) -> dict[str, str]:
+    """Format the row of a difference, by column.
+
+    Args:
+        names: What groups are called, by label.
+    """
+    p_values = {name: p_text(p) for name, p in difference.adjusted.items()}
+    return {
+        "difference": f"{names[difference.group.label]} - {names[difference.baseline.label]}",
+        "Δ BLEU": f"{difference.value:+.2f}",
+        "paired interval": _interval(difference.paired),
+        "paired p": p_values.get("paired", ""),
+        "Welch interval": _interval(difference.welch),
+        "Welch p": p_values.get("welch", ""),
+        "bootstrap interval": _interval(difference.bootstrap),
+        "bootstrap p": p_values.get("bootstrap", ""),
+        "equivalence p": p_values.get("equivalence", ""),
+        "verdict": difference.verdict,
+    }
+
+
+def _interval(found: Estimate | Resampled | None) -> str:
+    return f"{found.interval[0]:+.2f} to {found.interval[1]:+.2f}" if found else ""
+
+
+def _by_accelerator(group: Group, key: str, text: Callable[[float], str]) -> str:
+    """Format a mean that the machine decides, of CPU and GPU apart: their mean would be that of neither."""
+    if len(group.accelerators) == 1:
+        return text(group.mean(key))
+    cells = [(kind, text(group.mean(key, kind))) for kind in group.accelerators]
+    return ", ".join(f"{cell} ({kind})" for kind, cell in cells if cell)
+
+
+def mean_and_deviation(values: Sequence[float]) -> str:
+    """Format the mean, and the sample standard deviation where there are two values or more."""
+    mean = f"{statistics.fmean(values):.2f}"
+    return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else mean
+
+
+def _count(number: float) -> str:
+    # In millions from 100,000 on, as papers report model sizes
+    return f"{number / 1e6:.2f}M" if number >= 1e5 else _whole(number)
+
+
+def _whole(number: float) -> str:
+    # nan: no run of the group recorded it
+    return "" if math.isnan(number) else f"{number:,.0f}"
+
+
+def _cpu_clock(group: Group) -> str:
+    """Format the CPU time of training, where no GPU did the work and every run recorded it."""
+    on_cpu = group.accelerators == ["cpu"]
+    recorded = not any(math.isnan(run.number("training_cpu_seconds")) for run in group.runs)
+    return clock(group.mean("training_cpu_seconds")) if on_cpu and recorded else ""
+
+
+def _time(seconds: float) -> str:
+    # nan: no run of the group recorded it
+    return "" if math.isnan(seconds) else clock(seconds)
+
+
+def scores_csv(tables: Sequence[Table], split: str) -> str:
+    """Format the groups of all tables as one CSV file with plain numbers."""
+    return _csv([_numbers(table, group, split) for table in tables for group in table.groups])
+
+
+def differences_csv(tables: Sequence[Table], split: str) -> str:
+    """Format the differences of all tables as one CSV file with plain numbers; only its header without any."""
+    return _csv([_difference_numbers(table, each, split) for table in tables for each in table.differences])
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    text = io.StringIO()
+    # Csv's own default is \r\n
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _numbers(table: Table, group: Group, split: str) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "mixer": group.mixer,
+        "settings": group.settings_text,
+        "seeds": " ".join(str(run.seed) for run in group.runs),
+        "split": split,
+        "set": table.title,
+    }
+    for metric in ("bleu", "chrf", "comet"):
+        values = group.values(split, metric) if metric != "comet" or _has_comet(group, split) else []
+        # A single run has no sample deviation
+        row[f"{metric}_mean"] = round(statistics.fmean(values), 4) if values else ""
+        row[f"{metric}_std"] = round(statistics.stdev(values), 4) if len(values) > 1 else ""
+    row |= _bounds("bleu", mean(group.values(split, "bleu")))
+    row["letters"] = table.letters(split).get(group.label, "")
+    for key in NUMBERS:
+        # Neither machine's, where both were used
+        number = math.nan if key in _MACHINES and len(group.accelerators) > 1 else group.mean(key)
+        # nan where an older run lacks the number: an empty cell, which readers take for missing
+        row[key] = "" if math.isnan(number) else round(number, 2)
+    row["runs"] = " ".join(str(run.folder.path) for run in group.runs)
+    return row
+
+
+def _difference_numbers(table: Table, difference: Difference, split: str) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "group": difference.group.label,
+        "baseline": difference.baseline.label,
+        "split": split,
+        "set": table.title,
+        "bleu_difference": round(difference.value, 4),
+        "margin": table.margin,
+    }
+    for name in TESTS:
+        if name != "equivalence":
+            row |= _bounds(name, getattr(difference, name))
+        row[f"{name}_p"] = f"{difference.adjusted[name]:.4g}" if name in difference.adjusted else ""
+    return row | {"verdict": difference.verdict}
+
+
+def _bounds(name: str, found: Estimate | Resampled | None) -> dict[str, Any]:
+    """Return both ends of an interval as columns of the CSV."""
+    low, high = found.interval if found else ("", "")
+    return {f"{name}_low": low and round(low, 4), f"{name}_high": high and round(high, 4)}
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'s' if count > 1 else ''}"
+
+
+def notes(groups: Sequence[Group], runs: Sequence[RunResult], split: str) -> str:
+    """Describe the scores in a few lines: split, signature, revisions, threads, seeds, runs without a bootstrap."""
+    # Runs of one set have the same
+    lines = [f"Scores of the {split} set, {_runs(len(runs))}. BLEU: {first_signature(runs[0], split)}"]
+    # Scores of two versions of the code may differ for reasons other than the mixer
+    revisions = Counter(str(run.results.get("git_revision") or "unknown") for run in runs)
+    if len(revisions) > 1:
+        counts = ", ".join(f"{name} ({_runs(count)})" for name, count in revisions.items())
+        lines.append(f"Not of one revision of the code: {counts}")
+    # A run on a CPU chooses them by itself unless trainer.threads is set
+    threads = Counter(run.results["threads"] for run in runs if isinstance(run.results.get("threads"), int))
+    if len(threads) > 1:
+        counts = ", ".join(f"{number} ({_runs(count)})" for number, count in sorted(threads.items()))
+        lines.append(f"Not of one number of threads, so times cannot be compared: {counts}; see trainer.threads")
+    repeated = [group for group in groups if len({run.seed for run in group.runs}) < len(group.runs)]
+    if repeated:
+        lines.append(
+            f"Several runs of one seed count as one, their mean: {', '.join(group.label for group in repeated)}"
+        )
+    continued = [f"{run.name} ({run.continued})" for run in runs if run.continued]
+    if continued:
+        lines.append(f"Not trained in one go by these settings: {', '.join(continued)}")
+    without_lines = [run.name for run in runs if split == "test" and not run.translated]
+    if without_lines:
+        lines.append(f"No test translations, so no bootstrap: {', '.join(without_lines)}")
+    return "".join(line + "\n" for line in lines)

@@ -1,0 +1,155 @@
+"""Images as lines of text: a line is the base64 of a PNG, gray or in color, and every patch of it is one id."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from seq2seq.settings.tokenizer import PatchGrid
+from seq2seq.system.files import atomic_file
+
+
+class ImageError(ValueError):
+    """Error of a line that is not an image of the expected size.
+
+    Args:
+        position: Number of the line, from 0.
+        line: The line itself, shown shortened.
+        reason: What is wrong with it, and the remedy.
+    """
+
+    def __init__(self, position: int, line: str, reason: str) -> None:
+        super().__init__(position, line, reason)  # all three, so that a worker process can send it
+        self.position = position
+        self.line = line
+        self.reason = reason
+
+    def __str__(self) -> str:
+        shown = self.line if len(self.line) <= 40 else f"{self.line[:39]}…"
+        return f"line {self.position + 1} is not an image ({shown!r}): {self.reason}"
+
+
+def encode_images(lines: Sequence[str], grid: PatchGrid) -> list[list[int]]:
+    """Encode each line's image as its patches, row by row.
+
+    Returns:
+        For each line, `grid.length` ids.
+
+    Raises:
+        ImageError: The first line that is not an image of this size.
+    """
+    pixels = [_read(position, line, grid) for position, line in enumerate(lines)]
+    return pack(np.stack(pixels), grid).tolist() if pixels else []
+
+
+def _read(position: int, line: str, grid: PatchGrid) -> np.ndarray:
+    try:
+        return read_image(line, height=grid.height, width=grid.width, channels=grid.channels)
+    except ValueError as error:
+        raise ImageError(position, line, str(error)) from None
+
+
+def pack(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
+    """Pack the `bits` highest bits of each value of a pixel into ids.
+
+    Shape:
+        pixels: (N, height, width) uint8, in color (N, height, width, 3). Result: (N, rows * columns) int64.
+    """
+    levels = (pixels >> (8 - grid.bits)).astype(np.int64)
+    # (N, rows, size, columns, size * channels) -> (N, rows, columns, size, size * channels)
+    cells = levels.reshape(-1, grid.rows, grid.size, grid.columns, grid.size * grid.channels).swapaxes(2, 3)
+    return (cells.reshape(-1, grid.length, grid.values) << _shifts(grid)).sum(-1)  # (N, rows * columns)
+
+
+def unpack(ids: np.ndarray, grid: PatchGrid) -> np.ndarray:
+    """Unpack ids into pixels from 0 to 255.
+
+    Shape:
+        ids: (N, rows * columns). Result: (N, height, width) uint8, in color (N, height, width, 3).
+    """
+    most = (1 << grid.bits) - 1
+    # Bits of each value, spread over a last axis: (N, rows * columns, size^2 * channels)
+    levels = (np.asarray(ids)[..., None] >> _shifts(grid)) & most
+    # (N, rows, columns, size, size * channels) -> (N, rows, size, columns, size * channels)
+    cells = levels.reshape(-1, grid.rows, grid.columns, grid.size, grid.size * grid.channels).swapaxes(2, 3)
+    shape = (-1, grid.height, grid.width, grid.channels)
+    # The highest level becomes 255, so that white stays white
+    pixels = (cells.reshape(shape) * 255 // most).astype(np.uint8)
+    return pixels if grid.channels > 1 else pixels[..., 0]
+
+
+def _shifts(grid: PatchGrid) -> np.ndarray:
+    # Value i of a patch has the bits from bits * i on
+    return grid.bits * np.arange(grid.values, dtype=np.int64)
+
+
+def read_image(line: str, *, height: int, width: int, channels: int = 1) -> np.ndarray:
+    """Read the image of a line.
+
+    Args:
+        channels: 1 for gray; 3 for red, green and blue, of which a gray image has the same.
+
+    Returns:
+        Its pixels (height, width), in color (height, width, 3), uint8, from 0 (black) to 255 (white).
+
+    Raises:
+        ValueError: The line is not a PNG of this size and these channels; the message has the reason and a remedy.
+    """
+    from PIL import Image
+
+    try:
+        # validate: without it, characters outside the alphabet are skipped silently
+        data = base64.b64decode(line.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError("it is not base64; `base64 -w0 word.png` makes such a line") from None
+    try:
+        # PNG alone: Pillow's many other readers need not see bytes from anywhere
+        image = Image.open(io.BytesIO(data), formats=("PNG",))
+    except Exception:  # damaged or hostile bytes make Pillow raise anything
+        raise ValueError("its base64 holds no PNG; save the image as one") from None
+    # Before a pixel is unpacked: a few bytes may claim a billion pixels.
+    if image.size != (width, height):
+        wrong = " x ".join(map(str, image.size))
+        raise ValueError(f"it has {wrong} pixels instead of {width} x {height}; scale or crop it")
+    # A PNG's 25th byte; of colors the mode does not say it
+    if data[24] == 16:
+        raise ValueError("it has 16 bits for each value, of which 8 would be lost: save it with 8")
+    # Colors read as gray and transparency would be lost silently
+    if image.mode not in (("1", "L", "RGB") if channels > 1 else ("1", "L")):
+        remedy = "save it after convert('RGB')" if channels > 1 else "save it after convert('L')"
+        if channels == 1 and image.mode in ("RGB", "P"):
+            # A palette's numbers are not colors yet
+            convert = "" if image.mode == "RGB" else "save it after convert('RGB') and "
+            remedy += f", or {convert}train on colors (tokenizer.patches.channels=3)"
+        raise ValueError(
+            f"it is not 8-bit {'RGB' if channels > 1 else 'grey'} but of Pillow's mode {image.mode}; {remedy}"
+        )
+    if "transparency" in image.info:
+        raise ValueError("one of its colors is transparent, which would be lost: paste it on a background")
+    try:
+        # Pixels are decoded here, and damage in them shows
+        return np.asarray(image.convert("RGB" if channels > 1 else "L"), dtype=np.uint8)
+    except Exception:
+        raise ValueError("its PNG is damaged; save the image again") from None
+
+
+def write_image(pixels: np.ndarray) -> str:
+    """Encode an image (height, width), or in color (height, width, 3), uint8, as a line."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels, dtype=np.uint8)).save(file, format="PNG")
+    return base64.b64encode(file.getvalue()).decode("ascii")
+
+
+def write_split(folder: Path, split: str, images: Iterable[str], texts: Iterable[str]) -> None:
+    """Write the lines of a split's images (.png64) and their texts (.en)."""
+    with atomic_file(folder / f"{split}.png64") as drawn, atomic_file(folder / f"{split}.en") as words:
+        for image, text in zip(images, texts, strict=True):
+            drawn.write(f"{image}\n".encode())
+            words.write(f"{text}\n".encode())

@@ -1,0 +1,164 @@
+"""Words drawn as small gray images, and a corpus of them to learn reading from."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seq2seq.images.lines import write_image, write_split
+from seq2seq.system.packages import require
+from seq2seq.system.resources import data_dir
+
+FONT_SIZES = (9, 10)  # in pixels
+MARGIN = 3  # pixels at most before the text
+LARGEST = 10_000  # pixels of a side
+NOISE = 12.0  # largest standard deviation of a pixel, of 255
+_WORD = re.compile(r"[A-Za-z']+")
+
+Box = tuple[int, int, int, int]  # left, top, right, bottom
+
+
+@dataclass(frozen=True)
+class WordImages:
+    """Images of words: height and width in pixels; letters, position, ink, paper and noise follow the seed.
+
+    Raises:
+        ValueError: A side is out of range.
+    """
+
+    height: int = 10
+    width: int = 32
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        for name, value in (("height", self.height), ("width", self.width)):
+            if not 1 <= value <= LARGEST:
+                raise ValueError(f"--{name} {value}: choose 1 to {LARGEST:,} pixels")
+
+    def line(self, text: str, number: int) -> str:
+        """Draw `text` as the line of a file, the base64 of a PNG; a blank line stays blank.
+
+        Args:
+            number: The line's number from 0, which with the seed decides the image.
+
+        Raises:
+            ValueError: The text has no room, or the font lacks a letter.
+        """
+        if not text:
+            return ""
+        try:
+            return write_image(draw(text, height=self.height, width=self.width, seed=[self.seed, number]))
+        except ValueError as error:
+            raise ValueError(f"line {number + 1}: {error}") from None
+
+    def has_room(self, text: str) -> bool:
+        """Check that `text` fits in one of the font's sizes."""
+        return bool(_fitting(text, self.height, self.width))
+
+
+def draw(text: str, *, height: int, width: int, seed: int | Sequence[int]) -> np.ndarray:
+    """Draw an image of `text`, (height, width) uint8, as numpy's default_rng(seed) decides.
+
+    Raises:
+        ValueError: The text has no room in letters of any size, or the font lacks a letter.
+    """
+    fitting = _fitting(text, height, width)
+    from PIL import Image, ImageDraw  # `_fitting` reports where Pillow is missing
+
+    # The order of these draws decides every image: a change of it changes all corpora of a seed.
+    rng = np.random.default_rng(seed)
+    if not fitting:
+        raise ValueError(f"{text!r} has no room in {width} x {height} pixels: raise --width or --height, or shorten it")
+    font, (left, top, right, bottom) = fitting[int(rng.integers(len(fitting)))]
+    # Pixels that the text may be moved; to the right at most MARGIN
+    free_width = min(width - (right - left), MARGIN)
+    free_height = height - (bottom - top)
+    # The box of a text begins at (left, top), not at 0
+    x = int(rng.integers(0, free_width + 1)) - left
+    y = int(rng.integers(0, free_height + 1)) - top
+    # Gray levels from 0 (black) to 255: dark ink on light paper
+    ink = int(rng.integers(0, 90))
+    paper = int(rng.integers(180, 256))
+    canvas = Image.new("L", (width, height), paper)
+    ImageDraw.Draw(canvas).text((x, y), text, fill=ink, font=font)
+    noise = rng.normal(0.0, rng.uniform(0.0, NOISE), (height, width))
+    return np.clip(np.asarray(canvas) + noise, 0, 255).astype(np.uint8)
+
+
+def _fitting(text: str, height: int, width: int) -> list[tuple[Any, Box]]:
+    """Find the fonts in which `text` has room, with its box in each; ValueError for a letter that they lack."""
+    if missing := [letter for letter in text if not has_letter(letter)]:
+        raise ValueError(f"{text!r}: Pillow's own font, in which words are drawn, has no {missing[0]!r}; leave it out")
+    fitting = []
+    for size in FONT_SIZES:
+        left, top, right, bottom = (int(edge) for edge in _font(size).getbbox(text))  # pixels
+        if right - left <= width and bottom - top <= height:
+            fitting.append((_font(size), (left, top, right, bottom)))
+    return fitting
+
+
+@lru_cache
+def has_letter(letter: str) -> bool:
+    """Check that the font draws more than the box that stands for a missing letter."""
+    # U+10FFFF is never a letter, so the font draws its box
+    font = _font(FONT_SIZES[0])
+    return letter.isspace() or bytes(font.getmask(letter)) != bytes(font.getmask("\U0010ffff"))
+
+
+@lru_cache
+def _font(size: int) -> Any:
+    """Load the font that Pillow brings."""
+    return require("PIL.ImageFont", "drawing", extra="images").load_default(size)
+
+
+def write_corpus(folder: Path, images: WordImages, *, letters: int, train: int, held_out: int) -> dict[str, int]:
+    """Write train, valid and test images (.png64) with their texts (.en); no text is in two of them.
+
+    Args:
+        letters: Texts have at most so many.
+        train: Number of training images; texts repeat where there are fewer.
+        held_out: Number of images in each of validation and test.
+
+    Returns:
+        How many different texts each split has.
+    """
+    texts = [text for text in phrases(letters) if images.has_room(text)]
+    # Drawn parts are disjoint: slices of one shuffled list
+    np.random.default_rng(images.seed).shuffle(texts)
+    if 2 * held_out >= len(texts):
+        raise ValueError(
+            f"--held-out {held_out} twice leaves nothing to train on: of up to {letters} letters {len(texts):,} "
+            f"texts have room in {images.width} x {images.height} pixels; lower it, or raise --letters, --height "
+            "or --width"
+        )
+    splits = {"valid": texts[:held_out], "test": texts[held_out : 2 * held_out]}
+    rest = texts[2 * held_out :]
+    # Every text once before any comes again
+    splits["train"] = [rest[number % len(rest)] for number in range(train)]
+    folder.mkdir(parents=True, exist_ok=True)
+    # Over all splits, so that a repeated text gets another image
+    numbers = itertools.count()
+    for split, lines in splits.items():
+        write_split(folder, split, map(images.line, lines, numbers), lines)
+    return {split: len(set(lines)) for split, lines in splits.items()}
+
+
+def phrases(letters: int) -> list[str]:
+    """List the words of the embedded phrasebook's English, and all pairs of them, of at most `letters` characters."""
+    words: dict[str, None] = {}
+    with (data_dir() / "phrasebook" / "train.jsonl").open(encoding="utf-8") as file:
+        for line in file:
+            # A dict keeps the order of first occurrence, which a set would not
+            words |= dict.fromkeys(_WORD.findall(json.loads(line)["translation"]["en"]))
+    short = [word for word in words if len(word) <= letters]
+    # `<`: the space between the two counts
+    pairs = (f"{one} {two}" for one, two in itertools.product(short, short) if len(one) + len(two) < letters)
+    return [*short, *pairs]

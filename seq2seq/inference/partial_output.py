@@ -1,0 +1,125 @@
+"""Continue an interrupted translation of a file. Imports no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Set
+from pathlib import Path
+from typing import IO, Any
+
+from seq2seq.system.files import put_in_place, write_json, written_directly
+
+_CHUNK = 1 << 20
+
+
+class PartialOutput:
+    """Output that is written as it is ready, and the note beside it that says what makes it.
+
+    Attributes:
+        file: The output, open for appending.
+        done: Lines of input whose output it has.
+        failed: Those of them, from 1, that were not translated.
+    """
+
+    def __init__(self, file: IO[bytes], note: Path, made_by: Mapping[str, Any], lines_each: int) -> None:
+        self.file = file
+        self._note = note
+        self._made_by = json.loads(json.dumps(made_by))
+        self.failed: set[int] = set()
+        self.done = 0
+        partial = Path(file.name)
+        if partial.stat().st_size:
+            self._continue(partial, lines_each)
+        self._write_note()
+
+    def remember(self, failed: Set[int]) -> None:
+        """Remember all lines that have failed, before their empty output is written: once for many lines."""
+        if failed != self.failed:
+            self.failed = set(failed)
+            self._write_note()
+
+    def _continue(self, partial: Path, lines_each: int) -> None:
+        """Go on with what is there, unless something else has made it."""
+        try:
+            before = json.loads(self._note.read_text("utf-8"))
+            made_by, failed = before["made_by"], before["failed"]
+        except (OSError, ValueError, KeyError, TypeError):
+            raise ValueError(
+                f"{partial} does not say what made it ({self._note.name}); remove it to begin anew"
+            ) from None
+        for key in made_by | self._made_by:
+            if made_by.get(key) != self._made_by.get(key):
+                raise ValueError(
+                    f"{partial} was made with {key} {json.dumps(made_by.get(key))}, not "
+                    f"{json.dumps(self._made_by.get(key))}; use the same, or remove it to begin anew"
+                )
+        self.done = _keep_whole(partial, lines_each)
+        self.failed = {number for number in failed if number <= self.done}
+
+    def _write_note(self) -> None:
+        write_json(self._note, {"made_by": self._made_by, "failed": sorted(self.failed)})
+
+
+@contextlib.contextmanager
+def resumable_file(path: Path, *, made_by: Mapping[str, Any], lines_each: int) -> Iterator[PartialOutput]:
+    """Open an output that becomes `path` once the block succeeds, and is continued the next time if it does not.
+
+    Until then it is `path`.partial; `path`.partial.json says what makes it.
+
+    Args:
+        made_by: Options and files that its lines depend on, as JSON has them.
+        lines_each: Lines of output for each line of input.
+
+    Raises:
+        ValueError: The output is not a regular file, was made by something else, or another process writes it.
+    """
+    # Where there are no such locks, nothing else of the program fails
+    import fcntl
+
+    # A link keeps pointing at its target
+    final = Path(os.path.realpath(path))
+    if written_directly(path) or final.is_dir():
+        raise ValueError(f"{path} is not a regular file, which alone can be continued; leave out --resume")
+    partial, note = (final.with_name(final.name + ending) for ending in (".partial", ".partial.json"))
+    with open(partial, "ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"{partial} is being written by another process; wait for its end") from None
+        yield PartialOutput(file, note, made_by, lines_each)
+        file.flush()
+        # Content before the rename: after a power cut the name must not lead to an empty file
+        os.fsync(file.fileno())
+        put_in_place(partial, final)
+    note.unlink()
+
+
+def identity(path: str | os.PathLike[str]) -> Any:
+    """Return by what a file is recognized, wherever it lies: its size and a hash; of a folder, that of each file.
+
+    What is neither, such as a name on a hub, is recognized by the name.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return {str(each.relative_to(path)): identity(each) for each in sorted(path.rglob("*")) if each.is_file()}
+    if not path.is_file():
+        return str(path)
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "blake2b")
+    return {"bytes": path.stat().st_size, "blake2b": digest.hexdigest()[:32]}
+
+
+def _keep_whole(partial: Path, lines_each: int) -> int:
+    """Cut a file after the last input line whose output it has whole; return the number of these lines."""
+    with open(partial, "r+b") as file:
+        total = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK), b""))
+        done = total // lines_each
+        file.seek(0)
+        end = 0
+        for _ in range(done * lines_each):
+            end += len(file.readline())
+        file.truncate(end)
+    return done

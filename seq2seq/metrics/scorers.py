@@ -1,0 +1,316 @@
+"""Score detokenized text with sacreBLEU: BLEU, chrF, TER and paired bootstrap, each with its signature."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+from sacrebleu.significance import estimate_ci
+
+from seq2seq.data.languages import SINITIC, has_spaces, primary_subtag
+from seq2seq.settings.data import METRICS, USUAL_METRICS
+from seq2seq.system.errors import first_line
+
+TOKENIZERS = tuple(BLEU.TOKENIZERS)
+# Those whose model sacreBLEU downloads at the first use, and how long a network may be silent then.
+_DOWNLOADED = ("spm", "flores101", "flores200", "spBLEU-1K")
+NETWORK_SECONDS = 10.0
+
+# Tokenizers of languages whose TER splits ideographs into words of one character.
+_IDEOGRAPHIC = frozenset({"zh", "ja-mecab"})
+
+References = Sequence[str] | Sequence[Sequence[str]]
+
+
+class Score(NamedTuple):
+    """Corpus score: its name as sacreBLEU prints it, its value (of 100 for BLEU and chrF), and its signature."""
+
+    name: str
+    value: float
+    signature: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value:.2f}  {self.signature}"
+
+
+class Comparison(NamedTuple):
+    """System under one metric: score, bootstrap mean, half-width of the 95% interval, and p against the first."""
+
+    system: str
+    name: str
+    value: float
+    mean: float
+    interval: float
+    p_value: float | None
+    signature: str
+
+
+def tokenize_for(lang: str | None, chosen: Mapping[str, str] | None = None) -> str:
+    """Return sacreBLEU's tokenizer for a language code such as `de`, `zh-CN` or `zho_Hans`; 13a if it has none.
+
+    Args:
+        chosen: Tokenizers that go first, by code (zho_Hans), or by language, whichever of its codes it has there.
+    """
+    lang = lang or ""
+    chosen = chosen or {}
+    language = primary_subtag(lang)
+    of_codes = {code: name for code, name in chosen.items() if re.search("[-_]", code)}
+    of_languages = {primary_subtag(code): name for code, name in chosen.items() if code not in of_codes}
+    if named := of_codes.get(lang) or of_languages.get(language):
+        return named
+    # 13a separates words at spaces and punctuation: right for most scripts that have them
+    if has_spaces(lang):
+        return "ko-mecab" if language == "ko" else "13a"
+    # Scripts without spaces that have no tokenizer of their own are scored by character
+    return "zh" if language in SINITIC else "ja-mecab" if language == "ja" else "char"
+
+
+def tokenize_of(meta: Mapping[str, Any], lang: str) -> str:
+    """Return the tokenizer for a checkpoint's translations: of its run's own language the run's, else the language's.
+
+    Args:
+        meta: The `seq2seq` entry of the checkpoint.
+    """
+    return meta["tokenize"] if lang == meta["tgt_lang"] else tokenize_for(lang)
+
+
+def check_tokenize(tokenize: str) -> str:
+    """Return `tokenize`.
+
+    Raises:
+        ValueError: sacreBLEU has no such tokenizer, or what it needs is not installed.
+    """
+    # Some tokenizers load a dictionary, whose absence shows only when one is made
+    _bleu(tokenize, False)
+    return tokenize
+
+
+def bleu(hypotheses: Sequence[str], references: References, *, tokenize: str = "13a", lowercase: bool = False) -> Score:
+    """Compute corpus BLEU: BP * exp(sum_n log p_n / 4), n = 1..4, on detokenized text.
+
+    Reference:
+        Papineni et al. 2002, BLEU: a method for automatic evaluation of machine translation.
+    """
+    return _score(_bleu(tokenize, lowercase), hypotheses, references)
+
+
+def chrf(hypotheses: Sequence[str], references: References) -> Score:
+    """Compute corpus chrF: F_2 of character 1- to 6-grams.
+
+    Reference:
+        Popovic 2015, chrF: character n-gram F-score for automatic MT evaluation.
+    """
+    return _score(CHRF(), hypotheses, references)
+
+
+def scores(
+    hypotheses: Sequence[str],
+    references: References,
+    *,
+    metrics: Sequence[str] = USUAL_METRICS,
+    tokenize: str = "13a",
+    lowercase: bool = False,
+) -> list[Score]:
+    """Compute the scores named in `metrics`, in this order.
+
+    Args:
+        references: One set of references, or several, each as long as `hypotheses`.
+
+    Raises:
+        ValueError: A name is unknown, or the numbers of lines differ.
+    """
+    return [_score(metric, hypotheses, references) for metric in _metrics(metrics, tokenize, lowercase).values()]
+
+
+def paired_bootstrap(
+    systems: Mapping[str, Sequence[str]],
+    references: References,
+    *,
+    tokenize: str = "13a",
+    lowercase: bool = False,
+    samples: int = 1000,
+    metrics: Sequence[str] = ("bleu", "chrf"),
+) -> list[Comparison]:
+    """Compare every system with the first by paired bootstrap resampling, metric by metric.
+
+    p = (1 + #{i: |d_i - mean(d)| >= |d|}) / (1 + n), of the difference d and those d_i of n resampled test sets: it is
+    two-sided, and 1 where scores are equal. The resamples are sacreBLEU's. Its own p counts |d_i| - mean(|d|) > |d| and
+    is about half as large: of systems that do not differ, one in nine has p < 0.05.
+
+    Args:
+        systems: Translations by the name of their system, two systems or more.
+
+    Raises:
+        ValueError: There are fewer systems, no samples, or the numbers of lines differ.
+
+    Reference:
+        Koehn 2004, Statistical significance tests for machine translation evaluation.
+    """
+    if len(systems) < 2:
+        raise ValueError(f"a comparison needs two systems or more, not {len(systems)}")
+    if samples < 1:
+        raise ValueError(f"samples must be at least 1, not {samples}")
+    # Every system against the references: sacreBLEU would report only that counts differ, not whose
+    streams: list[list[str]] = []
+    for name, hypotheses in systems.items():
+        streams = _streams(hypotheses, references, name)
+    seed = os.environ.get("SACREBLEU_SEED", "12345").lower()  # as sacreBLEU, so that p values are reproducible
+    lines = len(next(iter(systems.values())))
+    rng = np.random.default_rng(None if seed == "none" else int(seed))
+    samples_of = rng.choice(lines, size=(samples, lines), replace=True)
+    found: list[Comparison] = []
+    for metric in _metrics(metrics, tokenize, lowercase).values():
+        rows = [_resampled(metric, list(hypotheses), streams, samples_of) for hypotheses in systems.values()]
+        # Only now has the metric seen how many references there are
+        signature = metric.get_signature()
+        signature.update("seed", seed)
+        signature.update("bs", samples)
+        for system, (score, scores) in zip(systems, rows, strict=True):
+            mean, interval = map(float, estimate_ci(scores))
+            first, firsts = rows[0]
+            # Of the first system there is none
+            p_value = None if score is first else _p_value(score.score - first.score, scores - firsts)
+            found.append(Comparison(system, score.name, float(score.score), mean, interval, p_value, str(signature)))
+    return found
+
+
+def bleu_counts(
+    hypotheses: Sequence[str], references: References, *, tokenize: str = "13a", lowercase: bool = False
+) -> np.ndarray:
+    """Return sacreBLEU's statistics of every sentence, whose sums `bleu_of_counts` takes: (N, 10).
+
+    They are the lengths of hypothesis and reference, then the matching and all n-grams, n = 1..4 of each.
+    """
+    streams = _streams(hypotheses, references, "hypotheses")
+    return np.array(_bleu(tokenize, lowercase)._extract_corpus_statistics(list(hypotheses), streams), dtype=float)
+
+
+def bleu_of_counts(counts: np.ndarray) -> np.ndarray:
+    """Compute corpus BLEU of summed statistics, as sacreBLEU does: (..., 10) to (...)."""
+    lengths, matching, total = counts[..., :2], counts[..., 2:6], counts[..., 6:]
+    # Of n-grams without a match, the first counts as 1/2, the second as 1/4, and so on
+    smoothed = np.where(matching > 0, matching, 0.5 ** np.cumsum(matching == 0, axis=-1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        penalty = np.exp(np.minimum(0, 1 - lengths[..., 1] / lengths[..., 0]))
+        score = 100 * penalty * np.exp(np.log(smoothed / total).mean(-1))
+    # Without any match, or without a single n-gram of one length, it is 0
+    return np.where((matching.sum(-1) > 0) & (total.min(-1) > 0), score, 0.0)
+
+
+def _resampled(
+    metric: BLEU | CHRF | TER, hypotheses: list[str], streams: list[list[str]], samples: np.ndarray
+) -> tuple[Any, np.ndarray]:
+    """Compute a score, and those of resampled test sets, whose lines are the rows of samples (n, N): (n,)."""
+    counts = metric._extract_corpus_statistics(hypotheses, streams)
+    table = np.array(counts, dtype=np.float32)  # (N, counts)
+    scores = [metric._compute_score_from_stats(table[lines].sum(0)).score for lines in samples]
+    return metric._aggregate_and_compute(counts), np.array(scores)
+
+
+def _p_value(difference: float, resampled: np.ndarray) -> float:
+    """Return the share of resampled differences that are as far from their mean as `difference` is from 0."""
+    count = np.sum(np.abs(resampled - resampled.mean()) >= abs(difference))
+    return float((count + 1) / (len(resampled) + 1))
+
+
+def _metrics(names: Sequence[str], tokenize: str, lowercase: bool) -> dict[str, BLEU | CHRF | TER]:
+    """Make sacreBLEU's metrics, by our lower-case names."""
+    unknown = [name for name in names if name not in METRICS]
+    if unknown:
+        raise ValueError(f"unknown metric '{unknown[0]}': choose from {', '.join(METRICS)}")
+    make = {
+        "bleu": lambda: _bleu(tokenize, lowercase),
+        "chrf": lambda: CHRF(lowercase=lowercase),
+        # With 1- and 2-grams of words, too (Popovic 2017)
+        "chrf++": lambda: CHRF(lowercase=lowercase, word_order=2),
+        "ter": lambda: _ter(tokenize),
+    }
+    return {name: make[name]() for name in names}
+
+
+def _ter(tokenize: str) -> TER:
+    """Make the metric TER: 100 * edits, shifts included, per reference word; smaller is better.
+
+    Args:
+        tokenize: BLEU's tokenizer; Chinese and Japanese are split into characters, other text at spaces.
+
+    Reference:
+        Snover et al. 2006, A study of translation edit rate with targeted human annotation.
+    """
+    # normalized: tokenize punctuation too; asian_support: split ideographs, which only acts with it
+    asian = tokenize in _IDEOGRAPHIC
+    return TER(normalized=asian, asian_support=asian)
+
+
+def _bleu(tokenize: str, lowercase: bool) -> BLEU:
+    if tokenize not in TOKENIZERS:
+        raise ValueError(f"unknown BLEU tokenizer '{tokenize}': choose one of {', '.join(TOKENIZERS)}")
+    try:
+        # force: sacreBLEU otherwise warns, line by line, about text that only looks tokenized
+        with _impatient():
+            return BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
+    # Their models are downloaded once; one that was cut is there, and does not load.
+    except (OSError, RuntimeError) as error:
+        if tokenize not in _DOWNLOADED:
+            raise _unusable(tokenize) from error
+        reason = getattr(error, "reason", None) or first_line(error)
+        raise ValueError(
+            f"the BLEU tokenizer '{tokenize}' needs a model that sacreBLEU downloads once ({reason}): allow that, copy "
+            "~/.sacrebleu/models from a machine that has it (a damaged file there must go), or score by character"
+        ) from error
+    except ImportError as error:
+        raise _unusable(tokenize) from error
+
+
+def _unusable(tokenize: str) -> ValueError:
+    """Return the error of a tokenizer whose package is missing."""
+    extra = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}.get(tokenize, "its dependencies")
+    # The language of ja-mecab is ja
+    key = f"data.tokenize.{tokenize[:2]}=char" if tokenize[2:] == "-mecab" else "data.tokenize.<language>=char"
+    remedy = f"install {extra}, or score by character: {key} in training, --tokenize char in seq2seq.score"
+    return ValueError(f"the BLEU tokenizer '{tokenize}' cannot be used here: {remedy}")
+
+
+@contextlib.contextmanager
+def _impatient() -> Iterator[None]:
+    """Let a download fail where the network is silent for NETWORK_SECONDS; by default it waits for ever."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(NETWORK_SECONDS)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)
+
+
+def _score(metric: BLEU | CHRF | TER, hypotheses: Sequence[str], references: References) -> Score:
+    # The signature is complete only after a score: it then has the number of references
+    result = metric.corpus_score(list(hypotheses), _streams(hypotheses, references, "hypotheses"))
+    return Score(result.name, float(result.score), str(metric.get_signature()))
+
+
+def _streams(hypotheses: Sequence[str], references: References, name: str) -> list[list[str]]:
+    """Bring references into sacreBLEU's form, one list per reference set; ValueError unless all counts agree."""
+    # A string is a sequence of strings, too, and would be scored by character
+    if isinstance(hypotheses, str) or isinstance(references, str):
+        raise ValueError("hypotheses and references are lists of lines, not one string")
+    if not hypotheses:
+        raise ValueError(f"{name}: nothing to score, 0 lines")
+    if not references:
+        raise ValueError("no reference: there are 0 reference lines")
+    # Either one set of references, or several, each with a line for every hypothesis
+    single = isinstance(references[0], str)
+    streams = [[str(line) for line in stream] for stream in ([references] if single else references)]
+    # sacreBLEU's own message does not name the file that is short
+    for number, stream in enumerate(streams, 1):
+        if len(stream) != len(hypotheses):
+            which = f"reference {number}" if len(streams) > 1 else "the reference"
+            raise ValueError(f"{name}: {len(hypotheses)} lines, but {which} has {len(stream)}")
+    return streams

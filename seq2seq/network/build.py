@@ -1,0 +1,358 @@
+"""Build a Seq2Seq from a plain dictionary; no Hydra here, so a checkpoint needs none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from seq2seq.kernels.dispatch import portable
+from seq2seq.network.embedding import Embedding, GridPositions, PatchProjection, make_positions, make_table
+from seq2seq.network.make_mixer import (
+    CONTRACTS,
+    checked_values,
+    class_of,
+    layer_path,
+    layer_values,
+    make_mixer,
+    mixer_class,
+    require_trusted,
+)
+from seq2seq.network.make_mixer import TargetError as TargetError
+from seq2seq.network.mixer import SelfMixer
+from seq2seq.network.model import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, Seq2Seq
+from seq2seq.network.pooling import Halving, stage_begins
+from seq2seq.network.weight_blocks import blocks_of
+from seq2seq.settings.classes import mixers_of, targets_of
+from seq2seq.settings.declare import read_section
+from seq2seq.settings.model import ModelSettings
+
+
+class Adaptable(Protocol):
+    """What a mixer's class may declare for the builder; each part is optional."""
+
+    length_arguments: tuple[str, ...]
+    """Constructor arguments that bound the length of a sequence, such as "max_len"."""
+
+    @classmethod
+    def grid_values(cls, values: Mapping[str, Any], columns: int) -> dict[str, Any]:
+        """Return constructor arguments for a source that fills a grid of `columns` row by row, from `values`."""
+        ...
+
+    @classmethod
+    def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return constructor arguments that every machine can serve, from those that the training machine served.
+
+        Without it a demand for Triton kernels (`backend`) is dropped.
+        """
+        ...
+
+    @classmethod
+    def shortened_values(cls, values: Mapping[str, Any], factor: int) -> dict[str, Any]:
+        """Return a cross mixer's arguments for a memory that is `factor` times shorter than the source."""
+        ...
+
+
+def decodes(mixer: type[SelfMixer[Any]]) -> bool:
+    """Return True for a class with a first state and a `step`, as a causal mixer needs them."""
+    return mixer.empty_state is not SelfMixer.empty_state and mixer.step is not SelfMixer.step
+
+
+class Uninitialized(TorchFunctionMode):
+    """Context in which modules are built without initializing their weights, which others are about to replace."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in (Tensor.normal_, Tensor.uniform_) or getattr(func, "__module__", "") == nn.init.__name__:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def on_meta_device() -> Iterator[None]:
+    """Build modules on torch's meta device, with shapes but no data, and initialize none of their weights."""
+    # Drawing random numbers on the meta device would load torch's compiler, for seconds
+    with torch.device("meta"), Uninitialized():
+        yield
+
+
+def build_model(config: Mapping[str, Any], *, trust: Sequence[str] = (), portable: bool = False) -> Seq2Seq:
+    """Build a model from its settings.
+
+    Args:
+        config: {"model", "mixer", "src_vocab_size", "tgt_vocab_size", "pad_id", "joint"}. `model` and `mixer` are the
+            sections of the same name in conf/, resolved; where the source is images there is also
+            "patches": {"height", "width", "size", "bits", "channels"} (see `seq2seq.images.lines`).
+        trust: Packages, besides this one, whose mixers may be built.
+        portable: Build for any machine: leave out demands that mixers made of the training machine.
+
+    Raises:
+        ValueError: A setting is wrong (TargetError for a forbidden `_target_`).
+    """
+    model = read_section(ModelSettings, config["model"], "model")
+    _check_vocabularies(config)
+    # All of them, before any is imported, also of kinds that no layer uses
+    for target in targets_of(config["mixer"]):
+        require_trusted(target, trust)
+    builder = _Builder(model, config, trust=trust, portable=portable)
+    src_table, tgt_table = _tables(model, config)
+    # The encoder first: its width is what the decoder's cross mixers read
+    encoder = builder.encoder(src_table)
+    memory_dim = encoder.layers[-1].out_dim  # M
+    assert isinstance(memory_dim, int)
+    decoder = builder.decoder(tgt_table, memory_dim)
+    readout_dim = decoder.layers[-1].out_dim
+    assert isinstance(readout_dim, int)
+    return Seq2Seq(encoder=encoder, decoder=decoder, output=_output(model, tgt_table, readout_dim))
+
+
+def build_self_mixer(
+    values: Mapping[str, Any], *, dim: int, causal: bool, where: str = "encoder", trust: Sequence[str] = ()
+) -> SelfMixer[Any]:
+    """Build one self mixer from one layer's target and arguments.
+
+    Args:
+        values: `_target_` and the arguments of its constructor.
+        dim: Width of its input.
+        causal: As the mixer's own.
+        where: The slot, which errors name.
+        trust: As `build_model`'s.
+    """
+    mixer, path = class_of(values, where, trust), f"mixer.{where}"
+    return make_mixer(mixer, checked_values(mixer, values, path), path, dim=dim, causal=causal)
+
+
+def bounds(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> dict[str, int]:
+    """Return the settings that bound the length of a sequence on either side, and their values.
+
+    Learned positions have model.max_len; a mixer of bounded length says by which arguments (`length_arguments`).
+    """
+    model = config["model"]
+    # src_positions may be absent: then both sides have `positions`
+    learned = "learned" in (model["positions"], model.get("src_positions"))
+    result = {"model.max_len": model["max_len"]} if learned else {}
+    for slot, path, values in mixers_of(config["mixer"], used=True):
+        per_layer = values.get("per_layer") or {}  # null in YAML is None
+        mixer = mixer_class(values["_target_"], CONTRACTS[slot], trust=trust)
+        for name in getattr(mixer, "length_arguments", ()):
+            # The shortest layer limits the stack
+            if name in per_layer:
+                # Of some layers there is none
+                if lengths := [each for each in per_layer[name] if each is not None]:
+                    result[f"{path}.per_layer.{name}"] = min(lengths)
+            elif values.get(name) is not None:
+                result[f"{path}.{name}"] = values[name]
+    return result
+
+
+def max_positions(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> int | None:
+    """Return the longest sequence that the model can take on either side; None where there is no limit."""
+    return min(bounds(config, trust=trust).values(), default=None)
+
+
+class _Builder:
+    """Builds the two sides of one model."""
+
+    def __init__(
+        self, model: ModelSettings, config: Mapping[str, Any], *, trust: Sequence[str], portable: bool
+    ) -> None:
+        self.model = model
+        self.slots: Mapping[str, Any] = config["mixer"]
+        self.patches: Mapping[str, Any] | None = config.get("patches")
+        self.trust = trust
+        self.portable = portable
+
+    def encoder(self, table: nn.Embedding | PatchProjection) -> Encoder:
+        """Build the encoder on the source's table."""
+        # Mixers of few parameters may add layers, so that models of equal size are compared
+        extra = self.slots.get("extra_encoder_layers", 0)
+        depth = self.model.encoder_layers + extra
+        if depth < 1:
+            raise ValueError(
+                f"mixer.extra_encoder_layers {extra} leaves {depth} encoder layers; raise it by {1 - depth} or more"
+            )
+        # The order in which modules are built decides which random numbers they start from
+        embedding = self._embedding(table, self._source_positions())
+        layers = []
+        dim, grid = self.model.dim, _grid(self.patches) if self.patches else None
+        halvings: dict[int, Halving] = {}
+        # Widths run through the stack: each layer begins where the last one ended
+        for layer, begins in enumerate(self._stages(depth)):
+            if begins:
+                halvings[layer] = Halving(grid)
+                grid = grid and (grid[0] // 2, grid[1] // 2)
+            mixer = self._mixer("encoder", layer, depth, columns=grid and grid[1], dim=dim, causal=False)
+            out_dim = dim if mixer is None else mixer.out_dim
+            ffn = self._feed_forward(out_dim)
+            layers.append(EncoderLayer(dim=dim, self_mixer=mixer, feed_forward=ffn, **self._around()))
+            dim = out_dim
+        final_norm = self.model.norm == "pre"
+        return Encoder(embedding=embedding, layers=layers, final_norm=final_norm, halvings=halvings)
+
+    def _stages(self, depth: int) -> list[bool]:
+        """Return, for each layer of an encoder of this depth, whether a new stage begins there."""
+        stages = self.model.encoder_stages
+        if stages > depth:
+            raise ValueError(
+                f"model.encoder_stages {stages} are more than the {depth} encoder layers; lower it, or raise "
+                "model.encoder_layers"
+            )
+        if self.patches:
+            rows, columns = _grid(self.patches)
+            if rows % 2 ** (stages - 1) or columns % 2 ** (stages - 1):
+                raise ValueError(
+                    f"model.encoder_stages {stages} halve a grid of {rows} x {columns} patches {stages - 1} times, "
+                    "which leaves no whole number; lower it, or change tokenizer.patches.size"
+                )
+        return stage_begins(depth, stages)
+
+    def decoder(self, table: nn.Embedding, memory_dim: int) -> Decoder:
+        """Build the decoder on the target's table, for a memory of this width."""
+        if not self.slots.get("cross"):
+            raise ValueError("mixer.cross is empty, but a decoder must read the source; set e.g. mixer/cross=attention")
+        layers = []
+        dim = self.model.dim
+        depth = self.model.decoder_layers
+        # A stage halves a text, and both sides of an image
+        shorter = (4 if self.patches else 2) ** (self.model.encoder_stages - 1)
+        for layer in range(depth):
+            mixer = self._mixer("decoder", layer, depth, dim=dim, causal=True)
+            # Before a training that could not decode what it has learned
+            if mixer is not None and not decodes(type(mixer)):
+                name = type(mixer).__name__
+                raise ValueError(f"mixer.decoder: {name} is causal, so it must define empty_state and step")
+            middle = dim if mixer is None else mixer.out_dim
+            cross = self._mixer("cross", layer, depth, shorter=shorter, dim=middle, memory_dim=memory_dim)
+            slots = {"self_mixer": mixer, "cross_mixer": cross, "feed_forward": self._feed_forward(cross.out_dim)}
+            layers.append(DecoderLayer(dim=dim, **slots, **self._around()))
+            dim = cross.out_dim
+        # After the layers, unlike the encoder's: the order decides the random numbers that modules start from
+        embedding = self._embedding(table, self._positions("positions"))
+        return Decoder(embedding=embedding, layers=layers, final_norm=self.model.norm == "pre")
+
+    def _mixer(
+        self, slot: str, layer: int, depth: int, *, columns: int | None = None, shorter: int = 1, **sizes: Any
+    ) -> Any:
+        """Build the mixer of one layer; None if the slot is empty.
+
+        Args:
+            columns: Of the grid that the source fills, if any.
+            shorter: Positions of the source for each one of the memory.
+        """
+        if not self.slots.get(slot):
+            return None
+        key = f"mixer.{slot}"
+        try:
+            values = layer_values(self.slots[slot], layer, depth)
+        except ValueError as error:
+            raise ValueError(f"{key}.{error}") from None
+        path, listed = layer_path(self.slots[slot], key, layer)
+        mixer: Any = class_of(values, slot, self.trust)
+        values = checked_values(mixer, values, path, listed)
+        # The mixer's class may adapt its own settings, first to any machine, then to the source
+        if self.portable:
+            values = getattr(mixer, "portable_values", portable)(values)
+        if columns and hasattr(mixer, "grid_values"):
+            values = mixer.grid_values(values, columns)
+        if shorter > 1 and hasattr(mixer, "shortened_values"):
+            values = mixer.shortened_values(values, shorter)
+        return make_mixer(mixer, values, path, **sizes)
+
+    def _feed_forward(self, dim: int) -> FeedForward | None:
+        model = self.model
+        if not model.ffn_dim:
+            return None
+        settings = {"activation": model.activation, "dropout": model.activation_dropout}
+        return FeedForward(dim=dim, ffn_dim=model.ffn_dim, **settings)
+
+    def _around(self) -> dict[str, Any]:
+        return {"norm": self.model.norm, "dropout": self.model.dropout, "residual": self.model.residual}
+
+    def _embedding(self, table: nn.Embedding | PatchProjection, positions: nn.Module | None) -> Embedding:
+        # The scale makes up for a table's small numbers, which a projection does not have
+        scale = self.model.scale_embedding and isinstance(table, nn.Embedding)
+        return Embedding(table=table, positions=positions, dropout=self.model.dropout, scale=scale)
+
+    def _positions(self, setting: str) -> nn.Module | None:
+        model = self.model
+        kind = getattr(model, setting)
+        return make_positions(kind, dim=model.dim, max_len=model.max_len, setting=f"model.{setting}")
+
+    def _source_positions(self) -> nn.Module | None:
+        own = self.model.src_positions
+        if own != "grid":
+            return self._positions("src_positions" if own else "positions")
+        if not self.patches:
+            raise ValueError("model.src_positions=grid is for images (tokenizer=patches); choose another")
+        return GridPositions(dim=self.model.dim, width=_grid(self.patches)[1])
+
+
+def _grid(patches: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the rows and the columns of an image's patches."""
+    return patches["height"] // patches["size"], patches["width"] // patches["size"]
+
+
+def _tables(model: ModelSettings, config: Mapping[str, Any]) -> tuple[nn.Embedding | PatchProjection, nn.Embedding]:
+    dim = model.dim
+    if patches := config.get("patches"):
+        if model.tie == "all":
+            raise ValueError("model.tie=all: an image has no table to share with the target; set model.tie=target")
+        given = {"size": patches["size"], "bits": patches["bits"], "channels": patches.get("channels", 1)}
+        source = PatchProjection(dim=dim, **given)
+        return source, make_table(config["tgt_vocab_size"], dim, config["pad_id"])
+    src = make_table(config["src_vocab_size"], dim, config["pad_id"])
+    if model.tie != "all":
+        return src, make_table(config["tgt_vocab_size"], dim, config["pad_id"])
+    if config["joint"] and config["src_vocab_size"] != config["tgt_vocab_size"]:
+        raise ValueError(
+            f"a joint vocabulary has one size, not {config['src_vocab_size']} for the source and "
+            f"{config['tgt_vocab_size']} for the target; set tokenizer.joint=false and model.tie=target"
+        )
+    if not config["joint"]:
+        raise ValueError(
+            "model.tie=all shares one table between source and target, but their vocabularies are separate; "
+            "set tokenizer.joint=true or model.tie=target"
+        )
+    return src, src  # one module, which both sides and the output share
+
+
+def _output(model: ModelSettings, table: nn.Embedding, readout_dim: int) -> nn.Linear:
+    tied = model.tie != "none"
+    if tied and readout_dim != model.dim:
+        raise ValueError(f"the output layer reads {readout_dim} numbers, the table has {model.dim}; set model.tie=none")
+    output = nn.Linear(readout_dim, table.num_embeddings, bias=not tied)  # weight (V, readout_dim)
+    if tied:
+        output.weight = table.weight  # one parameter: trained by both uses, stored once
+    else:
+        nn.init.xavier_uniform_(output.weight)
+        nn.init.zeros_(output.bias)
+    return output
+
+
+def _check_vocabularies(config: Mapping[str, Any]) -> None:
+    for key in ("src_vocab_size", "tgt_vocab_size"):
+        if type(config[key]) is not int or config[key] < 1:
+            raise ValueError(f"{key} is {config[key]!r}; choose a whole number from 1")
+    # A row of the target's table, and of the source's unless that is an image
+    pad = config["pad_id"]
+    if type(pad) is not int or not 0 <= pad < config["tgt_vocab_size"]:
+        raise ValueError(f"pad_id is {pad!r}; choose a whole number below tgt_vocab_size={config['tgt_vocab_size']}")
+    if type(config["joint"]) is not bool:
+        raise ValueError(f"joint is {config['joint']!r}; choose true or false")
+
+
+def hidden_matrices(model: Seq2Seq) -> dict[Tensor, tuple[int, ...]]:
+    """Return the weights of all hidden linear layers, each with the output sizes of the matrices in it (`blocks_of`).
+
+    Hidden layers are all but the output layer, which may share its weight with the embeddings, and the projection of
+    image patches. Weights with a single row or column are vectors, and left out.
+    """
+    outside = {model.output, *model.encoder.embedding.modules()}
+    layers = [each for each in model.modules() if isinstance(each, nn.Linear) and each not in outside]
+    return {layer.weight: blocks_of(layer) for layer in layers if min(layer.weight.shape) > 1}

@@ -1,0 +1,127 @@
+"""The contract of a token mixer: the part of an encoder-decoder that moves information between positions.
+
+Shapes: B sentences, S source length, T target length, D width, N = B * beam hypotheses, a sentence's adjacent.
+Masks are boolean, True = a real token; batches are right-padded, and each row has at least one real token.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.network.state import Context, Device, NoState, State
+
+# NamedTuples of a mixer that names them, as `SelfMixer[NoState]`: its `step` is then checked against its `empty_state`.
+StateT = TypeVar("StateT", bound=State)
+ContextT = TypeVar("ContextT", bound=Context)
+
+
+class SelfMixer(nn.Module, ABC, Generic[StateT]):
+    """Token mixer within one sequence: (B, T, dim) -> (B, T, out_dim).
+
+    A causal one lets position t see positions <= t only, and decodes: from `empty_state` on, `step` computes `forward`
+    one position at a time. An encoder-only mixer raises ValueError on causal=True.
+
+    What the builder, a compiler, images or `inspect` may ask of a mixer besides is optional: see
+    `seq2seq.network.build`, `seq2seq.training.machine.compilation` and `seq2seq.analysis`.
+
+    Args (of every constructor, besides a mixer's own):
+        dim: Width of the input.
+        causal: Position t sees positions <= t only, as a decoder needs it.
+    """
+
+    dim: int
+    out_dim: int
+    causal: bool
+
+    @abstractmethod
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Mix x (B, T, dim) under mask (B, T); without a mask all positions are real."""
+
+    # Decoding: one row of state per sentence first, which `seq2seq.network.state.expand` repeats for a beam.
+    def empty_state(
+        self, batch_size: int, max_len: int, *, device: Device = None, dtype: torch.dtype | None = None
+    ) -> StateT:
+        """Return the state before the first of at most `max_len` positions of `batch_size` sentences."""
+        raise self._cannot_decode()
+
+    def step(self, x: Tensor, state: StateT, position: Tensor) -> tuple[Tensor, StateT]:
+        """Mix one position: x (N, dim), position (N,) -> (N, out_dim) and the next state; the old one is used up."""
+        raise self._cannot_decode()
+
+    def _cannot_decode(self) -> Exception:
+        return ValueError(f"{type(self).__name__} cannot decode: a causal mixer defines empty_state and step")
+
+
+class CrossMixer(nn.Module, ABC, Generic[ContextT, StateT]):
+    """Token mixer from source to target: (B, T, dim) and a memory (B, S, memory_dim) -> (B, T, out_dim).
+
+    Args (of every constructor, besides a mixer's own):
+        dim: Width of the target's side.
+        memory_dim: Width of the encoder's output.
+    """
+
+    dim: int
+    out_dim: int
+    memory_dim: int
+
+    @abstractmethod
+    def project(self, memory: Tensor, memory_mask: Tensor) -> ContextT:
+        """Compute what is read of memory (B, S, memory_dim), mask (B, S), once per source sentence."""
+
+    @abstractmethod
+    def forward(self, x: Tensor, context: ContextT) -> Tensor:
+        """Mix the source into x (B, T, dim), whole sequences."""
+
+    # Most cross mixers read the source afresh at each step; a recurrence such as Bahdanau's has a state.
+    def init_state(self, context: ContextT, max_len: int) -> StateT:
+        """Return the state before the first position, one row per source sentence; nothing by default."""
+        return NoState()  # type: ignore[return-value]
+
+    @abstractmethod
+    def step(self, x: Tensor, context: ContextT, state: StateT, position: Tensor) -> tuple[Tensor, StateT]:
+        """Mix one position: x (N, dim), position (N,) -> (N, out_dim) and the next state; the old one is used up."""
+
+    def read_weights(self, x: Tensor, context: ContextT) -> Tensor | None:
+        """Return the weights over the source (B, heads, T, S) that `forward` reads it by; None where there are none."""
+        return None
+
+
+def real_positions(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the mask of x (B, T, dim): all positions are real where there is none, (B, T)."""
+    return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
+
+
+def require_probability(value: float, what: str) -> float:
+    """Return `value` if 0 <= value < 1, else raise ValueError."""
+    if not 0.0 <= value < 1.0:
+        raise ValueError(f"{what} is {value}; choose a probability from 0 up to, not including, 1")
+    return value
+
+
+def require_positive(value: int, what: str) -> int:
+    """Return `value` if it is 1 or more, else raise ValueError."""
+    if value < 1:
+        raise ValueError(f"{what} is {value}; choose 1 or more")
+    return value
+
+
+def require_divisible(dim: int, num_heads: int) -> int:
+    """Return dim / num_heads, else raise ValueError with the numbers of heads that divide it."""
+    if num_heads < 1 or dim % num_heads:
+        # Short enough to print.
+        good = [n for n in range(1, min(dim, 64) + 1) if dim % n == 0]
+        raise ValueError(f"dim {dim} is not divisible by num_heads {num_heads}; choose num_heads from {good}")
+    return dim // num_heads
+
+
+def require_length(length: int, max_len: int) -> None:
+    """Raise ValueError if a mixer with weights for max_len positions does not reach to `length`."""
+    if length > max_len:
+        raise ValueError(
+            f"a sequence of {length} positions exceeds the {max_len} that the mixer has weights for; "
+            "train with a larger max_len of the mixer (e.g. mixer.encoder.max_len), or shorten the input"
+        )

@@ -1,0 +1,299 @@
+"""The whole model: layers of mixers and feed-forwards, an encoder, a decoder, and decoding one position at a time.
+
+Shapes: B sentences, S source length, T target length, D width, N = B * beam hypotheses, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seq2seq.kernels.dropout import Dropout
+from seq2seq.kernels.layer_norm import LayerNorm
+from seq2seq.kernels.residual_norm import residual_norm, skip_and_norm
+from seq2seq.network.embedding import Embedding
+from seq2seq.network.mixer import CrossMixer, SelfMixer
+from seq2seq.network.output import NarrowOutput, rows_of
+from seq2seq.network.pooling import Halving
+from seq2seq.network.state import Context, State, expand
+from seq2seq.settings.model import NORMS
+
+ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
+
+
+class FeedForward(nn.Module):
+    """Feed-forward at every position alone, W2 dropout(act(W1 x + b1)) + b2: (..., D) -> (..., D).
+
+    Reference: Vaswani et al. 2017, section 3.3.
+    """
+
+    def __init__(self, *, dim: int, ffn_dim: int, activation: str = "relu", dropout: float = 0.0) -> None:
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"model.activation is {activation!r}; choose one of {', '.join(ACTIVATIONS)}")
+        self.up = nn.Linear(dim, ffn_dim)  # W1, b1
+        self.down = nn.Linear(ffn_dim, dim)  # W2, b2
+        self.activation = ACTIVATIONS[activation]
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform x (..., D)."""
+        return self.down(self.dropout(self.activation(self.up(x))))
+
+
+class Sublayer(nn.Module):
+    """A mixer or feed-forward f with its norm, dropout and residual.
+
+    Pre-norm: x + dropout(f(norm(x))). Post-norm: norm(x + dropout(f(x))), as Vaswani et al. 2017.
+
+    f is passed to `forward` and belongs to the layer, not to this module: the parameters of a layer's mixers and
+    feed-forward then come before those of its norms, the order that checkpoints of optimizers rely on.
+
+    Args:
+        dim: Width of x.
+        out_dim: Width of f(x); a residual needs it to be `dim`.
+        norm: "pre", "post" or "none".
+        dropout: Probability to drop a number of f's output.
+        residual: Add x.
+    """
+
+    def __init__(self, *, dim: int, out_dim: int, norm: str, dropout: float, residual: bool = True) -> None:
+        super().__init__()
+        if norm not in NORMS:
+            raise ValueError(f"model.norm is {norm!r}; choose one of {', '.join(NORMS)}")
+        if residual and dim != out_dim:
+            raise ValueError(f"a residual needs equal sizes, not {dim} in and {out_dim} out; set model.residual=false")
+        self.pre_norm = LayerNorm(dim) if norm == "pre" else None
+        self.post_norm = LayerNorm(out_dim) if norm == "post" else None
+        self.dropout = Dropout(dropout)
+        self.residual = residual
+
+    def forward(self, x: Tensor, f: Any, *others: Any) -> Tensor:
+        """Apply f to x (..., dim) and the other arguments that f takes."""
+        x, z = self._norm(x)
+        return self._add(x, f(z, *others))
+
+    def step(self, x: Tensor, f: Any, *others: Any) -> tuple[Tensor, State]:
+        """Apply one step of the mixer f to x (N, dim); return the next state beside it."""
+        x, z = self._norm(x)
+        y, state = f.step(z, *others)
+        return self._add(x, y), state
+
+    def _norm(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the stream and what f reads of it."""
+        return (x, x) if self.pre_norm is None else skip_and_norm(x, self.pre_norm)
+
+    def _add(self, x: Tensor, y: Tensor) -> Tensor:
+        return residual_norm(x if self.residual else None, y, dropout=self.dropout, norm=self.post_norm)  # (..., D)
+
+
+class EmptySlot(nn.Module):
+    """Stand-in for a sublayer whose mixer or feed-forward a layer does not have: x stays."""
+
+    def forward(self, x: Tensor, f: None, *others: Any) -> Tensor:
+        """Return x."""
+        return x
+
+    def step(self, x: Tensor, f: None, *others: Any) -> tuple[Tensor, None]:
+        """Return x and no state."""
+        return x, None
+
+
+class EncoderLayer(nn.Module):
+    """Encoder layer: [self mixer] + [feed-forward], each a sublayer; a slot may be empty."""
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        self_mixer: SelfMixer[Any] | None,
+        feed_forward: FeedForward | None,
+        norm: str,
+        dropout: float,
+        residual: bool = True,
+    ) -> None:
+        super().__init__()
+        around = {"norm": norm, "dropout": dropout, "residual": residual}
+        # A mixer may change the width, where there is no residual
+        self.out_dim = dim if self_mixer is None else self_mixer.out_dim
+        self.self_mixer = self_mixer
+        self.feed_forward = feed_forward
+        self.around_self = _around(self_mixer, dim=dim, out_dim=self.out_dim, **around)
+        self.around_ffn = _around(feed_forward, dim=self.out_dim, out_dim=self.out_dim, **around)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Transform x (B, S, D) under mask (B, S)."""
+        x = self.around_self(x, self.self_mixer, mask)  # (B, S, out_dim)
+        return self.around_ffn(x, self.feed_forward)
+
+
+class LayerState(NamedTuple):
+    """A decoder layer's state: its self mixer's, None if the slot is empty, and its cross mixer's."""
+
+    self_mixer: State | None
+    cross_mixer: State
+
+
+class DecoderLayer(nn.Module):
+    """Decoder layer: [self mixer] + cross mixer + [feed-forward], each a sublayer; all but the second may be empty."""
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        self_mixer: SelfMixer[Any] | None,
+        cross_mixer: CrossMixer[Any, Any],
+        feed_forward: FeedForward | None,
+        norm: str,
+        dropout: float,
+        residual: bool = True,
+    ) -> None:
+        super().__init__()
+        around = {"norm": norm, "dropout": dropout, "residual": residual}
+        middle = dim if self_mixer is None else self_mixer.out_dim  # between the two mixers
+        self.out_dim = cross_mixer.out_dim
+        self.self_mixer = self_mixer
+        self.cross_mixer = cross_mixer
+        self.feed_forward = feed_forward
+        self.around_self = _around(self_mixer, dim=dim, out_dim=middle, **around)
+        self.around_cross = _around(cross_mixer, dim=middle, out_dim=self.out_dim, **around)
+        self.around_ffn = _around(feed_forward, dim=self.out_dim, out_dim=self.out_dim, **around)
+
+    def forward(self, x: Tensor, mask: Tensor, context: Context) -> Tensor:
+        """Transform x (B, T, D) under mask (B, T), reading the source from context."""
+        x = self.around_self(x, self.self_mixer, mask)  # (B, T, middle)
+        x = self.around_cross(x, self.cross_mixer, context)  # (B, T, out_dim)
+        return self.around_ffn(x, self.feed_forward)
+
+    def project(self, memory: Tensor, memory_mask: Tensor) -> Context:
+        """Compute what this layer reads of memory (B, S, M), the encoder's output, once per source sentence."""
+        return self.cross_mixer.project(memory, memory_mask)
+
+    def init_state(
+        self, context: Context, batch_size: int, max_len: int, *, device: torch.device, dtype: torch.dtype
+    ) -> LayerState:
+        """Return the state before the first position, one row per sentence."""
+        own = None
+        if self.self_mixer is not None:
+            own = self.self_mixer.empty_state(batch_size, max_len, device=device, dtype=dtype)
+        return LayerState(own, self.cross_mixer.init_state(context, max_len))
+
+    def step(self, x: Tensor, context: Context, state: LayerState, position: Tensor) -> tuple[Tensor, LayerState]:
+        """Transform one position: x (N, D), position (N,)."""
+        x, own = self.around_self.step(x, self.self_mixer, state.self_mixer, position)
+        x, cross = self.around_cross.step(x, self.cross_mixer, context, state.cross_mixer, position)
+        return self.around_ffn(x, self.feed_forward), LayerState(own, cross)
+
+
+def _around(f: nn.Module | None, **settings: Any) -> Any:
+    return EmptySlot() if f is None else Sublayer(**settings)
+
+
+class Encoder(nn.Module):
+    """Encoder: embedding, layers, and a last layer norm where the layers are pre-norm; a halving may precede a layer.
+
+    Shape:
+        tokens (B, S), mask (B, S) -> memory (B, S', M) and its mask, M the width of the last layer.
+    """
+
+    def __init__(
+        self, *, embedding: Embedding, layers: list[EncoderLayer], halvings: dict[int, Halving], final_norm: bool
+    ) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.layers, self.halvings = nn.ModuleList(layers), halvings  # halvings by the index of the layer they precede
+        # Pre-norm layers leave their sum unnormalized: one norm after the last
+        self.norm = LayerNorm(layers[-1].out_dim) if final_norm else None
+
+    def forward(self, src: Tensor, src_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode src (B, S) under src_mask (B, S)."""
+        x, mask = self.embedding(src), src_mask  # (B, S, D)
+        for number, layer in enumerate(self.layers):
+            if number in self.halvings:
+                x, mask = self.halvings[number](x, mask)
+            x = layer(x, mask)
+        return (x if self.norm is None else self.norm(x)), mask
+
+
+class Decoder(nn.Module):
+    """Decoder: embedding, layers, and a last layer norm where the layers are pre-norm.
+
+    Shape:
+        tokens (B, T), mask (B, T), a context for each layer -> (B, T, readout_dim), the width of the last layer.
+    """
+
+    def __init__(self, *, embedding: Embedding, layers: list[DecoderLayer], final_norm: bool) -> None:
+        super().__init__()
+        self.embedding, self.layers = embedding, nn.ModuleList(layers)
+        self.norm = LayerNorm(layers[-1].out_dim) if final_norm else None
+
+    def forward(self, tgt: Tensor, mask: Tensor, context: list[Context]) -> Tensor:
+        """Decode whole sequences tgt (B, T) from the layers' contexts."""
+        x = self.embedding(tgt)  # (B, T, D)
+        for layer, part in zip(self.layers, context, strict=True):
+            x = layer(x, mask, part)
+        return x if self.norm is None else self.norm(x)
+
+    def step(
+        self, token: Tensor, context: list[Context], state: list[LayerState], position: Tensor
+    ) -> tuple[Tensor, list[LayerState]]:
+        """Decode one position: token (N,), position (N,) -> (N, readout_dim) and the next state."""
+        x = self.embedding.step(token, position)  # (N, D)
+        following = []
+        for layer, part, old in zip(self.layers, context, state, strict=True):
+            x, new = layer.step(x, part, old, position)  # type: ignore[operator]
+            following.append(new)
+        return (x if self.norm is None else self.norm(x)), following
+
+
+class Seq2Seq(nn.Module):
+    """An encoder-decoder of any token mixers: p(y | x) = prod_t softmax(output(decoder(y_<t, encoder(x))))_{y_t}.
+
+    Whole sequences go through `forward`; decoding calls `context` once, then `init_state`, then `step` per position.
+    """
+
+    def __init__(self, *, encoder: Encoder, decoder: Decoder, output: nn.Linear) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.decoder = decoder
+        self.output = output  # readout_dim -> V, often tied to the target's table
+
+    def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, tgt_mask: Tensor | None = None) -> Tensor:
+        """Return logits (B, T, V) of the token after each of tgt_in (B, T), from src (B, S)."""
+        return self.output(self.features(src, src_mask, tgt_in, tgt_mask))
+
+    def features(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, tgt_mask: Tensor | None = None) -> Tensor:
+        """Return what the output layer reads, (B, T, readout_dim), so that a loss may project real tokens only."""
+        mask = tgt_in.new_ones(tgt_in.shape).bool() if tgt_mask is None else tgt_mask  # without one all are real
+        return self.decoder(tgt_in, mask, self.context(src, src_mask))
+
+    def context(self, src: Tensor, src_mask: Tensor) -> list[Context]:
+        """Compute what each decoder layer reads of the source src (B, S), once per sentence."""
+        memory, mask = self.encoder(src, src_mask)  # (B, S', M)
+        return [layer.project(memory, mask) for layer in self.decoder.layers]  # type: ignore
+
+    def init_state(self, context: list[Context], *, beam_size: int, max_len: int) -> list[LayerState]:
+        """Return the state before the first position: beam_size hypotheses per sentence, at most max_len positions.
+
+        States have the type of the first floating-point tensor of the context: what the layers compute in, also
+        under autocast.
+        """
+        like = next(part for part in context[0] if part.is_floating_point())
+        sizes = {"batch_size": len(like), "max_len": max_len, "device": like.device, "dtype": like.dtype}
+        layers: Any = self.decoder.layers
+        states = [layer.init_state(part, **sizes) for layer, part in zip(layers, context, strict=True)]
+        return expand(states, beam_size)  # B rows become N
+
+    def narrow(self, ids: Tensor, allowed: Tensor) -> NarrowOutput:
+        """Return an output layer of the tokens ids (U,), of which each sentence has those in allowed (B, U)."""
+        return NarrowOutput(rows_of(self.output, ids), allowed)
+
+    def step(
+        self, token: Tensor, context: list[Context], state: list[LayerState], position: Tensor, output: Any = None
+    ) -> tuple[Tensor, list[LayerState]]:
+        """Return logits (N, V) of the token after `token` (N,) at position (N,), and the next state."""
+        x, state = self.decoder.step(token, context, state, position)
+        return (self.output if output is None else output)(x), state

@@ -1,0 +1,243 @@
+"""Parse options, check outputs and return exit statuses, for all commands. Imports no torch."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from seq2seq.settings.values import shown, suggestion
+from seq2seq.system.errors import is_out_of_memory, os_message
+from seq2seq.system.files import ARCHIVES, COMPRESSIONS, compression, require_creatable, uncompressed, written_directly
+from seq2seq.system.model_path import is_model_file
+from seq2seq.system.stdio import fill_closed_descriptors, print_error, whole_output
+
+
+class UsageError(ValueError):
+    """Error of the user's; the message is one line and names the remedy."""
+
+
+def warn(message: str) -> None:
+    """Print a warning, one line, on standard error."""
+    print_error(f"warning: {message}")
+
+
+def fail(message: object, status: int = 2) -> int:
+    """Print an error, one line, on standard error and return the exit status."""
+    print_error(f"error: {' '.join(str(message).split())}")
+    return status
+
+
+class Parser(argparse.ArgumentParser):
+    """Argument parser whose errors are one line, `error: ...`, and whose options are not abbreviated."""
+
+    # The command line that is parsed
+    _words: Sequence[str] = ()
+
+    def __init__(self, *, prog: str, description: str | None, epilog: str) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            epilog=epilog,
+            # An abbreviation would break as soon as another option begins like it
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does, and keep the words for `error`."""
+        self._words = sys.argv[1:] if args is None else list(args)
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2 and one line, which suggests an option for an unknown one."""
+        known = [option for option in self._option_string_actions if option.startswith("--")]
+        words = [word.partition("=")[0] for word in self._words if word.startswith("--") and word != "--"]
+        # Also where argparse first misses an option that is required: --checkpoint for --ckpt
+        if unknown := next((word for word in words if word not in known), None):
+            message += f"; there is no {unknown}{suggestion(unknown, known)}"
+        # argparse would print the whole usage first
+        sys.exit(fail(f"{message} (--help lists the options)"))
+
+
+def option_name(name: str) -> str:
+    """Return a setting's option: --beam-size for beam_size."""
+    return f"--{name.replace('_', '-')}"
+
+
+def whole_number(least: int, most: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers in a range, for argparse."""
+    return _bounded(int, least, most, f"a whole number from {least} to {most:,}")
+
+
+def number(least: float, most: float) -> Callable[[str], float]:
+    """Return a parser of numbers in a range, for argparse."""
+    return _bounded(float, least, most, f"a number from {least:g} to {most:,g}")
+
+
+def _bounded(kind: Callable[[str], Any], least: float, most: float, what: str) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        # The comparison also refuses nan
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"'{shown(text)}' is not {what}")
+        return value
+
+    return parse
+
+
+# For counts without a limit of their own; larger ones are slips, and overflow where they are multiplied.
+positive = whole_number(1, 10**9)
+# Parses a random seed, for argparse.
+seed = whole_number(0, 2**63 - 1)
+
+
+def nonempty(text: str) -> str:
+    """Parse a name, for argparse."""
+    # An empty one, as an unset variable of the shell gives it, would mean the current folder, or a default
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty")
+    return text
+
+
+def sentence(text: str) -> str:
+    """Parse a text, for argparse: it must be UTF-8."""
+    try:
+        # Bytes that are not UTF-8 reach Python as lone surrogates
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError("the text is not valid UTF-8") from None
+    return text
+
+
+def require_folder(folder: Path, option: str = "--out", *, files: Sequence[str] = ()) -> Path:
+    """Return `folder`, which need not exist yet, after a trial of writing in it.
+
+    Args:
+        files: Names of the files that will be written. A folder that has some of them but not all holds something else
+            than an earlier output.
+
+    Raises:
+        ValueError: It cannot be made or written, or files of something else would be lost.
+    """
+    there = [name for name in files if (folder / name).exists()]
+    if there and len(there) < len(files):
+        raise UsageError(
+            f"{option} {folder}: has a file {there[0]} that is not an output of this command; choose another folder"
+        )
+    require_creatable(folder, option)
+    return folder
+
+
+def require_output(path: Path, option: str, *, inputs: Sequence[str | Path | int] = (), what: str = "input") -> None:
+    """Check that a file can be written without replacing an input.
+
+    Args:
+        inputs: Paths, or descriptors of open files.
+        what: The name of the inputs in the message.
+
+    Raises:
+        ValueError: It cannot be written, or is one of the inputs.
+    """
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise UsageError(f"{option} {path}: is a directory" if path.is_dir() else f"{option} {path}: no such folder")
+    if path.is_file() and any(_same_file(path, other) for other in inputs):
+        raise UsageError(f"{option} {path} is the {what}; choose another file")
+    # Any other file is written beside its place
+    if not written_directly(path):
+        require_creatable(Path(os.path.realpath(path)).parent, option)
+
+
+def require_text_output(path: Path, option: str, *, ckpt: str) -> None:
+    """Check that a file can be written without replacing a checkpoint, a file of a run or anything but text.
+
+    Raises:
+        UsageError: It cannot be written, or must not be replaced.
+    """
+    if path.suffix.lower() in ARCHIVES:
+        raise UsageError(
+            f"{option} {path}: {path.suffix} is not written; choose {', '.join(COMPRESSIONS)}, or plain text"
+        )
+    # A folder stands for its files
+    inside = (file for pattern in ("*", "checkpoints/*") for file in Path(ckpt).glob(pattern))
+    # No checkpoint at all, not only --ckpt: a slip of the shell's completion must not cost a training
+    require_output(path, option, inputs=[ckpt, *inside], what="checkpoint")
+    # Links resolved: what they lead to is replaced
+    final = Path(os.path.realpath(path))
+    if not final.is_file():
+        return
+    if any((folder / "config.yaml").is_file() and (folder / "checkpoints").is_dir() for folder in final.parents[:2]):
+        raise UsageError(f"{option} {path} is a file of a run; choose another file, or remove it first")
+    if is_model_file(final):
+        raise UsageError(f"{option} {path} is a checkpoint; choose another file")
+    with final.open("rb") as file:
+        is_text = compression(final) or b"\0" not in file.read(1 << 16)
+    if not is_text:
+        raise UsageError(f"{option} {path} exists and is not text; choose another file, or remove it first")
+
+
+def require_no_corpus(path: Path, option: str, languages: Sequence[str]) -> None:
+    """Raise UsageError for a file that exists as a side of a parallel corpus, as test.en beside test.de."""
+    plain = uncompressed(path)
+    sides = [path.with_name(path.name.replace(plain.name, f"{plain.stem}.{language}")) for language in languages]
+    other = next((side for side in sides if side != path and side.is_file()), None)
+    if path.is_file() and path in sides and other:
+        raise UsageError(f"{option} {path} exists, as a side of a corpus with {other.name}; remove it first")
+
+
+def _same_file(path: Path, other: str | Path | int) -> bool:
+    """Return True if both are one file on the disk; `other` may be an open descriptor."""
+    with contextlib.suppress(OSError):  # no such file
+        # By inode: two paths, a link or an open descriptor may be the same file
+        return os.path.samestat(path.stat(), os.stat(other))
+    return False
+
+
+def exit_status(work: Callable[[], int]) -> int:
+    """Run a command and return its exit status, also if it is interrupted, loses its reader or cannot use a file.
+
+    What it writes to sys.stdout has arrived, or the status is not 0.
+    """
+    try:
+        with whole_output():
+            return work()
+    except KeyboardInterrupt:
+        # 128 + SIGINT, as shells report it
+        return fail("interrupted", 130)
+    except BrokenPipeError:
+        # The reader has gone (| head): 128 + SIGPIPE
+        return 141
+    # Wrong options, files and checkpoints, and a model whose scores are not finite
+    except (ValueError, FloatingPointError) as error:
+        return fail(error)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return fail(
+            "not enough memory: choose a smaller model, beam, batch or length, or free memory of other programs"
+        )
+    except OSError as error:
+        return fail(os_message(error))
+
+
+def run_command(main: Callable[[], int]) -> NoReturn:
+    """Run a command's `main` as this process, and exit with its status."""
+    fill_closed_descriptors()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # As an exception, so that nothing half-written stays; nohup has set SIGHUP to be ignored
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    try:
+        sys.exit(main())
+    # Before `exit_status` has begun, or after its end
+    except KeyboardInterrupt:
+        sys.exit(fail("interrupted", 130))

@@ -1,0 +1,133 @@
+"""Options of all commands that translate with a model: the model, its search, the device. Imports no torch."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import TYPE_CHECKING, Any
+
+from seq2seq.inference.limits import CPU_TOKENS, DTYPES, LONGEST_SOURCE, MOST_SOURCE, MOST_THREADS, SENTENCES
+from seq2seq.options.command_line import UsageError, nonempty, number, option_name, positive, whole_number
+from seq2seq.settings.declare import keys
+from seq2seq.settings.search import KEPT, SamplingSettings, SearchSettings, chosen_search
+
+if TYPE_CHECKING:
+    from seq2seq.inference.translator import Translator
+
+
+def search_range(name: str) -> tuple[Any, Any]:
+    """Return the least and the largest value of a setting of a search."""
+    limits = keys(SearchSettings)[name].metadata
+    return limits["least"], limits["most"]
+
+
+# Where a command's option is explained in other words than the setting.
+_SEARCH_HELP = {
+    "beam_size": "hypotheses kept at each step; 1 is greedy",
+    "length_penalty": "alpha in log-probability / length^alpha; larger favors longer output",
+    "max_len_ratio": "longest translation in pieces: this times the source's ...",
+    "max_len_extra": "... plus this",
+}
+
+
+def value_of(cls: type, name: str) -> dict[str, Any]:
+    """Return how argparse reads a setting: by its type and range, or one of its choices."""
+    limits = keys(cls)[name].metadata
+    if "choices" in limits:
+        return {"choices": limits["choices"]}
+    least = limits.get("option_least", limits.get("least", 0))
+    kind, letter = (whole_number, "N") if keys(cls)[name].type == "int" else (number, "X")
+    return {"type": kind(least, limits["most"]), "metavar": letter}
+
+
+def add_model_options(parser: argparse._ActionsContainer, *, sentences: str = "auto") -> None:
+    """Add the options of every command that translates with a checkpoint.
+
+    Args:
+        sentences: The default of --sentences.
+    """
+    add = parser.add_argument
+    # A search setting that is left out is None; `load_translator` fills it in from the checkpoint
+    for name, field in keys(SearchSettings).items():
+        if name in KEPT:
+            text = f"{_SEARCH_HELP.get(name, field.metadata['help'])} (default: the run's)"
+            add(option_name(name), help=text, **value_of(SearchSettings, name))
+    text = f"source pieces in a batch, padding counted ({CPU_TOKENS} on a CPU, as many as memory holds on a GPU)"
+    add("--max-tokens", type=positive, metavar="N", help=text)
+    text = f"longest source line in pieces ({LONGEST_SOURCE})"
+    add("--max-len", type=whole_number(1, MOST_SOURCE), default=LONGEST_SOURCE, metavar="N", help=text)
+    text = (
+        "translate a line sentence by sentence: always (split), never (keep), or if it has more sentences or pieces "
+        f"than most training lines (auto) ({sentences})"
+    )
+    add("--sentences", choices=SENTENCES, default=sentences, help=text)
+    add("--ensemble", nargs="+", type=nonempty, default=[], metavar="FILE", help="average it with these checkpoints")
+    add("--shortlist", type=nonempty, metavar="FILE", help="score the pieces of python -m seq2seq.shortlist alone")
+    add("--tgt-lang", type=nonempty, metavar="LANG", help="target language, of a checkpoint that has several")
+    add("--device", default="auto", metavar="DEVICE", help="cpu, cuda, cuda:N or auto (auto)")
+    add("--dtype", choices=DTYPES, help="number format of the weights (float32; on a GPU bfloat16, but to score)")
+    text = "on a GPU, replay decoding steps that are captured once (where that is possible)"
+    add("--cuda-graphs", action=argparse.BooleanOptionalAction, help=text)
+    add("--threads", type=whole_number(1, MOST_THREADS), metavar="N", help="CPU threads (torch's choice)")
+    text = "package, besides seq2seq, whose mixers a checkpoint may name; may be repeated"
+    add("--trust", action="append", default=[], metavar="PACKAGE", help=text)
+
+
+def search_of(options: argparse.Namespace, defaults: SearchSettings) -> tuple[SearchSettings, SamplingSettings | None]:
+    """Complete the options of a command with a checkpoint's settings.
+
+    Raises:
+        UsageError: They cannot be combined; names the options.
+    """
+    # Options are named like the settings; a command has some of them
+    names = (*KEPT, "n_best", *keys(SamplingSettings))
+    values = {name: getattr(options, name, None) for name in names}
+    more = {name: getattr(options, name, None) for name in ("samples", "mbr", "phrases")}
+    try:
+        return chosen_search(
+            defaults,
+            {name: value for name, value in values.items() if value is not None},
+            samples=more["samples"],
+            mbr=more["mbr"],
+            phrases=more["phrases"] is not None,
+        )
+    except ValueError as error:
+        words = rf"\b({'|'.join([*names, *more])})\b"
+        raise UsageError(re.sub(words, lambda name: option_name(name[1]), str(error))) from None
+
+
+def load_translator(options: argparse.Namespace) -> Translator:
+    """Load the translator that the options of `add_model_options` ask for.
+
+    Search settings that the options leave open are the checkpoint's.
+
+    Raises:
+        ValueError: The checkpoint, the device or an option cannot be used.
+    """
+    # Imported here, so that --help and wrong options do not wait for torch
+    import torch
+
+    from seq2seq.inference.translator import Translator, choose_device
+
+    # Cheap checks first: loading may take long; it resolves "auto" by itself, since some models run on the CPU alone
+    choose_device(options.device)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    # float32 means float32: cuDNN would otherwise round convolutions to TF32
+    torch.backends.cudnn.allow_tf32 = False
+    translator = Translator.load(
+        options.ckpt,
+        device=options.device,
+        dtype=options.dtype,
+        trust=options.trust,
+        max_tokens=options.max_tokens,
+        # One piece and eos
+        max_len=max(2, options.max_len),
+        sentences=options.sentences,
+        tgt_lang=options.tgt_lang,
+        ensemble=options.ensemble,
+        shortlist=options.shortlist,
+        cuda_graphs=options.cuda_graphs,
+    )
+    translator.settings, _ = search_of(options, translator.settings)
+    return translator

@@ -1,0 +1,264 @@
+"""Run folders: their names, and the small files inside."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import json
+import logging
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from seq2seq.settings.dicts import flat, without
+from seq2seq.settings.run import changed_values
+from seq2seq.settings.values import written
+from seq2seq.system.files import reserved, write_text
+from seq2seq.system.json_file import read_json_or_none
+from seq2seq.system.model_path import BEST, LAST
+
+log = logging.getLogger(__name__)
+
+# Settings that change neither the data, the model nor the course of training.
+_HARMLESS_TRAINER = (
+    "accelerator", "devices", "nodes", "threads", "strategy", "checkpoint_activations", "max_skipped", "profile",
+    "log_steps", "line_time", "samples", "save_time", "test", "dry_run", "keep_last", "keep_best", "median_stop",
+    "graphs",
+)  # fmt: skip
+HARMLESS = (
+    "resume",
+    "force",
+    "runs",
+    "run",
+    "cache",
+    "logger",
+    "data.num_workers",
+    "data.num_proc",
+    *(f"trainer.{key}" for key in _HARMLESS_TRAINER),
+    *(f"trainer.lightning.{key}" for key in ("detect_anomaly", "enable_model_summary", "inference_mode")),
+)
+# Settings that only bound a run: they count for its name, but a run may be continued with others.
+BUDGETS = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "trainer.patience")
+# Likewise; these change the rounding of sums, as another machine does.
+ROUNDING = ("trainer.compile",)
+# Settings that count micro-batches of an update on each process.
+PER_PROCESS = ("trainer.accumulate", "trainer.accumulate_start")
+# Key of what `SaveLast` adds to a training checkpoint: the settings, and the fingerprint of the corpus.
+ORIGIN = "run"
+# The files of the test set.
+SIDES = ("src", "ref", "hyp")
+
+
+class RunFolder:
+    """Paths inside one run's folder; nothing is created before `create`.
+
+    Args:
+        path: The folder, which need not exist.
+
+    Attributes:
+        config: The settings, as they were composed.
+        results: Scores, times and versions; written when the run ends.
+        best: Checkpoint with the best validation score, for use.
+        last: State of the training, from which the run is resumed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.yaml"
+        self.results = path / "results.json"
+        self.best = path / BEST
+        self.last = path / LAST
+
+    @classmethod
+    def of_checkpoint(cls, path: str | os.PathLike[str]) -> RunFolder | None:
+        """Return the folder of the run that a checkpoint lies in, or that stands for its best one; None elsewhere."""
+        # Also where the path is relative to either folder. A copy in another place is of no run, whatever is above it
+        whole = Path(os.path.abspath(path))
+        run = cls(whole if whole.is_dir() else whole.parent.parent)
+        inside = whole == run.path or whole.parent == run.last.parent
+        return run if inside and run.config.is_file() else None
+
+    @contextlib.contextmanager
+    def reserved(self) -> Iterator[None]:
+        """Keep other runs out of the folder in this block.
+
+        Raises:
+            ValueError: A run is in it already, or the folder cannot be made.
+        """
+        otherwise = "wait until it has ended (resume=auto then continues it), or start another with run=<name>"
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(reserved(self.path, otherwise=otherwise))
+            except OSError as error:
+                raise ValueError(
+                    f"the run's folder {self.path} cannot be written ({error.strerror or error}): set runs=<folder> to "
+                    "one that can"
+                ) from error
+            yield
+
+    def version(self) -> int | None:
+        """Return a number that changes whenever last.ckpt is written; None without one."""
+        try:
+            return self.last.stat().st_mtime_ns
+        except OSError:
+            return None
+
+    def create(self, config_yaml: str) -> None:
+        """Make the folder, clear away what a killed run was writing, and write config.yaml unless there is one."""
+        # Makes the run's folder too, being below it
+        self.best.parent.mkdir(parents=True, exist_ok=True)
+        # The temporary files of `files.atomic_file`
+        for unfinished in (*self.path.glob(".*.tmp"), *self.best.parent.glob(".*.tmp")):
+            unfinished.unlink(missing_ok=True)
+        # One that exists belongs to the weights that are there, until training goes on
+        if not self.config.exists():
+            write_text(self.config, config_yaml)
+
+    def train_from(self, step: int, config_yaml: str) -> None:
+        """Set aside the results that further training will outdate, and write config.yaml.
+
+        Args:
+            step: Update from which training goes on; results move to `before-<step>/`.
+            config_yaml: The settings of the training to come.
+        """
+        # The three files of the test set belong to the weights that results.json describes
+        outdated = [path for path in (self.results, *map(self.test_file, SIDES)) if path.exists()]
+        if outdated:
+            aside = self.path / f"before-{step}"
+            aside.mkdir(exist_ok=True)
+            # Copied, not moved: a folder without config.yaml is not recognized as a run
+            write_text(aside / self.config.name, self.config.read_text(encoding="utf-8"))
+            for path in outdated:
+                path.replace(aside / path.name)
+            log.info("training goes on: the results so far are in %s", aside)
+        write_text(self.config, config_yaml)
+
+    def read_results(self) -> dict[str, Any]:
+        """Read results.json; empty where it cannot be read."""
+        return read_json_or_none(self.results) or {}
+
+    def test_file(self, side: str) -> Path:
+        """Return the path of the test set's `src`, `ref` or `hyp` (translations), one sentence a line."""
+        return self.path / f"test.{side}"
+
+    def test_lines(self, side: str) -> list[str] | None:
+        """Return the lines of `src`, `ref` or `hyp` of the test set; None if the run saved none."""
+        path = self.test_file(side)
+        # At \n alone: splitlines would also split inside a sentence, at U+2028 for example
+        return path.read_bytes().decode("utf-8").split("\n")[:-1] if path.is_file() else None
+
+    def save_test(self, *, src: Sequence[str], ref: Sequence[str], hyp: Sequence[str]) -> None:
+        """Write the test set and its translations; line i of each belongs together."""
+        for side, lines in zip(SIDES, (src, ref, hyp), strict=True):
+            # A table's field may hold a line break
+            write_text(self.test_file(side), "".join(line.replace("\n", " ") + "\n" for line in lines))
+
+    def refuse_existing(self) -> None:
+        """Raise ValueError, naming the remedies, if an earlier run left a checkpoint here."""
+        if self.best.exists() or self.last.exists():
+            raise ValueError(
+                f"{self.path} holds an earlier run: continue it with resume=auto, if its settings are the same, "
+                "or start another beside it with run=<name> (or delete the folder)"
+            )
+
+
+def run_name(config: Mapping[str, Any], mixer: str) -> str:
+    """Return `<data>-<mixer>-<hash>`, the hash being that of the configuration without its harmless settings.
+
+    Args:
+        config: The resolved settings.
+        mixer: Label of the mixer, as `mixer_label` returns it.
+    """
+    return f"{data_label(config)}-{re.sub(r'[^0-9A-Za-z_.+-]+', '_', mixer)}-{config_hash(config)}"
+
+
+def data_label(config: Mapping[str, Any]) -> str:
+    """Return the name of the data set as it is written in names of runs."""
+    # Names of data sets have slashes (org/name); \w keeps letters of any script
+    return re.sub(r"[^\w.+-]+", "_", str(config["data"]["name"]))
+
+
+def folder_of(config: Mapping[str, Any], mixer: str) -> Path:
+    """Return the folder of a new run with these settings."""
+    # A name may look like a number: run=2024
+    return Path(str(config["runs"])) / str(config["run"] or run_name(config, mixer))
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """Hash every setting that differs from its default, but the HARMLESS ones, to eight hexadecimal digits.
+
+    A new setting renames no run, in whatever order the keys are.
+    """
+    from seq2seq.network.make_mixer import default_arguments
+
+    config = without(with_window(config), HARMLESS)
+    changed, mixers = changed_values(config), config.get("mixer", {})
+    known = default_arguments(mixers)
+    arguments = {f"mixer.{key}": value for key, value in flat(mixers).items()}
+    changed |= {key: value for key, value in arguments.items() if key not in known or value != known[key]}
+    # As they are written: 1e3 and 1000 are the same
+    text = json.dumps({key: written(value) for key, value in changed.items()}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def with_window(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of `config` whose trainer.accumulate and accumulate_start count micro-batches over all ranks.
+
+    One device with 8 micro-batches and 4 devices with 2 make the same updates, so they share a name and a group. Where
+    data.batch_tokens sizes updates, the micro-batches are the machine's, and count for nothing.
+    """
+    result = copy.deepcopy(dict(config))
+    trainer, data = result.get("trainer", {}), result.get("data", {})
+    if data.get("batch_tokens"):
+        data["max_tokens"] = None
+        return result
+    for key in (each.partition(".")[2] for each in PER_PROCESS):
+        if trainer.get(key):
+            trainer[key] *= trainer.get("devices", 1) * trainer.get("nodes", 1)
+    return result
+
+
+def mixer_label(choice: str, overrides: Sequence[str]) -> str:
+    """Return the chosen preset, with `+<slot>.<value>` for every slot that was replaced from the command line.
+
+    The cross mixer's slot is left out: `mixer/cross=additive` is `+additive`.
+    """
+    # `mixer/self@mixer.decoder=dynamicconv`: a slot; `mixer=transformer` alone is the preset
+    replaced = [match.groups() for o in overrides if (match := re.match(r"\+*mixer/[^@=]+@?([^=]*)=(.*)", o))]
+    labels = []
+    for package, value in replaced:
+        slot = package.removeprefix("mixer.")
+        # One file may serve several slots: those of self mixers are named, and this is the default's package
+        prefix = "" if slot in ("", "cross") else f"{slot}."
+        labels.append(prefix + value.split("/")[-1])
+    # Sorted: the order of a command's settings changes no model
+    return "+".join([choice, *sorted(labels)])
+
+
+def git_revision() -> str | None:
+    """Return the revision of this package's checkout, `+` when files were changed; None outside git."""
+    # The package, not the working directory, which may be another repository
+    here = Path(__file__).resolve().parents[1]
+    try:
+        # --exclude=* ignores tags, so that every revision reads as a hash
+        ask = ["git", "-C", str(here), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
+        # 10 seconds: no run should hang for this on a slow file system
+        return subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True).stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def translate_command(checkpoint: str | os.PathLike[str], *options: str, trust: Sequence[str] = ()) -> str:
+    """Return the command that translates with `checkpoint`, which knows how its run decodes.
+
+    Args:
+        options: Further ones.
+        trust: Packages of its mixers, of which all but this one must be named.
+    """
+    trusted = [part for package in trust if package != "seq2seq" for part in ("--trust", package)]
+    return shlex.join(["python", "-m", "seq2seq.translate", "--ckpt", str(checkpoint), *trusted, *options])

@@ -1,0 +1,292 @@
+"""Read finished runs from their folders: settings, scores, test translations and the curve of validation scores."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import glob
+import hashlib
+import json
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from seq2seq.runs.folder import RunFolder, with_window
+from seq2seq.settings.dicts import flat, read_yaml
+from seq2seq.settings.run import present_settings
+from seq2seq.sweeps.job_records import Job, common_overrides, is_sweep, read_jobs
+from seq2seq.system.json_file import read_json
+
+SPLITS = ("test", "valid")
+# Settings that may be `auto`, by the key of results.json that has the value they came to.
+_DECIDED = {
+    "data.max_tokens": "max_tokens",
+    "trainer.precision": "precision",
+    "trainer.accelerator": "accelerator",
+    "trainer.compile": "compiled",
+}
+# Numbers of results.json that tables show.
+NUMBERS = (
+    "parameters",
+    "target_tokens_per_second",
+    "training_seconds",
+    "training_cpu_seconds",
+    "seconds",
+    "steps",
+    "best_step",
+)
+# The columns of metrics.csv for an axis of curves.
+_AXES = {"updates": "step", "cpu": "train/cpu_seconds", "time": "train/seconds"}
+
+
+@dataclasses.dataclass(frozen=True)
+class RunResult:
+    """A finished run.
+
+    Attributes:
+        folder: Its folder.
+        mixer: Label of its mixer.
+        config: Its settings, from config.yaml.
+        results: Its results, from results.json.
+        texts: Lines of another test set in place of the run's own, by side.
+    """
+
+    folder: RunFolder
+    mixer: str
+    config: dict[str, Any]
+    results: dict[str, Any]
+    texts: Mapping[str, list[str]] | None = None
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.folder.path.name
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return int(self.config["seed"])
+
+    def score(self, split: str, metric: str) -> float:
+        """Return `bleu` or `chrf` of the test or validation set."""
+        return float(self.results[split][metric])
+
+    def signatures(self, split: str) -> list[str]:
+        """Return sacreBLEU's signatures, that of BLEU first; equal ones mean scores on one scale."""
+        return list(self.results[split].get("signatures") or [])
+
+    @property
+    def corpus(self) -> str:
+        """The corpus and its languages."""
+        data = self.config["data"]
+        languages = "-".join(str(data[side]) for side in ("src", "tgt") if data.get(side))
+        return f"{data['name']} {languages}".strip()
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The fingerprint of the corpus, before `data.limit` and the seed chose from it."""
+        return self.results.get("whole_corpus")
+
+    def number(self, key: str) -> float:
+        """Return a number of results.json; nan where a run has none."""
+        value = self.results.get(key)
+        return math.nan if value is None else float(value)
+
+    def resolved(self) -> dict[str, Any]:
+        """Return the settings by `section.name`, with the values that `auto` came to and the corpus' fingerprint.
+
+        Ranks count as micro-batches of an update, as in a run's name.
+        """
+        # What `auto` came to, so that `auto` and the same value spelled out are one setting
+        values = {key: self.results.get(name) for key, name in _DECIDED.items()}
+        values["data.corpus"] = self.fingerprint
+        # Of updates by tokens, micro-batches are the machine's
+        if self.config["data"].get("batch_tokens"):
+            del values["data.max_tokens"]
+        decided = {key: value for key, value in values.items() if value is not None}
+        return flat(with_window(self.config)) | decided
+
+    @property
+    def continued(self) -> str:
+        """The changes of settings in the course of the run that altered it, by update; "" for none."""
+        parts = self.results.get("continued", [])
+        return "; ".join(f"at update {part['update']}: {'; '.join(part['changes'])}" for part in parts)
+
+    @property
+    def command_keys(self) -> set[str]:
+        """The keys that the run's command set."""
+        words = shlex.split(str(self.results.get("command", "")))[3:]  # after python -m seq2seq.train
+        # Hydra's prefixes: + adds a key, ++ sets it in any case, ~ deletes it
+        return {word.lstrip("+~").split("=", 1)[0] for word in words}
+
+    def test_lines(self, side: str) -> list[str] | None:
+        """Return the lines of `src`, `ref` or `hyp` of the test set; None if the run saved none."""
+        return self.texts[side] if self.texts else self.folder.test_lines(side)
+
+    def test_digest(self) -> str | None:
+        """Return a digest of the test set's sources and references; None if the run saved none."""
+        sources, references = (self.test_lines(side) for side in ("src", "ref"))
+        if sources is None or references is None:
+            return None
+        return hashlib.sha256(json.dumps([sources, references]).encode()).hexdigest()
+
+    @property
+    def translated(self) -> bool:
+        """True if the run saved its test translations and their references."""
+        return bool(self.texts) or all(self.folder.test_file(side).is_file() for side in ("ref", "hyp"))
+
+    def curve(self, against: str = "time") -> list[tuple[float, float]]:
+        """Return (seconds of training, BLEU) of every validation; against "cpu", CPU seconds, or "updates"."""
+        # Of a run on a GPU the CPU time says nothing
+        measured = against != "cpu" or self.results.get("accelerator", "cpu") == "cpu"
+        return read_curve(self.folder.path / "metrics.csv", _AXES[against]) if measured else []
+
+
+class Unusable(NamedTuple):
+    """A folder or job without a result, and the reason."""
+
+    name: str
+    reason: str
+
+
+class CollectedRuns(NamedTuple):
+    """Finished runs, and the folders and jobs that have no result."""
+
+    runs: list[RunResult]
+    unusable: list[Unusable]
+
+
+def read_curve(path: Path, column: str) -> list[tuple[float, float]]:
+    """Read (x, BLEU) of every validation from a metrics.csv, which may be growing.
+
+    A validation has a row with its scores and, of the same step, one about training.
+
+    Args:
+        path: The file, as a run's CsvLogger writes it.
+        column: The column of x.
+
+    Returns:
+        Pairs in order of x; none if the file does not exist.
+    """
+    found: dict[str, dict[str, float]] = {column: {}, "val/bleu": {}}
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                for name, by_step in found.items():
+                    # The last row of a growing file may be cut
+                    with contextlib.suppress(KeyError, TypeError, ValueError):
+                        by_step[row["step"]] = float(row[name])
+    except FileNotFoundError:
+        return []
+    positions, scores = found.values()
+    return sorted((positions[step], score) for step, score in scores.items() if step in positions)
+
+
+def collect(patterns: Sequence[str], split: str) -> CollectedRuns:
+    """Read the runs that patterns name.
+
+    Args:
+        patterns: Run folders, sweep folders, folders of runs, or globs of these.
+        split: Scores that a run must have, "test" or "valid".
+    """
+    runs: dict[Path, RunResult] = {}
+    unusable: dict[str, Unusable] = {}
+    for pattern in patterns:
+        # A pattern without a match is taken for a path, so that it is reported as missing
+        paths = [Path(path) for path in sorted(glob.glob(pattern))] or [Path(pattern)]
+        for path in paths:
+            for result in _read_all(path, split):
+                if isinstance(result, RunResult):
+                    # A run that several patterns name counts once
+                    runs.setdefault(result.folder.path.resolve(), result)
+                else:
+                    unusable.setdefault(result.name, result)
+    return CollectedRuns(list(runs.values()), list(unusable.values()))
+
+
+def _read_all(path: Path, split: str) -> list[RunResult | Unusable]:
+    """Read a run, the jobs of a sweep, or the runs right below a folder."""
+    try:
+        if is_run(path) or not path.is_dir():
+            return [read_run(path, split)]
+        if is_sweep(path):
+            jobs = read_jobs(path)
+            common = common_overrides(jobs)
+            # `checked`: a job that was killed is a failure, although its record says it runs
+            results = [_read_job(job.checked(), split, common) for job in jobs]
+        else:
+            # Files beside the runs, such as tables of earlier comparisons, are no concern of this one
+            folders = [child for child in sorted(path.iterdir()) if child.is_dir() and not child.name.startswith(".")]
+            if folders and all(map(is_sweep, folders)):
+                return [Unusable(str(path), "holds sweeps, whose runs are beside it: name one of them for its runs")]
+            results = [read_run(child, split) for child in folders if not _holds_sweeps(child)]
+    except OSError as error:
+        return [Unusable(str(path), str(error))]
+    return results or [Unusable(str(path), "holds no run")]
+
+
+def is_run(path: Path) -> bool:
+    """Return True for a folder with anything of a run's, which may be damaged."""
+    folder = RunFolder(path)
+    return folder.config.is_file() or folder.results.is_file() or folder.best.parent.is_dir()
+
+
+def _holds_sweeps(path: Path) -> bool:
+    """Return True for `runs/sweeps`, whose jobs' runs are beside it."""
+    return not is_run(path) and any(is_sweep(child) for child in path.iterdir())
+
+
+def _read_job(job: Job, split: str, common: set[str]) -> RunResult | Unusable:
+    if job.state == "finished" and job.run:
+        return read_run(job.run, split)
+    run = f" ({job.run})" if job.run else ""
+    reason = f"{job.state}: {job.error}" if job.error else job.state
+    return Unusable(f"{job.folder.parent}: {job.title(common)}{run}", reason)
+
+
+def read_run(path: Path, split: str) -> RunResult | Unusable:
+    """Read a run's folder; without a score of `split`, return the reason."""
+    folder = RunFolder(path)
+    if not folder.config.is_file():
+        return Unusable(str(path), "holds no run" if path.exists() else "no such folder")
+    if not folder.results.is_file():
+        return Unusable(str(path), "unfinished: continue it with the same command and resume=auto")
+    try:
+        config = read_config(folder.config)
+        results = read_json(folder.results)
+    except (OSError, ValueError) as error:
+        return Unusable(str(path), str(error))
+    # Stopped by the sweep's median rule, so its score is not that of the full budget
+    if results.get("stopped"):
+        return Unusable(str(path), f"stopped early: {results['stopped']}")
+    if split not in results:
+        return Unusable(str(path), _no_score(split, results, config))
+    return RunResult(folder, str(results["mixer"]), config, results)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read config.yaml under the present names, with defaults for settings that are newer than the run."""
+    config = read_yaml(path)
+    # No other program's config.yaml has these
+    missing = [key for key in ("data", "mixer", "seed") if key not in config]
+    if missing:
+        raise ValueError(f"config.yaml is not a run's: it has no {missing[0]}")
+    try:
+        config = present_settings(config)
+        # What a comparison computes from it, so that it fails here, with a reason
+        flat(with_window(config))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"config.yaml is damaged ({type(error).__name__}: {error})") from None
+    return config
+
+
+def _no_score(split: str, results: dict[str, Any], config: dict[str, Any]) -> str:
+    """Say why a finished run has no score of a split, and how to get one."""
+    other = next((name for name in SPLITS if name in results), None)
+    also = f" (--split {other} compares its other scores)" if other else ""
+    if split == "test" and config.get("trainer", {}).get("test") is False:
+        return f"was not tested (trainer.test=false): repeat its command with trainer.test=true resume=auto{also}"
+    return f"has no {split} score: finish it with resume=auto{also}"

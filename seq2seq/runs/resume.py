@@ -1,0 +1,236 @@
+"""Resume a run: find its last checkpoint, and refuse one that was reached under other settings or on another text."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from seq2seq.data.tokenizer import same_pieces
+from seq2seq.metadata import KEY
+from seq2seq.runs.folder import BUDGETS, HARMLESS, ORIGIN, PER_PROCESS, ROUNDING, RunFolder, with_window
+from seq2seq.runs.training_state import (
+    read_state,
+    require_fit,
+    updates,
+)
+from seq2seq.settings.dicts import differences, without
+from seq2seq.settings.run import present_settings
+from seq2seq.settings.values import written
+from seq2seq.system.ranks import requeued
+
+log = logging.getLogger(__name__)
+
+# Settings that name a file, of which the content decides: the text and the tokenizer are compared when they are read.
+_PLACE = re.compile(r"data\.(corpora\..+\.)?(train|valid|test)(\..+)?|tokenizer\.((src|tgt)_)?model")
+# Changed settings that a message lists.
+_LISTED = 5
+
+
+def resolve_resume(resume: str | None, folder: RunFolder, *, named: bool = False) -> tuple[RunFolder, Path | None]:
+    """Return the folder to run in and the state to continue from, None for a fresh start.
+
+    A run that is named by path continues in its own folder. A job that SLURM has put back into its queue continues what
+    it has done, whatever its command says.
+
+    Args:
+        resume: None, "auto", or a run's folder or a state in it.
+        folder: The folder that the settings name.
+        named: True if `run` gives its name, and not a hash of the settings.
+
+    Raises:
+        ValueError: The path is not a run's, or there is a run already and `resume` is None.
+    """
+    path = None
+    if resume not in (None, "auto"):
+        folder, path = _named(str(resume))
+    # A link that leads nowhere, too: reading it says so, and a new run in its place would not
+    if os.path.lexists(folder.last) and (resume == "auto" or (requeued() and _is_later(folder.last, path))):
+        return folder, folder.last
+    if resume is None:
+        if not requeued():
+            folder.refuse_existing()
+        return folder, None
+    # auto serves both starts of a job that is put back into a queue
+    if path is None:
+        if folder.results.exists():
+            raise ValueError(
+                f"resume=auto: {folder.path} holds a run that has ended and lost its last.ckpt: begin another from its "
+                f"weights with init_from={folder.path} run=<name>, or move the folder away"
+            )
+        unnamed = (
+            " (its name stands for all settings, budgets too; to continue a run under others, give both commands "
+            "run=<name>, or this one resume=<folder>)"
+        )
+        log.info("resume=auto: %s holds no run yet, so a new one starts%s", folder.path, "" if named else unnamed)
+    return folder, path
+
+
+def _named(resume: str) -> tuple[RunFolder, Path]:
+    """Return the run's folder and the state that resume=<path> names."""
+    # Absolute, as the paths of the folder that it lies in
+    path = Path(resume).absolute()
+    if path.is_dir():
+        path = RunFolder(path).last
+    if not path.is_file():
+        raise ValueError(f"resume={resume}: no such file; name a run's folder, or use resume=auto")
+    if path.suffix == ".safetensors":
+        raise ValueError(
+            f"resume={resume}: holds weights alone, and no state of a training; name the run's folder, or start a new "
+            f"run from these weights with init_from={resume}"
+        )
+    folder = RunFolder.of_checkpoint(path)
+    if folder is None:
+        raise ValueError(
+            f"resume={resume}: is in no run's folder, as runs/<name>/checkpoints/last.ckpt; copy the whole folder, and "
+            "resume the copy"
+        )
+    return folder, path
+
+
+def _is_later(last: Path, path: Path | None) -> bool:
+    """Return True if a job that is started again has come further than the checkpoint that it began with."""
+    if path is None:
+        return True
+    # Of a file that cannot be read nothing is known, and reading it says so
+    return (updates(last) or 0) >= (updates(path) or 0)
+
+
+class Resumed(NamedTuple):
+    """The state of a training to continue from.
+
+    Attributes:
+        path: The file.
+        step: Updates done.
+        corpus: Fingerprint of the text it was trained on.
+        tokenizer: State of its tokenizer.
+        max_tokens: Budget of a micro-batch, which data.max_tokens=auto came to.
+        threads: Threads of a run on a CPU.
+        continued: Changes of settings that alter the course of training, this one the last: {"update", "changes"}.
+    """
+
+    path: Path
+    step: int
+    corpus: str
+    tokenizer: dict[str, Any]
+    max_tokens: int | None = None
+    threads: int | None = None
+    continued: Sequence[Mapping[str, Any]] = ()
+
+    @classmethod
+    def open(cls, path: Path, config: Mapping[str, Any], folder: RunFolder) -> Resumed:
+        """Read `path`, and log changes of the budget.
+
+        Args:
+            path: A run's last.ckpt, or another state in its folder.
+            config: The settings of the command that resumes.
+            folder: The folder in which the run goes on.
+
+        Raises:
+            ValueError: It is no such state, or was reached under other settings than `config`, HARMLESS ones, BUDGETS
+                and ROUNDING aside, and `force` is not set, or the run in `folder` has gone on since.
+        """
+        payload = read_state(path)
+        # Both with all defaults, else a run of an earlier version would always differ
+        before, now = present_settings(payload[ORIGIN]["settings"]), present_settings(config)
+        changes = _changes(before, now)
+        if moved := [text for key, text in changes.items() if _PLACE.fullmatch(key)]:
+            log.info("files may have moved, if their content is the same: %s", _some(moved))
+        # Settings that alter the course of training: refused, or logged with force=true
+        changed = [text for key, text in changes.items() if not _PLACE.fullmatch(key)]
+        if changed and not config["force"]:
+            raise _another_run(path, _some(changed))
+        for change in changed:
+            log.warning("force=true: %s", change)
+        # A longer or shorter budget is the usual reason to resume with other settings: allowed
+        budgets = [each for each in differences(before, now) if each[0] in BUDGETS]
+        if budgets:
+            log.info("the run goes on under another budget: %s", "; ".join(_change(*each) for each in budgets))
+            changed = [*changed, *(_change(*each) for each in budgets if _moves_rates(each[0], before, now))]
+        require_fit(payload, config, path)
+        step = payload["global_step"]
+        if path != folder.last and os.path.lexists(folder.last):
+            _require_latest(path, step, folder)
+        return cls(
+            path=path,
+            step=step,
+            corpus=payload[ORIGIN]["corpus"],
+            tokenizer=payload[KEY]["tokenizer"],
+            max_tokens=payload[ORIGIN]["max_tokens"],
+            threads=payload[ORIGIN]["threads"],
+            continued=[
+                *(payload[ORIGIN]["continued"] or ()),
+                *([{"update": step, "changes": changed}] if changed else ()),
+            ],
+        )
+
+    def require_same_text(self, corpus: str, tokenizer: Mapping[str, Any], *, force: bool = False) -> None:
+        """Check that corpus and tokenizer are those of the checkpoint.
+
+        Args:
+            corpus: Fingerprint of the corpus.
+            tokenizer: State of the tokenizer.
+            force: Accept another corpus, with a warning.
+
+        Raises:
+            ValueError: The corpus differs and `force` is not set, or the tokenizer differs.
+        """
+        if self.corpus != corpus and force:
+            log.warning("force=true: the text of the corpus, or how it is cleaned, has changed since")
+        elif self.corpus != corpus:
+            raise _another_run(self.path, "the text of the corpus, or how it is cleaned, has changed since")
+        # Not even force: the embeddings of the checkpoint have no meaning under other pieces
+        if not same_pieces(self.tokenizer, tokenizer):
+            raise _another_run(self.path, "the tokenizer has changed since", forcible=False)
+
+
+def _moves_rates(key: str, *settings: Mapping[str, Any]) -> bool:
+    """Return True for a bound that the learning rate follows: of updates or epochs, or of time where neither is set."""
+    counts = ("max_steps", "max_epochs")
+    counted = any(each["trainer"].get(count) for each in settings for count in counts)
+    bounds = counts if counted else ("max_time",)
+    annealed = any(each["optim"]["schedule"] == "anneal" for each in settings)
+    return annealed and key in [f"trainer.{bound}" for bound in bounds]
+
+
+def _require_latest(path: Path, step: int, folder: RunFolder) -> None:
+    """Raise ValueError if the run in `folder` has gone on since: its later checkpoints are not of this branch."""
+    later = updates(folder.last)
+    if later is not None and later > step:
+        raise ValueError(
+            f"resume={path} is of update {step:,}, and the run in {folder.path} has gone on to update {later:,}: "
+            "continue that with resume=auto, or copy the folder, with this file as its last.ckpt, and resume the copy"
+        )
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings whose change alters the course of training, each with `<key> was <a> and is now <b>`."""
+    free = (*HARMLESS, *BUDGETS, *ROUNDING)
+    # The micro-batches of an update count over all ranks
+    first, second = (without(with_window(each), free) for each in (before, now))
+    # The number shown is a product, see `with_window`
+    return {
+        key: _change(f"{key} (times all processes)" if key in PER_PROCESS else key, a, b)
+        for key, a, b in differences(first, second)
+    }
+
+
+def _change(key: str, before: Any, now: Any) -> str:
+    return f"{key} was {written(before)} and is now {written(now)}"
+
+
+def _some(changed: Sequence[str]) -> str:
+    """Join the first changes: with another mixer there are dozens."""
+    more = len(changed) - _LISTED
+    return "; ".join(changed[:_LISTED]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _another_run(path: Path, reason: str, *, forcible: bool = True) -> ValueError:
+    rest = " (force=true continues all the same)" if forcible else ""
+    return ValueError(
+        f"{path} cannot be continued: {reason}; resume it with the settings and text it was trained on, "
+        f"or start another run with resume=null run=<name>{rest}"
+    )

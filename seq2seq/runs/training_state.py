@@ -1,0 +1,96 @@
+"""Write and read last.ckpt: Lightning's own dictionary, with all that a run needs to resume."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from seq2seq import checkpoint
+from seq2seq.metadata import KEY
+from seq2seq.network.build import build_model, on_meta_device
+from seq2seq.runs.folder import ORIGIN
+from seq2seq.settings.classes import packages_of
+from seq2seq.system.files import atomic_file
+
+# Before the names of the model's weights in Lightning's dictionary.
+PREFIX = "model."
+# The entries that a run resumes from, beside Lightning's own.
+_PARTS = (KEY, ORIGIN, "state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "global_step")
+
+
+def save_state(path: Path, payload: Mapping[str, Any]) -> None:
+    """Write the state of a training atomically.
+
+    Raises:
+        NotFiniteWeightsError: It holds a weight that is nan or inf.
+        ValueError: A callback keeps something that torch does not read as plain values and tensors.
+        OSError: The file system refuses.
+    """
+    checkpoint.require_finite(model_weights(payload), path)
+    # A run that is killed here keeps its last whole state
+    with atomic_file(path) as file:
+        torch.save(dict(payload), file)
+        # Hours of training must not end in a file that cannot be read; mapped, this reads no tensors
+        file.flush()
+        try:
+            torch.load(file.name, map_location="cpu", weights_only=True, mmap=True)
+        except pickle.UnpicklingError as error:
+            reason = next((line for line in str(error).splitlines() if "GLOBAL" in line), "")[:200]
+            raise ValueError(
+                f"{path} was not written: a callback keeps more than plain values and tensors ({reason.strip()})"
+            ) from None
+
+
+def read_state(path: Path, *, mmap: bool = False) -> dict[str, Any]:
+    """Read the state of a training to the CPU; `mmap` leaves tensors on the disk until they are used.
+
+    Raises:
+        ValueError: The file is damaged, or not the state of a run.
+    """
+    try:
+        payload = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except Exception as error:  # whatever a damaged file makes torch raise
+        raise ValueError(f"{path}: is damaged, or not the state of a run ({type(error).__name__})") from None
+    missing = [part for part in _PARTS if not isinstance(payload, dict) or part not in payload]
+    if missing:
+        raise ValueError(f"{path}: is not the state of a run: it has no '{missing[0]}'")
+    return payload
+
+
+def updates(path: Path) -> int | None:
+    """Return the number of updates of the state of a training; None where it cannot be read."""
+    try:
+        return read_state(path, mmap=True)["global_step"]
+    except ValueError:
+        return None
+
+
+def model_weights(payload: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the weights of the model under its own names."""
+    weights = payload["state_dict"].items()
+    return {name.removeprefix(PREFIX): weight for name, weight in weights if name.startswith(PREFIX)}
+
+
+def require_fit(payload: Mapping[str, Any], config: Mapping[str, Any], path: Path) -> None:
+    """Check that a state is that of the model and the optimizer of `config`, which force=true does not change.
+
+    Raises:
+        ValueError: It is not.
+    """
+    before, now = payload[ORIGIN]["settings"]["optim"]["name"], config["optim"]["name"]
+    if before != now:
+        raise ValueError(
+            f"resume={path}: optim.name was {before} and is now {now}, which cannot go on from its state; start a new "
+            f"run from its weights with init_from={path.parents[1]} run=<name>"
+        )
+    with on_meta_device():
+        # The settings are those of the command, which the user has written
+        settings = {**payload[KEY]["model"], "model": config["model"], "mixer": config["mixer"]}
+        model = build_model(settings, trust=packages_of(config["mixer"]))
+    checkpoint.check_weights(model, checkpoint.stored_once(model_weights(payload)), path)

@@ -1,0 +1,176 @@
+"""Hydra's callback for sweeps: records every job in the sweep's folder, and prints how to follow and compare them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import itertools
+import logging
+import os
+import shlex
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.errors import CompactHydraException
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf import DictConfig, open_dict, read_write
+
+from seq2seq.sweeps.job_records import Job, Process, read_jobs, write_sweep
+
+log = logging.getLogger(__name__)
+
+
+def folder() -> Path | None:
+    """Return the folder of the sweep that this process launches or runs a job of; None outside a sweep."""
+    # Python callers of `train` have no Hydra at all
+    if not HydraConfig.initialized() or HydraConfig.get().mode is not RunMode.MULTIRUN:
+        return None
+    return Path(HydraConfig.get().sweep.dir)
+
+
+def job_folder() -> Path | None:
+    """Return `<sweep>/<number>` of the job that runs in this process; None outside a sweep."""
+    return Path(HydraConfig.get().runtime.output_dir) if folder() else None
+
+
+def compare_command(sweep: Path, *options: str) -> str:
+    """Return the command that compares the runs of a sweep."""
+    return shlex.join(["python", "-m", "seq2seq.compare", str(sweep), *options])
+
+
+def record_stop(status: Any) -> None:
+    """Record in a sweep that a signal stopped the job of this process, which exits with `status`."""
+    names = {128 + number: number.name for number in signal.Signals}
+    here = job_folder()
+    # SLURM may have the job in its queue again, and knows its state
+    if here is None or status not in names or "SLURM_JOB_ID" in os.environ or not _first_task():
+        return
+    if job := Job.read(here):
+        dataclasses.replace(job, state="failed", error=f"stopped ({names[status]}); continue with resume=auto").write()
+
+
+class JobError(CompactHydraException):
+    """A job of a sweep failed because of its settings: Hydra shows the message without a traceback."""
+
+
+class JobRecords(Callback):
+    """Callback that keeps `<sweep>/<number>/job.json` up to date and reports failures at once."""
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Record that this process launches the jobs."""
+        sweep = _claim_folder(config)
+        write_sweep(sweep, ended=False)
+        # Also where a failed job or a signal ends the sweep, which Hydra tells no callback
+        atexit.register(_end, sweep)
+        print(f"follow the sweep with: {compare_command(sweep, '--watch')}", flush=True)
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        """Record that there will be no more jobs."""
+        atexit.unregister(_end)
+        _end(Path(config.hydra.sweep.dir))
+
+    def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Record that the job runs, and this process."""
+        # A single run has no record; of a distributed job the first process keeps it
+        if config.hydra.mode is RunMode.MULTIRUN and _first_task():
+            self._job(config, state="running").write()
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
+        """Record how the job ended."""
+        if "wandb" in sys.modules:
+            # The next job of this process has a page of its own
+            sys.modules["wandb"].finish()
+        if config.hydra.mode is not RunMode.MULTIRUN or not _first_task():
+            return
+        job = self._job(config, state="finished")
+        # The run itself has recorded its folder, see `record_run`
+        if recorded := Job.read(job.folder):
+            job = dataclasses.replace(job, run=recorded.run)
+        if job_return.status is JobStatus.FAILED:
+            # `return_value` would raise the exception here
+            error = job_return._return_value
+            # A JobError's message is for users and stands alone; of other errors the type helps
+            name = "" if isinstance(error, JobError) else f"{type(error).__name__}: "
+            # On one line, as `compare --watch` prints it
+            job = dataclasses.replace(job, state="failed", error=" ".join(f"{name}{error}".split()))
+            print(f"train: {job.title()} FAILED: {job.error}", file=sys.stderr, flush=True)
+        job.write()
+        if job_return.status is JobStatus.FAILED:
+            _clear_frames(job_return._return_value)
+
+    def _job(self, config: DictConfig, *, state: str) -> Job:
+        """Describe the job of this process."""
+        return Job(
+            folder=Path(config.hydra.runtime.output_dir),
+            overrides=tuple(str(item) for item in config.hydra.overrides.task),
+            state=state,
+            log=_log_file(),
+            process=Process.here(),
+        )
+
+
+def _end(sweep: Path) -> None:
+    """Record that a sweep has ended, and print how many jobs failed and how to compare the others."""
+    write_sweep(sweep, ended=True)
+    jobs = read_jobs(sweep)
+    failed = sum(job.state == "failed" for job in jobs)
+    what = f"{failed} of {len(jobs)} jobs failed; compare the others with" if failed else "compare the runs with"
+    print(f"{what}: {compare_command(sweep)}", flush=True)
+
+
+def _claim_folder(config: DictConfig) -> Path:
+    """Make the sweep's folder and return it: that of the date, or the next free name if another sweep has it.
+
+    Sweeps that start in the same second would overwrite each other's records. A folder from the command line is
+    taken as it is.
+    """
+    default = Path(config.hydra.sweep.dir)
+    if any(override.lstrip("+").startswith("hydra.sweep.dir=") for override in config.hydra.overrides.hydra):
+        return default
+    for number in itertools.count(1):
+        sweep = default if number == 1 else default.with_name(f"{default.name}_{number}")
+        with contextlib.suppress(FileExistsError):
+            sweep.mkdir(parents=True)
+            break
+    if sweep != default:
+        quoted = QuotedString(str(sweep), Quote.single).with_quotes()
+        with open_dict(config), read_write(config):
+            config.hydra.sweep.dir = str(sweep)
+            # The configurations of jobs are composed anew, with these
+            config.hydra.overrides.hydra.append(f"hydra.sweep.dir={quoted}")
+    return sweep
+
+
+def _clear_frames(error: BaseException | None) -> None:
+    """Let go of the local variables in the traceback of an error and of those that it came from.
+
+    Hydra keeps the error of a failed job until the sweep ends, and with it the job's tensors.
+    """
+    seen: set[int] = set()
+    # An error may be its own cause.
+    while error and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def _first_task() -> bool:
+    """Return True in the first, or only, process of a job; submitit and SLURM start one for each device."""
+    return os.environ.get("SLURM_PROCID", "0") == "0" and os.environ.get("SUBMITIT_LOCAL_GLOBALID", "0") == "0"
+
+
+def _log_file() -> str:
+    """Return the file that standard output is redirected to; "" if there is none."""
+    with contextlib.suppress(OSError, ValueError):
+        # Linux only; a terminal, a pipe and a captured stream are not files, or have no number
+        path = Path(f"/proc/self/fd/{sys.stdout.fileno()}").resolve()
+        return str(path) if path.is_file() else ""
+    return ""

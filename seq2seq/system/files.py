@@ -1,0 +1,339 @@
+"""Write files and folders atomically, and let one process build what others wait for. Imports no torch."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import json
+import logging
+import lzma
+import math
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from filelock import FileLock, Timeout
+
+from seq2seq.system.errors import full_disk
+
+log = logging.getLogger(__name__)
+
+# Compressions of text, by suffix, and a pattern of the bytes that such a file begins with.
+COMPRESSIONS = {
+    ".gz": rb"\x1f\x8b",
+    ".bz2": rb"BZh[1-9](1AY&SY|\x17rE8P\x90)",
+    ".xz": rb"\xfd7zXZ\0",
+    # A frame, or one to skip, with which parallel programs begin
+    ".zst": rb"(\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18)",
+}
+# Suffixes of archives and compressions that are not written.
+ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz", ".lz4", ".lzma", ".lz", ".z", ".br")
+# The file of the lock that `reserved` takes in a folder.
+LOCK = ".lock"
+# The suffix of folders that become whole or vanish, and the age at which one is a killed process's.
+PARTIAL = ".partial"
+ABANDONED_SECONDS = 7 * 24 * 3600.0
+
+
+@contextlib.contextmanager
+def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Open a binary file that replaces `path` if the block succeeds and leaves nothing behind if it does not.
+
+    It is written beside `path`, flushed to the disk and moved into place. A link keeps pointing at its target; what is
+    not a regular file (/dev/null, a pipe) is written directly.
+
+    Raises:
+        IsADirectoryError: `path` is a directory.
+    """
+    if written_directly(path):
+        with _named_errors(path, Path(path)), open(path, "wb") as file:
+            yield file
+        return
+    # Resolve links first: os.replace would replace the link itself
+    final = Path(os.path.realpath(path))
+    # os.replace would report this only after the work
+    if final.is_dir():
+        raise IsADirectoryError(f"{path} is a directory, not a file to write")
+    # Hidden, in the same folder (a rename stays on one disk), and unique among machines that share it;
+    # 100 characters of the name keep it below the usual limit of 255 bytes
+    temporary = final.with_name(f".{final.name[:100]}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        with _named_errors(path, temporary), open(temporary, "xb") as file:
+            yield file
+            file.flush()
+            # Content before the rename: after a power cut the new name must not lead to an empty file
+            os.fsync(file.fileno())
+        put_in_place(temporary, final)
+    # KeyboardInterrupt and SystemExit, too, leave nothing behind
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+@contextlib.contextmanager
+def atomic_text(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Open a file as `atomic_file` does; what is written is compressed if the suffix says so."""
+    with atomic_file(path) as file:
+        stream = compressing(file, compression(path), "wb")
+        try:
+            yield stream
+        finally:
+            if stream is not file:
+                stream.close()
+
+
+def compression(path: str | os.PathLike[str]) -> str:
+    """Return the suffix of a compressed file in lower case, "" for any other."""
+    suffix = Path(path).suffix.lower()
+    return suffix if suffix in COMPRESSIONS else ""
+
+
+def uncompressed(path: Path) -> Path:
+    """Return a path without the suffix of its compression."""
+    return path.with_suffix("") if compression(path) else path
+
+
+def compressing(file: IO[bytes], suffix: str, mode: Literal["rb", "wb"]) -> IO[bytes]:
+    """Open a compressed stream over another one, by a suffix of COMPRESSIONS; for "" that one itself."""
+    if suffix == ".gz":
+        # Without a time, so that the same text gives the same bytes
+        return gzip.GzipFile("", mode, fileobj=file, mtime=0)  # type: ignore[return-value]
+    if suffix == ".bz2":
+        return bz2.BZ2File(file, mode)  # type: ignore[return-value]
+    if suffix == ".xz":
+        return lzma.LZMAFile(file, mode)  # type: ignore[return-value]
+    if suffix == ".zst":
+        import pyarrow as pa
+
+        if mode == "rb":
+            return pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")  # type: ignore[return-value]
+        # Arrow closes what it writes to
+        return pa.CompressedOutputStream(pa.PythonFile(os.fdopen(os.dup(file.fileno()), "wb")), "zstd")  # type: ignore[return-value]
+    return file
+
+
+def written_directly(path: str | os.PathLike[str]) -> bool:
+    """Return True for a device or pipe, which no rename can replace.
+
+    It is asked for by the name that was given: what /dev/stdout and >(...) lead to has none where it is a pipe.
+    """
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+
+
+@contextlib.contextmanager
+def _named_errors(path: str | os.PathLike[str], ours: Path) -> Iterator[None]:
+    """Name `path` in errors of a full disk and in those of the temporary file or folder `ours`."""
+    try:
+        yield
+    except Exception as error:
+        full = full_disk(error)
+        fault = full or error
+        # A failed write has no name, other errors may have the temporary one
+        if isinstance(fault, OSError) and str(fault.filename or (full and ours)).startswith(str(ours)):
+            raise OSError(fault.errno, fault.strerror, str(path)) from error
+        raise
+
+
+def put_in_place(temporary: Path, final: Path) -> None:
+    """Move a file that is on the disk to its name; the permissions of one that it replaces stay."""
+    if final.exists():
+        os.chmod(temporary, stat.S_IMODE(final.stat().st_mode))
+    os.replace(temporary, final)
+    # The rename itself survives a power cut only once the folder is on the disk; not every system can do it.
+    with contextlib.suppress(OSError):
+        descriptor = os.open(final.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` in UTF-8, atomically."""
+    with atomic_file(path) as file:
+        file.write(text.encode("utf-8"))
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write lines that end at \\n, as `atomic_text` does; lone surrogates, which UTF-8 cannot encode, are replaced."""
+    with atomic_text(path) as file:
+        file.write("".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON, atomically."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def require_creatable(folder: Path, setting: str) -> None:
+    """Check that files can be written in a folder, which need not exist yet; nothing is left there.
+
+    Raises:
+        ValueError: It cannot be made or written; names `setting`, which may be an option.
+    """
+    existing = folder.absolute()
+    try:
+        # The nearest ancestor that exists decides; the root always does
+        existing = next(path for path in (existing, *existing.parents) if os.path.lexists(path))
+        # Tried, since neither the permissions of root nor those of /proc say what works
+        os.rmdir(tempfile.mkdtemp(prefix=".try-", dir=existing))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(
+            f"{setting}={folder} cannot be written ({existing}: {reason}): set {setting}=<another folder>"
+        ) from None
+
+
+@contextlib.contextmanager
+def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Make a temporary folder that becomes `target` if the block succeeds and vanishes if it does not.
+
+    Args:
+        replace: Delete what is at `target` when the new folder is whole. Otherwise a folder that another process has
+            made there meanwhile stays.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    building = Path(tempfile.mkdtemp(prefix=f".{target.name}-", suffix=PARTIAL, dir=target.parent))
+    old = building.with_suffix(f".old{PARTIAL}")
+    try:
+        with _named_errors(target.parent, building):
+            yield building
+        # mkdtemp makes a folder that only its owner can read; caches are shared
+        building.chmod(0o755)
+        if replace:
+            # At once, while a deletion may stop in the middle
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(target, old)
+        try:
+            os.rename(building, target)
+        except OSError:  # mostly since another process was first
+            if not target.is_dir():
+                raise
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def build_once(
+    target: Path, what: str, build: Callable[[Path], Any], *, is_whole: Callable[[Path], bool] = Path.is_dir
+) -> Path:
+    """Make the folder `target` by `build(empty folder)` unless it exists; one process builds while others wait.
+
+    The kernel releases the lock of a process that dies, by kill -9 too; the next in line deletes what it left and
+    starts over. Where a file system has no locks every process builds.
+
+    Args:
+        what: The name of the content in messages.
+        build: Fills the empty folder; if it raises, the folder is deleted.
+        is_whole: Returns False for a `target` that is to be built anew.
+
+    Returns:
+        `target`, complete.
+    """
+    if is_whole(target):
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        path = target.with_name(f".{target.name}.lock")
+        try:
+            exclusive = stack.enter_context(_locked(path, timeout=0))
+        except Timeout:
+            log.info("waiting for %s: another process is preparing it", what)
+            exclusive = stack.enter_context(_locked(path, timeout=math.inf))
+        # Without a lock, another process may be building in such a folder at this moment
+        if exclusive:
+            _remove_leftovers(target.parent, target.name)
+        # Another process may have built it meanwhile
+        if is_whole(target):
+            return target
+        if damaged := target.exists():
+            log.warning("%s is damaged: making %s again", target, what)
+        start = time.monotonic()
+        with atomic_folder(target, replace=damaged) as building:
+            build(building)
+        log.info("made %s in %.1f s", what, time.monotonic() - start)
+    return target
+
+
+@contextlib.contextmanager
+def scratch_folder(parent: Path) -> Iterator[Path]:
+    """Make a folder in `parent`, or among the system's temporary files if that cannot be written, for the block."""
+    with contextlib.suppress(OSError):
+        parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(parent, os.W_OK):
+        parent = Path(tempfile.gettempdir())
+    _remove_leftovers(parent)
+    with tempfile.TemporaryDirectory(prefix=".scratch-", suffix=PARTIAL, dir=parent) as folder:
+        yield Path(folder)
+
+
+def _remove_leftovers(parent: Path, target: str | None = None) -> None:
+    """Delete folders that killed processes left: those of `target`, whose lock this process has, and old ones."""
+    for folder in parent.glob(f".*-*{PARTIAL}"):
+        # Another process may delete it at the same time
+        with contextlib.suppress(OSError):
+            own = folder.name[1:].rpartition("-")[0] == target
+            if own or time.time() - folder.stat().st_mtime > ABANDONED_SECONDS:
+                log.info("removing %s, which a killed process left", folder)
+                shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def _locked(path: Path, *, timeout: float) -> Iterator[bool]:
+    """Take the lock `path` for the block; yield False, with a warning, on a file system without locks.
+
+    The kernel releases the lock of a process that dies.
+
+    Raises:
+        Timeout: Another process, or another block of this one, has it.
+    """
+    # No soft lock, a mere file, instead: one that a killed process left would have to be deleted by hand
+    lock = FileLock(path, fallback_to_soft=False)
+    try:
+        lock.acquire(timeout, poll_interval=0.2)
+    except Timeout:
+        raise
+    except (OSError, NotImplementedError) as error:
+        log.warning("%s has no file locks (%s): nothing keeps other processes out", path.parent, error)
+    try:
+        yield lock.is_locked
+    finally:
+        if lock.is_locked:
+            # Before the release: a process that takes the lock of a deleted file tries again
+            with contextlib.suppress(OSError):
+                path.unlink()
+            lock.release()
+
+
+@contextlib.contextmanager
+def reserved(folder: Path, *, otherwise: str) -> Iterator[None]:
+    """Keep `folder`, which is made if need be, for this process alone in this block.
+
+    A folder that is still empty after the block goes, with the folders above that were made for it.
+
+    Args:
+        otherwise: What to do instead, for the message of the error.
+
+    Raises:
+        ValueError: Another process has it.
+    """
+    made = [each for each in folder.parents if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with _locked(folder / LOCK, timeout=0):
+            yield
+    except Timeout:
+        raise ValueError(f"{folder} is in use by another process; {otherwise}") from None
+    finally:
+        # Only empty folders can be removed
+        with contextlib.suppress(OSError):
+            for each in (folder, *made):
+                each.rmdir()

@@ -1,0 +1,128 @@
+"""Skip updates whose gradient is not finite, detect a run that has diverged, and say what to change."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from seq2seq.training.bounds.faults import TrainingFault
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from seq2seq.settings.optim import OptimSettings
+
+log = logging.getLogger(__name__)
+
+# Updates between two looks at what a GPU has judged; a CPU's answer is there at once.
+_LOOK_EVERY = 64
+
+
+class Divergence(TrainingFault):
+    """The run has diverged: going on from its last checkpoint may not help."""
+
+
+def require_finite_weights(model: nn.Module, optim: OptimSettings, *, step: int) -> None:
+    """Raise TrainingFault if a weight is infinite or not a number: no later update can mend it."""
+    # One answer for all weights, so that a GPU is waited for once.
+    finite = torch.stack([parameter.detach().isfinite().all() for parameter in model.parameters()])
+    if not bool(finite.all()):
+        names = [name for (name, _), fine in zip(model.named_parameters(), finite.tolist(), strict=True) if not fine]
+        raise _diverged(f"{len(names)} of {len(finite)} weights ({names[0]}, ...) are not finite", optim, step)
+
+
+def require_finite_loss(loss: Tensor, optim: OptimSettings, *, step: int, split: str) -> None:
+    """Raise TrainingFault if the loss of a batch of `split` is not finite: neither are the scores of a search."""
+    if not bool(loss.isfinite()):
+        raise _diverged(f"the loss of the {split} set is {float(loss)}", optim, step)
+
+
+def remedies(optim: OptimSettings) -> str:
+    """List the settings that keep a run from diverging, with their values."""
+    warmup = "warmup_share" if optim.schedule == "anneal" else "warmup_steps"
+    words = [f"lower optim.lr={optim.lr:g}", f"raise optim.{warmup}={getattr(optim, warmup)}"]
+    # Clipping is no remedy where it is on already.
+    words += [] if optim.clip_norm else ["set optim.clip_norm=1"]
+    return ", ".join(words)
+
+
+def _diverged(what: str, optim: OptimSettings, step: int) -> Divergence:
+    return Divergence(
+        f"the run has diverged: at update {step} {what}; {remedies(optim)}, and start again "
+        "(from the weights of an earlier checkpoint: init_from=<checkpoint>)"
+    )
+
+
+class _Update(NamedTuple):
+    """Judged update: its step, the numbers of its sentences, and a flag that is true if it was skipped."""
+
+    step: int
+    rows: list[Tensor]
+    bad: Tensor
+
+
+class SkippedUpdates:
+    """Guard that skips updates whose gradient is not finite, as if their batches had not been there, up to a limit.
+
+    The optimizer reads a tensor on its own device, so nothing waits for an answer; TrainingFault, with the numbers of
+    the sentences, comes a little later than the update that passed the limit.
+
+    Args:
+        limit: Skipped updates that the run survives.
+        remedies: What to change, for the message of the fault.
+    """
+
+    def __init__(self, limit: int, *, remedies: str = "lower the learning rate") -> None:
+        self.limit = limit
+        self.remedies = remedies
+        self.count = 0
+        self._rows: list[Tensor] = []
+        self._updates: list[_Update] = []
+
+    def note(self, rows: Tensor) -> None:
+        """Record the numbers of the sentences of a micro-batch of this update."""
+        self._rows.append(rows)
+
+    def judge(self, norm: Tensor, optimizer: torch.optim.Optimizer, step: int) -> Tensor:
+        """Let `optimizer` skip update `step` if the gradient's `norm` is not finite.
+
+        Returns:
+            A scalar boolean tensor, True if the update is skipped.
+        """
+
+        bad = ~norm.isfinite()
+        own = getattr(optimizer, "optimizer", optimizer)  # Lightning wraps it
+        if getattr(own, "defaults", {}).get("fused"):
+            # As a gradient scaler does it: a fused AdamW, and our Muon, read the flag and leave all as it is.
+            own.found_inf = bad.float()  # type: ignore[attr-defined]
+        elif bad:
+            # An optimizer passes parameters without gradients by. This waits for the device.
+            own.zero_grad(set_to_none=True)
+        self._updates.append(_Update(step, self._rows, bad))
+        self._rows = []
+        if norm.device.type == "cpu" or len(self._updates) >= _LOOK_EVERY:
+            self.settle()
+        return bad
+
+    def settle(self) -> None:
+        """Count the updates that were skipped.
+
+        Raises:
+            TrainingFault: They are more than the limit.
+        """
+        updates, self._updates = self._updates, []
+        # One transfer for all the updates since the last look.
+        flags = torch.stack([update.bad for update in updates]).tolist() if updates else []
+        for update, bad in zip(updates, flags, strict=True):
+            if not bad:
+                continue
+            self.count += 1
+            log.warning("update %d skipped: its gradient is not finite (%d so far)", update.step + 1, self.count)
+            if self.count > self.limit:
+                raise TrainingFault(
+                    f"{self.count} updates had a gradient that is not finite, more than trainer.max_skipped="
+                    f"{self.limit}: {self.remedies}, or look at the sentences of the last one in fault-*.json",
+                    {"update": update.step + 1, "training_pairs": [part.tolist() for part in update.rows]},
+                )

@@ -1,0 +1,59 @@
+"""Errors of the data or the machine that end a training, each with its reason and a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from seq2seq.system.errors import first_line, full_disk, is_out_of_memory, os_message
+
+
+class TrainingFault(Exception):  # noqa: N818 - shown as a fault, not as a mistake of the program
+    """Training cannot continue; the message says why and what to do.
+
+    Args:
+        details: Written into the run's folder.
+    """
+
+    def __init__(self, message: str, details: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.details = details or {}
+
+
+def as_fault(
+    error: BaseException,
+    *,
+    shape: Sequence[int] | None,
+    max_tokens: int | None,
+    batch_tokens: int | None = None,
+    replayed: bool = False,
+) -> TrainingFault | None:
+    """Return the fault to report for an error of the data or the machine, None for any other error.
+
+    Args:
+        shape: Sentences, source and target width of the last batch; None before there was one.
+        max_tokens: Tokens of a micro-batch.
+        batch_tokens: Tokens of an update, where micro-batches do not size it.
+        replayed: Passes are captured, which takes memory for a second micro-batch.
+    """
+    if is_out_of_memory(error):
+        if not shape:
+            return TrainingFault(
+                f"out of memory before the first batch ({first_line(error)}): the model or the corpus is too large, or "
+                "other programs hold the memory; take a smaller one, more memory or another device, or end the others"
+            )
+        sentences, source, target = shape
+        update = "" if batch_tokens else " and raise trainer.accumulate as much"
+        return TrainingFault(
+            f"out of memory on a batch of {sentences} sentences, {source} + {target} pieces wide: lower "
+            f"data.max_tokens={max_tokens}{update}, or set trainer.checkpoint_activations=true"
+            f"{' or trainer.graphs=false' if replayed else ''}"
+        )
+    # A validation or the test of a run whose weights have grown without bound.
+    if isinstance(error, FloatingPointError):
+        return TrainingFault(str(error))
+    fault = full_disk(error) or error
+    # An OSError without a number is not from a system call.
+    if isinstance(fault, OSError) and fault.errno:
+        return TrainingFault(os_message(fault))
+    return None

@@ -1,0 +1,257 @@
+"""The Lightning data module: loaders over prepared data, and the position that a run is resumed from."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+
+import torch
+from lightning import LightningDataModule
+from torch.utils.data import DataLoader
+
+from seq2seq.data.batching import TokenBatchSampler, batch_shapes, padding_share
+from seq2seq.data.dataset import BatchLoader, MixedPairs, PackedLoader
+from seq2seq.data.multi_corpus import Direction, directions
+from seq2seq.data.preparation import PreparedData
+from seq2seq.data.streaming import PairStream, StreamLoader
+from seq2seq.data.updates import UpdateCut
+from seq2seq.inference.limits import evaluation_tokens
+from seq2seq.metrics.scorers import tokenize_for
+from seq2seq.system.ranks import Agreement
+from seq2seq.training.machine.prefetch import StreamCopier, copied_ahead
+
+log = logging.getLogger(__name__)
+
+
+class EvalTexts:
+    """Raw text of the splits of prepared data, as `EvalData` asks for it."""
+
+    def __init__(self, prepared: PreparedData) -> None:
+        self.prepared = prepared
+
+    def sources(self, split: str) -> list[str]:
+        """Load the raw source text of a split."""
+        return self.prepared.sources(split)
+
+    def references(self, split: str) -> list[str]:
+        """Load the raw target text of a split."""
+        return self.prepared.references(split)
+
+    def directions(self, split: str) -> list[Direction]:
+        """List the parts of a split that are scored by themselves; none if it is one corpus."""
+        plan = self.prepared.plan
+        data = self.prepared.split(split)
+        # A corpus of a mixture may lack the split; the others follow one another in it.
+        parts = [part for part in plan.parts if split in part.corpus.splits]
+        sizes = [len(part) for part in data.parts] if isinstance(data, MixedPairs) else [len(data)]
+        return directions(parts, sizes, lambda language: tokenize_for(language, plan.tokenize))
+
+
+class TranslationDataModule(LightningDataModule):
+    """Batches of prepared data, on each rank its own.
+
+    Args:
+        src_multiple: The width of a batch's source is a multiple of this.
+        window: Micro-batches of the largest update on each rank; data.batch_tokens decides it where it is set.
+        processes: Ranks there will be.
+    """
+
+    def __init__(self, prepared: PreparedData, *, src_multiple: int = 1, window: int = 1, processes: int = 1) -> None:
+        super().__init__()
+        self.src_multiple = src_multiple
+        self._window = window
+        self.processes = processes
+        self.prepared = prepared
+        self.texts = EvalTexts(prepared)
+        self.epoch = 0
+        self._train_sampler: TokenBatchSampler | None = None
+        self._stream: PairStream | None = None
+
+    def setup(self, stage: str) -> None:
+        """Agree with the other ranks on the smallest batch size that `data.max_tokens=auto` gave to any of them.
+
+        Raises:
+            ValueError: A split to score has fewer sentences than there are ranks.
+        """
+        _, world_size = self._world()
+        # Here, not when the split's turn has come: that of the test set is after the last update
+        for split in ("valid", "test"):
+            if (size := self.prepared.size(split)) < world_size:
+                raise ValueError(
+                    f"data.{split} has {size} sentences, and each of {world_size} processes needs one: use fewer "
+                    f"devices, or a larger {split} set"
+                )
+        if self.prepared.plan.auto and world_size > 1:
+            # Ranks agree on a maximum, so the minimum is that of the negated sizes.
+            (least,) = Agreement().maxima([-self.max_tokens])
+            if -int(least) != self.max_tokens:
+                self.prepared = self.prepared.with_max_tokens(-int(least))
+                # Built for another batch size by `describe` before; made anew on first use.
+                self._train_sampler = self._stream = None
+                self.describe()
+        if self.cut and self.trainer is not None:
+            self.trainer.accumulate_grad_batches = self.window
+
+    def describe(self) -> None:
+        """Log the share of padding and the number of batches."""
+        padding, count = 100 * self.padding_share, self.batches_per_epoch
+        if self.streaming:
+            log.info("padding %.1f%% of all cells of the first shuffle buffer", padding)
+        else:
+            updates = -(-count // (self.window * self.processes // self._world()[1]))
+            log.info("padding %.1f%% of all cells, batches an epoch: %d (%d updates)", padding, count, updates)
+
+    # Epochs and positions
+
+    @property
+    def streaming(self) -> bool:
+        """True if the training text is read during training."""
+        return self.prepared.plan.stream is not None
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of a micro-batch, padding included."""
+        return self.prepared.plan.require_max_tokens()
+
+    @property
+    def cut(self) -> UpdateCut | None:
+        """The cut of updates into micro-batches; None where an update is a number of these."""
+        return self.prepared.cut(self.processes)
+
+    @property
+    def window(self) -> int:
+        """Micro-batches of the largest update on each rank."""
+        # The cut of a stream is that of a rank's own share
+        ranks = 1 if self.streaming else self.processes
+        return self.cut.micro_batches // ranks if self.cut else self._window
+
+    @property
+    def padding_share(self) -> float:
+        """Padding over all cells of an epoch (of a stream: of its first shuffle buffer), source and target together.
+
+        Of the best segmentations, where training draws others.
+        """
+        if self.streaming:
+            return self.prepared.first_padding
+        data = self.prepared.split("train")
+        batches = self._training_sampler().batches()
+        return padding_share(data.src_lengths, data.tgt_lengths, batches, src_multiple=self.src_multiple)
+
+    def shapes(self) -> set[tuple[int, int, int]]:
+        """Return rows, source width and target width of this epoch's training batches; none are known of a stream."""
+        if self.streaming:
+            return set()
+        src, tgt = self.prepared.split("train").room
+        return batch_shapes(src, tgt, self._training_sampler().batches(), src_multiple=self.src_multiple)
+
+    @property
+    def batches_per_epoch(self) -> float:
+        """Training batches of this rank in an epoch; the same in every epoch, and infinite for a stream."""
+        return math.inf if self.streaming else len(self._training_sampler())
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose order (and subword sampling) the next iteration over training batches has."""
+        self.epoch = int(epoch)
+        if not self.streaming:
+            self._training_sampler().set_epoch(self.epoch)
+
+    def seek(self, *, epoch: int, step: int) -> None:
+        """Let the next iteration over training batches (only) begin at this rank's batch `step` of `epoch`."""
+        if self.streaming:
+            log.info("reading the stream again up to batch %s, where the run goes on", f"{step:,}")
+            self._training_stream().start = step
+            return
+        sampler = self._training_sampler()
+        if step > len(sampler):
+            raise ValueError(
+                f"the checkpoint was made after batch {step:,} of an epoch, and with the data settings of this "
+                f"command an epoch has {len(sampler):,}: resume with the settings it was trained with, or begin a new "
+                "run from its weights with init_from=<checkpoint>"
+            )
+        sampler.seek(epoch=epoch, step=step)
+
+    def refuse_rescaling(self, processes: int) -> None:
+        """Raise ValueError if a run of `processes` ranks cannot be resumed by another number of them."""
+        if self.streaming:
+            raise ValueError(f"a streamed run is continued with as many processes as before: {processes}")
+
+    # Loaders
+
+    def train_dataloader(self) -> DataLoader:
+        """Build the loader of training batches, shuffled by (seed, epoch)."""
+        # Lightning asks for a loader before the first epoch's hook sets the epoch.
+        if self.trainer is not None:
+            self.epoch = self.trainer.current_epoch
+        if self.streaming:
+            loader = StreamLoader(self._training_stream(), num_workers=self.prepared.plan.num_workers)
+            return _copied(loader, self._device)
+        self.set_epoch(self.epoch)
+        return self._loader("train", self._training_sampler())
+
+    def val_dataloader(self) -> DataLoader:
+        """Build the loader of validation batches: longest first, every sentence exactly once over all ranks."""
+        return self._loader("valid", self._sampler("valid"))
+
+    def test_dataloader(self) -> DataLoader:
+        """Build the loader of test batches: longest first, every sentence exactly once over all ranks."""
+        return self._loader("test", self._sampler("test"))
+
+    def _loader(self, split: str, sampler: TokenBatchSampler) -> DataLoader:
+        data = self.prepared.split(split).sampled_by(sampler, self.src_multiple)
+        loader = BatchLoader(data, batch_sampler=sampler, num_workers=self.prepared.plan.num_workers)
+        return _copied(loader, self._device)
+
+    @property
+    def _device(self) -> torch.device:
+        return torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
+
+    def _training_sampler(self) -> TokenBatchSampler:
+        current = self._train_sampler
+        # Before there is a trainer (`describe`) the world is one rank; the sampler of a run knows its own.
+        if current is None or (current.rank, current.world_size) != self._world():
+            current = self._sampler("train")
+            current.set_epoch(self.epoch)
+            self._train_sampler = current
+        return current
+
+    def _training_stream(self) -> PairStream:
+        rank, world_size = self._world()
+        # As above: a stream skips what other ranks read.
+        if self._stream is None or (self._stream.rank, self._stream.world_size) != (rank, world_size):
+            ranks = {"rank": rank, "world_size": world_size}
+            self._stream = self.prepared.stream(**ranks, src_multiple=self.src_multiple, cut=self.cut)
+        return self._stream
+
+    def _sampler(self, split: str) -> TokenBatchSampler:
+        data = self.prepared.split(split)
+        training = split == "train"
+        rank, world_size = self._world()
+        src, tgt = data.room
+        plan, on_gpu = self.prepared.plan, self._device.type == "cuda"
+        return TokenBatchSampler(
+            src_lengths=src,
+            tgt_lengths=tgt,
+            max_tokens=plan.part_tokens if training else evaluation_tokens(self.max_tokens, gpu=on_gpu),
+            seed=plan.seed,
+            shuffle=training,
+            rank=rank,
+            world_size=world_size,
+            # A window on one rank is the same update as a micro-batch on each of as many ranks.
+            window=self._window if training else 1,
+            cut=self.cut if training else None,
+            # Corpora with weights or a temperature are sampled; else every pair comes once an epoch.
+            mixture=self.prepared.mixture() if training else None,
+        )
+
+    def _world(self) -> tuple[int, int]:
+        """Return this process's rank and the number of ranks."""
+        trainer = self.trainer
+        return (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
+
+
+def _copied(loader: PackedLoader, device: torch.device) -> PackedLoader:
+    """Let a loader copy its batches to a GPU ahead of their use; on a CPU they stay as they are."""
+    if device.type == "cuda":
+        loader.ahead = functools.partial(copied_ahead, copier=StreamCopier(device))
+    return loader

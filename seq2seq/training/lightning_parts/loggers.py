@@ -1,0 +1,186 @@
+"""Loggers of a run: those of the settings, what they log, and a CSV logger that a resumed run appends to."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.loggers.logger import Logger
+
+from seq2seq.runs.folder import RunFolder
+from seq2seq.settings.classes import class_name, entries
+from seq2seq.settings.dicts import flat
+from seq2seq.system.files import write_text
+from seq2seq.training.lightning_parts.user_classes import accepted, make, require_call
+
+
+def check_loggers(section: Mapping[str, Any] | None) -> None:
+    """Import the classes of the section `logger` and check their arguments, without making them: some write at once.
+
+    Raises:
+        ValueError: A class is missing, is not a logger, or takes other arguments.
+    """
+    for name, node in entries(section).items():
+        require_call(f"logger.{name}", node, Logger)
+
+
+def make_loggers(section: Mapping[str, Any] | None, folder: RunFolder, *, step: int) -> list[Logger]:
+    """Make the loggers, which continue after update `step` of an earlier part of the run.
+
+    Args:
+        section: The section `logger`: a class and its arguments by name.
+        step: 0 for a new run.
+    """
+    made = []
+    for name, node in entries(section).items():
+        target = require_call(f"logger.{name}", node, Logger)
+        given = accepted(target, {"save_dir": str(folder.path)})
+        # A run has one page there, however often it is resumed.
+        if class_name(node) == "WandbLogger":
+            given |= {"name": folder.path.name, "id": folder.path.name}
+        # TensorBoard hides what an earlier part logged from this update on.
+        if class_name(node) == "TensorBoardLogger" and step:
+            given["purge_step"] = step + 1
+        logger = make(f"logger.{name}", node, Logger, **given)
+        # The run repeats the updates after its checkpoint, and would log them twice.
+        if isinstance(logger, CsvLogger):
+            logger.keep_until(step)
+        made.append(logger)
+    return made
+
+
+def log_settings(loggers: Sequence[Logger], config: Mapping[str, Any]) -> None:
+    """Log the settings of a run that begins to those loggers that take them without scores."""
+    for logger in loggers:
+        if not _takes(logger, "log_hyperparams", "metrics"):
+            logger.log_hyperparams(flat(config))
+
+
+def log_samples(loggers: Sequence[Logger], rows: Sequence[tuple[str, str, str]], step: int) -> None:
+    """Log (source, hypothesis, reference) of a few sentences, on rank 0.
+
+    A logger takes them by `log_text(key, columns, data, step)`, as Lightning's WandbLogger does, or by the
+    `add_text(tag, text, step)` of its experiment, as TensorBoard's.
+    """
+    columns = ["source", "hypothesis", "reference"]
+    for logger in loggers:
+        if _takes(logger, "log_text", "key", "columns", "data", "step"):
+            table = [list(row) for row in rows]
+            logger.log_text(key="val/samples", columns=columns, data=table, step=step)  # type: ignore[attr-defined]
+        elif callable(add_text := getattr(getattr(logger, "experiment", None), "add_text", None)):
+            # Markdown: in an indented block nothing is markup, such as <unk>.
+            lines = [[f"    {name:<10} {text}" for name, text in zip(columns, row, strict=True)] for row in rows]
+            blocks = ["\n".join(each) for each in lines]
+            add_text("val/samples", "\n    \n".join(blocks), step)
+
+
+def log_results(loggers: Sequence[Logger], config: Mapping[str, Any], results: Mapping[str, Any], step: int) -> None:
+    """Log the final scores, on rank 0: with the settings, as a summary, or as metrics, whichever a logger has.
+
+    Args:
+        results: The entries of results.json.
+    """
+    scores = {
+        f"final/{split}_{name}": float(value)
+        for split in ("valid", "test")
+        for name, value in results.get(split, {}).items()
+        if isinstance(value, int | float)
+    }
+    for logger in loggers:
+        # results.json is beside metrics.csv.
+        if isinstance(logger, CsvLogger):
+            continue
+        summary = getattr(getattr(logger, "experiment", None), "summary", None)
+        if _takes(logger, "log_hyperparams", "metrics"):
+            # TensorBoard: the table of hyperparameters has a row for the run.
+            also = accepted(logger.log_hyperparams, {"step": step})
+            logger.log_hyperparams(flat(config), metrics=scores, **also)
+        elif summary is not None and callable(getattr(summary, "update", None)):
+            summary.update(scores)
+        else:
+            logger.log_metrics(scores, step)
+        logger.save()
+
+
+def _takes(logger: Logger, method: str, *names: str) -> bool:
+    """Return True if a logger has a method with these parameters."""
+    found = getattr(logger, method, None)
+    return callable(found) and len(accepted(found, dict.fromkeys(names))) == len(names)
+
+
+class CsvLogger(Logger):
+    """Logger that writes `metrics.csv`: one row per call, one column per metric.
+
+    Rows of an earlier part of the run stay; Lightning's own logger deletes them. A metric has one value per update: a
+    row that comes again, as that of a validation which a kill interrupted, replaces the one before.
+    """
+
+    def __init__(self, *, save_dir: str, filename: str = "metrics.csv") -> None:
+        super().__init__()
+        self.path = Path(save_dir) / filename
+        self._rows: list[dict[str, Any]] = []
+        self._columns = ["step"]
+        if self.path.exists():
+            with open(self.path, newline="", encoding="utf-8") as file:
+                reader = csv.DictReader(file)
+                self._columns = list(reader.fieldnames or self._columns)
+                # A write that was cut short leaves a row without all its columns.
+                self._rows = [row for row in reader if None not in row.values() and row.get("step", "").isdigit()]
+
+    @property
+    def name(self) -> str:
+        """Name of the logger, which Lightning requires."""
+        return "csv"
+
+    @property
+    def version(self) -> str:
+        """Empty version, which Lightning requires: the run's folder is the version."""
+        return ""
+
+    @rank_zero_only
+    def keep_until(self, step: int) -> None:
+        """Drop the rows after `step`: the run is about to repeat them."""
+        self._rows = [row for row in self._rows if int(row["step"]) <= step]
+        self._rewrite()
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Add a row; a metric seen for the first time adds a column."""
+        row: dict[str, Any] = {"step": step or 0}
+        row.update((key, f"{value:.6g}" if isinstance(value, float) else value) for key, value in metrics.items())
+        again = self._drop(row)
+        self._rows.append(row)
+        # A new column changes the header, so the file is written again; else one line is appended.
+        new = [key for key in row if key not in self._columns]
+        if new or again or not self.path.exists():
+            self._columns += new
+            self._rewrite()
+            return
+        with open(self.path, "a", newline="", encoding="utf-8") as file:
+            csv.DictWriter(file, self._columns).writerow(row)
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """Log nothing: config.yaml has them."""
+
+    def _drop(self, row: Mapping[str, Any]) -> bool:
+        """Remove the earlier row of this update with the same metrics; return True if there was one."""
+        # Rows are in the order of their updates, and an update has few.
+        for number in range(len(self._rows) - 1, -1, -1):
+            earlier = self._rows[number]
+            if int(earlier["step"]) < row["step"]:
+                return False
+            if int(earlier["step"]) == row["step"] and any(earlier.get(key) for key in row if key != "step"):
+                del self._rows[number]
+                return True
+        return False
+
+    def _rewrite(self) -> None:
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, self._columns)
+        writer.writeheader()
+        writer.writerows(self._rows)
+        write_text(self.path, text.getvalue())

@@ -1,0 +1,114 @@
+"""The state of a run that its callbacks share, and the part of results.json that comes from it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from seq2seq.training.bounds.budget import Budget
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from seq2seq.settings.trainer import TrainerSettings
+    from seq2seq.training.machine.throughput import Meter
+
+
+class BestScore:
+    """Best validation so far: by BLEU, and among equal ones by the likelihood of the references.
+
+    Early in training BLEU is 0 for long; then the likelier model is the better one.
+    """
+
+    def __init__(self) -> None:
+        self.bleu: float
+        self.step: int
+        self.report: dict[str, Any]
+        self.forget()
+        self.improved = False  # by the last validation
+
+    def add(self, step: int, bleu: float, report: Mapping[str, Any]) -> None:
+        """Compare a validation with the best one; `report` has its `nll`."""
+        # Pairs compare BLEU first; before the first validation the likelihood is the worst possible.
+        self.improved = (bleu, -report["nll"]) > (self.bleu, -self.report.get("nll", math.inf))
+        if self.improved:
+            self.bleu = bleu
+            self.step = step
+            self.report = dict(report)
+
+    def forget(self) -> None:
+        """Begin anew: the next validation is the best."""
+        self.bleu, self.step, self.report = -1.0, 0, {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that a resumed run continues from."""
+        return {"best": self.bleu, "best_step": self.step, "best_scores": self.report}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from an earlier part of the run."""
+        self.bleu = state["best"]
+        self.step = state["best_step"]
+        self.report = state["best_scores"]
+
+
+class RunState:
+    """State that the callbacks of a run share; each value is written by one of them.
+
+    Args:
+        continued: Changes of settings in the course of the run, as `Resumed` has them.
+    """
+
+    def __init__(
+        self,
+        settings: TrainerSettings,
+        callbacks: Mapping[str, Any] | None = None,
+        continued: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.continued = [dict(each) for each in continued or ()]
+        self.budget = Budget(settings, callbacks)
+        self.best = BestScore()
+        # For the report: written by `ProgressLog`.
+        self.epochs = 0.0
+        self.target_tokens = 0.0  # of all updates, and of the first one of each part
+        self.start_tokens = 0.0
+        self.meter: Meter | None = None
+        self.stopped: str | None = None  # why median stopping ended the run
+        self.signum = 0  # that arrived when the test was nearly done; `Signals` sets it
+
+    @property
+    def ended_by(self) -> str | None:
+        """Setting that ended the run."""
+        return "median_stop" if self.stopped else self.budget.ended_by
+
+    @property
+    def cpu_seconds(self) -> float | None:
+        """CPU seconds of training; None where several processes train, or have trained."""
+        seconds = self.budget.training.cpu_seconds
+        return None if math.isnan(seconds) or self.settings.processes > 1 else round(seconds, 2)
+
+    def report(self) -> dict[str, Any]:
+        """Return the entries of results.json about scores, time and throughput."""
+        seconds = self.budget.training.seconds
+        elapsed = self.budget.clock.seconds
+        limit = self.settings.max_time
+        # Tokens a second after the first update, which compiles and loads, if there are others
+        start = self.budget.start_seconds if self.target_tokens > self.start_tokens else 0.0
+        tokens = self.target_tokens - (self.start_tokens if start else 0.0)
+        rate = tokens / max(seconds - start, 1e-9)
+        return {
+            "valid": self.best.report,
+            "best_step": self.best.step,
+            "ended_by": self.ended_by,
+            "epochs": round(self.epochs, 3),
+            "target_tokens_per_second": round(rate, 1),
+            "start_seconds": round(self.budget.start_seconds, 2),
+            "training_seconds": round(seconds, 2),
+            "training_cpu_seconds": self.cpu_seconds,
+            "seconds": round(elapsed, 2),
+            "max_time": limit,
+            "seconds_over_budget": round(max(0.0, elapsed - limit), 2) if limit else 0.0,
+            "throughput": self.meter.report(self.target_tokens / rate if rate else seconds) if self.meter else None,
+            **({"stopped": self.stopped} if self.stopped else {}),
+            **({"continued": self.continued} if self.continued else {}),
+        }

@@ -1,0 +1,200 @@
+"""The training loop, told in the order in which it happens, and the callbacks that make it.
+
+Lightning runs the loop and calls the hooks below. `TranslationTask` computes, the callbacks watch, decide and save.
+Everything is decided between two updates, where a run can be resumed bit for bit. Names are as in the code; a test
+compares this page with a run.
+
+Start of training:
+
+    TranslationTask.configure_model         Shard the model, under FSDP only.
+    TranslationTask.configure_optimizers    Make the optimizer and its schedule.
+    TranslationTask.on_load_checkpoint      Resumed runs: restore sums, window and the position in the data.
+    WarmUp.on_train_start                   Compile kernels and time one validation batch: no clock runs yet.
+    ProgressLog.on_train_start              Show the bar or the first line.
+    RecordScores.on_train_start             Forget a best score whose weights are gone.
+    KeepBest.on_train_start                 The same for further good checkpoints.
+    AverageWeights.on_train_start           Start the moving average (trainer.ema).
+    Stopping.on_train_start                 Start the clock of the budget.
+    Signals.on_train_start                  From here on a signal waits for the end of an update.
+    Validation.on_train_start               Make up for a validation that was interrupted.
+    SaveLast.on_train_start                 Count the time to the next save from here.
+    TranslationTask.on_train_start          Prepare replayed passes on a GPU; set the first learning rate.
+    TranslationTask.on_train_epoch_start    Set the epoch of the batches, at each epoch.
+
+A micro-batch:
+
+    SetResultsAside.on_train_batch_start    First one only: move results of an earlier part of the run away.
+    ProgressLog.on_train_batch_start        Start the watch of training time.
+    WindowEnd.on_train_batch_start          Correct Lightning's epoch count after a resume at the end of an epoch.
+    TranslationTask.training_step           Seed dropout, compute the summed loss; replayed passes do the backward too.
+    TranslationTask.optimizer_zero_grad     First micro-batch of a window: drop the old gradients.
+    TranslationTask.backward                Add the gradients of this micro-batch.
+
+The last micro-batch of an accumulation window, an update:
+
+    TranslationTask.on_before_optimizer_step    Divide gradients by the window's tokens over all ranks, clip, judge.
+    Optimizer.step                              Update the weights.
+    TranslationTask.lr_scheduler_step           Count the update and set the next learning rate.
+
+After each micro-batch, and its decisions after each window:
+
+    ProgressLog.on_train_batch_end          Write a row of metrics, if one is due.
+    AverageWeights.on_train_batch_end       Add the new weights to the average, after an update.
+    WindowEnd.on_train_batch_end            After an update: let all ranks agree on the decisions below, in order.
+    BatchGrowth.decide                      Grow the accumulation window (trainer.accumulate_start).
+    Stopping.decide                         Stop, if the budget is spent.
+    Validation.decide                       Validate, if due, or before the run stops.
+    Signals.decide                          Save and leave, if a signal arrived.
+    SaveLast.decide                         Write last.ckpt, if trainer.save_time has passed.
+
+A validation, which follows the decision at once:
+
+    ProgressLog.on_validation_start         Stop the watch of training time.
+    AverageWeights.on_validation_start      Put the average in place of the weights.
+    Validation.on_validation_start          Start the watch of validations.
+    TranslationTask.on_validation_epoch_start
+    TranslationTask.validation_step         Decode a batch, and sum its losses.
+    Signals.on_validation_batch_end         Obey a signal between two batches.
+    TranslationTask.on_validation_epoch_end Gather the translations of all ranks and score them.
+    ProgressLog.on_validation_end           Show and log the scores.
+    LogSamples.on_validation_end            Log a few translations.
+    RecordScores.on_validation_end          Compare with the best score.
+    KeepBest.on_validation_end              Save the weights, if among the best (trainer.keep_best).
+    SaveBest.on_validation_end              Save the best checkpoint, if this is the best.
+    AverageWeights.on_validation_end        Put the trained weights back.
+    Stopping.on_validation_end              Stop, if the score has not improved for trainer.patience validations.
+    Validation.on_validation_end            Record that this update is validated.
+    MedianStop.on_validation_end            Stop a job of a sweep that is worse than the median (trainer.median_stop).
+    KeepLast.on_validation_end              Save the weights (trainer.keep_last).
+    SaveLast.on_validation_end              Write last.ckpt, with the state of everything above.
+
+End of training, and the test:
+
+    ProgressLog.on_train_end                Close the bar.
+    Stopping.on_train_end                   Stop the clock: the test is not part of the budget.
+    Signals.on_train_end                    Obey a signal that arrived since the last validation.
+    TranslationTask.on_train_end            Free the memory of replayed passes.
+    Signals.on_test_start                   Take signals again.
+    TranslationTask.on_test_epoch_start     The best weights are loaded by then, see `report`.
+    TranslationTask.test_step               Decode a batch, and sum its losses.
+    Signals.on_test_batch_end               Obey a signal between two batches.
+    TranslationTask.on_test_epoch_end       Score the test set.
+    Signals.on_test_end                     A signal during the last batch ends the run once results are written.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from rich.console import Console
+
+from seq2seq.runs.folder import RunFolder
+from seq2seq.settings.trainer import TrainerSettings
+from seq2seq.system import ranks
+from seq2seq.training.callbacks.batch_growth import BatchGrowth
+from seq2seq.training.callbacks.checkpointing import (
+    KeepBest,
+    KeepLast,
+    LastCheckpoint,
+    SaveBest,
+    SaveLast,
+    SetResultsAside,
+)
+from seq2seq.training.callbacks.ema import AverageWeights, WeightAverage
+from seq2seq.training.callbacks.median_stopping import MedianStop
+from seq2seq.training.callbacks.profiler import Profile
+from seq2seq.training.callbacks.progress import ProgressLog
+from seq2seq.training.callbacks.samples import LogSamples
+from seq2seq.training.callbacks.signals import Signals
+from seq2seq.training.callbacks.stopping import Stopping
+from seq2seq.training.callbacks.validation import RecordScores, Validation
+from seq2seq.training.callbacks.warm_up import WarmUp
+from seq2seq.training.callbacks.window_end import WindowEnd
+from seq2seq.training.lightning_parts.run_state import RunState
+from seq2seq.training.lightning_parts.task import TranslationTask
+
+# Lightning calls callbacks in the order of the list, in every hook. The user's own come before all of these: their
+# state after a hook is in the checkpoints of that hook, and an average is still in place. Lightning itself moves a
+# Checkpoint, such as ModelCheckpoint, to the end. For each of these, what must have happened before it:
+_ORDER = (
+    SetResultsAside,
+    WarmUp,  # no clock runs yet
+    ProgressLog,  # its row about this update is in the checkpoints that those below write
+    LogSamples,
+    Profile,
+    RecordScores,
+    KeepBest,  # the average is still in place: what is saved is what was validated
+    SaveBest,  # so too; and the score is compared
+    AverageWeights,  # the best are saved, the last is not
+    Stopping,  # the score is compared, and whether the run has ended stands in last.ckpt
+    Signals,  # the clock runs, or has stopped
+    Validation,  # begins with the one to make up for: clock, progress and signals are ready
+    MedianStop,  # the score is compared
+    KeepLast,  # before last.ckpt says that this validation is done
+    SaveLast,  # all states are those after the validation
+    WindowEnd,  # the average has this update's weights, progress its row
+)
+
+
+# Names under which callbacks of a run save their states.
+STATE_KEYS = frozenset(callback.__qualname__ for callback in _ORDER)
+
+
+def make_callbacks(
+    *,
+    state: RunState,
+    task: TranslationTask,
+    settings: TrainerSettings,
+    folder: RunFolder,
+    config_yaml: str,
+    origin: dict[str, Any],
+    job: Path | None = None,
+) -> list[L.Callback]:
+    """Make the callbacks of a run; they share their results through `state`.
+
+    Args:
+        origin: Kept in last.ckpt: what a resumed run must agree with.
+        job: The folder of this job of a sweep.
+    """
+    # Shared by several callbacks: the average, last.ckpt's writer and the agreement of the ranks.
+    average = WeightAverage(task.model, settings.ema) if settings.ema else None
+    last = LastCheckpoint(folder, state, average)
+    agreement = state.budget.agreement
+    stopping = Stopping(state)
+    validation = Validation(state, settings, last)
+    signals = Signals(state, last, agreement)
+    save_last = SaveLast(last, state, origin)
+    growth = [BatchGrowth(settings, state.budget)] if settings.accumulate_start else []
+    # Those of every run.
+    callbacks: list[L.Callback] = [
+        SetResultsAside(folder, config_yaml),
+        WarmUp(state.budget),
+        ProgressLog(state=state, settings=settings, console=Console(quiet=not ranks.is_first_process())),
+        LogSamples(settings.samples),
+        RecordScores(folder, state),
+        SaveBest(folder, state),
+        stopping,
+        signals,
+        validation,
+        save_last,
+        # A signal is obeyed after the decision to validate, so that a resumed run makes up for the validation.
+        # The batch grows before anything is saved, so that a resumed run goes on with the same.
+        WindowEnd([*growth, stopping, validation, signals, save_last], agreement),
+    ]
+    # Those that settings ask for.
+    if average:
+        callbacks.append(AverageWeights(average))
+    if settings.profile:
+        callbacks.append(Profile(folder.path, updates=settings.max_steps))
+    if settings.keep_best:
+        callbacks.append(KeepBest(folder, settings.keep_best))
+    if settings.keep_last:
+        callbacks.append(KeepLast(folder, settings.keep_last))
+    if job and settings.median_stop:
+        # A budget of time alone makes equal times comparable, any other equal updates.
+        axis = "step" if settings.max_steps or settings.max_epochs else "train/seconds_after_start"
+        callbacks.append(MedianStop(state=state, job=job, peers=settings.median_stop, axis=axis))
+    # The order above is made here, whatever the order of the lines that added them.
+    return sorted(callbacks, key=lambda callback: _ORDER.index(type(callback)))

@@ -1,0 +1,187 @@
+"""Assemble the parts of a run that Lightning works with: the task and the trainer."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Checkpoint, ProgressBar
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint as activation_checkpoint
+
+from seq2seq.checkpoint import Loaded
+from seq2seq.data.preparation import PreparedData
+from seq2seq.metadata import describe
+from seq2seq.network.build import build_model
+from seq2seq.network.model import Seq2Seq
+from seq2seq.settings.search import SearchSettings
+from seq2seq.settings.trainer import TrainerSettings
+from seq2seq.training import finetune
+from seq2seq.training.bounds.budget import Budget
+from seq2seq.training.callbacks.window_end import NO_VALIDATION
+from seq2seq.training.checks import image_sizes
+from seq2seq.training.dry_run import DRY_SENTENCES
+from seq2seq.training.lightning_parts.checkpoint_io import plugins
+from seq2seq.training.lightning_parts.task import TranslationTask
+from seq2seq.training.machine.compilation import compile_parts
+from seq2seq.training.machine.fsdp import make_strategy
+from seq2seq.training.machine.weight_copies import cast_together
+from seq2seq.training.plan import RunPlan
+
+
+def make_task(
+    plan: RunPlan,
+    prepared: PreparedData,
+    *,
+    search: SearchSettings,
+    tokenize: str,
+    start: Loaded | None = None,
+    budget: Budget | None = None,
+    compile: bool = False,
+    graphs: bool = False,
+) -> TranslationTask:
+    """Build the model, from the run's seed or from the weights of `start`, and the task that trains it.
+
+    Args:
+        search: How the test set is decoded; validations have trainer.val_beam_size.
+        tokenize: sacreBLEU's tokenizer.
+        compile: Compile the model, see `resolve_compile`.
+        graphs: Capture and replay its passes, see `resolve_graphs`.
+    """
+    data = prepared.plan
+    tokenizer = prepared.tokenizer
+    config = plan.model_config(
+        {
+            "src_vocab_size": tokenizer.src_vocab_size,
+            "tgt_vocab_size": tokenizer.tgt_vocab_size,
+            "pad_id": tokenizer.pad_id,
+            "joint": tokenizer.joint,
+            **image_sizes(tokenizer.patches),
+        }
+    )
+    torch.manual_seed(plan.run.seed)  # right before the weights are drawn
+    model = build_model(config, trust=plan.trust)
+    if start:
+        model.load_state_dict(start.model.state_dict())
+    prepare_for_training(model, plan.trainer, compile=compile)
+    description = describe(  # in every checkpoint: translation needs no other file
+        model_config=config,
+        tokenizer=tokenizer,
+        src_lang=data.src,
+        tgt_lang=data.tgt,
+        tokenize=tokenize,
+        data=plan.data.name,
+        search=search,
+        tgt_langs=finetune.target_languages_of(data, start),
+        # Of pictures there are none
+        lines=None if tokenizer.patches else prepared.statistics._asdict(),
+        preset=plan.mixer,
+    )
+    return TranslationTask(
+        model=model,
+        tokenizer=tokenizer,
+        description=description,
+        optim=plan.optim,
+        search=validation_search(search, plan.trainer),
+        seed=plan.run.seed,
+        sentences={"valid": plan.trainer.val_sentences, "test": DRY_SENTENCES if plan.trainer.dry_run else None},
+        max_skipped=plan.trainer.max_skipped,
+        budget=budget,
+        graphs=graphs,
+    )
+
+
+def prepare_for_training(model: Seq2Seq, settings: TrainerSettings, *, compile: bool) -> None:
+    """Change, in place, how a model computes while it is trained; its weights and their names stay."""
+    if settings.bf16_residual:
+        keep_stream_in_bf16(model)
+    # Compiled layers cast in their kernels; sharded and recomputed ones take their weights anew in the backward pass
+    if not (compile or settings.sharded or settings.checkpoint_activations):
+        cast_together(model)
+    if compile:
+        compile_parts(model)
+    if settings.checkpoint_activations:
+        # On the instance: `__call__` and its hooks stay, and names in the checkpoint too. Around the compiled call, if
+        # there is one: torch compiles no function that begins with a checkpoint
+        name = "_compiled_call_impl" if compile else "forward"
+        for layer in (*model.encoder.layers, *model.decoder.layers):
+            again = functools.partial(activation_checkpoint, getattr(layer, name), use_reentrant=False)
+            setattr(layer, name, again)
+
+
+def keep_stream_in_bf16(model: Seq2Seq) -> None:
+    """Let a model's residual stream have the type that autocast gives to products, where there is autocast."""
+    # What follows an embedding keeps its type: sums, layer norms, and so the whole stream.
+    for part in (model.encoder, model.decoder):
+        part.embedding.register_forward_hook(_to_autocast_type)
+
+
+def _to_autocast_type(module: torch.nn.Module, inputs: Any, x: Tensor) -> Tensor:
+    # Without autocast, as when a validation decodes, x stays.
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+
+
+def validation_search(search: SearchSettings, settings: TrainerSettings) -> SearchSettings:
+    """Return the search of validations: a beam of their own, of one group, and a limit of length of their own.
+
+    An untrained model repeats itself up to the limit of length, and the test's limit is generous.
+    """
+    return dataclasses.replace(
+        search,
+        beam_size=settings.val_beam_size,
+        beam_groups=1,
+        max_len_ratio=min(search.max_len_ratio, settings.val_max_len_ratio),
+        max_len_extra=min(search.max_len_extra, settings.val_max_len_extra),
+    )
+
+
+def make_trainer(
+    plan: RunPlan,
+    *,
+    accelerator: str,
+    precision: Any,
+    callbacks: list[L.Callback],
+    loggers: list[Any],
+    folder: Path,
+) -> L.Trainer:
+    """Make Lightning's trainer, which leaves budget, validation, checkpoints and progress to our callbacks."""
+    settings = plan.trainer
+    return L.Trainer(
+        accelerator=accelerator,
+        devices=settings.devices,
+        num_nodes=settings.nodes,
+        strategy=make_strategy(settings),
+        precision=precision,
+        # `Stopping` and `Validation` own the budget and the validation interval.
+        max_epochs=-1,
+        min_epochs=0,
+        val_check_interval=NO_VALIDATION,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        accumulate_grad_batches=settings.first_window,
+        # Our batch samplers know their rank; Lightning would wrap them and change the batches.
+        use_distributed_sampler=False,
+        callbacks=callbacks,
+        plugins=plugins(),
+        logger=loggers,
+        # Checkpoints and progress are our own callbacks; these are allowed where the user has added one.
+        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
+        enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
+        # For callbacks that log with Lightning's own means.
+        log_every_n_steps=settings.log_steps,
+        default_root_dir=folder,
+        **_open_arguments(settings),
+    )
+
+
+def _open_arguments(settings: TrainerSettings) -> dict[str, Any]:
+    """Return the arguments of Lightning's trainer that trainer.lightning sets."""
+    arguments = dataclasses.asdict(settings.lightning)
+    # A validation gathers the weights of a sharded model, which training then uses.
+    arguments["inference_mode"] &= not settings.sharded
+    return arguments

@@ -1,0 +1,107 @@
+"""Test intervals, equivalence and power: against scipy, and the power also by simulation."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from seq2seq.comparison.estimates import (
+    Power,
+    mean,
+    paired,
+    pooled_deviation,
+    quantile,
+    two_tails,
+    welch,
+)
+
+
+def scores(count: int) -> list[float]:
+    return [random.gauss(40, random.choice((0.1, 1, 3))) for _ in range(count)]
+
+
+def test_quantiles_are_those_of_students_distribution():
+    for freedom in (1, 1.5, 2, 4, 12, 100):
+        for probability in (0.6, 0.95, 0.975, 0.9999):
+            assert quantile(probability, freedom) == pytest.approx(scipy.stats.t.ppf(probability, freedom), rel=1e-6)
+        assert two_tails(2.5, freedom) == pytest.approx(2 * scipy.stats.t.sf(2.5, freedom), rel=1e-6)
+
+
+def test_intervals_agree_with_scipy():
+    for _ in range(20):
+        one, other = scores(random.randint(2, 8)), scores(random.randint(2, 8))
+        found = mean(one)
+        expected = scipy.stats.ttest_1samp(one, 0).confidence_interval()
+        assert found is not None
+        assert found.interval == pytest.approx((expected.low, expected.high))
+        found = welch(one, other)
+        result = scipy.stats.ttest_ind(one, other, equal_var=False)
+        expected = result.confidence_interval()
+        assert found is not None
+        assert found.interval == pytest.approx((expected.low, expected.high))
+        assert found.p_value == pytest.approx(result.pvalue, rel=1e-5)
+
+
+def test_pairs_are_of_one_seed():
+    one, other = scores(4), scores(4)
+    found = paired(dict(zip([1, 2, 3, 9], one, strict=True)), dict(zip([9, 3, 2, 1], other[::-1], strict=True)))
+    result = scipy.stats.ttest_rel(one, other)
+    expected = result.confidence_interval()
+    assert found is not None
+    assert (found.p_value, *found.interval) == pytest.approx((result.pvalue, expected.low, expected.high), rel=1e-5)
+    # Other seeds are no pairs, nor is one pair a test
+    assert paired({1: 40.0, 2: 41.0}, {1: 40.0, 3: 42.0}) is None
+    assert paired({1: 40.0}, {1: 41.0}) is None
+
+
+def test_equivalence_is_two_one_sided_tests():
+    for margin in (0.1, 0.5, 2.0):
+        one, other = scores(5), scores(4)
+        found = welch(one, other)
+        assert found is not None
+        least = scipy.stats.ttest_ind(np.add(one, margin), other, equal_var=False, alternative="greater").pvalue
+        most = scipy.stats.ttest_ind(np.subtract(one, margin), other, equal_var=False, alternative="less").pvalue
+        assert found.equivalence_p(margin) == pytest.approx(max(least, most), rel=1e-5)
+
+
+def test_too_few_values_or_none_that_differ_have_no_interval():
+    assert mean([40.0]) is None
+    assert mean([40.0, 40.0]) is None
+    assert welch([40.0, 40.0], [41.0, 41.0]) is None
+    assert pooled_deviation([[40.0], [41.0, 41.0]]) is None
+
+
+def test_pooled_deviation_is_that_of_students_test():
+    one, other = scores(3), scores(6)
+    pooled = pooled_deviation([one, [50.0], other])
+    assert pooled is not None
+    assert pooled.freedom == 7
+    expected = scipy.stats.ttest_ind(one, other).pvalue
+    assert pooled.difference(one, other).p_value == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
+def test_power_agrees_with_the_noncentral_t_distribution(seeds):
+    deviation = random.uniform(0.1, 0.5)
+    difference = random.uniform(0, 1)
+    freedom = 2 * (seeds - 1)
+    power = Power(deviation * math.sqrt(2 / seeds), freedom)
+    shift = difference / power.error
+    critical = scipy.stats.t.ppf(0.975, freedom)
+    expected = scipy.stats.nct.sf(critical, freedom, shift) + scipy.stats.nct.cdf(-critical, freedom, shift)
+    assert power.of_difference(difference) == pytest.approx(expected, abs=1e-6)
+    assert power.of_difference(power.detectable(0.8)) == pytest.approx(0.8)
+    assert power.of_difference(0) == pytest.approx(0.05)
+
+
+def test_power_of_equivalence_is_its_frequency():
+    generator = np.random.default_rng(random.randrange(2**32))
+    runs = generator.normal(0, 0.25, (20_000, 2, 5))
+    error = np.sqrt(runs.var(-1, ddof=1).sum(-1) / 5)
+    difference = np.abs(runs.mean(-1) @ [1, -1])
+    found = np.mean(difference + scipy.stats.t.ppf(0.95, 8) * error < 0.5)
+    assert Power(0.25 * math.sqrt(2 / 5), 8).of_equivalence(0.5) == pytest.approx(found, abs=0.02)

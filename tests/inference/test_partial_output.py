@@ -1,0 +1,268 @@
+"""Test --resume, which goes on with the output of an interrupted run, and the line of progress on a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import pty
+from pathlib import Path
+
+import pytest
+import tiny
+
+from seq2seq import translate
+from seq2seq.data.text_files import count_lines
+from seq2seq.inference import line_stream, partial_output
+from seq2seq.inference.line_progress import ProgressLine
+from seq2seq.inference.notes import Note
+from seq2seq.inference.partial_output import identity, resumable_file
+from seq2seq.inference.translator import Candidate, Translator
+from seq2seq.system.files import write_json
+
+REPRESENTATIVE = {"test_the_output_is_that_of_a_run_that_was_never_stopped": ["1-more1"]}
+EXHAUSTIVE = {
+    "test_prefixes_and_phrases_go_on_with_their_lines",
+    "test_links_permissions_and_special_files",
+    "test_a_line_that_failed_before_is_not_forgotten",
+}
+LINES = [*tiny.sentences(tiny.GERMAN, 7, longest=5), "", "der Hund"]
+
+
+@pytest.fixture(scope="module")
+def ckpt(tmp_path_factory) -> Path:
+    return tiny.save(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def few_lines(monkeypatch) -> None:
+    """Windows of two lines."""
+    monkeypatch.setattr(
+        line_stream.read_windows, "__kwdefaults__", line_stream.read_windows.__kwdefaults__ | {"max_lines": 2}
+    )
+
+
+def command(folder: Path, ckpt: Path, *more: str) -> list[str]:
+    (folder / "in").write_text("\n".join(LINES) + "\n")
+    given = ["--ckpt", str(ckpt), "--input", str(folder / "in"), "--output", str(folder / "out"), "--beam-size", "2"]
+    return [*given, "--max-len-extra", "3", "--max-len-ratio", "1", *more]
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("more", [(), ("--n-best", "2"), ("--n-best", "2", "--format", "json", "--align")])
+@pytest.mark.parametrize("stops", [0, 1, 3])
+def test_the_output_is_that_of_a_run_that_was_never_stopped(tmp_path, ckpt, few_lines, monkeypatch, stops, more):
+    """The twin: without --resume. A run is stopped after some windows, and leaves half a line as if it were killed."""
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "stopped").mkdir()
+    assert translate.main(command(tmp_path / "whole", ckpt, *more)) == 0
+    folder = tmp_path / "stopped"
+    translated, calls = Translator.translate, []
+
+    def stopping(self, lines, **options):
+        calls.append(lines)
+        if len(calls) > stops:
+            raise KeyboardInterrupt
+        return translated(self, lines, **options)
+
+    monkeypatch.setattr(Translator, "translate", stopping)
+    assert translate.main(command(folder, ckpt, "--resume", *more)) == 130
+    assert names(folder) == {"in", "out.partial", "out.partial.json"}
+    with open(folder / "out.partial", "ab") as file:
+        file.write(b"7\t-0.1\thalf of a li")
+    again = []
+    monkeypatch.setattr(
+        Translator, "translate", lambda self, lines, **o: again.extend(lines) or translated(self, lines, **o)
+    )
+    assert translate.main(command(folder, ckpt, "--resume", *more)) == 0
+    assert names(folder) == {"in", "out"}
+    assert (folder / "out").read_bytes() == (tmp_path / "whole" / "out").read_bytes()
+    # What was translated is not translated again
+    assert again == LINES[2 * stops :]
+
+
+def test_prefixes_and_phrases_go_on_with_their_lines(tmp_path, ckpt, few_lines, monkeypatch):
+    (tmp_path / "prefixes").write_text("\n".join(f"the cat {i}" for i in range(len(LINES))) + "\n")
+    translated, seen = Translator.translate, []
+
+    def stopping(self, lines, **options):
+        seen.append(options["prefixes"])
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return translated(self, lines, **options)
+
+    monkeypatch.setattr(Translator, "translate", stopping)
+    given = command(tmp_path, ckpt, "--resume", "--prefixes", str(tmp_path / "prefixes"))
+    assert translate.main(given) == 130
+    assert translate.main(given) == 0
+    assert seen[3] == ["the cat 4", "the cat 5"]
+
+
+def test_a_line_that_failed_before_is_not_forgotten(tmp_path, ckpt, few_lines, monkeypatch, capsys):
+    """Status 1 as of a run that was never stopped; what failed is not translated again."""
+    translated, calls = Translator.translate, []
+
+    def failing(self, lines, note, **options):
+        calls.append(lines)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        if len(calls) == 1:
+            note(Note.failed(1, "no room"))
+        return translated(self, lines, note=note, **options)
+
+    monkeypatch.setattr(Translator, "translate", failing)
+    given = command(tmp_path, ckpt, "--resume")
+    assert translate.main(given) == 130
+    assert json.loads((tmp_path / "out.partial.json").read_text())["failed"] == [2]
+    capsys.readouterr()
+    assert translate.main(given) == 1
+    assert f"1 of {len(LINES)} lines could not be translated" in capsys.readouterr().err
+
+
+def test_lines_that_failed_are_remembered_once_a_window_and_before_their_output(tmp_path, ckpt, few_lines, monkeypatch):
+    """A note for each of 4,000 lines that failed took 85 seconds."""
+    written = []
+
+    def writing(path, value):
+        written.append((value["failed"], (tmp_path / "out.partial").stat().st_size))
+        write_json(path, value)
+
+    def failing(self, lines, note, **options):
+        # Parts of a line fail as one
+        for position in [*range(len(lines)), 0]:
+            note(Note.failed(position, "no room"))
+        return [[Candidate("", -math.inf)] for _ in lines]
+
+    monkeypatch.setattr(partial_output, "write_json", writing)
+    monkeypatch.setattr(Translator, "translate", failing)
+    assert translate.main(command(tmp_path, ckpt, "--resume")) == 1
+    windows = range(0, len(LINES), 2)
+    assert written[0] == ([], 0)
+    # Each has its line end alone
+    assert written[1:] == [([*range(1, min(done + 2, len(LINES)) + 1)], done) for done in windows]
+
+
+def test_links_permissions_and_special_files(tmp_path, ckpt, capsys):
+    (tmp_path / "real").write_text("before\n")
+    (tmp_path / "real").chmod(0o600)
+    (tmp_path / "out").symlink_to("real")
+    assert translate.main(command(tmp_path, ckpt, "--resume")) == 0
+    assert (tmp_path / "out").is_symlink()
+    assert len((tmp_path / "real").read_text().splitlines()) == len(LINES)
+    assert (tmp_path / "real").stat().st_mode & 0o777 == 0o600
+    assert names(tmp_path) == {"in", "out", "real"}
+    (tmp_path / "out").unlink()
+    os.mkfifo(tmp_path / "out")
+    assert translate.main(command(tmp_path, ckpt, "--resume")) == 2
+    assert "is not a regular file, which alone can be continued" in capsys.readouterr().err
+
+
+def test_a_folder_is_known_by_its_files(tmp_path):
+    (tmp_path / "a").write_text("a")
+    before = identity(tmp_path)
+    (tmp_path / "a").write_text("b")
+    assert identity(tmp_path) != before
+    assert identity("owner/name") == "owner/name"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: (folder / "in").write_text("another\n"), "out.partial was made with input {"),
+        (lambda folder: (folder / "out.partial.json").unlink(), "does not say what made it (out.partial.json); remove"),
+        (lambda folder: (folder / "out.partial.json").write_text("{"), "does not say what made it"),
+        (
+            lambda folder: edit(folder, n_best=2),
+            "out.partial was made with n_best 2, not 1; use the same, or remove it",
+        ),
+    ],
+)
+def test_what_something_else_made_is_not_continued(tmp_path, ckpt, monkeypatch, capsys, change, message):
+    given = command(tmp_path, ckpt, "--resume")
+    with monkeypatch.context() as stopped:
+        stopped.setattr(Translator, "translate", interrupt)
+        assert translate.main(given) == 130
+    capsys.readouterr()
+    # A file without a line says nothing, and is begun anew
+    (tmp_path / "out.partial").write_text("the dog\n")
+    change(tmp_path)
+    assert translate.main(given) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert (tmp_path / "out.partial").exists()
+
+
+def interrupt(self, lines, **options):
+    raise KeyboardInterrupt
+
+
+def edit(folder: Path, **changes) -> None:
+    path = folder / "out.partial.json"
+    note = json.loads(path.read_text())
+    path.write_text(json.dumps(note | {"made_by": note["made_by"] | changes}))
+
+
+def test_one_process_at_a_time(tmp_path):
+    with (
+        resumable_file(tmp_path / "out", made_by={}, lines_each=1),
+        pytest.raises(ValueError, match=r"out\.partial is being written by another process"),
+        resumable_file(tmp_path / "out", made_by={}, lines_each=1),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--resume"], "--resume goes on with a file, so it needs --input and --output"),
+        (["--resume", "--input", __file__, "--output", "b", "--alignments", "c"], "use --format json --align"),
+        (["--resume", "--input", "/dev/null", "--output", "b"], "/dev/null is not a regular file"),
+    ],
+)
+def test_what_resume_needs(capsys, more, message):
+    with pytest.raises(SystemExit) as stopped:
+        translate.main(["--ckpt", "x", *more])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+# The line of progress.
+
+
+def test_text():
+    line = ProgressLine(30_000, done=2_000, stream=io.StringIO())
+    line.done += 10_000
+    assert line.text(25.0) == " 40%  12,000 of 30,000 lines  400.0 lines/s  0:00:45 left"
+    line.done = 2_000
+    assert line.text(0.0) == "  7%  2,000 of 30,000 lines  0.0 lines/s  ? left"
+
+
+def test_lines_are_counted(tmp_path):
+    for data, count in ((b"", 0), (b"a", 1), (b"a\n", 1), (b"a\n\nb", 3), (b"a\r\n" * 4, 4)):
+        (tmp_path / "in").write_bytes(data)
+        with open(tmp_path / "in", "rb") as file:
+            assert count_lines(file) == count
+            # What is read next has not moved
+            assert file.read() == data
+            assert count_lines(file) == 0
+
+
+def test_a_terminal_shows_it_and_a_file_does_not(tmp_path, ckpt, monkeypatch, capsys):
+    assert translate.main(command(tmp_path, ckpt)) == 0
+    assert "lines/s" not in capsys.readouterr().err
+    ours, theirs = pty.openpty()
+    with open(theirs, "w") as terminal:
+        monkeypatch.setattr("sys.stderr", terminal)
+        assert translate.main(command(tmp_path, ckpt)) == 0
+        monkeypatch.undo()
+        shown = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    first, *rest = shown.split("\r")[1:]
+    assert f" of {len(LINES)} lines  " in first
+    # Nothing of it stays before what is said at the end
+    assert next(line for line in rest if "lines/s" not in line).startswith("\x1b[K")

@@ -1,0 +1,235 @@
+"""Test run folders: their names, their small files, and resuming in them."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+
+from seq2seq.runs import folder
+from seq2seq.runs.resume import resolve_resume
+from seq2seq.settings import dicts
+from seq2seq.settings.compose import resolved_settings
+from seq2seq.settings.run import read_settings
+from seq2seq.settings.trainer import DEFAULT_EPOCHS
+from seq2seq.system import files
+from seq2seq.training.lightning_parts.loggers import CsvLogger
+
+# As few settings as a run's name needs.
+CONFIG = {
+    "data": {"name": "phrasebook", "num_workers": 0, "src": "de"},
+    "model": {"dim": 256},
+    "trainer": {"max_steps": 100, "log_steps": 50, "devices": 1},
+    "resume": None,
+    "runs": "runs",
+    "run": None,
+    "cache": ".cache",
+    "seed": 1,
+}
+
+
+def changed(key: str, value: object) -> dict:
+    config = copy.deepcopy(CONFIG)
+    *parents, leaf = key.split(".")
+    node = config
+    for parent in parents:
+        node = node[parent]
+    node[leaf] = value
+    return config
+
+
+@pytest.mark.parametrize(
+    "key", ["resume", "runs", "run", "cache", "trainer.log_steps", "trainer.devices", "data.num_workers"]
+)
+def test_harmless_settings_do_not_change_the_name(key):
+    assert folder.config_hash(changed(key, "other")) == folder.config_hash(CONFIG)
+
+
+@pytest.mark.parametrize("key", ["seed", "model.dim", "trainer.max_steps", "data.src"])
+def test_all_others_do(key):
+    assert folder.config_hash(changed(key, "other")) != folder.config_hash(CONFIG)
+
+
+def test_the_default_budget_counts_as_if_it_were_typed():
+    free = resolved_settings(["trainer.max_epochs=null"])
+    hashes = [
+        folder.config_hash(read_settings({**free, "trainer": {**free["trainer"], "max_epochs": epochs}}).plain())
+        for epochs in (None, DEFAULT_EPOCHS, DEFAULT_EPOCHS + 1)
+    ]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_a_new_setting_renames_no_run():
+    """A value at its default is as good as absent, also an argument of a mixer."""
+    config = read_settings(resolved_settings(["mixer=dynamicconv"])).plain()
+    name = folder.config_hash(config)
+    for section, key in (("trainer", "bf16_residual"), ("search", "diversity"), ("optim", "r_drop")):
+        older = {each: value for each, value in config[section].items() if each != key}
+        assert folder.config_hash({**config, section: older}) == name
+        assert folder.config_hash({**config, section: older | {key: 0.25}}) != name
+    encoder = config["mixer"]["encoder"]
+    older = {key: value for key, value in encoder.items() if key != "backend"}
+    assert folder.config_hash({**config, "mixer": {**config["mixer"], "encoder": older}}) == name
+    other = {**encoder, "backend": "torch"}
+    assert folder.config_hash({**config, "mixer": {**config["mixer"], "encoder": other}}) != name
+
+
+def test_an_entry_that_is_left_out_of_a_mapping_counts():
+    config = resolved_settings()
+    tokenize = {key: value for key, value in config["data"]["tokenize"].items() if key != "de"}
+    other = {**config, "data": {**config["data"], "tokenize": tokenize}}
+    assert folder.config_hash(other) != folder.config_hash(config)
+
+
+def test_numbers_count_as_they_are_written():
+    assert folder.config_hash(changed("trainer.max_steps", 1e3)) == folder.config_hash(
+        changed("trainer.max_steps", 1000)
+    )
+
+
+def test_the_hash_ignores_the_order_of_keys_and_leaves_the_settings_alone():
+    before = copy.deepcopy(CONFIG)
+    assert folder.config_hash(dict(reversed(CONFIG.items()))) == folder.config_hash(CONFIG)
+    assert before == CONFIG
+
+
+def test_the_name_is_readable_and_safe():
+    assert folder.run_name(CONFIG, "dynamicconv").startswith("phrasebook-dynamicconv-")
+    assert "/" not in folder.run_name(changed("data.name", "a/b c"), "x/y")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "label"),
+    [
+        ([], "transformer"),
+        (["model=small", "mixer=transformer", "mixer.cross.num_heads=2"], "transformer"),
+        (["mixer/cross=dynamicconv"], "transformer+dynamicconv"),
+        (["mixer/self@mixer.encoder=dynamicconv"], "transformer+encoder.dynamicconv"),
+        (["mixer/self@mixer.decoder=dynamicconv"], "transformer+decoder.dynamicconv"),
+        (["mixer/cross=additive", "+mixer/self@mixer.kinds.conv=gru"], "transformer+additive+kinds.conv.gru"),
+        (["+mixer/self@mixer.kinds.conv=gru", "mixer/cross=additive"], "transformer+additive+kinds.conv.gru"),
+    ],
+)
+def test_replaced_slots_show_in_the_label(overrides, label):
+    assert folder.mixer_label("transformer", overrides) == label
+
+
+def test_resume_by_path_continues_in_the_checkpoints_own_folder(tmp_path, monkeypatch):
+    here, there = folder.RunFolder(tmp_path / "here"), folder.RunFolder(tmp_path / "there")
+    there.create("a: 1\n")
+    there.last.write_bytes(b"x")
+    assert resolve_resume("auto", here) == (here, None)
+    owner, found = resolve_resume(str(there.last), here)
+    assert (owner.path, found) == (there.path, there.last)
+    # By a path that is relative to the run's folder, or to that of its checkpoints
+    for place, resume in ((there.path, "checkpoints/last.ckpt"), (there.last.parent, "last.ckpt")):
+        monkeypatch.chdir(place)
+        owner, found = resolve_resume(resume, here)
+        assert (owner.path, found) == (there.path, there.last)
+    monkeypatch.chdir(tmp_path)
+    assert resolve_resume("there", here)[1] == there.last
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("stray.ckpt", "is in no run's folder"),
+        ("runs/it/checkpoints/best.safetensors", r"weights alone, .* init_from="),
+        ("gone.ckpt", "no such file; name a run's folder"),
+        ("runs", "no such file; name a run's folder"),
+    ],
+)
+def test_what_is_not_resumed(tmp_path, name, message):
+    run = folder.RunFolder(tmp_path / "runs" / "it")
+    run.create("a: 1\n")
+    for path in (run.best, tmp_path / "stray.ckpt"):
+        path.write_bytes(b"x")
+    with pytest.raises(ValueError, match=message):
+        resolve_resume(str(tmp_path / name), folder.RunFolder(tmp_path / "here"))
+
+
+def test_a_job_that_slurm_starts_again_goes_on_whatever_its_command_says(tmp_path, monkeypatch):
+    here = folder.RunFolder(tmp_path / "here")
+    here.create("a: 1\n")
+    other = here.last.with_name("other.ckpt")
+    other.write_bytes(b"x")
+    counts = {other: 5, here.last: 6}
+    monkeypatch.setattr("seq2seq.runs.resume.updates", counts.get)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    # Killed before its first checkpoint
+    assert resolve_resume(str(other), here)[1] == other
+    here.best.write_bytes(b"x")
+    assert resolve_resume(None, here) == (here, None)
+    here.last.write_bytes(b"x")
+    for resume in (None, "auto", str(other)):
+        assert resolve_resume(resume, here)[1] == here.last
+    # Started again before it saved anything: what was in the folder before is older
+    counts[here.last] = 4
+    assert resolve_resume(str(other), here)[1] == other
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "0")
+    assert resolve_resume(str(other), here)[1] == other
+    with pytest.raises(ValueError, match="resume=auto"):
+        resolve_resume(None, here)
+
+
+def test_differences_are_named_by_section():
+    first, second = {"a": {"b": 1, "c": {}}, "d": [1]}, {"a": {"c": {}, "b": 2}, "e": None}
+    assert list(dicts.differences(first, second)) == [
+        ("a.b", 1, 2), ("d", [1], dicts.UNSET), ("e", dicts.UNSET, None),
+    ]  # fmt: skip
+
+
+def test_the_translate_command_can_be_pasted():
+    command = folder.translate_command(Path("a b.safetensors"), "--shortlist", "c d.npz")
+    assert command == "python -m seq2seq.translate --ckpt 'a b.safetensors' --shortlist 'c d.npz'"
+
+
+def test_writing_leaves_no_temporary_file(tmp_path):
+    files.write_json(tmp_path / "r.json", {"name": "Größe"})
+    files.write_json(tmp_path / "r.json", {"name": "größer"})
+    assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+    assert "größer" in (tmp_path / "r.json").read_text(encoding="utf-8")
+
+
+def test_metrics_are_appended_and_rows_to_be_repeated_dropped(tmp_path: Path):
+    log = CsvLogger(save_dir=str(tmp_path))
+    log.log_metrics({"loss": 2.0}, 1)
+    log.log_metrics({"bleu": 10.0}, 1)  # a new column
+    log.log_metrics({"loss": 1.0}, 2)
+    assert log.path.read_text().splitlines() == ["step,loss,bleu", "1,2,", "1,,10", "2,1,"]
+    # A resumed run goes on after update 1: the row of update 2 will be written again
+    again = CsvLogger(save_dir=str(tmp_path))
+    again.keep_until(1)
+    again.log_metrics({"loss": 1.5}, 2)
+    assert log.path.read_text().splitlines() == ["step,loss,bleu", "1,2,", "1,,10", "2,1.5,"]
+    with log.path.open("a") as file:
+        file.write("3,0.")  # cut off by a crash
+    assert len(CsvLogger(save_dir=str(tmp_path))._rows) == 3
+
+
+def test_a_metric_has_one_value_per_update(tmp_path: Path):
+    log = CsvLogger(save_dir=str(tmp_path))
+    for metrics, step in (({"loss": 2.0}, 1), ({"bleu": 10.0}, 1), ({"loss": 1.0}, 2)):
+        log.log_metrics(metrics, step)
+    again = CsvLogger(save_dir=str(tmp_path))
+    again.keep_until(1)
+    again.log_metrics({"bleu": 11.0, "chrf": 20.0}, 1)  # the validation is made up for
+    again.log_metrics({"loss": 1.0}, 2)
+    assert log.path.read_text().splitlines() == ["step,loss,bleu,chrf", "1,2,,", "1,,11,20", "2,1,,"]
+
+
+def test_resume_does_not_start_anew_where_the_checkpoint_is_a_link_that_leads_nowhere(tmp_path):
+    here = folder.RunFolder(tmp_path / "run")
+    here.last.parent.mkdir(parents=True)
+    here.last.symlink_to(here.last.name)
+    assert resolve_resume("auto", here) == (here, here.last)
+
+
+def test_the_command_that_translates_names_the_packages_it_must_trust():
+    command = folder.translate_command("my runs/best.safetensors", "--n-best", "3", trust=("mypackage", "seq2seq"))
+    assert command == "python -m seq2seq.translate --ckpt 'my runs/best.safetensors' --trust mypackage --n-best 3"
+    assert (
+        folder.translate_command("best.safetensors", trust=("seq2seq",))
+        == "python -m seq2seq.translate --ckpt best.safetensors"
+    )

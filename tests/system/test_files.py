@@ -1,0 +1,252 @@
+"""One process builds, the others wait: with real processes, killed ones among them."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import tiny
+import toycorpus
+from conftest import PATIENCE
+from fulldisk import largest_file
+
+from seq2seq.system import files
+from seq2seq.system.files import build_once, reserved, scratch_folder
+
+# Builds argv[1]: notes its pid in argv[2], writes the file "part", waits argv[3] seconds or for a file "go" beside
+# argv[2], writes the file "whole".
+BUILDER = """
+import logging, os, sys, time
+from pathlib import Path
+from seq2seq.system.files import build_once
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+def build(folder):
+    (folder / "part").write_text("1")
+    with open(sys.argv[2], "a") as file:
+        file.write(f"{os.getpid()}\\n")
+    end = time.monotonic() + float(sys.argv[3])
+    while time.monotonic() < end and not Path(sys.argv[2]).with_name("go").exists():
+        time.sleep(0.02)
+    (folder / "whole").write_text("1")
+build_once(Path(sys.argv[1]), "the toy", build)
+"""
+
+
+def start(target: Path, seconds: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", BUILDER, str(target), str(target.parent.parent / "log"), str(seconds)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def started(log: Path, count: int = 1) -> list[str]:
+    """The pids of the first `count` processes that build, once there are so many."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if log.exists() and len(pids := log.read_text().split()) >= count:
+            return pids
+        time.sleep(0.02)
+    raise AssertionError("no process began to build")
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_two_at_once_make_one_and_the_other_says_that_it_waits(tmp_path):
+    target = tmp_path / "cache" / "toy-1"
+    first = start(target, PATIENCE)
+    (pid,) = started(tmp_path / "log")
+    others = [start(target, PATIENCE) for _ in range(2)]
+    for process in others:
+        assert "waiting for the toy" in process.stdout.readline()  # type: ignore[union-attr]
+    (tmp_path / "go").touch()
+    output = [process.communicate(timeout=PATIENCE)[0] for process in (first, *others)]
+    assert [process.returncode for process in (first, *others)] == [0, 0, 0]
+    assert started(tmp_path / "log") == [pid]
+    assert output[0].startswith("made the toy in ")
+    assert names(target.parent) == {"toy-1"}
+    assert names(target) == {"part", "whole"}
+
+
+def test_killed_holder_is_taken_over_by_the_one_that_waits_and_its_remains_go(tmp_path):
+    target = tmp_path / "cache" / "toy-1"
+    first = start(target, PATIENCE)
+    started(tmp_path / "log")
+    second = start(target, 0.0)
+    assert "waiting for the toy" in second.stdout.readline()  # type: ignore[union-attr]
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    assert not target.exists()
+    output, _ = second.communicate(timeout=PATIENCE)
+    assert second.returncode == 0
+    assert "removing" in output
+    assert len(started(tmp_path / "log", 2)) == 2
+    assert names(target.parent) == {"toy-1"}
+    assert names(target) == {"part", "whole"}
+
+
+def test_failure_leaves_nothing_and_the_next_call_builds(tmp_path):
+    def fail(folder: Path) -> None:
+        (folder / "x").touch()
+        raise OSError(errno.ENOSPC, "disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        build_once(tmp_path / "toy-1", "the toy", fail)
+    assert not names(tmp_path)
+    built = build_once(tmp_path / "toy-1", "the toy", lambda folder: (folder / "x").touch())
+    assert names(built) == {"x"}
+    build_once(tmp_path / "toy-1", "the toy", fail)  # is there: not built again
+
+
+def test_without_locks_every_process_builds_and_whole_folders_stay(tmp_path, monkeypatch, caplog):
+    def none(file: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    (tmp_path / ".toy-1-abcd.partial").mkdir()  # another's work: without locks nobody can tell whether it is abandoned
+
+    def build(folder: Path) -> None:
+        (folder / "mine").touch()
+        (tmp_path / "toy-1").mkdir()  # another was faster
+        (tmp_path / "toy-1" / "theirs").touch()
+
+    assert names(build_once(tmp_path / "toy-1", "the toy", build)) == {"theirs"}
+    assert "has no file locks" in caplog.text
+    assert (tmp_path / ".toy-1-abcd.partial").is_dir()
+    with reserved(tmp_path / "run", otherwise="wait"), reserved(tmp_path / "run", otherwise="wait"):
+        (tmp_path / "run" / "x").touch()
+
+
+# ---- disks that are full
+
+
+def test_every_writer_names_the_file_and_leaves_nothing(tmp_path):
+    def by_arrow(folder: Path) -> None:
+        with pa.OSFile(str(folder / "x"), "wb") as file:
+            file.write(bytes(100_000))
+
+    writers = {
+        "text": lambda: files.write_text(tmp_path / "a.txt", "x" * 100_000),
+        "checkpoint": lambda: tiny.save(tmp_path),
+        "arrow": lambda: build_once(tmp_path / "c-1", "the toy", by_arrow),
+    }
+    tiny.payload()
+    for name, write in writers.items():
+        with largest_file(50_000), pytest.raises(OSError, match=r"File too large|No space") as caught:
+            write()
+        assert str(caught.value.filename).startswith(str(tmp_path)), name
+        assert Path(caught.value.filename).suffix != ".tmp"
+        assert not names(tmp_path), name
+
+
+def test_scratch_lies_elsewhere_where_its_place_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "file").touch()
+    with scratch_folder(tmp_path / "file" / "cache") as folder:
+        assert folder.parent == tmp_path
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_folders_of_killed_processes_go_after_a_week(tmp_path):
+    for name in ("old", "new"):
+        (tmp_path / f".{name}-1-abcd.partial").mkdir()
+    last_week = time.time() - 8 * 24 * 3600
+    os.utime(tmp_path / ".old-1-abcd.partial", (last_week, last_week))
+    with scratch_folder(tmp_path) as folder:
+        assert names(tmp_path) == {".new-1-abcd.partial", folder.name}
+    assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_prepare_twice_at_once_then_train_finds_it(tmp_path):
+    corpus = toycorpus.write(tmp_path / "corpus")
+    places = [f"data.{split}={corpus / split}" for split in ("train", "valid", "test")]
+    command = [sys.executable, "-m", "seq2seq.prepare", "data=files", *places, "data.vocab_size=300"]
+    command += [f"cache={tmp_path / 'cache'}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def run(*more: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*command, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+
+    both = [run(), run("data.num_proc=2")]
+    output = "".join(process.communicate(timeout=PATIENCE)[0] for process in both)
+    assert [process.returncode for process in both] == [0, 0]
+    assert output.count("training the tokenizer") == 1
+    assert output.count("prepared in ") == 2
+    assert {name.split("-")[0] for name in names(tmp_path / "cache")} == {"text", "tokenizer", "ids"}
+    assert str(next((tmp_path / "cache").glob("tokenizer-*"))) in output
+
+
+def test_wrong_setting_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys):
+    from seq2seq import prepare
+
+    monkeypatch.setattr(sys, "argv", ["prepare", "data=files", "data.train=/nope", f"cache={tmp_path}"])
+    with pytest.raises(SystemExit) as stopped:
+        prepare.main()
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.startswith("prepare: data.train=/nope: the file /nope.de")
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from seq2seq.system.files import reserved
+with reserved(Path(sys.argv[1]), otherwise="wait"):
+    print("held", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+def test_a_reserved_folder_is_free_when_the_process_that_has_it_is_killed(tmp_path):
+    folder = tmp_path / "run"
+    command = [sys.executable, "-c", HOLDER, str(folder), str(PATIENCE)]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(ValueError, match=r"run is in use .*; wait$"):
+        files.reserved(folder, otherwise="wait").__enter__()
+    holder.kill()
+    holder.wait()
+    with files.reserved(folder, otherwise="wait"):
+        assert names(folder) == {".lock"}
+    # Nothing was written into it, so nothing is left of it
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("place", ["/proc/nope", "/dev/null", "/dev/null/x", "/proc/nope/deeper"])
+def test_a_folder_that_cannot_be_made_is_known_before(place):
+    with pytest.raises(ValueError, match=r"^runs=.* cannot be written .*: set runs=<another folder>$"):
+        files.require_creatable(Path(place), "runs")
+
+
+def test_a_folder_that_can_be_made_is_not_made_yet(tmp_path):
+    files.require_creatable(tmp_path / "a" / "b", "runs")
+    files.require_creatable(tmp_path, "runs")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_cannot_be_made_is_named_as_it_was_asked_for(tmp_path):
+    """Not by the name of the temporary file beside it."""
+    path = tmp_path / "missing" / "out"
+    with pytest.raises(FileNotFoundError) as caught, files.atomic_file(path):
+        pass
+    assert caught.value.filename == str(path)
+
+
+def test_a_reserved_folder_that_stays_empty_goes_with_those_made_for_it(tmp_path):
+    with reserved(tmp_path / "runs" / "all" / "it", otherwise="wait"):
+        pass
+    assert not names(tmp_path)
+    with reserved(tmp_path / "runs" / "it", otherwise="wait"):
+        (tmp_path / "runs" / "it" / "config.yaml").touch()
+    assert names(tmp_path / "runs" / "it") == {"config.yaml"}
