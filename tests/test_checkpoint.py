@@ -25,7 +25,7 @@ from seq2seq.runs.training_state import read_state, save_state
 from seq2seq.settings.search import SearchSettings
 from seq2seq.system import files
 
-WEIGHT = "encoder.layers.0.feed_forward.up.weight"  # (32, 16)
+WEIGHT = "encoder.layers.0.transform.f.up.weight"  # (32, 16)
 
 
 @pytest.fixture(scope="module")

@@ -49,10 +49,8 @@ class Sublayer(nn.Module):
 
     Pre-norm: x + dropout(f(norm(x))). Post-norm: norm(x + dropout(f(x))), as Vaswani et al. 2017.
 
-    f is passed to `forward` and belongs to the layer, not to this module: the parameters of a layer's mixers and
-    feed-forward then come before those of its norms, the order that checkpoints of optimizers rely on.
-
     Args:
+        f: (..., dim) -> (..., out_dim); its further arguments are passed on.
         dim: Width of x.
         out_dim: Width of f(x); a residual needs it to be `dim`.
         norm: "pre", "post" or "none".
@@ -60,26 +58,29 @@ class Sublayer(nn.Module):
         residual: Add x.
     """
 
-    def __init__(self, *, dim: int, out_dim: int, norm: str, dropout: float, residual: bool = True) -> None:
+    def __init__(
+        self, *, f: nn.Module, dim: int, out_dim: int, norm: str, dropout: float, residual: bool = True
+    ) -> None:
         super().__init__()
         if norm not in NORMS:
             raise ValueError(f"model.norm is {norm!r}; choose one of {', '.join(NORMS)}")
         if residual and dim != out_dim:
             raise ValueError(f"a residual needs equal sizes, not {dim} in and {out_dim} out; set model.residual=false")
+        self.f = f
         self.pre_norm = LayerNorm(dim) if norm == "pre" else None
         self.post_norm = LayerNorm(out_dim) if norm == "post" else None
         self.dropout = Dropout(dropout)
         self.residual = residual
 
-    def forward(self, x: Tensor, f: Any, *others: Any) -> Tensor:
+    def forward(self, x: Tensor, *others: Tensor | Context) -> Tensor:
         """Apply f to x (..., dim) and the other arguments that f takes."""
         x, z = self._norm(x)
-        return self._add(x, f(z, *others))
+        return self._add(x, self.f(z, *others))
 
-    def step(self, x: Tensor, f: Any, *others: Any) -> tuple[Tensor, State]:
-        """Apply one step of the mixer f to x (N, dim); return the next state beside it."""
+    def step(self, x: Tensor, *others: Tensor | Context | State | None) -> tuple[Tensor, State]:
+        """Apply one step of the mixer f to x (N, dim), and return its next state, too."""
         x, z = self._norm(x)
-        y, state = f.step(z, *others)
+        y, state = self.f.step(z, *others)  # type: ignore[operator]
         return self._add(x, y), state
 
     def _norm(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,11 +94,13 @@ class Sublayer(nn.Module):
 class EmptySlot(nn.Module):
     """Stand-in for a sublayer whose mixer or feed-forward a layer does not have: x stays."""
 
-    def forward(self, x: Tensor, f: None, *others: Any) -> Tensor:
+    f = None
+
+    def forward(self, x: Tensor, *others: Tensor | Context) -> Tensor:
         """Return x."""
         return x
 
-    def step(self, x: Tensor, f: None, *others: Any) -> tuple[Tensor, None]:
+    def step(self, x: Tensor, *others: Tensor | Context | State | None) -> tuple[Tensor, None]:
         """Return x and no state."""
         return x, None
 
@@ -119,15 +122,22 @@ class EncoderLayer(nn.Module):
         around = {"norm": norm, "dropout": dropout, "residual": residual}
         # A mixer may change the width, where there is no residual
         self.out_dim = dim if self_mixer is None else self_mixer.out_dim
-        self.self_mixer = self_mixer
-        self.feed_forward = feed_forward
-        self.around_self = _around(self_mixer, dim=dim, out_dim=self.out_dim, **around)
-        self.around_ffn = _around(feed_forward, dim=self.out_dim, out_dim=self.out_dim, **around)
+        self.mix = _sublayer(self_mixer, dim=dim, out_dim=self.out_dim, **around)
+        self.transform = _sublayer(feed_forward, dim=self.out_dim, out_dim=self.out_dim, **around)
+
+    @property
+    def self_mixer(self) -> Any:
+        """The self mixer, None if the slot is empty."""
+        return self.mix.f
+
+    @property
+    def feed_forward(self) -> Any:
+        """The feed-forward, None if there is none."""
+        return self.transform.f
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Transform x (B, S, D) under mask (B, S)."""
-        x = self.around_self(x, self.self_mixer, mask)  # (B, S, out_dim)
-        return self.around_ffn(x, self.feed_forward)
+        return self.transform(self.mix(x, mask))  # (B, S, out_dim)
 
 
 class LayerState(NamedTuple):
@@ -155,18 +165,30 @@ class DecoderLayer(nn.Module):
         around = {"norm": norm, "dropout": dropout, "residual": residual}
         middle = dim if self_mixer is None else self_mixer.out_dim  # between the two mixers
         self.out_dim = cross_mixer.out_dim
-        self.self_mixer = self_mixer
-        self.cross_mixer = cross_mixer
-        self.feed_forward = feed_forward
-        self.around_self = _around(self_mixer, dim=dim, out_dim=middle, **around)
-        self.around_cross = _around(cross_mixer, dim=middle, out_dim=self.out_dim, **around)
-        self.around_ffn = _around(feed_forward, dim=self.out_dim, out_dim=self.out_dim, **around)
+        self.mix = _sublayer(self_mixer, dim=dim, out_dim=middle, **around)
+        self.read = Sublayer(f=cross_mixer, dim=middle, out_dim=self.out_dim, **around)
+        self.transform = _sublayer(feed_forward, dim=self.out_dim, out_dim=self.out_dim, **around)
+
+    @property
+    def self_mixer(self) -> Any:
+        """The self mixer, None if the slot is empty."""
+        return self.mix.f
+
+    @property
+    def cross_mixer(self) -> Any:
+        """The cross mixer."""
+        return self.read.f
+
+    @property
+    def feed_forward(self) -> Any:
+        """The feed-forward, None if there is none."""
+        return self.transform.f
 
     def forward(self, x: Tensor, mask: Tensor, context: Context) -> Tensor:
         """Transform x (B, T, D) under mask (B, T), reading the source from context."""
-        x = self.around_self(x, self.self_mixer, mask)  # (B, T, middle)
-        x = self.around_cross(x, self.cross_mixer, context)  # (B, T, out_dim)
-        return self.around_ffn(x, self.feed_forward)
+        x = self.mix(x, mask)  # (B, T, middle)
+        x = self.read(x, context)  # (B, T, out_dim)
+        return self.transform(x)
 
     def project(self, memory: Tensor, memory_mask: Tensor) -> Context:
         """Compute what this layer reads of memory (B, S, M), the encoder's output, once per source sentence."""
@@ -183,13 +205,13 @@ class DecoderLayer(nn.Module):
 
     def step(self, x: Tensor, context: Context, state: LayerState, position: Tensor) -> tuple[Tensor, LayerState]:
         """Transform one position: x (N, D), position (N,)."""
-        x, own = self.around_self.step(x, self.self_mixer, state.self_mixer, position)
-        x, cross = self.around_cross.step(x, self.cross_mixer, context, state.cross_mixer, position)
-        return self.around_ffn(x, self.feed_forward), LayerState(own, cross)
+        x, own = self.mix.step(x, state.self_mixer, position)
+        x, cross = self.read.step(x, context, state.cross_mixer, position)
+        return self.transform(x), LayerState(own, cross)
 
 
-def _around(f: nn.Module | None, **settings: Any) -> Any:
-    return EmptySlot() if f is None else Sublayer(**settings)
+def _sublayer(f: nn.Module | None, **settings: Any) -> Sublayer | EmptySlot:
+    return EmptySlot() if f is None else Sublayer(f=f, **settings)
 
 
 class Encoder(nn.Module):

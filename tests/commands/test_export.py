@@ -411,6 +411,6 @@ def test_ctranslate2_may_translate_to_nothing(tokenizer, tmp_path):
     """As our search does, where the model ends at once; CTranslate2's own default writes a piece at least."""
     given = plain(tokenizer, norm="post", tie="none")
     with torch.no_grad():
-        given.model.decoder.layers[-1].around_ffn.post_norm.bias.add_(1.0)
+        given.model.decoder.layers[-1].transform.post_norm.bias.add_(1.0)
         given.model.output.weight[tokenizer.eos_id] += 1.0
     assert write_ctranslate2(tmp_path, given, positions=None, tags=[]) == SENTENCES

@@ -522,8 +522,8 @@ def test_the_table_and_the_figure_of_finished_runs(run, tmp_path, monkeypatch, c
     assert 0 < (trained[places] - made[places]).abs().max() < 0.1  # four updates move a center, but not far
     ways = images.progress(run)
     assert all(len(way) == 2 + len(list((run / "checkpoints").glob("step-*.safetensors"))) > 2 for way in ways)
-    assert torch.equal(ways[0][0], made["encoder.layers.0.self_mixer.centers"])
-    assert torch.equal(ways[0][-1], trained["encoder.layers.0.self_mixer.centers"])
+    assert torch.equal(ways[0][0], made["encoder.layers.0.mix.f.centers"])
+    assert torch.equal(ways[0][-1], trained["encoder.layers.0.mix.f.centers"])
 
 
 def test_maps_over_a_image():

@@ -173,13 +173,13 @@ def test_again_to_the_bit():
 @pytest.mark.parametrize("kind", ["pre", "post", "none"])
 def test_sublayer_as_without_the_kernels(kind, residual):
     f = nn.Linear(24, 24).to(DEVICE)
-    mine = Sublayer(dim=24, out_dim=24, norm=kind, dropout=0.0, residual=residual).to(DEVICE)
+    mine = Sublayer(f=f, dim=24, out_dim=24, norm=kind, dropout=0.0, residual=residual).to(DEVICE)
     theirs = copy.deepcopy(mine)
     x = torch.randn(2, 5, 24, device=DEVICE, requires_grad=True)
 
     def outcome(sublayer: Sublayer) -> list[Tensor]:
-        y = sublayer(x, f)
-        return [y, *torch.autograd.grad(y.cos().sum(), [x, *f.parameters(), *sublayer.parameters()])]
+        y = sublayer(x)
+        return [y, *torch.autograd.grad(y.cos().sum(), [x, *sublayer.parameters()])]
 
     found = outcome(mine)
     with fused(False):
@@ -205,11 +205,11 @@ def test_what_the_kernels_do_not_take_is_as_before(case, monkeypatch):
 @pytest.mark.parametrize("kind", ["pre", "post"])
 def test_replayed_in_a_graph(kind):
     """Each replay draws another mask, which follows from the seed."""
-    sublayer = Sublayer(dim=64, out_dim=64, norm=kind, dropout=0.5).cuda()
+    sublayer = Sublayer(f=nn.Identity(), dim=64, out_dim=64, norm=kind, dropout=0.5).cuda()
     x = torch.randn(8, 64, device="cuda", requires_grad=True)
 
     def step() -> tuple[Tensor, Tensor]:
-        y = sublayer(x, lambda z: z)
+        y = sublayer(x)
         return y, torch.autograd.grad(y.cos().sum(), x)[0]
 
     stream = torch.cuda.Stream()

@@ -71,7 +71,7 @@ def test_rnnsearch_has_the_published_sizes():
     assert (decoder.cross_mixer.unit.hidden_dim, decoder.cross_mixer.memory_dim) == (1000, 2000)
     assert model.output.weight.shape == (30000, 500)
     assert encoder.feed_forward is decoder.feed_forward is decoder.self_mixer is model.encoder.norm is None
-    assert not encoder.around_self.residual
+    assert not encoder.mix.residual
     assert model.decoder.embedding.positions is None
 
 

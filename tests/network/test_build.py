@@ -78,7 +78,7 @@ def test_an_empty_slot():
         config("mixer=transformer", "mixer/self@mixer.decoder=none", "mixer/self@mixer.encoder=none", *TINY)
     )
     assert kinds(model.encoder.layers) == kinds(model.decoder.layers) == [type(None)] * 4
-    assert all(type(layer.around_self) is EmptySlot for layer in model.decoder.layers)
+    assert all(type(layer.mix) is EmptySlot for layer in model.decoder.layers)
     broken = config("mixer=transformer", *TINY)
     broken["mixer"]["cross"] = {}
     with pytest.raises(ValueError, match=r"mixer\.cross is empty"):

@@ -92,8 +92,8 @@ def test_encoder_layer_by_hand(kind, residual):
         .eval()
     )
     x, mask = torch.randn(3, 5, DIM).double(), lengths_mask([5, 2, 4])
-    y = sublayer(x, lambda h: mixer(h, mask), layer.around_self, kind, residual)
-    y = sublayer(y, lambda h: ffn.down(ffn.up(h).clamp(min=0)), layer.around_ffn, kind, residual)
+    y = sublayer(x, lambda h: mixer(h, mask), layer.mix, kind, residual)
+    y = sublayer(y, lambda h: ffn.down(ffn.up(h).clamp(min=0)), layer.transform, kind, residual)
     close(layer(x, mask), y)
 
 
@@ -109,26 +109,28 @@ def test_decoder_layer_by_hand(kind, residual, slots):
     x, mask, memory = torch.randn(3, 5, DIM).double(), lengths_mask([5, 2, 4]), torch.randn(3, 4, 6).double()
     context, y = cross.project(memory, lengths_mask([1, 4, 2])), x
     if mixer is not None:
-        y = sublayer(y, lambda h: mixer(h, mask), layer.around_self, kind, residual)
-    y = sublayer(y, lambda h: cross(h, context), layer.around_cross, kind, residual)
+        y = sublayer(y, lambda h: mixer(h, mask), layer.mix, kind, residual)
+    y = sublayer(y, lambda h: cross(h, context), layer.read, kind, residual)
     if ffn is not None:
-        y = sublayer(y, lambda h: ffn.down(nn.functional.gelu(ffn.up(h))), layer.around_ffn, kind, residual)
+        y = sublayer(y, lambda h: ffn.down(nn.functional.gelu(ffn.up(h))), layer.transform, kind, residual)
     close(layer(x, mask, context), y)
 
 
 def test_dropout_is_on_the_sublayers_output():
     """x + dropout(f(x)): with everything dropped almost surely, the residual alone is left."""
-    around = Sublayer(dim=4, out_dim=4, norm="none", dropout=0.5)
-    x, y = torch.randn(1000, 4), torch.ones(1000, 4)
-    added = around(x, lambda _: y) - x
+    ones = nn.Linear(4, 4)
+    nn.init.zeros_(ones.weight)
+    nn.init.ones_(ones.bias)
+    x = torch.randn(1000, 4)
+    added = Sublayer(f=ones, dim=4, out_dim=4, norm="none", dropout=0.5)(x) - x
     assert ((added.abs() < 1e-5) | ((added - 2).abs() < 1e-5)).all()
     assert 0.4 < (added > 1).float().mean() < 0.6
 
 
 def test_a_residual_needs_equal_sizes():
     with pytest.raises(ValueError, match="4 in and 6 out"):
-        Sublayer(dim=4, out_dim=6, norm="pre", dropout=0.0)
-    Sublayer(dim=4, out_dim=6, norm="pre", dropout=0.0, residual=False)
+        Sublayer(f=nn.Identity(), dim=4, out_dim=6, norm="pre", dropout=0.0)
+    Sublayer(f=nn.Identity(), dim=4, out_dim=6, norm="pre", dropout=0.0, residual=False)
 
 
 def test_sinusoidal_positions_by_the_formula():

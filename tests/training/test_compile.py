@@ -224,7 +224,7 @@ def test_checkpointed_layers_are_computed_twice_compiled_or_not(monkeypatch, com
     prepare_for_training(model, settings(checkpoint_activations=True), compile=compiled)
     if not compiled:
         for layer in (*model.encoder.layers, *model.decoder.layers):
-            layer.around_self.register_forward_pre_hook(lambda *_: backend(lambda: None, None)())
+            layer.mix.register_forward_pre_hook(lambda *_: backend(lambda: None, None)())
     assert torch.equal(gradients(model), expected)
     # Two layers, there and back
     assert runs == 4

@@ -108,7 +108,7 @@ def _set_decoder(spec: Any, model: Seq2Seq) -> None:
         # Queries, then keys and values side by side, then the output, as ours has them
         for linear, ours in zip(part.attention.linear, (mixer.query, mixer.key_value, mixer.out), strict=True):
             _set_linear(linear, ours)
-        _set_norm(part.attention.layer_norm, _norm_of(layer.around_cross))
+        _set_norm(part.attention.layer_norm, _norm_of(layer.read))
         _set_feed_forward(part.ffn, layer)
 
 
@@ -122,14 +122,14 @@ def _set_embedding(spec: Any, table: Any, embedding: Any) -> None:
 def _set_attention(spec: Any, layer: Any) -> None:
     _set_linear(spec.linear[0], layer.self_mixer.qkv)
     _set_linear(spec.linear[1], layer.self_mixer.out)
-    _set_norm(spec.layer_norm, _norm_of(layer.around_self))
+    _set_norm(spec.layer_norm, _norm_of(layer.mix))
 
 
 def _set_feed_forward(spec: Any, layer: Any) -> None:
     feed_forward: FeedForward = layer.feed_forward
     _set_linear(spec.linear_0, feed_forward.up)
     _set_linear(spec.linear_1, feed_forward.down)
-    _set_norm(spec.layer_norm, _norm_of(layer.around_ffn))
+    _set_norm(spec.layer_norm, _norm_of(layer.transform))
 
 
 def _norm_of(sublayer: Any) -> nn.LayerNorm:

@@ -137,16 +137,16 @@ def marian_weights(loaded: Loaded) -> dict[str, Tensor]:
 
 def _layer(ours: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights of one layer by Marian's names."""
-    parts = dict(zip("qkv", ours["self_mixer.qkv.weight"].chunk(3), strict=True))
-    weights = _attention("self_attn", parts, ours["self_mixer.out.weight"])
-    norms = {"self_attn_layer_norm": "around_self", "final_layer_norm": "around_ffn"}
-    if "cross_mixer.query.weight" in ours:
-        key, value = ours["cross_mixer.key_value.weight"].chunk(2)
-        parts = {"q": ours["cross_mixer.query.weight"], "k": key, "v": value}
-        weights |= _attention("encoder_attn", parts, ours["cross_mixer.out.weight"])
-        norms["encoder_attn_layer_norm"] = "around_cross"
+    parts = dict(zip("qkv", ours["mix.f.qkv.weight"].chunk(3), strict=True))
+    weights = _attention("self_attn", parts, ours["mix.f.out.weight"])
+    norms = {"self_attn_layer_norm": "mix", "final_layer_norm": "transform"}
+    if "read.f.query.weight" in ours:
+        key, value = ours["read.f.key_value.weight"].chunk(2)
+        parts = {"q": ours["read.f.query.weight"], "k": key, "v": value}
+        weights |= _attention("encoder_attn", parts, ours["read.f.out.weight"])
+        norms["encoder_attn_layer_norm"] = "read"
     for theirs, name in (("fc1", "up"), ("fc2", "down")):
-        weights |= {f"{theirs}.{kind}": ours[f"feed_forward.{name}.{kind}"] for kind in ("weight", "bias")}
+        weights |= {f"{theirs}.{kind}": ours[f"transform.f.{name}.{kind}"] for kind in ("weight", "bias")}
     for theirs, name in norms.items():
         weights |= {f"{theirs}.{kind}": ours[f"{name}.post_norm.{kind}"] for kind in ("weight", "bias")}
     return weights
