@@ -13,33 +13,29 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs/figures/packages.svg"
 CONTENT = {
     "analysis": "jacobians, plots, atlas",
-    "build": "settings to a model",
     "checkpoint": "all that translation needs",
-    "cli": "options that commands share",
-    "config": "settings, helpful errors",
+    "comparison": "statistics over runs",
     "data": "corpora, tokenizer, batches",
-    "distributed": "ranks",
-    "embedding": "tokens and positions",
     "evaluation": "decode and score a split",
-    "evaluation.metrics": "BLEU, chrF, TER",
-    "evaluation.moses_bleu": "BLEU as published",
-    "experiments": "run folders, comparison",
-    "faults": "errors of memory and disks",
-    "files": "locks, atomic writes",
+    "images": "pictures as source",
     "inference": "translator, exports",
-    "introspection": "what a mixer declares",
     "kernels": "fast operators",
     "metadata": "how a model is described",
-    "mixer": "the contract",
+    "metrics": "BLEU, chrF, TER",
     "mixers": "one file each",
-    "model": "the whole encoder-decoder",
-    "model_path": "which file is named",
-    "packages": "optional dependencies",
-    "pooling": "stages of an encoder",
-    "resources": "where conf and data are",
+    "network": "contract, model, state",
+    "options": "options that commands share",
+    "runs": "a run's folder and results",
     "search": "beam search",
-    "state": "state of decoding",
-    "training": "run, task, callbacks",
+    "settings": "settings, helpful errors",
+    "sweeps": "records of many runs",
+    "system": "files, streams, ranks",
+    "training": "run and its loop",
+    "training.bounds": "budget, validations",
+    "training.callbacks": "one job each",
+    "training.lightning_parts": "task, data module",
+    "training.machine": "device, precision",
+    "training.objective": "loss, optimizer",
 }
 WIDTH = 860
 ROW = 62
@@ -82,7 +78,7 @@ def row(names: tuple[str, ...], y: int) -> str:
     start = LEFT + (WIDTH - LEFT - len(names) * (width + GAP) + GAP) / 2
     boxes = ""
     for index, name in enumerate(names):
-        style = "package" if (ROOT / "seq2seq" / name).is_dir() else "module"
+        style = "package" if (ROOT / "seq2seq" / name.replace(".", "/")).is_dir() else "module"
         boxes += box(name, CONTENT.get(name, ""), start + index * (width + GAP), y, width, style)
     return boxes
 

@@ -19,8 +19,8 @@ from benchmarks.gpu.records import ROOT
 if TYPE_CHECKING:
     from benchmarks.gpu.part import Job
 
-# What captures no passes.
-EAGER = ("trainer.graphs=false",)
+# What captures no passes, takes the kernels that are off by default, and keeps the residual stream in bf16.
+WAYS = {"eager": "trainer.graphs=false", "fused": "trainer.fused=true", "residual": "trainer.bf16_residual=true"}
 _RESULTS = (
     *("steps", "start_seconds", "target_tokens_per_second", "seconds", "max_time", "seconds_over_budget"),
     *("test_seconds", "training_seconds", "max_tokens", "compiled", "passes", "throughput", "epochs", "parameters"),
@@ -39,14 +39,16 @@ _COMPILED = re.compile(r"kernels compiled on \d+ threads in ([\d.]+) s")
 def run(job: Job) -> None:
     """Train, and save what the run's files say, while it runs and at the end.
 
-    The words are mixer, tokens, and ways: `eager` captures nothing, `big` is the size. Every run compiles its kernels
+    The words are mixer, tokens, and ways: those of WAYS, and `big`, the size. Every run compiles its kernels
     anew, as on a machine that has none.
     """
     mixer, tokens, *ways = job.words
     tested = job.on_gpu and "/".join(job.words) in _LONG
     most = _LONGER if tested else _PLAIN if "eager" in ways else _OTHERS
     seconds = max(10.0, min(most, job.left(reserve=_BESIDE))) if job.on_gpu else 2.0
-    words = [*settings(job, mixer, tokens, "big" if "big" in ways else "base"), *(EAGER if "eager" in ways else ())]
+    # A CPU, which rehearses, has neither kernels nor autocast
+    words = settings(job, mixer, tokens, "big" if "big" in ways else "base")
+    words += [WAYS[way] for way in ways if way in WAYS and (job.on_gpu or way == "eager")]
     words += [f"trainer.max_time={seconds:.0f}s", f"trainer.val_sentences={50 if job.on_gpu else 2}"]
     words += ["trainer.log_steps=20", "trainer.line_time=5s"]
     # Translations of a tiny model do not end, and take longer than all else

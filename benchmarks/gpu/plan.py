@@ -59,6 +59,7 @@ def _parts() -> list[Part]:
         Part("marian", 60, 30, data=False),
         Part("translate", 60, 30, data=False),
         *(Part(f"command/{mixer}/16384/eager", 60, 35, data=False) for mixer in MIXERS[:2]),
+        *(Part(f"command/transformer/16384/{way}", 60, 35, data=False) for way in ("fused", "fused/residual")),
         Part("command/transformer/32768/big", 80, 45, data=False),
         *(Part(f"command/lightconv/{way}", 70, 40, data=False) for way in ("16384", "16384/eager", "65536")),
         *(Part(f"command/bahdanau/{way}", 70, 40, data=False) for way in ("16384", "16384/eager")),

@@ -144,6 +144,11 @@ class TrainerSettings(Section):
         "little work for the host; auto: on GPUs, where nothing speaks against it",
         words=("auto",),
     )
+    fused: bool = setting(
+        False,
+        "on a GPU: attention of short rows, and a sublayer's dropout, sum and norm, by one kernel each way; no GPU has "
+        "measured them yet",
+    )
     checkpoint_activations: bool = setting(False, "recompute activations in the backward pass: less memory, more time")
     # Weights, faults and logs.
     ema: float | None = setting(

@@ -18,6 +18,7 @@ from lightning.pytorch.loggers.logger import Logger
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.batching import padded_width
 from seq2seq.data.preparation import PreparedData, prepare_corpora
+from seq2seq.kernels.fused import fused
 from seq2seq.network.build import max_positions
 from seq2seq.network.model import Seq2Seq
 from seq2seq.runs.folder import RunFolder, translate_command
@@ -105,6 +106,7 @@ class Run:
         self.accelerator = hardware.resolve_accelerator(plan.trainer)
         self.precision = hardware.resolve_precision(plan.trainer.precision, self.accelerator)
         hardware.require_autocast(plan.trainer, self.precision)
+        hardware.require_gpu_of_kernels(plan.trainer, self.accelerator)
         self.start = start or finetune.load_start(plan.start, trust=plan.trust)
         if self.start and not start:
             plan = self.plan = finetune.adopt(plan, self.start)
@@ -251,7 +253,8 @@ class Run:
         log.info("%s parameters, %s on %s", f"{parameters:,}", self.precision, self.accelerator)
         if self.resumed:
             log.info("resuming from %s", self.resumed.path)
-        trainer.fit(task, datamodule=self.data, ckpt_path=self.resumed.path if self.resumed else None)
+        with fused(self.plan.trainer.fused):
+            trainer.fit(task, datamodule=self.data, ckpt_path=self.resumed.path if self.resumed else None)
 
     def _fault(self, error: Exception) -> Exception:
         """Explain an error of the data or the machine, and how to go on; return any other error as it is."""

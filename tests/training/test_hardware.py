@@ -11,6 +11,7 @@ import torch
 import toycorpus
 
 from seq2seq.mixers.attention import CrossAttention
+from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.machine import hardware
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
@@ -83,3 +84,10 @@ def test_a_run_keeps_freed_memory_before_it_measures_threads(tmp_path, monkeypat
     words = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=1", "trainer.test=false", "trainer.accelerator=cpu")
     Run(make_plan(words, mixer="transformer")).execute()
     assert events == ["cpu", "threads"]
+
+
+def test_fused_kernels_need_a_gpu():
+    settings = TrainerSettings(max_steps=1, fused=True)
+    with pytest.raises(ValueError, match=r"trainer\.fused"):
+        hardware.require_gpu_of_kernels(settings, "cpu")
+    hardware.require_gpu_of_kernels(settings, "gpu")

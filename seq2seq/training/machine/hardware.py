@@ -143,6 +143,12 @@ def require_packing(model: nn.Module, accelerator: str, precision: str) -> None:
             raise ValueError(f"packed=true of {type(module).__name__}: {problem}, or leave packed at false")
 
 
+def require_gpu_of_kernels(settings: TrainerSettings, accelerator: str) -> None:
+    """Raise ValueError if trainer.fused is set, and the run has no GPU."""
+    if settings.fused and accelerator != "gpu":
+        raise ValueError("trainer.fused=true needs a GPU, and this run has none: leave trainer.fused at false")
+
+
 def require_autocast(settings: TrainerSettings, precision: str) -> None:
     """Raise ValueError if trainer.bf16_residual is set and `precision`, Lightning's name, is not autocast to bf16."""
     if settings.bf16_residual and precision != "bf16-mixed":
