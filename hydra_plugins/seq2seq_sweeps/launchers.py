@@ -20,10 +20,10 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from omegaconf import OmegaConf
 
-from seq2seq.experiments.hydra_callback import JobError
-from seq2seq.experiments.job_records import OVER, Job, Process, common_overrides, slurm_state
-from seq2seq.experiments.sweep_watch import describe
-from seq2seq.packages import missing_package
+from seq2seq.sweeps.hydra_callback import JobError
+from seq2seq.sweeps.job_records import OVER, Job, Process, common_overrides, slurm_state
+from seq2seq.sweeps.sweep_watch import describe
+from seq2seq.system.packages import missing_package
 from seq2seq.training.command import INTERRUPTED, wants_traceback
 
 

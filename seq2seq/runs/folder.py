@@ -45,7 +45,7 @@ HARMLESS = (
 # Settings that only bound a run: they count for its name, but a run may be continued with others.
 BUDGETS = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "trainer.patience")
 # Likewise; these change the rounding of sums, as another machine does.
-ROUNDING = ("trainer.compile", "trainer.fused")
+ROUNDING = ("trainer.compile", "trainer.fused", "trainer.bf16_residual")
 # Settings that count micro-batches of an update on each process.
 PER_PROCESS = ("trainer.accumulate", "trainer.accumulate_start")
 # Key of what `SaveLast` adds to a training checkpoint: the settings, and the fingerprint of the corpus.

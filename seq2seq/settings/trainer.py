@@ -120,8 +120,10 @@ class TrainerSettings(Section):
         "bf16: autocast over float32 weights; bf16-true: bf16 weights; auto: bf16 where the hardware has it, else 32",
         choices=PRECISIONS,
     )
-    bf16_residual: bool = setting(
-        False, "under autocast, which precision=bf16 is: residual stream and layer norms in bf16, too"
+    bf16_residual: bool | str = setting(
+        "auto",
+        "under autocast, which precision=bf16 is: residual stream and layer norms in bf16, too; auto: on GPUs",
+        words=("auto",),
     )
     accelerator: str = setting("auto", "device; auto is a GPU where there is one", choices=ACCELERATORS)
     devices: int = setting(1, "processes per machine, each with a device of its own", least=1, most=1024)

@@ -98,7 +98,7 @@ def make_task(
 def prepare_for_training(model: Seq2Seq, settings: TrainerSettings, *, compile: bool) -> None:
     """Change, in place, how a model computes while it is trained; its weights and their names stay."""
     if settings.bf16_residual:
-        keep_stream_in_bf16(model)
+        keep_stream_in_bf16(model, on_gpus_alone=settings.bf16_residual == "auto")
     # Compiled layers cast in their kernels; sharded and recomputed ones take their weights anew in the backward pass
     if not (compile or settings.sharded or settings.checkpoint_activations):
         cast_together(model)
@@ -113,17 +113,19 @@ def prepare_for_training(model: Seq2Seq, settings: TrainerSettings, *, compile: 
             setattr(layer, name, again)
 
 
-def keep_stream_in_bf16(model: Seq2Seq) -> None:
+def keep_stream_in_bf16(model: Seq2Seq, *, on_gpus_alone: bool = False) -> None:
     """Let a model's residual stream have the type that autocast gives to products, where there is autocast."""
+
+    def to_autocast_type(module: torch.nn.Module, inputs: Any, x: Tensor) -> Tensor:
+        device = x.device.type
+        # Without autocast, as when a validation decodes, x stays.
+        if not torch.is_autocast_enabled(device) or (on_gpus_alone and device != "cuda"):
+            return x
+        return x.to(torch.get_autocast_dtype(device))
+
     # What follows an embedding keeps its type: sums, layer norms, and so the whole stream.
     for part in (model.encoder, model.decoder):
-        part.embedding.register_forward_hook(_to_autocast_type)
-
-
-def _to_autocast_type(module: torch.nn.Module, inputs: Any, x: Tensor) -> Tensor:
-    # Without autocast, as when a validation decodes, x stays.
-    device = x.device.type
-    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+        part.embedding.register_forward_hook(to_autocast_type)
 
 
 def validation_search(search: SearchSettings, settings: TrainerSettings) -> SearchSettings:

@@ -57,6 +57,13 @@ def test_the_whole_stream_is_bf16_under_autocast_alone(mixer, norm):
     assert torch.equal(same, exact)
 
 
+def test_auto_leaves_a_cpu_as_it_is():
+    model = composed.tiny("mixer=transformer", "model.norm=post")
+    keep_stream_in_bf16(model, on_gpus_alone=True)
+    _, types = run(model, autocast=True)
+    assert set(types) == {torch.float32}
+
+
 @pytest.mark.exhaustive
 def test_it_compiles_without_a_break():
     model = composed.tiny("model.norm=pre")

@@ -19,7 +19,7 @@ from seq2seq.network.build import hidden_matrices
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.system.resources import conf_dir
-from seq2seq.training.objective.batch_loss import muon
+from seq2seq.training.objective import muon
 from seq2seq.training.objective.muon import MuonWithAdam, orthogonalize
 from seq2seq.training.objective.optim import Schedule, build_optimizer, learning_rate, scale_and_clip
 

@@ -150,8 +150,8 @@ def require_gpu_of_kernels(settings: TrainerSettings, accelerator: str) -> None:
 
 
 def require_autocast(settings: TrainerSettings, precision: str) -> None:
-    """Raise ValueError if trainer.bf16_residual is set and `precision`, Lightning's name, is not autocast to bf16."""
-    if settings.bf16_residual and precision != "bf16-mixed":
+    """Raise ValueError if trainer.bf16_residual=true and `precision`, Lightning's name, is not autocast to bf16."""
+    if settings.bf16_residual is True and precision != "bf16-mixed":
         raise ValueError(
             f"trainer.bf16_residual=true needs autocast to bf16, and trainer.precision={settings.precision} is "
             f"{precision} here: set trainer.precision=bf16, or leave trainer.bf16_residual at false"
