@@ -197,6 +197,7 @@ def pretended_gpu() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for target, value in (
             ("seq2seq.kernels.dispatch.gpu_obstacle", lambda device: None),
+            ("seq2seq.kernels.launch_config._capability", lambda device: 90),
             ("seq2seq.training.lightning_parts.task.seed_generator", lambda seed, device: None),
             ("triton.runtime.interpreter.GridExecutor.__call__", _interpret),
             # A GPU has another fused kernel where flash attention is off; a CPU would have a dozen operations

@@ -171,7 +171,7 @@ def multiply_without_looking(monkeypatch: pytest.MonkeyPatch) -> None:
         return [None if part is None else part * grad_loss.to(part.dtype) for part in found]
 
     for place in ("loss", "r_drop"):
-        monkeypatch.setattr(f"seq2seq.training.{place}.hand_over", multiplied)
+        monkeypatch.setattr(f"seq2seq.training.objective.{place}.hand_over", multiplied)
 
 
 def replay_by_twin(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:

@@ -222,4 +222,4 @@ def test_text_about_markup_is_text(tmp_path):
 
 def test_reading_text_needs_neither_torch_nor_arrow():
     code = "import sys, seq2seq.data.text_files; assert not {'torch', 'pyarrow', 'numpy'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(files.__file__).parents[1])
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(files.__file__).parents[2])

@@ -140,7 +140,7 @@ def test_every_writer_names_the_file_and_leaves_nothing(tmp_path):
     }
     tiny.payload()
     for name, write in writers.items():
-        with largest_file(50_000), pytest.raises(OSError, match=r"File too large|No space") as caught:
+        with largest_file(20_000), pytest.raises(OSError, match=r"File too large|No space") as caught:
             write()
         assert str(caught.value.filename).startswith(str(tmp_path)), name
         assert Path(caught.value.filename).suffix != ".tmp"

@@ -18,7 +18,7 @@ from seq2seq.options import command_line
 from seq2seq.system import stdio
 from seq2seq.system.files import atomic_file
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TEXT = "".join(f"line {i}\n" for i in range(30_000))
 
 
@@ -136,7 +136,7 @@ def test_closed_descriptors_do_not_become_files(tmp_path):
     """The next file opened would get the number of standard error, and what libraries print would go into it."""
     code = """
 import sys
-from seq2seq import cli
+from seq2seq.options import command_line
 def main():
     command_line.warn("a warning")
     if sys.argv[2:]:
