@@ -72,7 +72,7 @@ def _target_error(target: str, problem: str, trust: Sequence[str]) -> TargetErro
     """Make the error of a `_target_` that has a problem, which also says what is allowed."""
     return TargetError(
         f"_target_ {target!r} {problem}; allowed are mixers defined in {', '.join(_trusted(trust))}: a checkpoint with "
-        "mixers of another package needs --trust PACKAGE (trust= in Python)"
+        "mixers of another package needs --trust PACKAGE, its top name (trust= in Python)"
     )
 
 

@@ -470,7 +470,7 @@ def test_a_folder_with_runs_of_several_corpora(tmp_path, capsys, monkeypatch):
     assert captured.err == f"left out: {tmp_path}/runs/figures: holds no run\n"
     # As a shell expands runs/*
     compare.main([str(path) for path in sorted((tmp_path / "runs").iterdir()) if path.is_dir()])
-    assert f"{tmp_path}/runs/sweeps: holds sweeps, whose runs are beside it: name one" in capsys.readouterr().err
+    assert f"{tmp_path}/runs/sweeps: has records of sweeps" in capsys.readouterr().err
     assert "## iwslt de-en, 20 sentences\n" in captured.out
     assert "## multi30k de-en, 30 sentences\n" in captured.out
     assert captured.out.count("No run here is the baseline transformer") == 1
