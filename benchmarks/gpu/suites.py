@@ -22,7 +22,7 @@ _ARGUMENTS = {
     "kernels": ["tests/kernels", "--ignore=tests/kernels/test_aot.py", "-m", ""],
     "gpu": ["tests", "-m", "gpu"],
     # Captured passes and steps
-    "replay": ["tests/training", "tests/test_search_graphs.py", "-m", "gpu"],
+    "replay": ["tests/training", "tests/search/test_search_graphs.py", "-m", "gpu"],
     # Kernels of attention and of norms, whose own tests are for any device
     "fused": [
         *(str(path) for name in ("attention", "norm") for path in sorted(_KERNELS.glob(f"*{name}*.py"))),

@@ -22,6 +22,7 @@ from seq2seq import checkpoint, translate
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.line_stream import LineStream
+from seq2seq.metadata import describe
 from seq2seq.network.build import build_model
 from seq2seq.settings.compose import resolved_settings
 
@@ -40,7 +41,7 @@ def run(job: Job) -> None:
     lines = list(itertools.islice(sentences(data.tokenizer, data.sources("test"), length), count))
     job.save(sentences=count, length=length, beam=beam)
     with tempfile.TemporaryDirectory() as folder:
-        ckpt = Path(folder) / "random.ckpt"
+        ckpt = Path(folder) / "random.safetensors"
         write_checkpoint(ckpt, config, data.tokenizer)
         for name, part in (("some s", lines[: count // 30 + 1]), ("first s", lines), ("again s", lines)):
             job.save(**{name: seconds_of(part, ckpt, length=length, beam=beam, device=job.device)})
@@ -69,7 +70,7 @@ def write_checkpoint(path: Path, config: dict[str, Any], tokenizer: Tokenizer) -
     torch.manual_seed(1)
     weights = build_model(model_config).state_dict()
     data = config["data"]
-    entry = checkpoint.describe(
+    entry = describe(
         model_config=model_config,
         tokenizer=tokenizer,
         src_lang=data["src"],
@@ -77,8 +78,7 @@ def write_checkpoint(path: Path, config: dict[str, Any], tokenizer: Tokenizer) -
         tokenize="13a",
         data=data["name"],
     )
-    state = {f"{checkpoint.PREFIX}{name}": weight for name, weight in weights.items()}
-    checkpoint.save(path, {"state_dict": state, checkpoint.KEY: entry})
+    checkpoint.save(path, checkpoint.Stored(entry, weights))
 
 
 def seconds_of(lines: list[str], ckpt: Path, *, length: int, beam: int, device: str) -> float:

@@ -58,7 +58,7 @@ def mixer_class(target: str, contract: type[nn.Module], *, trust: Sequence[str] 
 
 def _trusted(trust: Sequence[str]) -> tuple[str, ...]:
     """Return the packages whose mixers may be built: this one, and those that the user trusts."""
-    return ("seq2seq", *trust)
+    return tuple(dict.fromkeys(("seq2seq", *trust)))
 
 
 def require_trusted(target: str, trust: Sequence[str]) -> None:

@@ -221,11 +221,7 @@ def _read_all(path: Path, split: str) -> list[RunResult | Unusable]:
             # Files beside the runs, such as tables of earlier comparisons, are no concern of this one
             folders = [child for child in sorted(path.iterdir()) if child.is_dir() and not child.name.startswith(".")]
             if folders and all(map(is_sweep, folders)):
-                return [
-                    Unusable(
-                        str(path), "has records of sweeps, whose runs lie next to it: name a sweep for its runs alone"
-                    )
-                ]
+                return [Unusable(str(path), "has records of sweeps, whose runs lie next to it: name a sweep")]
             results = [read_run(child, split) for child in folders if not _holds_sweeps(child)]
     except OSError as error:
         return [Unusable(str(path), str(error))]

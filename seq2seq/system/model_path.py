@@ -46,7 +46,7 @@ def checkpoint_file(path: Path) -> Path:
 def _no_checkpoint(folder: Path) -> str:
     if (folder / LAST).is_file():
         return f"has no {BEST} yet, which the first validation writes"
-    return f"is a folder without {BEST} or {WEIGHTS}; name a checkpoint, a run's folder or one of export --format huggingface"
+    return f"is a folder without {BEST} or {WEIGHTS}; name a checkpoint, a run's folder or a Hugging Face one"
 
 
 def is_model_file(path: Path) -> bool:

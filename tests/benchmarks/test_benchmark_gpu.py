@@ -13,10 +13,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import fuzz
 import pytest
+import tiny
 import torch
 
-from benchmarks.gpu import command, fifteen, norms, pack, runner, suites, verdicts
+from benchmarks.gpu import command, fifteen, norms, pack, runner, suites, translating, verdicts
 from benchmarks.gpu.__main__ import chosen, main
 from benchmarks.gpu.part import Job
 from benchmarks.gpu.plan import Part, parts_of
@@ -24,6 +26,7 @@ from benchmarks.gpu.records import DONE, FAILED, INTERRUPTED, LEFT_OUT, ROOT, ST
 from benchmarks.gpu.replays import ReplayedTrainer, same_gradients
 from benchmarks.gpu.runner import Runner
 from benchmarks.gpu.steps import padded
+from seq2seq import checkpoint
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.training.lightning_parts import kernel_warm_up
 
@@ -612,3 +615,19 @@ def test_files_of_tests_whose_packages_are_missing_are_skipped(tmp_path):
         done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True)
         assert done.returncode == status, done.stdout
         assert ("needs hydra" in done.stdout) == (status == 0), done.stdout
+
+
+def test_suites_name_tests_that_exist():
+    root = Path(__file__).resolve().parents[2]
+    named = {word for suite in (suites._ARGUMENTS, suites._TINY) for words in suite.values() for word in words}
+    named |= {f"tests/{name.split('::')[0]}" for name in fuzz.TESTS}
+    paths = {name.removeprefix("--ignore=") for name in named if "tests/" in name and "*" not in name}
+    assert paths
+    assert [path for path in paths if not (root / path).exists()] == []
+
+
+def test_a_random_checkpoint_translates(tmp_path):
+    config = resolved_settings(["mixer=transformer", "model=tiny", "model.encoder_layers=1", "model.decoder_layers=1"])
+    path = tmp_path / "random.safetensors"
+    translating.write_checkpoint(path, config, tiny.tokenizer())
+    assert checkpoint.load(path).meta["src_lang"] == "de"

@@ -33,7 +33,7 @@ from seq2seq.settings.search import SearchSettings
 from seq2seq.training.bounds.faults import TrainingFault, as_fault
 
 ROOT = Path(__file__).resolve().parents[2]
-# Beside test_one_line_at_a_time_and_ctrl_c and tests/test_streams.py: each process takes 3 seconds to start
+# Beside test_one_line_at_a_time_and_ctrl_c and tests/system/test_stdio.py: each process takes 3 seconds to start
 EXHAUSTIVE = (
     "test_a_reader_that_leaves_early",
     "test_output_appears_whole_or_not_at_all",

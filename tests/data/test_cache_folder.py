@@ -235,3 +235,15 @@ def test_preparation_killed_at_any_write_is_repaired(corpus, cache, tmp_path):
         if not died:
             break
     assert number > 40
+
+
+def test_files_of_the_same_size_that_cannot_be_read_are_made_again(corpus, cache, tmp_path, caplog):
+    for pattern in ("ids-*/*.starts.npy", "ids-*/meta.json", "text-*/*.arrow", "tokenizer-*/src_model.model"):
+        copy = tmp_path / pattern.replace("/", "-").replace("*", "x")
+        shutil.copytree(cache, copy)
+        path = sorted(copy.glob(pattern))[0]
+        path.write_bytes(bytes(path.stat().st_size))
+        caplog.clear()
+        prepare(corpus, copy)
+        assert f"{path.parent} cannot be read" in caplog.text, pattern
+        assert contents(copy) == contents(cache)

@@ -230,7 +230,7 @@ def backward(
     """Compute dq, dk, dv and, if there is a bias, dbias from dy (B, H, T, d) and the inputs of the forward pass.
 
     Those of q, k and v are parts of one tensor (B, T, (H + 2 G) d), those of k and v of one (B, S, 2 G d) where S
-    differs from T: a joint projection takes its gradient whole, see `joint.divide`.
+    differs from T: a joint projection takes its gradient whole, see `one_tile.divide`.
     """
     dy, q, k, v = aligned(dy), aligned(q), aligned(k), aligned(v)
     (batch, heads, queries), (key_heads, keys) = q.shape[:3], k.shape[1:3]
