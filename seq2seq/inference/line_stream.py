@@ -154,11 +154,20 @@ class LineStream:
                 if stream.readline():
                     more = f"has more than {self.lines:,} lines, and the input has {self.lines:,}"
                     raise ValueError(f"{name_of(stream)} {more}; it needs one for each")
-        finally:
-            if self.progress:
-                self.progress.clear()
-            # After an interrupt too: what is resumed later is not reported again
-            self._notes.report(self.lines - skip, "; --format json has it line by line")
+        except BrokenPipeError:
+            # A reader that has left wants no notes either
+            raise
+        except BaseException:
+            # What is resumed later is not reported again
+            self._report(skip)
+            raise
+        else:
+            self._report(skip)
+
+    def _report(self, skip: int) -> None:
+        if self.progress:
+            self.progress.clear()
+        self._notes.report(self.lines - skip, "; --format json has it line by line")
 
     def warn(self, message: str) -> None:
         """Print a warning, on a line of its own."""

@@ -119,7 +119,8 @@ def read_section(
     values = {}
     for key, value in section.items():
         if key not in known:
-            raise unknown(shown(key), name, list(known))
+            inside = [join(each, key) for each in keys(cls) if (part := nested_class(cls, each)) and key in keys(part)]
+            raise unknown(shown(key), name, list(known), inside)
         # `???` is Hydra's mark of a setting that must be set.
         if value != "???":
             values[key] = _nested(cls, value, known[key], join(name, key), complete=complete)
@@ -207,11 +208,16 @@ def join(section: str, key: str) -> str:
     return f"{section}.{key}" if section else key
 
 
-def unknown(key: str, name: str, known: Sequence[str]) -> ValueError:
-    """Return the error of a key that a section does not have, with the keys that are spelled alike, or all."""
-    return ValueError(
-        f"unknown setting {join(name, key)}{elsewhere(key) or suggestion(key, known)} (known: {', '.join(known)})"
-    )
+def unknown(key: str, name: str, known: Sequence[str], inside: Sequence[str] = ()) -> ValueError:
+    """Return the error of a key that a section does not have, with the keys that are spelled alike, or all.
+
+    Args:
+        inside: Settings of that name in sections of this one.
+    """
+    hint = elsewhere(key) or suggestion(key, known)
+    if inside:
+        hint = f"; did you mean {' or '.join(join(name, each) for each in inside)}?"
+    return ValueError(f"unknown setting {join(name, key)}{hint} (known: {', '.join(known)})")
 
 
 @functools.cache

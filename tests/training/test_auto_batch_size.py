@@ -31,6 +31,7 @@ from seq2seq.runs.resume import Resumed
 from seq2seq.runs.training_state import read_state
 from seq2seq.settings.data import CPU_MICRO_BATCH
 from seq2seq.settings.optim import OptimSettings
+from seq2seq.settings.run import read_settings
 from seq2seq.settings.search import SearchSettings
 from seq2seq.training import auto_batch_size
 from seq2seq.training.auto_batch_size import Rehearsal, find_max_tokens, largest_that_fits, worst_shapes
@@ -280,9 +281,9 @@ def test_a_resumed_run_keeps_its_number_however_it_is_given(corpus, tmp_path, me
     resumed = Run(make_plan(auto(corpus, tmp_path, "run=it", "resume=auto"), mixer="transformer"))
     assert resumed.data_plan.max_tokens == size
     # The machine's own: any number goes on
-    other = auto(corpus, tmp_path, f"data.max_tokens={size + 8}")
+    other = read_settings(auto(corpus, tmp_path, f"data.max_tokens={size + 8}")).plain()
     assert Resumed.open(first.folder.last, other, first.folder).max_tokens == size
-    update = auto(corpus, tmp_path, "data.batch_tokens=601")
+    update = read_settings(auto(corpus, tmp_path, "data.batch_tokens=601")).plain()
     with pytest.raises(ValueError, match=r"data\.batch_tokens was 600 and is now 601"):
         Resumed.open(first.folder.last, update, first.folder)
 

@@ -54,7 +54,7 @@ import composed, torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from seq2seq.settings.optim import OptimSettings
-from seq2seq.training import warm_up
+from seq2seq.training.lightning_parts import kernel_warm_up as warm_up
 
 target = GPUTarget("cuda", 90, 32)
 here = {"get_current_device": lambda: 0, "get_current_stream": lambda device: 0, "get_current_target": lambda: target}
