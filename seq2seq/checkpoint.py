@@ -144,7 +144,7 @@ def with_tied(model: torch.nn.Module, weights: Mapping[str, Tensor]) -> dict[str
 
 
 def check_weights(model: torch.nn.Module, given: Mapping[str, Tensor], path: Path) -> None:
-    """Check that weights have the names, shapes and types of those of `model`, which may be without memory.
+    """Check that weights match the names, shapes and types of `model`, which may be on the meta device.
 
     Raises:
         CheckpointError: They do not.
@@ -233,7 +233,7 @@ def is_finite(weight: torch.Tensor) -> bool:
 
 
 def _read(path: Path) -> Stored:
-    """Read a checkpoint whose weights may be any numbers, of which none is looked at."""
+    """Read a checkpoint without checking that its weights are finite."""
     with _opened(path) as (file, meta):
         weights = {name: file.get_tensor(name) for name in file.keys() if not _is_tokenizer(name)}  # noqa: SIM118
     if not weights:

@@ -1,4 +1,4 @@
-"""Describe a model for whoever translates with it: its settings, languages and search, as plain types."""
+"""Describe a model for translation: its settings, languages and search, as plain types."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def as_json(value: Any) -> str:
 
 
 def parse_json(text: str | bytes) -> dict[str, Any]:
-    """Parse the description in a file that anybody may have written.
+    """Parse the description in an untrusted file.
 
     Raises:
         ValueError: It is not JSON, no mapping, or nested too deep; the message is a phrase.
@@ -136,7 +136,7 @@ def parse_json(text: str | bytes) -> dict[str, Any]:
         raise ValueError(f"is not JSON ({error})") from None
     if not isinstance(value, dict):
         raise ValueError("is not a mapping")
-    # Level by level: whoever walks, copies or prints the value may do it by recursion
+    # Level by level, without recursion: code that walks, copies or prints the value may recurse
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         sections = [each for each in level if isinstance(each, dict | list)]

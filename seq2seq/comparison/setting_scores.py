@@ -39,7 +39,7 @@ class Breakdown(NamedTuple):
     counts: Sequence[int] = ()
 
     def table(self) -> str:
-        """Format a Markdown table with a row for each group and, of several values, that of its best mean."""
+        """Format a Markdown table with a row for each group; with several values, a column names the best one."""
         parts = list(self.positions)
         last = ["best"] if len(parts) > 1 and not self.counts else []
         rows = [["sentences", *(f"{count:,}" for count in self.counts)]] if self.counts else []

@@ -138,6 +138,7 @@ class LineStream:
         for stream in beside:
             for _ in range(skip):
                 stream.readline()
+        has_reader = True
         try:
             for window in read_windows(source, first=skip + 1):
                 translated = self._translate(window)
@@ -155,19 +156,14 @@ class LineStream:
                     more = f"has more than {self.lines:,} lines, and the input has {self.lines:,}"
                     raise ValueError(f"{name_of(stream)} {more}; it needs one for each")
         except BrokenPipeError:
-            # A reader that has left wants no notes either
+            has_reader = False
             raise
-        except BaseException:
-            # What is resumed later is not reported again
-            self._report(skip)
-            raise
-        else:
-            self._report(skip)
-
-    def _report(self, skip: int) -> None:
-        if self.progress:
-            self.progress.clear()
-        self._notes.report(self.lines - skip, "; --format json has it line by line")
+        finally:
+            if self.progress:
+                self.progress.clear()
+            # After an interrupt too: what is resumed later is not reported again
+            if has_reader:
+                self._notes.report(self.lines - skip, "; --format json has it line by line")
 
     def warn(self, message: str) -> None:
         """Print a warning, on a line of its own."""

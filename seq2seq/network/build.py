@@ -33,7 +33,7 @@ from seq2seq.settings.model import ModelSettings
 
 
 class Adaptable(Protocol):
-    """What a mixer's class may declare for the builder; each part is optional."""
+    """Optional declarations of a mixer's class that the builder reads."""
 
     length_arguments: tuple[str, ...]
     """Constructor arguments that bound the length of a sequence, such as "max_len"."""

@@ -16,7 +16,7 @@ PARAMETER_SIZES = {"dim": 512, "heads": 8, "max_len": 1024}
 
 
 class Declared(Protocol):
-    """What a self mixer may declare for the atlas, which measures it; each part is optional."""
+    """Optional declarations of a self mixer, which the atlas checks by measurement."""
 
     properties: MixingProperties
     """Of its mixing matrix."""

@@ -12,7 +12,7 @@ from seq2seq.system.model_path import WEIGHTS
 
 
 def write_safetensors(folder: Path, loaded: Loaded, origin: Origin, *, marian: bool) -> None:
-    """Write the checkpoint as the folder's model.safetensors, and beside it what people and other programs read.
+    """Write the checkpoint as model.safetensors, with the files that people and other programs read.
 
     Args:
         marian: The folder has a copy for Hugging Face's Marian, which the card mentions.

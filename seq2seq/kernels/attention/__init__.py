@@ -48,7 +48,7 @@ def attention(
     Reference: Vaswani et al. 2017, eq. 1.
     """
     by_one_tile = short.is_on() and weights == "softmax" and short.obstacle(q, k, v, bias, mask) is None
-    # A program sums the gradients of k and v over a group of query heads, but not that of a bias
+    # A program sums the gradients of k and v over a group of query heads, but it does not sum a bias's gradient
     if not by_one_tile or bias is not None:
         k, v = serve_groups(q, k, v)
     if by_one_tile:

@@ -129,7 +129,7 @@ def one_tile_backward(
     values = load_rows(v + sentence * v_batch + key_head * v_head, v_row, key, column, 0, keys, WIDTH)
     dright = tl.zeros((KEYS, COLUMNS), tl.float32)
     dvalues = tl.zeros((KEYS, COLUMNS), tl.float32)
-    # A loop that turns once is none to the compiler
+    # The compiler removes a loop of one iteration
     for member in range(GROUP):
         head = key_head * GROUP + member
         left = load_rows(q + sentence * q_batch + head * q_head, q_row, row, column, 0, queries, WIDTH)

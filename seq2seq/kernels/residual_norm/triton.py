@@ -1,9 +1,9 @@
 """Dropout, residual sum and layer norm of a sublayer on a GPU: one kernel each way, no mask stored, no atomics.
 
-Forward, s = x + dropout(y) and out = norm(s). Backward, dx and dy from the gradients of both, and a share of those of
-weight and bias for each program. Dropout's mask is drawn anew from its seed. What is None at a call is left out of the
-kernel: without y, s is x; without weight there is no norm; without a seed nothing is dropped; without ds, s is not used
-further; without dy, it is dx.
+Forward, s = x + dropout(y) and out = norm(s). Backward, dx and dy from the gradients of both; each program writes
+partial sums of the gradients of weight and bias. Dropout's mask is drawn anew from its seed. What is None at a call is
+left out of the kernel: without y, s is x; without weight there is no norm; without a seed nothing is dropped; without
+ds, s is not used further; without dy, it is dx.
 
 Arguments in memory: x, y, s, out and their gradients (rows, WIDTH); weight and bias (WIDTH,); stats (2, rows), mean and
 1 / standard deviation; seed (1,); partial (programs, 2, WIDTH). All are contiguous; stats and partial are float32.
