@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers.logger import Logger
 
 from seq2seq.runs.folder import RunFolder
 from seq2seq.settings.classes import class_name, entries
 from seq2seq.settings.dicts import flat
 from seq2seq.system.files import write_text
+from seq2seq.system.ranks import is_first_process
 from seq2seq.training.lightning_parts.user_classes import accepted, make, require_call
 
 
@@ -141,15 +141,17 @@ class CsvLogger(Logger):
         """Empty version, which Lightning requires: the run's folder is the version."""
         return ""
 
-    @rank_zero_only
     def keep_until(self, step: int) -> None:
         """Drop the rows after `step`: the run is about to repeat them."""
+        if not is_first_process():
+            return
         self._rows = [row for row in self._rows if int(row["step"]) <= step]
         self._rewrite()
 
-    @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Add a row; a metric seen for the first time adds a column."""
+        if not is_first_process():
+            return
         row: dict[str, Any] = {"step": step or 0}
         row.update((key, f"{value:.6g}" if isinstance(value, float) else value) for key, value in metrics.items())
         again = self._drop(row)
