@@ -21,15 +21,6 @@ def search_range(name: str) -> tuple[Any, Any]:
     return limits["least"], limits["most"]
 
 
-# Where a command's option is explained in other words than the setting.
-_SEARCH_HELP = {
-    "beam_size": "hypotheses kept at each step; 1 is greedy",
-    "length_penalty": "alpha in log-probability / length^alpha; larger favors longer output",
-    "max_len_ratio": "longest translation in pieces: this times the source's ...",
-    "max_len_extra": "... plus this",
-}
-
-
 def value_of(cls: type, name: str) -> dict[str, Any]:
     """Return how argparse reads a setting: by its type and range, or one of its choices."""
     limits = keys(cls)[name].metadata
@@ -50,7 +41,7 @@ def add_model_options(parser: argparse._ActionsContainer, *, sentences: str = "a
     # A search setting that is left out is None; `load_translator` fills it in from the checkpoint
     for name, field in keys(SearchSettings).items():
         if name in KEPT:
-            text = f"{_SEARCH_HELP.get(name, field.metadata['help'])} (default: the run's)"
+            text = f"{field.metadata['help']} (default: the run's)"
             add(option_name(name), help=text, **value_of(SearchSettings, name))
     text = f"source pieces in a batch, padding counted ({CPU_TOKENS} on a CPU, as many as memory holds on a GPU)"
     add("--max-tokens", type=positive, metavar="N", help=text)

@@ -21,6 +21,8 @@ CPU_MICRO_BATCH = 4096
 SPLITS = ("train", "valid", "test")
 # sacreBLEU's tokenizers by target language; others have that of `metrics.tokenize_for`.
 TOKENIZE = {"de": "13a", "en": "13a", "fr": "13a", "ro": "13a", "zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
+# Settings of the hub have an effect with `path` alone.
+_HUB = {"path": SET}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,12 +31,12 @@ class CleanSettings(Section):
 
     section: ClassVar[str] = "data.clean"
 
-    invalid_utf8: bool = setting(True, "text that was not UTF-8 (or holds U+FFFD)", null=False)
-    empty: bool = setting(True, "an empty side", null=False)
-    same: bool = setting(True, "source = target", null=False)
-    duplicates: bool = setting(True, "the same pair again", null=False)
+    invalid_utf8: bool | None = setting(True, "text that was not UTF-8 (or holds U+FFFD)")
+    empty: bool | None = setting(True, "an empty side")
+    same: bool | None = setting(True, "source = target")
+    duplicates: bool | None = setting(True, "the same pair again")
     max_length: int | bool | None = setting(
-        250, "pieces a side; a pair that alone exceeds max_tokens is dropped in any case", least=1
+        250, "pieces a side; longer pairs than max_tokens are dropped in any case", least=1
     )
     length_ratio: float | bool | None = setting(3.0, "pieces of the longer side over pieces of the shorter", least=1)
 
@@ -65,13 +67,9 @@ class CorpusSettings(Section):
     test: Any = setting(None, "test text; null = held out of training")
     # The hub's own settings.
     path: str | None = setting(None, "a data set of the hub, or a folder in the hub's layout")
-    config: str | None = setting(
-        None, "subset of the hub's data set, by name (config of datasets)", needs={"path": SET}
-    )
-    data_dir: str | None = setting(
-        None, "subset of the hub's data set, by folder (data_dir of datasets)", needs={"path": SET}
-    )
-    revision: str | None = setting(None, "revision of the hub's data set", needs={"path": SET})
+    config: str | None = setting(None, "subset of the hub's data set, by name (config of datasets)", needs=_HUB)
+    data_dir: str | None = setting(None, "subset of the hub's data set, by folder (data_dir of datasets)", needs=_HUB)
+    revision: str | None = setting(None, "revision of the hub's data set", needs=_HUB)
     # The layout of the files.
     languages: tuple[str, ...] | None = setting(None, "languages of the corpus, checked before anything is loaded")
     columns: Mapping[str, str | int] | None = setting(
@@ -79,10 +77,10 @@ class CorpusSettings(Section):
     )
     format: str | None = setting(None, "text, json, csv, tsv, tmx or parquet; null goes by the file's suffix")
     holdout: int = setting(
-        1000, "pairs taken out of training for each of valid and test that is null", least=1, idle=_holds_nothing_out
+        1000, "training pairs held out for each of valid and test that is null", least=1, idle=_holds_nothing_out
     )
     limit: int | None = setting(
-        None, "training pairs to use of each corpus, a sample by `seed` (of a stream its first); null = all", least=1
+        None, "training pairs to use of each corpus: a sample by `seed`, the first of a stream; null = all", least=1
     )
     clean: CleanSettings = setting(CleanSettings(), "rules that drop training pairs; null or false turns one off")
     # Set by the program for an entry of data.corpora.
@@ -103,8 +101,7 @@ class DataSettings(CorpusSettings):
     )
     temperature: float = setting(
         1.0,
-        "a corpus is drawn by size^(1/temperature) where none has a weight; 1: every pair once an epoch",
-        infinite=True,
+        "corpora are drawn by size^(1/temperature); 1: every pair once an epoch; 1e9: all alike",
         least=1,
         needs={"corpora": SET},
     )
@@ -112,43 +109,31 @@ class DataSettings(CorpusSettings):
     streaming: bool = setting(False, "read training text while training instead of preparing it")
     shuffle_buffer: int = setting(
         100_000,
-        "of a stream: pairs that are shuffled together, rounded up to the blocks in which text is read (16,384 lines)",
+        "pairs of a stream that are shuffled together, in blocks of 16,384",
         least=1,
         needs={"streaming": (True,)},
     )
     # 8 tokens: the smallest budget in which a pair of a few pieces fits
     max_tokens: int | str = setting(
         4096,
-        "budget of a micro-batch: rows * longest side, padding counted; auto, beside batch_tokens: the most that a "
-        f"GPU's memory holds, {CPU_MICRO_BATCH} on a CPU",
+        f"budget of a micro-batch: rows * longest side; auto: what a GPU's memory holds, {CPU_MICRO_BATCH} on a CPU",
         words=("auto",),
         least=8,
     )
     batch_tokens: int | None = setting(
-        None,
-        "budget of an update, over all devices, which max_tokens then only cuts into micro-batches; null: an update is "
-        "trainer.accumulate micro-batches on each device",
-        least=8,
+        None, "tokens of an update, over all devices; null: trainer.accumulate micro-batches on each device", least=8
     )
-    vocab_size: int = setting(
-        VOCAB_SIZE, "pieces of the vocabulary, where the tokenizer is trained", least=5, most=2**24
-    )
-    num_proc: int = setting(
-        1, "processes that encode the text while it is prepared; the result is the same", least=1, most=1024
-    )
-    num_workers: int = setting(
-        0, "processes that make batches while training; 0 = the training process itself", least=0, most=1024
-    )
+    vocab_size: int = setting(VOCAB_SIZE, "pieces of a tokenizer that is trained", least=5, most=2**24)
+    num_proc: int = setting(1, "processes that encode the text; the result is the same", least=1, most=1024)
+    num_workers: int = setting(0, "processes that make batches; 0 = the training process itself", least=0, most=1024)
     tokenize: Mapping[str, str] = setting(
         dict(TOKENIZE), "sacreBLEU tokenizer by target language; others: as `score` chooses"
     )
     convention: str | None = setting(
-        None,
-        "score the test set as papers do, too: tokenized (Moses) or compound-split (also at hyphens)",
-        choices=CONVENTIONS,
+        None, "score the test set also as papers do: on Moses tokens, or split at hyphens, too", choices=CONVENTIONS
     )
     lowercase: bool = setting(
-        False, "compute the score of data.convention on lower-cased text", needs={"convention": CONVENTIONS}
+        False, "lower-case text for the score of data.convention", needs={"convention": CONVENTIONS}
     )
 
     def __post_init__(self) -> None:

@@ -19,11 +19,7 @@ _DEEPEST = 1000
 
 @dataclasses.dataclass(frozen=True)
 class ModelSettings(Section):
-    """Settings of everything in the model but its mixers.
-
-    Raises:
-        ValueError: an unknown name, or a value outside its range.
-    """
+    """Settings of everything in the model but its mixers."""
 
     section: ClassVar[str] = "model"
 
@@ -33,10 +29,7 @@ class ModelSettings(Section):
     num_heads: int = setting(8, "heads of every mixer that has heads", least=1, most=_WIDEST)
     encoder_layers: int = setting(6, "encoder layers; mixer.extra_encoder_layers is added", least=1, most=_DEEPEST)
     encoder_stages: int = setting(
-        1,
-        "stages of the encoder, each of half as many positions as the one before",
-        least=1,
-        most=20,
+        1, "stages of the encoder, each of half as many positions as the last", least=1, most=20
     )
     decoder_layers: int = setting(6, "decoder layers", least=1, most=_DEEPEST)
     # Layers.
@@ -46,15 +39,10 @@ class ModelSettings(Section):
     # Positions and embeddings.
     positions: str = setting("sinusoidal", "encoding of positions", choices=POSITIONS)
     src_positions: str | None = setting(
-        None,
-        "positions of the source where they differ; grid: row and column of a patch",
-        choices=("grid", *POSITIONS),
+        None, "positions of the source, if different; grid: row and column of a patch", choices=("grid", *POSITIONS)
     )
     max_len: int = setting(
-        1024,
-        "number of learned positions, and of lowrank; other mixers of bounded length have their own max_len",
-        least=1,
-        most=_WIDEST,
+        1024, "number of learned positions, and of positions of the mixer lowrank", least=1, most=_WIDEST
     )
     scale_embedding: bool = setting(True, "multiply embeddings by sqrt(dim)")
     tie: str = setting(

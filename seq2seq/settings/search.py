@@ -36,42 +36,35 @@ class SearchSettings(Section):
 
     Args:
         max_len: Bounds the tokens of every sentence, the end counted; a model with learned positions has no more.
-
-    Raises:
-        ValueError: A value is outside its range.
     """
 
     section: ClassVar[str] = "search"
 
-    beam_size: int = setting(
-        5, "hypotheses kept at every step; 1 is greedy; validations use trainer.val_beam_size", least=1, most=1000
-    )
+    beam_size: int = setting(5, "hypotheses kept at each step; 1 is greedy", least=1, most=1000)
     max_len_ratio: float = setting(
-        2.0, "a translation has at most max_len_ratio * source + max_len_extra pieces", least=0, most=100
+        2.0, "longest translation in pieces: max_len_ratio * source + max_len_extra", least=0, most=100
     )
     max_len_extra: int = setting(20, "see max_len_ratio", least=1, most=10_000)
     # A negative exponent favors short output, which is no penalty: a run may have it, an option or a request may not.
     length_penalty: float = setting(
-        1.0, "exponent of the length that scores are divided by", least=-10, most=10, option_least=0
+        1.0,
+        "exponent of the length that scores are divided by; larger favors longer output",
+        least=-10,
+        most=10,
+        option_least=0,
     )
-    n_best: int = setting(
-        1, "translations per sentence; a run is scored on one (seq2seq.translate --n-best)", least=1, most=1000
-    )
+    n_best: int = setting(1, "translations per sentence (seq2seq.translate --n-best)", least=1, most=1000)
     length_norm: str = setting(
-        "power",
-        "what length_penalty is the exponent of: power, the length; gnmt, (5 + length) / 6",
-        choices=LENGTH_NORMS,
+        "power", "base of that exponent: power is the length, gnmt is (5 + length) / 6", choices=LENGTH_NORMS
     )
-    min_len: int = setting(0, "a translation has at least so many pieces, the end not counted", least=0, most=10_000)
-    no_repeat_ngram: int = setting(
-        0, "no sequence of so many pieces occurs twice in a translation; 0 allows all", least=0, most=100
-    )
+    min_len: int = setting(0, "least pieces of a translation, the end not counted", least=0, most=10_000)
+    no_repeat_ngram: int = setting(0, "length of sequences that may not occur twice; 0 allows all", least=0, most=100)
     beam_groups: int = setting(
         1, "equal parts of the beam that are kept different (diverse beam search)", least=1, most=1000
     )
     diversity: float = setting(
         0.5,
-        "with beam_groups: what a token costs for each hypothesis of earlier groups that has it",
+        "cost of a token for each hypothesis of earlier groups that has it",
         least=0,
         most=100,
         needs={"beam_groups": range(2, 1001)},
@@ -94,15 +87,11 @@ class SearchSettings(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplingSettings(Section):
-    """Settings of sampling; the samples of a line depend on the seed and the line alone.
-
-    Raises:
-        ValueError: A value is outside its range.
-    """
+    """Settings of sampling; the samples of a line depend on the seed and the line alone."""
 
     section: ClassVar[str] = "sampling"
 
-    temperature: float = setting(1.0, "below 1 sharpens the distribution, above 1 flattens it", least=1e-3, most=1e3)
+    temperature: float = setting(1.0, "below 1 sharpens the distribution, above 1 flattens it", least=1e-3, most=1000)
     top_k: int = setting(0, "sample from so many most probable pieces; 0 is all", least=0, most=10**9)
     top_p: float = setting(1.0, "sample from the most probable pieces of this probability together", above=0, most=1)
     seed: int = setting(0, "seed of the samples", least=0, most=2**63 - 1)

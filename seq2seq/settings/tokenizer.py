@@ -26,9 +26,6 @@ class PatchGrid(Section):
 
     A patch is one id, sum_i level_i 2^(bits i) over the values i of its pixels, row by row, at 2^bits levels. In color
     a pixel has three values: red, green and blue.
-
-    Raises:
-        ValueError: impossible sizes, or Pillow is missing.
     """
 
     section: ClassVar[str] = "tokenizer.patches"
@@ -107,47 +104,40 @@ class TokenizerSettings(Section):
 
     Args:
         symbols: Tags, which are pieces that text is never cut into.
-
-    Raises:
-        ValueError: impossible values, before any work.
     """
 
     section: ClassVar[str] = "tokenizer"
 
     # Existing models.
     model: str | None = setting(None, "existing SentencePiece model for both sides, instead of training one")
-    src_model: str | None = setting(None, "existing SentencePiece model for the source; needs tgt_model")
+    src_model: str | None = setting(None, "existing model for the source; needs tgt_model")
     tgt_model: str | None = setting(
-        None, "existing SentencePiece model for the target; needs src_model, unless the source is images"
+        None, "existing model for the target; needs src_model, unless images are the source"
     )
     # Training of new models.
     type: str = setting("unigram", "algorithm of a trained model", choices=TYPES, **_TRAINED)
     vocab_size: int = setting(VOCAB_SIZE, "pieces of a trained model, which data.vocab_size sets", least=5, most=2**24)
-    joint: bool = setting(
-        True, "one vocabulary for both sides (shared embeddings), or one a side", idle=_trained_together
-    )
+    joint: bool = setting(True, "one vocabulary for both sides, or one a side", idle=_trained_together)
     byte_fallback: bool = setting(True, "unseen characters become bytes instead of unk", **_TRAINED)
     normalizer: str = setting(
-        "identity", "normalization; anything but identity changes the text", choices=NORMALIZERS, **_TRAINED
+        "identity", "normalization; all but identity change the text", choices=NORMALIZERS, **_TRAINED
     )
     character_coverage: float = setting(
-        0.9995, "share of the text's characters that have a piece of their own", above=0, most=1, **_TRAINED
+        0.9995, "share of characters that have their own piece", above=0, most=1, **_TRAINED
     )
     input_sentence_size: int = setting(
-        500_000,
-        "lines to learn from, drawn at random when there are more (1.6 GiB of memory at 25 words)",
-        least=1,
-        **_TRAINED,
+        500_000, "lines to learn from, drawn at random (1.6 GiB of memory at 25 words)", least=1, **_TRAINED
     )
     sampling_alpha: float = setting(
         0.0,
-        "subword regularization in long runs; unigram: smoothing of the sampling, smaller is noisier, 0.5 for example; "
-        "bpe: probability of BPE-dropout, 0.1 for example; 0 = off",
+        "sampling of segmentations: smoothing (unigram), such as 0.5, or dropout (bpe), such as 0.1; 0 = off",
         least=0,
         most=1,
     )
     seed: int = setting(1, "seed of the lines that are drawn", least=0, most=2**32 - 1, **_TRAINED)
-    patches: PatchGrid | None = setting(None, "the source is images: {height, width, size, bits, channels} of patches")
+    patches: PatchGrid | None = setting(
+        None, "patches of images, which are the source: {height, width, size, bits, channels}"
+    )
     symbols: tuple[str, ...] = internal(())
 
     def __post_init__(self) -> None:
@@ -163,7 +153,7 @@ class TokenizerSettings(Section):
         for path in self.ready_models:
             # os.path: a name that is too long is not a file either
             if not os.path.isfile(path):
-                raise ValueError(f"tokenizer model {path} does not exist; give the path of a SentencePiece .model file")
+                raise ValueError(f"tokenizer model {shown(path)} does not exist: give a SentencePiece .model file")
 
     def _check_images(self) -> None:
         if self.joint:

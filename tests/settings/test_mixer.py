@@ -17,6 +17,7 @@ from seq2seq.network.mixer import CrossMixer, SelfMixer
 from seq2seq.network.model import Seq2Seq
 from seq2seq.settings.classes import class_names, mixers_of, read_mixers
 from seq2seq.settings.compose import presets, resolved_settings
+from seq2seq.settings.dicts import put
 
 # Each composes settings, as other tests of every preset do; `make test-all` has every case
 REPRESENTATIVE = {
@@ -57,11 +58,7 @@ def build(config: dict, mixer: dict) -> Seq2Seq:
 )
 def test_a_wrong_argument_is_named(stack, key, value, message):
     mixer = copy.deepcopy(stack["mixer"])
-    *path, leaf = key.split(".")
-    section = mixer
-    for part in path:
-        section = section[part]
-    section[leaf] = value
+    put(mixer, key, value)
     with pytest.raises(ValueError, match=message) as error:
         build(stack, mixer)
     assert "\n" not in str(error.value)

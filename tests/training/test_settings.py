@@ -125,7 +125,7 @@ def test_what_is_no_number_is_named(defaults, value):
 def test_values_of_another_kind_that_mean_something():
     """Words and null where they are known, whole numbers for others, 0 and 1, and lists."""
     given = [
-        "data.max_tokens=auto", "data.batch_tokens=25e3", "data.temperature=inf",
+        "data.max_tokens=auto", "data.batch_tokens=25e3", "data.temperature=1e9",
         "data.clean.max_length=null", "data.clean.length_ratio=false",
         "data.clean.duplicates=null", "trainer.max_time=10m", "trainer.save_time=null", "trainer.precision=bf16",
         "trainer.test=0", "trainer.max_epochs=2", "trainer.ema=0.9", "optim.lr=1", "optim.warmup_steps=4e3",
