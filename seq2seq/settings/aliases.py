@@ -60,7 +60,7 @@ _OTHERS = {
 }
 # The settings here by those names.
 SETTING_OF_NAME = {name: place for place, names in _OTHERS.items() for name in names.split()}
-# Arguments of Lightning's Trainer that would break the checkpoints, the scores or the exact resumption of a run.
+# Arguments of Lightning's Trainer that would break checkpoints, scores or exact resuming.
 _REFUSED = (
     "min_epochs min_steps limit_test_batches limit_predict_batches enable_checkpointing enable_progress_bar "
     "gradient_clip_algorithm benchmark use_distributed_sampler barebones plugins reload_dataloaders_every_n_epochs "
@@ -72,7 +72,7 @@ REFUSED = frozenset(_REFUSED.split())
 def elsewhere(name: str) -> str:
     """Return a hint at the setting here that other frameworks call `name`; "" for an unknown name."""
     if name in REFUSED:
-        return "; this argument of Lightning cannot be set: a run needs its own for checkpoints, scores and resuming"
+        return "; this argument of Lightning cannot be set: it would break checkpoints, scores or exact resuming"
     found = SETTING_OF_NAME.get(name.lower().replace("_", "").replace("-", ""))
     return f"; the setting is {found}" if found else ""
 
@@ -86,7 +86,7 @@ def setting_for(key: str, known: Sequence[str]) -> str:
     section, _, name = key.rpartition(".")
     if not section and (found := elsewhere(name)):
         return found
-    # The same name in another section, as max_epochs or model.beam_size.
+    # The name may exist in another section, as max_epochs and model.beam_size.
     same = [each for each in known if each.rpartition(".")[2] == name and not each.startswith(("hydra.", "mixer."))]
     if same and same != [key]:
         return f"; did you mean {' or '.join(same[:3])}?"

@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 from seq2seq.settings.declare import Section, read_section, setting
 from seq2seq.settings.dicts import flat
 
-# The slots of the section.
+# The slots of the section `mixer`.
 SLOTS = ("encoder", "decoder", "cross")
 
 
 @dataclasses.dataclass(frozen=True)
 class MixerSettings(Section):
-    """Settings of the section `mixer`; `build` checks the arguments of mixers by their constructors."""
+    """Settings of the section `mixer`; constructors of mixers check their arguments."""
 
     section: ClassVar[str] = "mixer"
 
@@ -30,13 +30,13 @@ class MixerSettings(Section):
 
 
 def read_mixers(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a plain section `mixer` after a check of its keys; a wrong one is a ValueError."""
+    """Return a plain section `mixer`, with its keys checked; ValueError for a wrong key."""
     settings = read_section(MixerSettings, section, "mixer")
     return {name: getattr(settings, name) for name in section}
 
 
 def mixers_of(section: Mapping[str, Any], *, used: bool = False) -> Iterator[tuple[str, str, Any]]:
-    """Yield the slot, the dotted path and the settings of every mixer that a section `mixer` names, in their order.
+    """Yield slot, dotted path and settings of every mixer of a section `mixer`, in the order of the section.
 
     Args:
         used: Leave out kinds that no layer uses.
@@ -59,7 +59,7 @@ def _mixers(values: Any, path: str, *, used: bool) -> Iterator[tuple[str, Any]]:
 
 
 def class_names(section: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return for each slot of a section `mixer` the names of its mixers' classes, "none" for an empty one."""
+    """List the class names of the mixers by slot of a section `mixer`; an empty slot has ["none"]."""
     names: dict[str, list[str]] = {slot: [] for slot in SLOTS}
     for slot, _, values in mixers_of(section):
         names[slot].append(str(values["_target_"]).rpartition(".")[2])
@@ -67,22 +67,22 @@ def class_names(section: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def targets_of(mixer: Any) -> list[str]:
-    """Return every `_target_` that a section `mixer` names, also of kinds that no layer uses."""
+    """List every `_target_` of a section `mixer`, including kinds that no layer uses."""
     values = flat({"mixer": mixer}).items()
     return [str(value) for key, value in values if key.rpartition(".")[2] == "_target_"]
 
 
 def packages_of(mixer: Any) -> tuple[str, ...]:
-    """Return the packages of all classes that a section `mixer` names, sorted: a run trusts those of its settings."""
+    """List the packages of all classes that a section `mixer` names; a run trusts its own settings."""
     return tuple(sorted({target.partition(".")[0] for target in targets_of(mixer)}))
 
 
-# Packages that loggers of Lightning need and that do not come with it.
+# Packages that loggers of Lightning need but Lightning does not install.
 _PACKAGES = {"WandbLogger": "wandb", "TensorBoardLogger": "tensorboard", "MLFlowLogger": "mlflow"}
 
 
 def entries(section: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
-    """Return the entries of a section by name; null turns one off."""
+    """Return the entries of a section by name, without those that null turns off."""
     return {str(name): node for name, node in (section or {}).items() if node is not None}
 
 

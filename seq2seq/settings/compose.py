@@ -93,12 +93,13 @@ def chosen_settings(words: Sequence[str]) -> frozenset[str]:
     found: set[str] = set()
     for word in words:
         key, _, value = word.lstrip("+~").partition("=")
-        if key == "experiment":
-            if value not in ("", "null"):
-                found |= _changed_by(word)
-        else:
+        if key != "experiment":
             # mixer/self@mixer.encoder and mixer/cross are files for these sections.
             found.add(key.partition("@")[2] or key.replace("/", "."))
+        elif value not in ("", "null"):
+            for name, _, _ in differences(resolved_settings(), resolved_settings([word])):
+                section = name.partition(".")[0]
+                found.add(section if section in _WHOLE else name)
     return frozenset(found)
 
 
@@ -111,8 +112,3 @@ def typed_settings(words: Sequence[str]) -> frozenset[str]:
 def is_chosen(key: str, chosen: Iterable[str]) -> bool:
     """Return True if `chosen` has a key, a section that it is in, or one of its own keys."""
     return any(f"{key}.".startswith(f"{each}.") or each.startswith(f"{key}.") for each in chosen)
-
-
-def _changed_by(word: str) -> set[str]:
-    keys = {key for key, _, _ in differences(resolved_settings(), resolved_settings([word]))}
-    return {section if (section := key.partition(".")[0]) in _WHOLE else key for key in keys}

@@ -32,7 +32,7 @@ class Section:
     def __post_init__(self) -> None:
         for name, field in keys(type(self)).items():
             value = check_value(getattr(self, name), _hints(type(self))[name], field.metadata, join(self.section, name))
-            # As dataclasses set the fields of a frozen instance themselves.
+            # The way in which dataclasses set fields of a frozen instance.
             object.__setattr__(self, name, value)
 
 
@@ -42,27 +42,23 @@ def setting(default: Any = dataclasses.MISSING, help: str = "", **limits: Any) -
     Args:
         default: A mapping is copied for every instance.
         help: One line for comments and for docs/settings.md.
-        limits: `least`, `above`, `most`, `below` bound a number, `choices` lists the words that a setting may have,
-            `words` may replace a number. Limits of a sequence are for each of its values. `option_least` is the
-            `least` of a command's option and of a request's field. `example` is a value for messages. `needs` gives,
-            by other fields of the class, the values (or SET) with which this one has an effect; `idle` returns why it
-            has none, or ""; see `require_used`.
+        limits: `least`, `above`, `most` and `below` bound a number, or each value of a sequence; `choices` lists the
+            words of a setting, `words` those that may replace a number; `duration` marks seconds, which are written as
+            `90`, `10m` or `00:01:30:00`. `option_least` is the `least` of a command's option. `example` is for
+            messages. `needs` gives, by other fields of the class, the values (or SET) with which this one has an
+            effect; `idle` returns why it has none, or ""; see `require_used`.
     """
     metadata = {"help": help, **limits}
+    if limits.get("duration") and default is not None:
+        default = seconds(default)
     # dataclasses refuse a mutable default.
     if isinstance(default, dict):
         return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def duration(default: str | None, help: str) -> Any:
-    """Declare a field in seconds, written as `90`, `10m` or `00:01:30:00` in the configuration."""
-    in_seconds = None if default is None else seconds(default)
-    return dataclasses.field(default=in_seconds, metadata={"help": help, "duration": True})
-
-
 def internal(default: Any) -> Any:
-    """Declare a field that the program sets and that is not a key of the configuration."""
+    """Declare a field that the program sets; it is not a key of the configuration."""
     return dataclasses.field(default=default, metadata={"internal": True})
 
 
@@ -142,7 +138,7 @@ def settings_rows(cls: type, section: str) -> Iterator[tuple[str, Any, str, str]
     for name, field in keys(cls).items():
         full = join(section, name)
         nested = nested_class(cls, name)
-        # A section that is off has no settings to show.
+        # Null in place of a section has no settings to list.
         if nested and isinstance(written[name], Mapping):
             yield from settings_rows(nested, full)
         else:

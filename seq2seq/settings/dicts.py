@@ -1,4 +1,4 @@
-"""Nested dictionaries of settings: read from YAML, flattened to `section.name`, compared and changed."""
+"""Nested dictionaries of settings: read, flatten, compare and change them."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ REFUSALS = (HydraException, OmegaConfBaseException)
 
 
 def mistake(words: Sequence[str]) -> str:
-    """Explain the first mistake of a command line that shows before Hydra composes; "" if there is none."""
+    """Explain the first mistake of a command line that can be found before Hydra composes; else return ""."""
     # Another configuration folder may have other keys.
     if any(word.startswith(("--config", "-c")) for word in words):
         return ""
@@ -50,7 +50,7 @@ def mistake(words: Sequence[str]) -> str:
 
 
 def wrong_word(overrides: Sequence[str]) -> str:
-    """Explain the first word that cannot be parsed, or chooses no file of its group; "" if there is none."""
+    """Explain the first word that cannot be parsed, or that chooses an unknown file of a group; else return ""."""
     for word in overrides:
         try:
             override = _parse(word)

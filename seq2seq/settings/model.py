@@ -1,4 +1,4 @@
-"""Settings of the section `model`: sizes, norms, positions and dropout; the defaults are the base size."""
+"""Settings of the section `model`: sizes, norms, positions and dropout. The defaults are Transformer base."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ NORMS = ("pre", "post", "none")
 TIES = ("all", "target", "none")
 ACTIVATIONS = ("relu", "gelu", "silu")
 POSITIONS = ("sinusoidal", "learned", "none")
-# Far more than any model has; above, sizes overflow or building takes for ever.
+# Larger sizes overflow, or take forever to build.
 _WIDEST = 2**20
 _DEEPEST = 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelSettings(Section):
-    """Settings of everything in the model but its mixers."""
+    """Settings of the model, except its mixers."""
 
     section: ClassVar[str] = "model"
 
@@ -45,15 +45,9 @@ class ModelSettings(Section):
         1024, "number of learned positions, and of positions of the mixer lowrank", least=1, most=_WIDEST
     )
     scale_embedding: bool = setting(True, "multiply embeddings by sqrt(dim)")
-    tie: str = setting(
-        "all", "all: source, target and output share one table; target: target and output do", choices=TIES
-    )
+    tie: str = setting("all", "shared embedding tables: all three, or target and output", choices=TIES)
     # Regularization.
-    dropout: float = setting(
-        0.1, "dropout after embeddings and sublayers (on a CPU a multiple of 1/256)", least=0, below=1
-    )
+    dropout: float = setting(0.1, "dropout after embeddings and sublayers (CPU: multiples of 1/256)", least=0, below=1)
     activation_dropout: float = setting(0.0, "dropout inside the feed-forward", least=0, below=1)
     attention_dropout: float = setting(0.0, "dropout of attention weights", least=0, below=1)
-    weight_dropout: float = setting(
-        0.1, "DropConnect on the kernels of convolutions, after their softmax (a multiple of 1/256)", least=0, below=1
-    )
+    weight_dropout: float = setting(0.1, "DropConnect on kernels of convolutions (as dropout)", least=0, below=1)

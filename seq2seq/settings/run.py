@@ -37,15 +37,10 @@ class RunSettings(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.run is not None:
-            parts = PurePath(self.run).parts
-            # `.` is the folder of all runs. File systems allow 255 bytes, and the name of a copy needs some of them.
-            too_long = any(len(part.encode()) > 200 for part in parts)
-            if not parts or PurePath(self.run).is_absolute() or ".." in parts or too_long:
-                raise ValueError(
-                    f"run={shown(self.run)} is not the name of a folder below runs={shown(self.runs)}: "
-                    "give a name, and choose where the folders of runs are with runs=<folder>"
-                )
+        # `.` is the folder of all runs. File systems allow 255 bytes, and the name of a copy needs some of them.
+        parts = PurePath(self.run).parts if self.run is not None else ("run",)
+        if not parts or any(part in ("..", "/") or len(part.encode()) > 200 for part in parts):
+            raise ValueError(f"run={shown(self.run)} is not the name of a folder below runs={shown(self.runs)}")
 
 
 # The settings class of every section with declared settings; "" is the top level.
@@ -83,37 +78,32 @@ class Settings:
     loggers: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        # Not in the section, which serves `translate` as well.
+        # Not a rule of the section, which serves `translate` as well.
         if self.search.n_best != 1:
             raise ValueError(
-                f"search.n_best={self.search.n_best} has no effect: only the best translation is scored; leave it at 1 "
-                "(seq2seq.translate --n-best lists more)"
+                f"search.n_best={self.search.n_best} is for seq2seq.translate: a run scores one translation"
             )
         if self.optim.name == "muon" and self.trainer.sharded:
             raise ValueError(
-                "optim.name=muon updates whole matrices, and trainer.strategy=fsdp divides them among processes: set "
-                "trainer.strategy=ddp, or optim.name=adam"
+                "optim.name=muon needs whole matrices, and trainer.strategy=fsdp divides them: set one of the two"
             )
         for name in ("accumulate", "accumulate_start"):
-            micro_batches = getattr(self.trainer, name)
-            if self.data.batch_tokens is not None and micro_batches not in (None, keys(TrainerSettings)[name].default):
+            number, tokens = getattr(self.trainer, name), self.data.batch_tokens
+            if tokens is not None and number not in (None, keys(TrainerSettings)[name].default):
                 raise ValueError(
-                    f"trainer.{name}={micro_batches} sets the micro-batches of an update, and data.batch_tokens="
-                    f"{self.data.batch_tokens} its tokens: set one of the two"
+                    f"trainer.{name}={number} and data.batch_tokens={tokens} both size updates: set one of the two"
                 )
         # The two passes may share the mask of weight_dropout.
         rates = flat({"model": plain(self.model), "mixer": self.mixers}).items()
         dropouts = [rate for key, rate in rates if key.endswith("dropout") and not key.endswith("weight_dropout")]
         if self.optim.r_drop and not any(dropouts):
             raise ValueError(
-                f"optim.r_drop={self.optim.r_drop} compares two passes with different dropout, and no dropout but "
-                "weight_dropout is on: set model.dropout=0.1, or optim.r_drop=0"
+                f"optim.r_drop={self.optim.r_drop} compares two passes with dropout: set model.dropout=0.1"
             )
-        written = any(class_name(node) == "CsvLogger" for node in entries(self.loggers).values())
-        if self.trainer.median_stop and not written:
+        loggers = [class_name(node) for node in entries(self.loggers).values()]
+        if self.trainer.median_stop and "CsvLogger" not in loggers:
             raise ValueError(
-                f"trainer.median_stop={self.trainer.median_stop} compares files metrics.csv, and no logger writes "
-                "them: add logger=csv or logger=default, or leave trainer.median_stop out"
+                f"trainer.median_stop={self.trainer.median_stop} compares files metrics.csv: add logger=csv"
             )
 
     def plain(self) -> dict[str, Any]:
@@ -129,7 +119,7 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     Raises:
         ValueError: A key is unknown or was deleted, or a value has the wrong type or range.
     """
-    values = {name: config.get(name) for name in (*filter(None, SECTIONS), "mixer", "logger")}
+    values: dict[str, Any] = {name: config.get(name) for name in (*filter(None, SECTIONS), "mixer", "logger")}
     for name, section in values.items():
         if not isinstance(section, Mapping):
             raise ValueError(f"{name}={shown(section)} is not a section; leave it out, or choose a file of conf/{name}")

@@ -5,48 +5,44 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from seq2seq.settings.declare import SET, Section, duration, setting
+from seq2seq.settings.declare import SET, Section, setting
 
 PRECISIONS = ("auto", "32", "tf32", "bf16", "bf16-true")
 ACCELERATORS = ("auto", "cpu", "gpu")
 STRATEGIES = ("ddp", "fsdp")
-# A run that sets none of these ends after DEFAULT_EPOCHS.
+# A run without any of these bounds ends after DEFAULT_EPOCHS.
 _BOUNDS = ("max_steps", "max_epochs", "max_time")
 DEFAULT_EPOCHS = 6
 
 
 @dataclasses.dataclass(frozen=True)
 class LightningSettings(Section):
-    """Arguments that Lightning's Trainer gets as they are; `seq2seq.settings.aliases` says why it gets no others."""
+    """Arguments that are passed on to Lightning's Trainer."""
 
     section: ClassVar[str] = "trainer.lightning"
 
     detect_anomaly: bool = setting(False, "name the operation whose gradient is NaN; slow")
-    deterministic: bool | str = setting(
-        False, "true: deterministic algorithms, or an error; warn: or a warning", words=("warn",)
-    )
+    deterministic: bool | str = setting(False, "deterministic algorithms: true, or warn", words=("warn",))
     enable_model_summary: bool = setting(False, "print the model's layers and their parameters at the start")
     inference_mode: bool = setting(True, "validate and test under torch.inference_mode; false: under torch.no_grad")
     sync_batchnorm: bool = setting(False, "statistics of a mixer's BatchNorm layers over all processes")
 
 
 def _does_not_grow(trainer: TrainerSettings) -> str:
-    full = f"with trainer.accumulate={trainer.accumulate}"
     grows = trainer.accumulate_start != trainer.accumulate
-    return "" if grows else f"{full}: leave it out, or set trainer.accumulate to a multiple of it"
+    return "" if grows else "without growth: leave it out, or set trainer.accumulate to a multiple of it"
 
 
-def _validates_when_told(trainer: TrainerSettings) -> str:
+def _by_updates(trainer: TrainerSettings) -> str:
     by_clock = trainer.val_time or not (trainer.max_steps or trainer.max_epochs)
-    reason = "where updates or epochs end the run and trainer.val_time is not set: leave it out, or set it"
-    return "" if by_clock else reason
+    return "" if by_clock else "in a run by updates or epochs: leave it out, or set trainer.val_time"
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainerSettings(Section):
     """Settings of a training run; durations are in seconds.
 
-    Runs with the same seed are identical when updates or epochs end them; when the clock does, they depend on it.
+    Runs with the same seed are identical if updates or epochs end them; a run that the clock ends depends on it.
     """
 
     section: ClassVar[str] = "trainer"
@@ -54,63 +50,40 @@ class TrainerSettings(Section):
     # Bounds and updates.
     max_steps: int | None = setting(None, "updates after which the run ends", least=1)
     max_epochs: int | None = setting(None, f"epochs of the run; {DEFAULT_EPOCHS} if it has no limit", least=1)
-    max_time: float | None = duration(
-        None, "time of training and validation, without preparation and final test: 10m, 1h30m"
-    )
+    max_time: float | None = setting(None, "time of training and validation, such as 10m or 1h30m", duration=True)
     accumulate: int = setting(1, "micro-batches per update", least=1)
     accumulate_start: int | None = setting(
-        None,
-        "micro-batches of the first updates, a divisor of accumulate; null: all have as many",
-        least=1,
-        idle=_does_not_grow,
+        None, "micro-batches of the first updates, a divisor of accumulate; null = off", least=1, idle=_does_not_grow
     )
     accumulate_share: float = setting(
-        0.5,
-        "share of the run that has accumulate_start micro-batches",
-        above=0,
-        below=1,
-        needs={"accumulate_start": SET},
+        0.5, "share of the run with accumulate_start", above=0, below=1, needs={"accumulate_start": SET}
     )
     # Validation.
     val_steps: int | None = setting(None, "updates between validations; every epoch if val_time is null, too", least=1)
-    val_time: float | None = duration(None, "time between validations")
+    val_time: float | None = setting(None, "time between validations", duration=True)
     val_sentences: int | None = setting(None, "validate on so many sentences, spread over the set; null = all", least=1)
     val_beam_size: int = setting(1, "beam of a validation; search.beam_size is the test set's", least=1, most=1000)
-    val_max_len_ratio: float = setting(
-        1.3, "longest translation in validation: val_max_len_ratio * source + val_max_len_extra", least=0
-    )
-    val_max_len_extra: int = setting(10, "see val_max_len_ratio; neither exceeds the limit of search", least=1)
-    val_share: float = setting(
-        0.05,
-        "largest share of the time for validations, in a run by the clock",
-        above=0,
-        most=1,
-        idle=_validates_when_told,
-    )
+    val_max_len_ratio: float = setting(1.3, "as search.max_len_ratio, for validations, and no larger", least=0)
+    val_max_len_extra: int = setting(10, "as search.max_len_extra, for validations, and no larger", least=1)
+    val_share: float = setting(0.05, "most time for validations, as a share", above=0, most=1, idle=_by_updates)
     patience: int | None = setting(None, "validations without a better BLEU before the run stops; null = off", least=1)
     # Checkpoints and sweeps.
-    save_time: float | None = duration("10m", "time between writes of last.ckpt, which every validation writes, too")
+    save_time: float | None = setting("10m", "time between writes of last.ckpt, besides validations", duration=True)
     keep_last: int | None = setting(None, "keep step-<update>.safetensors of so many last validations", least=1)
     keep_best: int | None = setting(None, "keep top-<update>.safetensors of so many best validations", least=1)
-    median_stop: int | None = setting(
-        None, "in a sweep: stop below the median of so many other jobs; null = off", least=1
-    )
+    median_stop: int | None = setting(None, "sweeps: stop below the median of so many jobs; null = off", least=1)
     samples: int = setting(3, "translations shown at each validation", least=0)
     # Hardware.
     precision: str = setting(
-        "auto",
-        "bf16: autocast; bf16-true: bf16 weights; auto: bf16 if the hardware has it, else 32",
-        choices=PRECISIONS,
+        "auto", "bf16: autocast; bf16-true: bf16 weights; auto: bf16 if the machine has it, or 32", choices=PRECISIONS
     )
     bf16_residual: bool | str = setting(
         "auto", "with precision=bf16: residual stream and layer norms in bf16; auto: on GPUs", words=("auto",)
     )
-    accelerator: str = setting("auto", "device; auto is a GPU where there is one", choices=ACCELERATORS)
+    accelerator: str = setting("auto", "device; auto is a GPU if the machine has one", choices=ACCELERATORS)
     devices: int = setting(1, "processes per machine, each with a device of its own", least=1, most=1024)
     nodes: int = setting(1, "machines; torchrun or SLURM starts the processes there", least=1, most=2**16)
-    threads: int | None = setting(
-        None, "CPU threads; null: OMP_NUM_THREADS, else one or all, which trains faster", least=1, most=1024
-    )
+    threads: int | None = setting(None, "CPU threads; null: OMP_NUM_THREADS, or what is faster", least=1, most=1024)
     strategy: str = setting("ddp", "of several processes: ddp has whole models, fsdp shards", choices=STRATEGIES)
     compile: bool | str = setting("auto", "train with torch.compile; auto: no", words=("auto",))
     graphs: bool | str = setting(
@@ -121,12 +94,10 @@ class TrainerSettings(Section):
     # Weights, faults and logs.
     ema: float | None = setting(None, "decay of averaged weights, such as 0.999: validated and saved", above=0, below=1)
     max_skipped: int = setting(10, "updates with a non-finite gradient that are skipped before the run ends", least=0)
-    profile: bool = setting(False, "write a table and a trace of where the time of some updates goes")
+    profile: bool = setting(False, "write a table and a trace of the time of some updates")
     log_steps: int = setting(50, "updates between rows of metrics.csv", least=1)
-    line_time: float = duration("10s", "time between lines of progress where there is no terminal")
-    dry_run: bool = setting(
-        False, "try all stages: 2 updates, validation and test of 8 sentences; keep the corpus alone"
-    )
+    line_time: float = setting("10s", "time between lines of progress without a terminal", duration=True)
+    dry_run: bool = setting(False, "try all stages: 2 updates, then validation and test of 8 sentences")
     test: bool = setting(True, "score the test set with the best checkpoint at the end")
     lightning: LightningSettings = setting(LightningSettings(), "arguments of Lightning's Trainer")
 
@@ -136,8 +107,7 @@ class TrainerSettings(Section):
             object.__setattr__(self, "max_epochs", DEFAULT_EPOCHS)
         if self.accumulate % self.first_window:
             raise ValueError(
-                f"trainer.accumulate_start={self.accumulate_start} is not a divisor of trainer.accumulate="
-                f"{self.accumulate}; choose one, for the batch grows from the first to the second"
+                f"trainer.accumulate_start={self.accumulate_start} must divide trainer.accumulate={self.accumulate}"
             )
 
     @property

@@ -36,10 +36,8 @@ def check_value(value: Any, hint: Any, metadata: Mapping[str, Any], key: str) ->
     try:
         return _convert(value, hint, metadata)
     except MismatchError:
-        remedy = f": write {key}={metadata['example']}" if "example" in metadata else ""
-        if "choices" in metadata and type(value) is str:
-            remedy = suggestion(value, metadata["choices"])
-        raise ValueError(f"{key}={shown(value)} is not {allowed(hint, metadata)}{remedy}") from None
+        near_choices = suggestion(shown(value), metadata.get("choices", ()))
+        raise ValueError(f"{key}={shown(value)} is not {allowed(hint, metadata)}{near_choices}") from None
 
 
 def written(value: Any) -> str:
@@ -56,7 +54,7 @@ def written(value: Any) -> str:
 
 
 def shown(value: Any, *, most: int = 100) -> str:
-    """Return a value as YAML has it, cut to one short line."""
+    """Return a value as YAML has it, cut to one line of `most` characters."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     text = value if isinstance(value, str) else _SHORT.repr(value)

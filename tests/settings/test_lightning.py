@@ -17,7 +17,7 @@ from seq2seq.settings.trainer import LightningSettings, TrainerSettings
 _CLIP = "trainer.lightning.gradient_clip_val-the setting is optim.clip_norm"
 # Each composes settings; `make test-all` has every case
 REPRESENTATIVE = {
-    "test_an_argument_that_cannot_be_set_says_why": [
+    "test_an_argument_without_a_setting_has_a_hint": [
         *(f"{_CLIP}-", f"{_CLIP}-+"),
         "trainer.lightning.limit_test_batches-cannot be set-++",
         "trainer.detect_anomaly-did you mean trainer.lightning.detect_anomaly-",
@@ -27,7 +27,7 @@ REPRESENTATIVE = {
 }
 
 
-def test_every_argument_of_the_installed_trainer_is_passed_on_set_elsewhere_or_refused():
+def test_every_argument_of_the_trainer_is_passed_on_or_set_or_refused():
     arguments = {name for name in inspect.signature(L.Trainer.__init__).parameters if name != "self"}
     passed_on = {*keys(LightningSettings)}
     own = {*keys(TrainerSettings)} | {"logger", "callbacks"}
@@ -47,7 +47,7 @@ def test_every_argument_of_the_installed_trainer_is_passed_on_set_elsewhere_or_r
         ("trainer.lightning.detect_anomoly", "detect_anomaly"),
     ],
 )
-def test_an_argument_that_cannot_be_set_says_why(prefix, key, message):
+def test_an_argument_without_a_setting_has_a_hint(prefix, key, message):
     word = f"{prefix}{key}=1"
     told = mistake(["-m", word])
     assert told.startswith((key, f"unknown setting {key}"))
@@ -64,6 +64,6 @@ def test_deterministic_takes_three_values(value):
 
 
 @pytest.mark.parametrize("key", ["callbacks.mine._target_", "logger.mine._target_"])
-def test_an_entry_of_ones_own_is_added_with_a_plus(key):
+def test_a_new_entry_needs_a_plus(key):
     assert mistake(["-m", f"{key}=lightning.Mine"]) == f"{key} is new: write +{key}=lightning.Mine"
     assert not mistake(["-m", f"+{key}=lightning.Mine"])
