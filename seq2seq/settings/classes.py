@@ -24,9 +24,7 @@ class MixerSettings(Section):
     encoder: Mapping[str, Any] = setting({}, "self mixers of the encoder")
     decoder: Mapping[str, Any] = setting({}, "self mixers of the decoder")
     cross: Mapping[str, Any] = setting({}, "cross mixers of the decoder")
-    extra_encoder_layers: int = setting(
-        0, "encoder layers on top of model.encoder_layers, for mixers of few parameters", least=-1000, most=1000
-    )
+    extra_encoder_layers: int = setting(0, "encoder layers besides model.encoder_layers", least=-1000, most=1000)
 
 
 def read_mixers(section: Mapping[str, Any]) -> dict[str, Any]:
