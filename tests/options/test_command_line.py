@@ -16,22 +16,19 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.mark.parametrize("text", ["0", "11", "-1", "", "x", "1.5", "1e1", "nan", "9" * 5000])
-def test_whole_numbers_out_of_range(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="is not a whole number from 1 to 10") as refused:
-        command_line.whole_number(1, 10)(text)
+@pytest.mark.parametrize("text", ["-1", "11", "", "x", "nan", "inf", "1e999", "9" * 5000])
+@pytest.mark.parametrize("parse", [command_line.whole_number(1, 10), command_line.number(0, 10)])
+def test_numbers_out_of_range_are_refused(parse, text):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"is not a (whole )?number from [01] to 10") as refused:
+        parse(text)
     assert len(str(refused.value)) < 200
-
-
-@pytest.mark.parametrize("text", ["-0.1", "10.1", "", "x", "nan", "inf", "-inf", "1e999"])
-def test_numbers_out_of_range(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="is not a number from 0 to 10"):
-        command_line.number(0, 10)(text)
 
 
 def test_numbers_in_range():
     assert [command_line.whole_number(1, 10)(text) for text in ("1", "10")] == [1, 10]
     assert [command_line.number(0, 10)(text) for text in ("0", "1e1", "2.5")] == [0.0, 10.0, 2.5]
+    with pytest.raises(argparse.ArgumentTypeError):
+        command_line.whole_number(1, 10)("1.5")
 
 
 def test_a_check_of_a_folder_changes_nothing(tmp_path):

@@ -123,25 +123,20 @@ def test_prefixes_and_phrases(translator):
         translator.translate(LINES, phrases=[[]] * 7, sampling=SamplingSettings())
 
 
-@pytest.mark.parametrize("given", [{"prefixes": ["the"]}, {"phrases": [["dog"]]}, {"prefixes": ["the"] * 3}])
-def test_each_line_has_a_prefix_and_phrases(translator, given):
-    ((name, entries),) = given.items()
-    with pytest.raises(ValueError, match=f"{name} has {len(entries)} entries for 2 lines; give one for each"):
-        translator.translate(LINES[:2], **given)
-
-
 @pytest.mark.parametrize(
-    ("given", "name"),
+    ("given", "message"),
     [
-        ({"lines": "ab"}, "lines"),
-        ({"prefixes": "ab"}, "prefixes"),
-        ({"suppress": "ab"}, "suppress"),
-        ({"phrases": "ab"}, "phrases"),
-        ({"phrases": [["dog"], "ab"]}, r"phrases\[1\]"),
+        ({"prefixes": ["the"]}, "prefixes has 1 entries for 2 lines"),
+        ({"prefixes": ["the"] * 3}, "prefixes has 3 entries for 2 lines"),
+        ({"phrases": [["dog"]]}, "phrases has 1 entries for 2 lines"),
+        ({"lines": "ab"}, "lines is the str 'ab'"),
+        ({"prefixes": "ab"}, "prefixes is the str 'ab'"),
+        ({"suppress": "ab"}, "suppress is the str 'ab'"),
+        ({"phrases": "ab"}, "phrases is the str 'ab'"),
+        ({"phrases": [["dog"], "ab"]}, r"phrases\[1\] is the str 'ab'"),
     ],
 )
-def test_a_text_is_no_list_of_texts(translator, given, name):
-    message = f"{name} is the str 'ab', each character of which would count; give a list"
+def test_each_line_has_a_prefix_and_a_list_of_phrases(translator, given, message):
     with pytest.raises(ValueError, match=message):
         translator.translate(**{"lines": LINES[:2], **given})
 
