@@ -147,13 +147,6 @@ def put_in_place(temporary: Path, final: Path) -> None:
     if final.exists():
         os.chmod(temporary, stat.S_IMODE(final.stat().st_mode))
     os.replace(temporary, final)
-    # Only then does the rename survive a power cut; some systems cannot flush a folder.
-    with contextlib.suppress(OSError):
-        descriptor = os.open(final.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def write_text(path: Path, text: str) -> None:
