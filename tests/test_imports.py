@@ -48,7 +48,14 @@ COMMANDS = {
     "serve",
     "shortlist",
 }
-HYDRA = ("train", "prepare", "settings.", "sweeps.hydra_callback", "training.lightning_parts.user_classes")
+HYDRA = (
+    "train",
+    "prepare",
+    "training.command",
+    "settings.",
+    "sweeps.hydra_callback",
+    "training.lightning_parts.user_classes",
+)
 
 
 @functools.cache

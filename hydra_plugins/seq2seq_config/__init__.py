@@ -14,9 +14,9 @@ class SettingsSchema(SearchPathPlugin):
     """Plugin that stores the defaults of `seq2seq.settings`, which the files of conf/ name as `schema`."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Store them; the search path stays as it is."""
-        # A search path plugin, since Hydra runs these before it reads any file of conf/
-        # Plain values, not typed: `read_settings` checks types, and its messages say what to write instead
+        """Store the defaults; the search path stays as it is."""
+        # Hydra runs plugins of this kind before it reads a file of conf/. The values are plain, not typed, so that
+        # `read_settings` refuses wrong types, with messages that name a remedy.
         for section, cls in SECTIONS.items():
             node = defaults(cls)
             ConfigStore.instance().store(group=section or None, name="schema", node=node, provider="seq2seq")

@@ -1,1 +1,1 @@
-"""Launchers for sweeps, and settings for those of other packages. Hydra looks for plugins in this namespace only."""
+"""Launchers for sweeps, and defaults for launchers of other packages. Hydra looks for plugins in this namespace."""

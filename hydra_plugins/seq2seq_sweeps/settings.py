@@ -1,6 +1,6 @@
-"""Settings of `hydra/launcher=submitit_local` and `hydra/sweeper=optuna` that replace their packages' own.
+"""Defaults of `hydra/launcher=submitit_local` and `hydra/sweeper=optuna` that replace the defaults of their packages.
 
-They cannot be YAML: Hydra refuses a file with the name of a schema that a package has stored.
+They cannot be YAML files: Hydra refuses a file with the name of a schema that a package has stored.
 """
 
 from __future__ import annotations
@@ -46,5 +46,5 @@ def _store(group: str, name: str, base: Any, settings: dict[str, Any]) -> None:
     # A subclass with new defaults keeps every other setting of the package
     fields = [(key, Any, dataclasses.field(default=value)) for key, value in settings.items()]
     node = dataclasses.make_dataclass(base.__name__, fields, bases=(base,))
-    # The same group and name: the last one stored is the one that Hydra uses
+    # Hydra uses the last schema of a name
     ConfigStore.instance().store(group=group, name=name, node=node, provider="seq2seq")

@@ -13,7 +13,7 @@ from torch import nn
 
 from seq2seq.network.mixer import CrossMixer, SelfMixer
 from seq2seq.settings.classes import mixers_of, packages_of
-from seq2seq.settings.values import check_value, shown, suggestion, takes
+from seq2seq.settings.values import check_value, shown, suggestion
 
 # The contract that each slot of the section `mixer` asks for.
 CONTRACTS: dict[str, type[nn.Module]] = {"encoder": SelfMixer, "decoder": SelfMixer, "cross": CrossMixer}
@@ -155,9 +155,7 @@ def checked_values(
             raise ValueError(
                 f"unknown setting {key}{suggestion(str(name), known)} (known: {', '.join(known) or 'none'})"
             )
-        # An argument of another type is left to its class.
-        if takes(hints.get(name)):
-            result[name] = check_value(value, hints[name], {"most": _LARGEST}, key)
+        result[name] = check_value(value, hints.get(name, Any), {"most": _LARGEST}, key)
     return result
 
 

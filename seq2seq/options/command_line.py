@@ -16,11 +16,11 @@ from seq2seq.settings.values import shown, suggestion
 from seq2seq.system.errors import is_out_of_memory, os_message
 from seq2seq.system.files import ARCHIVES, COMPRESSIONS, compression, require_creatable, uncompressed, written_directly
 from seq2seq.system.model_path import is_model_file
-from seq2seq.system.stdio import fill_closed_descriptors, print_error, whole_output
+from seq2seq.system.stdio import print_error, whole_output
 
 
 class UsageError(ValueError):
-    """Error of the user's; the message is one line and names the remedy."""
+    """Error in the use of a command; the message, one line, names the remedy."""
 
 
 def warn(message: str) -> None:
@@ -37,7 +37,7 @@ def fail(message: object, status: int = 2) -> int:
 class Parser(argparse.ArgumentParser):
     """Argument parser whose errors are one line, `error: ...`, and whose options are not abbreviated."""
 
-    # The command line that is parsed
+    # The command line
     _words: Sequence[str] = ()
 
     def __init__(self, *, prog: str, description: str | None, epilog: str) -> None:
@@ -45,7 +45,7 @@ class Parser(argparse.ArgumentParser):
             prog=prog,
             description=description,
             epilog=epilog,
-            # An abbreviation would break as soon as another option begins like it
+            # A new option could make an abbreviation ambiguous
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
@@ -56,13 +56,13 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Exit with status 2 and one line, which suggests an option for an unknown one."""
+        """Exit with status 2 and one line, which suggests an option in place of an unknown one."""
         known = [option for option in self._option_string_actions if option.startswith("--")]
         words = [word.partition("=")[0] for word in self._words if word.startswith("--") and word != "--"]
-        # Also where argparse first misses an option that is required: --checkpoint for --ckpt
+        # argparse may first report a missing option, as for --checkpoint in place of --ckpt
         if unknown := next((word for word in words if word not in known), None):
             message += f"; there is no {unknown}{suggestion(unknown, known)}"
-        # argparse would print the whole usage first
+        # argparse would print the whole usage
         sys.exit(fail(f"{message} (--help lists the options)"))
 
 
@@ -95,7 +95,7 @@ def _bounded(kind: Callable[[str], Any], least: float, most: float, what: str) -
     return parse
 
 
-# For counts without a limit of their own; larger ones are slips, and overflow where they are multiplied.
+# Parses a count without a limit of its own; a larger one is a slip, and would overflow in products.
 positive = whole_number(1, 10**9)
 # Parses a random seed, for argparse.
 seed = whole_number(0, 2**63 - 1)
@@ -103,14 +103,14 @@ seed = whole_number(0, 2**63 - 1)
 
 def nonempty(text: str) -> str:
     """Parse a name, for argparse."""
-    # An empty one, as an unset variable of the shell gives it, would mean the current folder, or a default
+    # An unset variable of the shell gives an empty name, which would mean the current folder or a default
     if not text:
         raise argparse.ArgumentTypeError("the name is empty")
     return text
 
 
 def sentence(text: str) -> str:
-    """Parse a text, for argparse: it must be UTF-8."""
+    """Parse a text in UTF-8, for argparse."""
     try:
         # Bytes that are not UTF-8 reach Python as lone surrogates
         text.encode()
@@ -120,14 +120,13 @@ def sentence(text: str) -> str:
 
 
 def require_folder(folder: Path, option: str = "--out", *, files: Sequence[str] = ()) -> Path:
-    """Return `folder`, which need not exist yet, after a trial of writing in it.
+    """Return `folder`, which need not exist yet, if it can be written.
 
     Args:
-        files: Names of the files that will be written. A folder that has some of them but not all holds something else
-            than an earlier output.
+        files: Names of the output files. A folder with some of them, but not all, does not hold an earlier output.
 
     Raises:
-        ValueError: It cannot be made or written, or files of something else would be lost.
+        ValueError: The folder cannot be written, or files of something else would be lost.
     """
     there = [name for name in files if (folder / name).exists()]
     if there and len(there) < len(files):
@@ -146,32 +145,31 @@ def require_output(path: Path, option: str, *, inputs: Sequence[str | Path | int
         what: The name of the inputs in the message.
 
     Raises:
-        ValueError: It cannot be written, or is one of the inputs.
+        ValueError: The file cannot be written, or is an input.
     """
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UsageError(f"{option} {path}: is a directory" if path.is_dir() else f"{option} {path}: no such folder")
     if path.is_file() and any(_same_file(path, other) for other in inputs):
         raise UsageError(f"{option} {path} is the {what}; choose another file")
-    # Any other file is written beside its place
+    # Other files are written next to `path` first
     if not written_directly(path):
         require_creatable(Path(os.path.realpath(path)).parent, option)
 
 
 def require_text_output(path: Path, option: str, *, ckpt: str) -> None:
-    """Check that a file can be written without replacing a checkpoint, a file of a run or anything but text.
+    """Check that a file can be written, and would replace neither a checkpoint nor a file of a run, but only text.
 
     Raises:
-        UsageError: It cannot be written, or must not be replaced.
+        UsageError: The file cannot be written, or must not be replaced.
     """
     if path.suffix.lower() in ARCHIVES:
         raise UsageError(
             f"{option} {path}: {path.suffix} is not written; choose {', '.join(COMPRESSIONS)}, or plain text"
         )
-    # A folder stands for its files
+    # A folder in place of a checkpoint means its files
     inside = (file for pattern in ("*", "checkpoints/*") for file in Path(ckpt).glob(pattern))
-    # No checkpoint at all, not only --ckpt: a slip of the shell's completion must not cost a training
     require_output(path, option, inputs=[ckpt, *inside], what="checkpoint")
-    # Links resolved: what they lead to is replaced
+    # The target of a link is replaced
     final = Path(os.path.realpath(path))
     if not final.is_file():
         return
@@ -186,7 +184,7 @@ def require_text_output(path: Path, option: str, *, ckpt: str) -> None:
 
 
 def require_no_corpus(path: Path, option: str, languages: Sequence[str]) -> None:
-    """Raise UsageError for a file that exists as a side of a parallel corpus, as test.en beside test.de."""
+    """Raise UsageError for an existing side of a parallel corpus, such as test.en if test.de exists, too."""
     plain = uncompressed(path)
     sides = [path.with_name(path.name.replace(plain.name, f"{plain.stem}.{language}")) for language in languages]
     other = next((side for side in sides if side != path and side.is_file()), None)
@@ -195,17 +193,16 @@ def require_no_corpus(path: Path, option: str, languages: Sequence[str]) -> None
 
 
 def _same_file(path: Path, other: str | Path | int) -> bool:
-    """Return True if both are one file on the disk; `other` may be an open descriptor."""
+    """Return True if `path` and `other`, a path or an open descriptor, are the same file."""
     with contextlib.suppress(OSError):  # no such file
-        # By inode: two paths, a link or an open descriptor may be the same file
         return os.path.samestat(path.stat(), os.stat(other))
     return False
 
 
 def exit_status(work: Callable[[], int]) -> int:
-    """Run a command and return its exit status, also if it is interrupted, loses its reader or cannot use a file.
+    """Run a command, turn its expected errors into one line, and return its exit status.
 
-    What it writes to sys.stdout has arrived, or the status is not 0.
+    If the status is 0, all of its output has arrived.
     """
     try:
         with whole_output():
@@ -214,9 +211,9 @@ def exit_status(work: Callable[[], int]) -> int:
         # 128 + SIGINT, as shells report it
         return fail("interrupted", 130)
     except BrokenPipeError:
-        # The reader has gone (| head): 128 + SIGPIPE
+        # The reader has exited (| head): 128 + SIGPIPE
         return 141
-    # Wrong options, files and checkpoints, and a model whose scores are not finite
+    # Wrong options, files and checkpoints, and scores that are not finite
     except (ValueError, FloatingPointError) as error:
         return fail(error)
     except (MemoryError, RuntimeError) as error:
@@ -231,13 +228,12 @@ def exit_status(work: Callable[[], int]) -> int:
 
 def run_command(main: Callable[[], int]) -> NoReturn:
     """Run a command's `main` as this process, and exit with its status."""
-    fill_closed_descriptors()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        # As an exception, so that nothing half-written stays; nohup has set SIGHUP to be ignored
+        # An exception, so that no partial file stays. nohup ignores SIGHUP.
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, lambda number, frame: sys.exit(128 + number))
     try:
         sys.exit(main())
-    # Before `exit_status` has begun, or after its end
+    # Before or after `exit_status`
     except KeyboardInterrupt:
         sys.exit(fail("interrupted", 130))

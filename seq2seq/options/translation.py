@@ -21,17 +21,8 @@ def search_range(name: str) -> tuple[Any, Any]:
     return limits["least"], limits["most"]
 
 
-# Where a command's option is explained in other words than the setting.
-_SEARCH_HELP = {
-    "beam_size": "hypotheses kept at each step; 1 is greedy",
-    "length_penalty": "alpha in log-probability / length^alpha; larger favors longer output",
-    "max_len_ratio": "longest translation in pieces: this times the source's ...",
-    "max_len_extra": "... plus this",
-}
-
-
 def value_of(cls: type, name: str) -> dict[str, Any]:
-    """Return how argparse reads a setting: by its type and range, or one of its choices."""
+    """Return arguments of argparse for a setting: its type and range, or its choices."""
     limits = keys(cls)[name].metadata
     if "choices" in limits:
         return {"choices": limits["choices"]}
@@ -47,10 +38,10 @@ def add_model_options(parser: argparse._ActionsContainer, *, sentences: str = "a
         sentences: The default of --sentences.
     """
     add = parser.add_argument
-    # A search setting that is left out is None; `load_translator` fills it in from the checkpoint
+    # An option without a value is None; `load_translator` takes it from the checkpoint
     for name, field in keys(SearchSettings).items():
         if name in KEPT:
-            text = f"{_SEARCH_HELP.get(name, field.metadata['help'])} (default: the run's)"
+            text = f"{field.metadata['help']} (default: the run's)"
             add(option_name(name), help=text, **value_of(SearchSettings, name))
     text = f"source pieces in a batch, padding counted ({CPU_TOKENS} on a CPU, as many as memory holds on a GPU)"
     add("--max-tokens", type=positive, metavar="N", help=text)
@@ -77,9 +68,9 @@ def search_of(options: argparse.Namespace, defaults: SearchSettings) -> tuple[Se
     """Complete the options of a command with a checkpoint's settings.
 
     Raises:
-        UsageError: They cannot be combined; names the options.
+        UsageError: They cannot be combined; the message names them.
     """
-    # Options are named like the settings; a command has some of them
+    # A command has some of the options, which have the names of the settings
     names = (*KEPT, "n_best", *keys(SamplingSettings))
     values = {name: getattr(options, name, None) for name in names}
     more = {name: getattr(options, name, None) for name in ("samples", "mbr", "phrases")}
@@ -97,23 +88,21 @@ def search_of(options: argparse.Namespace, defaults: SearchSettings) -> tuple[Se
 
 
 def load_translator(options: argparse.Namespace) -> Translator:
-    """Load the translator that the options of `add_model_options` ask for.
-
-    Search settings that the options leave open are the checkpoint's.
+    """Load the translator by the options of `add_model_options`, with the checkpoint's settings for all others.
 
     Raises:
         ValueError: The checkpoint, the device or an option cannot be used.
     """
-    # Imported here, so that --help and wrong options do not wait for torch
+    # Not at the top: --help and wrong options need no torch
     import torch
 
     from seq2seq.inference.translator import Translator, choose_device
 
-    # Cheap checks first: loading may take long; it resolves "auto" by itself, since some models run on the CPU alone
+    # Before loading, which may take long
     choose_device(options.device)
     if options.threads:
         torch.set_num_threads(options.threads)
-    # float32 means float32: cuDNN would otherwise round convolutions to TF32
+    # cuDNN would round convolutions in float32 to TF32
     torch.backends.cudnn.allow_tf32 = False
     translator = Translator.load(
         options.ckpt,
@@ -121,7 +110,7 @@ def load_translator(options: argparse.Namespace) -> Translator:
         dtype=options.dtype,
         trust=options.trust,
         max_tokens=options.max_tokens,
-        # One piece and eos
+        # A piece and eos
         max_len=max(2, options.max_len),
         sentences=options.sentences,
         tgt_lang=options.tgt_lang,

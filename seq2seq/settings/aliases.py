@@ -1,4 +1,4 @@
-"""Names that other frameworks have for settings, and where each is here; arguments of Lightning that cannot be set."""
+"""Names of settings in other frameworks, and the settings here that they stand for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from seq2seq.settings.values import suggestion
 
-# By setting: the names that others have for it, in lower case and without separators (batch_size, batchSize).
+# The settings here, and other names of each: in lower case, without separators (batch_size, batchSize).
 _OTHERS = {
     "optim.lr (model=<size> sets it for optim=muon and optim=anneal, as optim.peak_lr)": "lr learningrate rate maxlr",
     "data.max_tokens, which counts the tokens of a micro-batch": "batch batchsize maxtokensperbatch trainbatchsize "
@@ -58,37 +58,27 @@ _OTHERS = {
     "logger, as in logger=wandb": "wandb tensorboard",
     "mixer, as in mixer=transformer, and model, as in model=base": "arch architecture modeltype modelname",
 }
-# The setting here, by such a name.
+# The settings here by those names.
 SETTING_OF_NAME = {name: place for place, names in _OTHERS.items() for name in names.split()}
-# Arguments of Lightning's Trainer that would break what a run promises.
-REFUSED = {
-    "min_epochs": "a run ends at the first limit that it reaches",
-    "min_steps": "a run ends at the first limit that it reaches",
-    "limit_test_batches": "a score is that of a whole test set (a slice such as data.test=test[:100] is a smaller one)",
-    "limit_predict_batches": "training predicts nothing; seq2seq.translate does",
-    "enable_checkpointing": "resume=auto needs the run's own checkpoints; trainer.keep_last and keep_best keep more",
-    "enable_progress_bar": "a run shows its own progress (trainer.line_time, trainer.samples)",
-    "gradient_clip_algorithm": "gradients are clipped by their norm, after the division by the tokens of an update",
-    "benchmark": "cuDNN would choose algorithms by their time, so that a resumed run could round otherwise",
-    "use_distributed_sampler": "the batches know their process; Lightning's sampler would shuffle them anew",
-    "barebones": "a run could neither log, validate nor save",
-    "plugins": "checkpoints are written whole or not at all by a plugin of the run's own",
-    "reload_dataloaders_every_n_epochs": "a run is resumed at its position in the data",
-    "enable_autolog_hparams": "loggers get the settings with the final scores",
-    "model_registry": "it uploads the files of Lightning's own checkpoint callback",
-}
+# Arguments of Lightning's Trainer that would break checkpoints, scores or exact resuming.
+_REFUSED = (
+    "min_epochs min_steps limit_test_batches limit_predict_batches enable_checkpointing enable_progress_bar "
+    "gradient_clip_algorithm benchmark use_distributed_sampler barebones plugins reload_dataloaders_every_n_epochs "
+    "enable_autolog_hparams model_registry"
+)
+REFUSED = frozenset(_REFUSED.split())
 
 
 def elsewhere(name: str) -> str:
-    """Say where the setting is that others call `name`, or why there is none; "" if nobody has it."""
+    """Return a hint at the setting here that other frameworks call `name`; "" for an unknown name."""
     if name in REFUSED:
-        return f"; it cannot be set: {REFUSED[name]}"
+        return "; this argument of Lightning cannot be set: it would break checkpoints, scores or exact resuming"
     found = SETTING_OF_NAME.get(name.lower().replace("_", "").replace("-", ""))
     return f"; the setting is {found}" if found else ""
 
 
 def setting_for(key: str, known: Sequence[str]) -> str:
-    """Say where the setting is that somebody may mean by `key`; "" if there is none.
+    """Return a hint at the setting that a user may mean by `key`; "" if no name is similar.
 
     Args:
         known: The keys of all settings.
@@ -96,7 +86,7 @@ def setting_for(key: str, known: Sequence[str]) -> str:
     section, _, name = key.rpartition(".")
     if not section and (found := elsewhere(name)):
         return found
-    # The same name in another section, as max_epochs or model.beam_size.
+    # The name may exist in another section, as max_epochs and model.beam_size.
     same = [each for each in known if each.rpartition(".")[2] == name and not each.startswith(("hydra.", "mixer."))]
     if same and same != [key]:
         return f"; did you mean {' or '.join(same[:3])}?"

@@ -4,38 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import re
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from seq2seq.settings.declare import Section, read_section, setting
+from seq2seq.settings.dicts import flat
 
-# The slots of the section.
+# The slots of the section `mixer`.
 SLOTS = ("encoder", "decoder", "cross")
 
 
 @dataclasses.dataclass(frozen=True)
 class MixerSettings(Section):
-    """Settings of the section `mixer`; `build` checks the arguments of mixers by their constructors."""
+    """Settings of the section `mixer`; constructors of mixers check their arguments."""
 
     section: ClassVar[str] = "mixer"
 
     encoder: Mapping[str, Any] = setting({}, "self mixers of the encoder")
     decoder: Mapping[str, Any] = setting({}, "self mixers of the decoder")
     cross: Mapping[str, Any] = setting({}, "cross mixers of the decoder")
-    extra_encoder_layers: int = setting(
-        0, "encoder layers beside model.encoder_layers, for mixers of few parameters", least=-1000, most=1000
-    )
+    extra_encoder_layers: int = setting(0, "encoder layers besides model.encoder_layers", least=-1000, most=1000)
 
 
 def read_mixers(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the keys of a plain section `mixer`, and return it; ValueError for a wrong one."""
+    """Return a plain section `mixer`, with its keys checked; ValueError for a wrong key."""
     settings = read_section(MixerSettings, section, "mixer")
     return {name: getattr(settings, name) for name in section}
 
 
 def mixers_of(section: Mapping[str, Any], *, used: bool = False) -> Iterator[tuple[str, str, Any]]:
-    """Yield the slot, the dotted path and the settings of every mixer that a section `mixer` names, in their order.
+    """Yield slot, dotted path and settings of every mixer of a section `mixer`, in the order of the section.
 
     Args:
         used: Leave out kinds that no layer uses.
@@ -46,7 +45,7 @@ def mixers_of(section: Mapping[str, Any], *, used: bool = False) -> Iterator[tup
 
 
 def _mixers(values: Any, path: str, *, used: bool) -> Iterator[tuple[str, Any]]:
-    """Yield path and settings of one mixer, or of those of all `kinds`, each of which may have kinds again."""
+    """Yield path and settings of one mixer, or of the mixers of all `kinds`, each of which may have kinds again."""
     if not isinstance(values, Mapping):
         return
     if isinstance(values.get("kinds"), Mapping):
@@ -58,7 +57,7 @@ def _mixers(values: Any, path: str, *, used: bool) -> Iterator[tuple[str, Any]]:
 
 
 def class_names(section: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return for each slot of a section `mixer` the names of its mixers' classes, "none" for an empty one."""
+    """List the class names of the mixers by slot of a section `mixer`; an empty slot has ["none"]."""
     names: dict[str, list[str]] = {slot: [] for slot in SLOTS}
     for slot, _, values in mixers_of(section):
         names[slot].append(str(values["_target_"]).rpartition(".")[2])
@@ -66,54 +65,46 @@ def class_names(section: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def targets_of(mixer: Any) -> list[str]:
-    """Return every `_target_` that a section `mixer` names, also of kinds that no layer uses."""
-    found: list[str] = []
-    nodes = [mixer]
-    # Once each: a checkpoint that anybody wrote may contain a section in itself
-    seen: set[int] = set()
-    for node in nodes:
-        if isinstance(node, Mapping) and id(node) not in seen:
-            seen.add(id(node))
-            found += [str(value) for key, value in node.items() if key == "_target_"]
-            nodes += [value for key, value in node.items() if key != "_target_"]
-    return found
+    """List every `_target_` of a section `mixer`, including kinds that no layer uses."""
+    values = flat({"mixer": mixer}).items()
+    return [str(value) for key, value in values if key.rpartition(".")[2] == "_target_"]
 
 
 def packages_of(mixer: Any) -> tuple[str, ...]:
-    """Return the packages of all classes that a section `mixer` names, sorted: a run trusts those of its settings."""
+    """List the packages of all classes that a section `mixer` names; a run trusts its own settings."""
     return tuple(sorted({target.partition(".")[0] for target in targets_of(mixer)}))
 
 
-# Packages that loggers of Lightning need and that do not come with it.
+# Packages that loggers of Lightning need but Lightning does not install.
 _PACKAGES = {"WandbLogger": "wandb", "TensorBoardLogger": "tensorboard", "MLFlowLogger": "mlflow"}
 
 
 def entries(section: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
-    """Return the entries of a section by name; null turns one off."""
+    """Return the entries of a section by name, without those that null turns off."""
     return {str(name): node for name, node in (section or {}).items() if node is not None}
 
 
 def require_classes(config: Mapping[str, Any]) -> None:
-    """Check what can be known of the entries of `callbacks` and `logger` without importing their classes.
+    """Check the classes that entries of `callbacks` and `logger` name, as far as that needs no import.
 
     Raises:
-        ValueError: An entry names no class, or one of a package that is not installed; names entry and remedy.
+        ValueError: An entry names no class, or a class of a package that is not installed.
     """
     for section in ("callbacks", "logger"):
         for name, node in entries(config[section]).items():
             _require_class(f"{section}.{name}", node)
-            package = _PACKAGES.get(class_name(node)) if section == "logger" else None
-            if package and not _installed(package):
-                raise ValueError(f"the logger '{name}' needs {package}: pip install {package}, or use logger=default")
+            needed = _PACKAGES.get(class_name(node))
+            if needed and not _installed(needed):
+                raise ValueError(f"the logger '{name}' needs {needed}: pip install {needed}, or use logger=default")
 
 
 def _require_class(key: str, node: Any) -> None:
-    target = node.get("_target_") if isinstance(node, Mapping) else None
-    if target is None:
+    if not isinstance(node, Mapping) or "_target_" not in node:
         raise ValueError(f"{key}={node} names no class: write {{_target_: package.module.Class, argument: value}}")
-    if not isinstance(target, str) or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", target):
+    target = str(node["_target_"])
+    package, _, rest = target.partition(".")
+    if not rest or not target.replace(".", "").isidentifier():
         raise ValueError(f"{key}._target_={target} is not a class: write package.module.Class")
-    package = target.split(".")[0]
     if not _installed(package):
         raise ValueError(
             f"{key}._target_={target}: there is no package '{package}'; install it, or start the command in the folder "
@@ -122,11 +113,7 @@ def _require_class(key: str, node: Any) -> None:
 
 
 def _installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ValueError:
-        # Imported already, as __main__ is, and not found by its name.
-        return True
+    return package in sys.modules or importlib.util.find_spec(package) is not None
 
 
 def class_name(node: Mapping[str, Any]) -> str:

@@ -12,14 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from seq2seq.settings.dicts import differences
-from seq2seq.settings.values import shown
+from seq2seq.system.errors import first_line
 from seq2seq.system.resources import choices, conf_dir
-
-# Hydra's advice in its messages, which would lead away from the mistake.
-_ADVICE = (
-    *("See https", "To append", "Set the environment", "Available", "Config search path"),
-    *("full_key", "object_type", "reference_type"),
-)
 
 
 def presets() -> list[str]:
@@ -42,10 +36,10 @@ def compose_settings(overrides: Sequence[str] = ()) -> DictConfig:
         # Explaining composes again, so only where Hydra has refused.
         return compose_or_raise(overrides)
     except (HydraException, OmegaConfBaseException) as error:
-        from seq2seq.settings.explain import explain
+        from seq2seq.settings.explain import refusal, wrong_word
 
-        # from None: Hydra's trace of its own files helps nobody.
-        raise ValueError(explain(overrides) or one_line(error)) from None
+        # from None: the traceback is in Hydra's own files.
+        raise ValueError(wrong_word(overrides) or refusal(error, overrides)) from None
 
 
 def resolved_settings(overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -58,8 +52,8 @@ def resolved_settings(overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def compose_or_raise(overrides: Sequence[str], **options: Any) -> DictConfig:
-    """Compose settings; what Hydra and OmegaConf raise is theirs."""
-    # Within a command that Hydra runs, as where `train` asks what an experiment sets: --config-dir counts, too.
+    """Compose settings, and pass on errors of Hydra and OmegaConf."""
+    # In a command that Hydra runs, which may have been given another configuration folder.
     if GlobalHydra.instance().is_initialized():
         return compose("train", list(overrides), **options)
     # An absolute path, which also works from console scripts and launchers.
@@ -71,7 +65,7 @@ def plain_settings(config: DictConfig) -> dict[str, Any]:
     """Return composed settings as plain values, interpolations resolved.
 
     Raises:
-        ValueError: an interpolation has no value, or is its own.
+        ValueError: An interpolation has no value, or leads back to itself.
     """
     try:
         return OmegaConf.to_container(config, resolve=True)  # type: ignore[return-value]
@@ -82,36 +76,35 @@ def plain_settings(config: DictConfig) -> dict[str, Any]:
 
 
 def one_line(error: Exception) -> str:
-    """Return what Hydra says, on one line, without its advice and its place in Hydra's own files."""
-    lines = [" ".join(line.split()) for line in str(error).splitlines()]
-    kept = [line for line in lines if line and not line.startswith(_ADVICE)]
-    return f"settings: {shown('; '.join(kept[:2]), most=300)}"
+    """Return the first line of an error of Hydra; the others are advice for its own files."""
+    return f"settings: {first_line(error)}"
 
 
-# Sections that an experiment file means as a whole: settings of it that equal the defaults belong to its choice.
+# Sections that an experiment chooses as a whole: its values that equal the defaults are chosen, too.
 _WHOLE = ("model", "mixer", "optim")
 
 
 def chosen_settings(words: Sequence[str]) -> frozenset[str]:
-    """Return the keys that the overrides `words` set; a section stands for all its keys, as in `mixer`.
+    """Return the keys that the overrides `words` set; the name of a section stands for all of its keys.
 
-    A choice of files, as in mixer=gru, sets its section. An experiment sets what it changes, and each of the sections
-    model, mixer and optim as a whole if it changes anything in it.
+    A choice of a file, as in mixer=gru, sets its section. An experiment sets the keys that it changes, and each of the
+    sections model, mixer and optim as a whole if it changes any of its keys.
     """
     found: set[str] = set()
     for word in words:
         key, _, value = word.lstrip("+~").partition("=")
-        if key == "experiment":
-            if value not in ("", "null"):
-                found |= _changed_by(word)
-        else:
-            # mixer/self@mixer.encoder and mixer/cross: the section that the file is put in
+        if key != "experiment":
+            # mixer/self@mixer.encoder and mixer/cross are files for these sections.
             found.add(key.partition("@")[2] or key.replace("/", "."))
+        elif value not in ("", "null"):
+            for name, _, _ in differences(resolved_settings(), resolved_settings([word])):
+                section = name.partition(".")[0]
+                found.add(section if section in _WHOLE else name)
     return frozenset(found)
 
 
 def typed_settings(words: Sequence[str]) -> frozenset[str]:
-    """Return the keys of single settings that the overrides `words` set, without what a file or an experiment sets."""
+    """Return the keys of single settings among the overrides `words`, without choices of files."""
     keys = (word.lstrip("+~").partition("=")[0] for word in words)
     return frozenset(key for key in keys if "." in key and "@" not in key)
 
@@ -119,8 +112,3 @@ def typed_settings(words: Sequence[str]) -> frozenset[str]:
 def is_chosen(key: str, chosen: Iterable[str]) -> bool:
     """Return True if `chosen` has a key, a section that it is in, or one of its own keys."""
     return any(f"{key}.".startswith(f"{each}.") or each.startswith(f"{key}.") for each in chosen)
-
-
-def _changed_by(word: str) -> set[str]:
-    keys = {key for key, _, _ in differences(resolved_settings(), resolved_settings([word]))}
-    return {section if (section := key.partition(".")[0]) in _WHOLE else key for key in keys}

@@ -10,17 +10,19 @@ from seq2seq.settings.declare import SET, Section, internal, setting
 from seq2seq.settings.tokenizer import VOCAB_SIZE
 
 METRICS = ("bleu", "chrf", "chrf++", "ter")
-# Those that are computed where none is named.
+# The default metrics.
 USUAL_METRICS = ("bleu", "chrf", "ter")
-# Tokens that papers computed BLEU on before sacreBLEU.
+# Tokens for BLEU in papers before sacreBLEU.
 CONVENTIONS = ("tokenized", "compound-split")
-# Bootstrap resamples: of each, the number of every sentence is in memory at once.
+# Bootstrap resamples; the numbers of all sentences of all resamples are in memory at once.
 MOST_SAMPLES = 100_000
-# Tokens of a micro-batch on a CPU under max_tokens=auto; a larger one is no faster there.
+# Tokens of a micro-batch on a CPU with max_tokens=auto; larger ones are not faster.
 CPU_MICRO_BATCH = 4096
 SPLITS = ("train", "valid", "test")
-# sacreBLEU's tokenizers by target language; others have that of `metrics.tokenize_for`.
+# sacreBLEU's tokenizers by target language; `metrics.tokenize_for` chooses for other languages.
 TOKENIZE = {"de": "13a", "en": "13a", "fr": "13a", "ro": "13a", "zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
+# Settings of the hub have an effect if `path` is set.
+_HUB = {"path": SET}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,61 +31,53 @@ class CleanSettings(Section):
 
     section: ClassVar[str] = "data.clean"
 
-    invalid_utf8: bool = setting(True, "text that was not UTF-8 (or holds U+FFFD)", null=False)
-    empty: bool = setting(True, "an empty side", null=False)
-    same: bool = setting(True, "source = target", null=False)
-    duplicates: bool = setting(True, "the same pair again", null=False)
+    invalid_utf8: bool | None = setting(True, "text that was not UTF-8 (or holds U+FFFD)")
+    empty: bool | None = setting(True, "an empty side")
+    same: bool | None = setting(True, "source = target")
+    duplicates: bool | None = setting(True, "the same pair again")
     max_length: int | bool | None = setting(
-        250, "pieces a side; a pair that alone exceeds max_tokens is dropped in any case", least=1
+        250, "pieces a side; longer pairs than max_tokens are dropped in any case", least=1
     )
     length_ratio: float | bool | None = setting(3.0, "pieces of the longer side over pieces of the shorter", least=1)
 
 
-def _holds_nothing_out(data: DataSettings) -> str:
+def _both_named(data: DataSettings) -> str:
     named = not data.corpora and data.valid is not None and data.test is not None
-    return "beside data.valid and data.test: leave it out, or set one of them to null" if named else ""
+    return "with data.valid and data.test: leave it out, or set one of them to null" if named else ""
 
 
 @dataclasses.dataclass(frozen=True)
 class CorpusSettings(Section):
     """Settings of one corpus: languages, files and cleaning.
 
-    `path` set: a data set of the hub, or a local folder in the hub's layout, whose splits `train`, `valid` and `test`
-    name. `path` null: they name files. A split that is null is held out of training (`holdout` pairs).
+    If `path` is set, `train`, `valid` and `test` are splits of this data set; otherwise they are files. If `valid` or
+    `test` is null, `holdout` training pairs take its place.
 
     Args:
-        splits: the splits that there are; a corpus of a mixture may lack some.
+        splits: The splits of the corpus; a corpus of a mixture may lack some.
     """
 
     section: ClassVar[str] = "data"
 
-    # Without defaults: every corpus sets them.
+    # Required: every corpus has its own.
     src: str = setting(help="source language", example="de")
     tgt: str = setting(help="target language", example="en")
     train: Any = setting(None, "training text: a file, a prefix, [source, target], {language: file}, or a split")
-    valid: Any = setting(None, "validation text; null = held out of training")
-    test: Any = setting(None, "test text; null = held out of training")
+    valid: Any = setting(None, "validation text; null = pairs held out of training")
+    test: Any = setting(None, "test text; null = pairs held out of training")
     # The hub's own settings.
     path: str | None = setting(None, "a data set of the hub, or a folder in the hub's layout")
-    config: str | None = setting(
-        None, "subset of the hub's data set, by name (config of datasets)", needs={"path": SET}
-    )
-    data_dir: str | None = setting(
-        None, "subset of the hub's data set, by folder (data_dir of datasets)", needs={"path": SET}
-    )
-    revision: str | None = setting(None, "revision of the hub's data set", needs={"path": SET})
+    config: str | None = setting(None, "subset of the hub's data set, by name (config of datasets)", needs=_HUB)
+    data_dir: str | None = setting(None, "subset of the hub's data set, by folder (data_dir of datasets)", needs=_HUB)
+    revision: str | None = setting(None, "revision of the hub's data set", needs=_HUB)
     # The layout of the files.
     languages: tuple[str, ...] | None = setting(None, "languages of the corpus, checked before anything is loaded")
     columns: Mapping[str, str | int] | None = setting(
         None, "{language: column} where columns are not named by language; numbers for CSV and TSV without header"
     )
     format: str | None = setting(None, "text, json, csv, tsv, tmx or parquet; null goes by the file's suffix")
-    holdout: int = setting(
-        1000, "pairs taken out of training for each of valid and test that is null", least=1, idle=_holds_nothing_out
-    )
-    limit: int | None = setting(
-        None, "training pairs to use of each corpus, a sample by `seed` (of a stream its first); null = all", least=1
-    )
+    holdout: int = setting(1000, "training pairs held out for valid, and for test, if null", least=1, idle=_both_named)
+    limit: int | None = setting(None, "sample of so many pairs of each corpus (a stream's first); null = all", least=1)
     clean: CleanSettings = setting(CleanSettings(), "rules that drop training pairs; null or false turns one off")
     # Set by the program for an entry of data.corpora.
     splits: tuple[str, ...] = internal(SPLITS)
@@ -95,61 +89,34 @@ class CorpusSettings(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSettings(CorpusSettings):
-    """Settings of the section `data`: a corpus, what is mixed with it, and its batches and scores."""
+    """Settings of the section `data`: a corpus, further training corpora, batches and scores."""
 
     name: str = setting(help="name of the data set, in the run's name and in the checkpoint")
     corpora: Mapping[str, Any] | None = setting(
         None, 'further training corpora: {name: {train: ..., tag: "<bt>", weight: 2, src: .., tgt: ..}}'
     )
     temperature: float = setting(
-        1.0,
-        "a corpus is drawn by size^(1/temperature) where none has a weight; 1: every pair once an epoch",
-        infinite=True,
-        least=1,
-        needs={"corpora": SET},
+        1.0, "corpora are drawn by size^(1/temperature); 1: every pair once an epoch", least=1, needs={"corpora": SET}
     )
     tag_target: bool = setting(False, "a piece such as <2en> before every source, for several target languages")
     streaming: bool = setting(False, "read training text while training instead of preparing it")
     shuffle_buffer: int = setting(
-        100_000,
-        "of a stream: pairs that are shuffled together, rounded up to the blocks in which text is read (16,384 lines)",
-        least=1,
-        needs={"streaming": (True,)},
+        100_000, "pairs of a stream that are shuffled together", least=1, needs={"streaming": (True,)}
     )
-    # 8 tokens: the smallest budget in which a pair of a few pieces fits
+    # A pair of a few pieces fits in 8 tokens.
     max_tokens: int | str = setting(
         4096,
-        "budget of a micro-batch: rows * longest side, padding counted; auto, beside batch_tokens: the most that a "
-        f"GPU's memory holds, {CPU_MICRO_BATCH} on a CPU",
+        "budget of a micro-batch, rows * longest side; auto: what memory holds",
         words=("auto",),
         least=8,
     )
-    batch_tokens: int | None = setting(
-        None,
-        "budget of an update, over all devices, which max_tokens then only cuts into micro-batches; null: an update is "
-        "trainer.accumulate micro-batches on each device",
-        least=8,
-    )
-    vocab_size: int = setting(
-        VOCAB_SIZE, "pieces of the vocabulary, where the tokenizer is trained", least=5, most=2**24
-    )
-    num_proc: int = setting(
-        1, "processes that encode the text while it is prepared; the result is the same", least=1, most=1024
-    )
-    num_workers: int = setting(
-        0, "processes that make batches while training; 0 = the training process itself", least=0, most=1024
-    )
-    tokenize: Mapping[str, str] = setting(
-        dict(TOKENIZE), "sacreBLEU tokenizer by target language; others: as `score` chooses"
-    )
-    convention: str | None = setting(
-        None,
-        "score the test set as papers do, too: tokenized (Moses) or compound-split (also at hyphens)",
-        choices=CONVENTIONS,
-    )
-    lowercase: bool = setting(
-        False, "compute the score of data.convention on lower-cased text", needs={"convention": CONVENTIONS}
-    )
+    batch_tokens: int | None = setting(None, "tokens of an update, over devices; null: trainer.accumulate", least=8)
+    vocab_size: int = setting(VOCAB_SIZE, "pieces of a tokenizer that is trained", least=5, most=2**24)
+    num_proc: int = setting(1, "processes that encode the text; the result is the same", least=1, most=1024)
+    num_workers: int = setting(0, "processes that make batches; 0 = the training process itself", least=0, most=1024)
+    tokenize: Mapping[str, str] = setting(dict(TOKENIZE), "sacreBLEU tokenizer by target language, else as `score`")
+    convention: str | None = setting(None, "also score the test set on tokens, as papers do", choices=CONVENTIONS)
+    lowercase: bool = setting(False, "lower-case text for data.convention", needs={"convention": CONVENTIONS})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -157,21 +124,16 @@ class DataSettings(CorpusSettings):
             self._check_stream()
         if self.max_tokens == "auto" and self.batch_tokens is None:
             raise ValueError(
-                "data.max_tokens=auto sizes the micro-batches of a machine, and the recipe must say how many tokens an "
-                "update has: set data.batch_tokens, to 25000 for example"
+                "data.max_tokens=auto needs the tokens of an update, too: data.batch_tokens=25000, for example"
             )
 
     def _check_stream(self) -> None:
         if self.corpora and {*self.corpora} != {"train"}:
-            raise ValueError(
-                "data.streaming=true reads one corpus: leave data.corpora out, or set data.streaming=false"
-            )
-        # Holding out needs the hashes of the whole text
+            raise ValueError("data.streaming=true reads one corpus: leave data.corpora out")
+        # Held-out pairs are chosen by hashes of the whole text
         for split in SPLITS[1:]:
             if self.place(split) is None:
-                raise ValueError(f"data.streaming=true can hold nothing out of training: set data.{split}")
-        # Several workers would each read all of the text, and mix up the order
+                raise ValueError(f"data.streaming=true cannot hold pairs out of training: set data.{split}")
+        # Each of several workers would read all of the text
         if self.num_workers > 1:
-            raise ValueError(
-                f"data.num_workers={self.num_workers}: a stream is read by one worker a process; set 0 or 1"
-            )
+            raise ValueError(f"data.num_workers={self.num_workers}: one worker reads a stream; set 0 or 1")

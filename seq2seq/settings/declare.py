@@ -1,4 +1,4 @@
-"""Declare settings: a field with its help and its range, a section that checks itself, its plain form and back."""
+"""Declare settings: fields with their help and range, sections that check themselves, and their plain form."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ import copy
 import dataclasses
 import functools
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from seq2seq.settings.aliases import elsewhere
 from seq2seq.settings.values import allowed, check_value, compact, seconds, shown, suggestion
 
 SectionType = TypeVar("SectionType", bound="Section")
-# Of `needs`: any value but null, false and an empty mapping.
+# In `needs`: any value but null, false and an empty mapping.
 SET = object()
 
 
 class Section:
-    """Base of the settings classes: checks every value by the type and the range that its field declares.
+    """Base of the settings classes, which checks every value by the type and the range that its field declares.
 
     Attributes:
         section: The name that begins the keys in messages.
+
+    Raises:
+        ValueError: A value has the wrong type, is out of range or contradicts another one.
     """
 
     section: ClassVar[str] = ""
@@ -29,37 +32,33 @@ class Section:
     def __post_init__(self) -> None:
         for name, field in keys(type(self)).items():
             value = check_value(getattr(self, name), _hints(type(self))[name], field.metadata, join(self.section, name))
-            # As dataclasses set the fields of a frozen instance themselves.
+            # The way in which dataclasses set fields of a frozen instance.
             object.__setattr__(self, name, value)
 
 
 def setting(default: Any = dataclasses.MISSING, help: str = "", **limits: Any) -> Any:
-    """Declare a field of a settings class. Its annotation and `limits` are its check, its error and its documentation.
+    """Declare a field of a settings class. Its type and `limits` decide its check, its message and its documentation.
 
     Args:
-        default: A mapping or sequence is copied for every instance.
+        default: A mapping is copied for every instance.
         help: One line for comments and for docs/settings.md.
-        limits: `least`, `above`, `most`, `below` bound a number, `choices` are the words there are, `words` replace a
-            number, `infinite=True` accepts infinity, `null=value` reads null as that value. A sequence's are those of
-            each of its values. `option_least` is the `least` of a command's option and of a request's field.
-            `example` is a value for messages. `needs` names other fields of the class, each with the values (or SET)
-            beside which this one has an effect; `idle` returns why it has none, or ""; see `require_used`.
+        limits: `least`, `above`, `most` and `below` bound a number, or each value of a sequence; `choices` lists the
+            words of a setting, `words` those that may replace a number; `duration` marks seconds, which are written as
+            `90`, `10m` or `00:01:30:00`. `option_least` is the `least` of a command's option. `example` is for
+            messages. `needs` gives, by other fields of the class, the values (or SET) with which this one has an
+            effect; `idle` returns why it has none, or ""; see `require_used`.
     """
     metadata = {"help": help, **limits}
-    # dataclasses refuse a mutable default; each instance has a copy.
-    if isinstance(default, dict | list):
-        return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
+    if limits.get("duration") and default is not None:
+        default = seconds(default)
+    # dataclasses refuse a mutable default.
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def duration(default: str | None, help: str) -> Any:
-    """Declare a field in seconds, written as `90`, `10m` or `00:01:30:00` in the configuration."""
-    in_seconds = None if default is None else seconds(default)
-    return dataclasses.field(default=in_seconds, metadata={"help": help, "duration": True})
-
-
 def internal(default: Any) -> Any:
-    """Declare a field that the program sets and that is not a key of the configuration."""
+    """Declare a field that the program sets; it is not a key of the configuration."""
     return dataclasses.field(default=default, metadata={"internal": True})
 
 
@@ -69,17 +68,13 @@ def keys(cls: type) -> dict[str, dataclasses.Field[Any]]:
 
 
 def defaults(cls: type) -> dict[str, Any]:
-    """List the defaults of `cls` as a plain section: as they are written, `???` for a required value."""
-    return {name: _default(cls, field) for name, field in keys(cls).items()}
-
-
-def _default(cls: type, field: dataclasses.Field[Any]) -> Any:
-    nested = _hints(cls)[field.name]
-    if dataclasses.is_dataclass(nested):
-        return defaults(nested)  # type: ignore[arg-type]
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return "???" if field.default is dataclasses.MISSING else _plain(field.default, field)
+    """List the defaults of `cls` as a plain section; `???`, Hydra's mark, stands for a required value."""
+    found: dict[str, Any] = {}
+    for name, field in keys(cls).items():
+        made = field.default_factory is not dataclasses.MISSING
+        default = field.default_factory() if made else field.default  # type: ignore[misc]
+        found[name] = "???" if default is dataclasses.MISSING else _plain(default, field)
+    return found
 
 
 def plain(settings: Any) -> dict[str, Any]:
@@ -101,17 +96,14 @@ def describe(cls: type, name: str) -> str:
     return allowed(_hints(cls)[name], keys(cls)[name].metadata)
 
 
-def read_section(
-    cls: type[SectionType], section: Mapping[str, Any], name: str, *, complete: bool = False
-) -> SectionType:
-    """Build the settings of `cls` from a plain, resolved section.
+def read_section(cls: type[SectionType], section: Mapping[str, Any], name: str) -> SectionType:
+    """Build the settings of `cls` from a plain, resolved section; missing keys have their defaults.
 
     Args:
-        name: the section's name, which begins the keys in messages.
-        complete: refuse a section without all of its keys, as Hydra composes it unless a word deletes one.
+        name: The section's name, which begins the keys in messages.
 
     Raises:
-        ValueError: an unknown key, or a value of the wrong type or range; the message names key and value.
+        ValueError: A key is unknown, or a value has the wrong type or range; the message names key and value.
     """
     known = keys(cls)
     if not isinstance(section, Mapping):
@@ -119,34 +111,22 @@ def read_section(
     values = {}
     for key, value in section.items():
         if key not in known:
-            inside = [join(each, key) for each in keys(cls) if (part := nested_class(cls, each)) and key in keys(part)]
-            raise unknown(shown(key), name, list(known), inside)
+            raise _unknown(shown(key), name, cls)
+        nested = nested_class(cls, key)
+        if nested and isinstance(value, Mapping):
+            values[key] = read_section(nested, value, join(name, key))
         # `???` is Hydra's mark of a setting that must be set.
-        if value != "???":
-            values[key] = _nested(cls, value, known[key], join(name, key), complete=complete)
+        elif value != "???":
+            values[key] = value
     for key, field in known.items():
-        if complete and key not in section:
-            raise ValueError(
-                f"{join(name, key)} is deleted; only entries of data.corpora, mixer, logger and callbacks can be"
-            )
         if key not in values and field.default is field.default_factory is dataclasses.MISSING:
             example = f", as in {join(name, key)}={field.metadata['example']}" if "example" in field.metadata else ""
             raise ValueError(f"{join(name, key)} is missing: set it ({field.metadata['help']}){example}")
     return cls(**values)
 
 
-def _nested(cls: type, value: Any, field: dataclasses.Field[Any], key: str, *, complete: bool) -> Any:
-    """Read a section in a section, which has keys of its own; return any other value as it is."""
-    nested = nested_class(cls, field.name)
-    if nested is None or isinstance(value, nested):
-        return value
-    if value is None:
-        return field.default if _hints(cls)[field.name] is nested else None
-    return read_section(nested, value, key, complete=complete and isinstance(field.default, nested))
-
-
 def nested_class(cls: type, name: str) -> type[Section] | None:
-    """Return the settings class that a field holds, null beside it or not; None if it holds a value."""
+    """Return the settings class of a field that is a section, or may be one; None for any other field."""
     hint = _hints(cls)[name]
     hints = (hint, *typing.get_args(hint))
     return next((each for each in hints if isinstance(each, type) and issubclass(each, Section)), None)
@@ -158,7 +138,7 @@ def settings_rows(cls: type, section: str) -> Iterator[tuple[str, Any, str, str]
     for name, field in keys(cls).items():
         full = join(section, name)
         nested = nested_class(cls, name)
-        # A section that is off has no settings to show.
+        # Null in place of a section has no settings to list.
         if nested and isinstance(written[name], Mapping):
             yield from settings_rows(nested, full)
         else:
@@ -166,14 +146,14 @@ def settings_rows(cls: type, section: str) -> Iterator[tuple[str, Any, str, str]
 
 
 def require_used(settings: Section, typed: Collection[str], *, written: Callable[[str], str] | None = None) -> None:
-    """Check that each setting of a section that the user typed has an effect beside the section's other settings.
+    """Check that each setting that the user typed has an effect with the section's other settings.
 
     Args:
-        typed: What the user typed, in the form that `written` gives.
+        typed: The settings that the user typed, in the form that `written` gives.
         written: Returns how the user writes a setting, by its name (default: section.name).
 
     Raises:
-        ValueError: One that is not the default has none: another optimizer's momentum, for example.
+        ValueError: A setting has no effect, such as another optimizer's momentum, and is not the default.
     """
     written = written or functools.partial(join, settings.section)
     for name, field in keys(type(settings)).items():
@@ -183,24 +163,15 @@ def require_used(settings: Section, typed: Collection[str], *, written: Callable
         reason = field.metadata["idle"](settings) if "idle" in field.metadata else ""
         for other, values in field.metadata.get("needs", {}).items():
             present = getattr(settings, other)
-            if not _among(present, values):
-                remedy = "" if values is SET else f" to {_alternatives(values)}"
+            if not (present if values is SET else present in values):
+                remedy = "" if values is SET else f" to {' or '.join(map(shown, values))}"
+                if isinstance(values, range):
+                    remedy = f" to {values[0]} or more"
                 reason = f"with {written(other)}={shown(present)}: leave it out, or set {written(other)}{remedy}"
         if reason:
-            # As it is written
+            # YAML has lists alone.
             value = list(value) if isinstance(value, tuple) else value
             raise ValueError(f"{key}={shown(value)} has no effect {reason}")
-
-
-def _among(value: Any, values: Any) -> bool:
-    if values is SET:
-        return bool(value)
-    # First of all None, for which Python would search a range number by number: minutes, in a long one
-    return not (value is None and isinstance(values, range)) and value in values
-
-
-def _alternatives(values: Sequence[Any]) -> str:
-    return f"{values[0]} or more" if isinstance(values, range) else " or ".join(map(shown, values))
 
 
 def join(section: str, key: str) -> str:
@@ -208,15 +179,11 @@ def join(section: str, key: str) -> str:
     return f"{section}.{key}" if section else key
 
 
-def unknown(key: str, name: str, known: Sequence[str], inside: Sequence[str] = ()) -> ValueError:
-    """Return the error of a key that a section does not have, with the keys that are spelled alike, or all.
-
-    Args:
-        inside: Settings of that name in sections of this one.
-    """
-    hint = elsewhere(key) or suggestion(key, known)
-    if inside:
-        hint = f"; did you mean {' or '.join(join(name, each) for each in inside)}?"
+def _unknown(key: str, name: str, cls: type) -> ValueError:
+    """Return the error of a key that the section `name` does not have, with settings that the user may mean."""
+    known = list(keys(cls))
+    inside = [join(name, join(each, key)) for each in known if (part := nested_class(cls, each)) and key in keys(part)]
+    hint = f"; did you mean {' or '.join(inside)}?" if inside else elsewhere(key) or suggestion(key, known)
     return ValueError(f"unknown setting {join(name, key)}{hint} (known: {', '.join(known)})")
 
 

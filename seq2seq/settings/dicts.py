@@ -1,4 +1,4 @@
-"""Nested dictionaries of settings: read from YAML, flattened to `section.name`, compared and changed."""
+"""Nested dictionaries of settings: read, flatten, compare and change them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+# Stands for an absent value, in messages too.
+UNSET = "(unset)"
+
 
 def without(config: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
     """Copy `config` without `keys`, which are written as `section.name`; missing keys are ignored."""
-    # Deep, for keys are removed from nested sections.
+    # A deep copy: keys are removed from nested sections.
     kept = copy.deepcopy(dict(config))
     for key in keys:
         *parents, leaf = key.split(".")
@@ -21,19 +24,12 @@ def without(config: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
     return kept
 
 
-def put(config: dict[str, Any], key: str, value: Any, *, replace: bool = True) -> None:
-    """Put a value at `section.name`, in sections that are made where they are missing.
-
-    Args:
-        replace: Otherwise a key that is there keeps its value.
-    """
+def put(config: dict[str, Any], key: str, value: Any) -> None:
+    """Set the value at `section.name`; missing sections are made."""
     *parents, leaf = key.split(".")
     for parent in parents:
         config = config.setdefault(parent, {})
-    if replace:
-        config[leaf] = value
-    else:
-        config.setdefault(leaf, value)
+    config[leaf] = value
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -46,7 +42,7 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each value within nested mappings and lists, with its place: `section.name`, and a number in a list."""
+    """Yield the place of each value in nested mappings and lists, and the value: ("section.name.0", value)."""
     if not isinstance(value, Mapping | list | tuple):
         yield key, value
         return
@@ -55,7 +51,7 @@ def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge nested settings; those of `second` win."""
+    """Merge nested settings; where both have a value, `second` wins."""
     result = dict(first)
     for key, value in second.items():
         both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
@@ -73,36 +69,16 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator
             yield key, *values
 
 
-# In place of an absent value, in messages too.
-UNSET = "(unset)"
-
-
-# Bytes of a file; a run's config.yaml has some thousand.
-_LARGEST = 1 << 18
-# Aliases in a file.
-_ALIASES = 20
-
-
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a mapping of settings.
 
     Raises:
-        ValueError: the file is not YAML, or holds something else.
+        ValueError: The file is not YAML, or holds something else.
     """
     import yaml
 
-    size = path.stat().st_size
-    # A pipe or a device would be read without end.
-    if not path.is_file() or size > _LARGEST:
-        raise ValueError(f"{path.name} is not a file of at most {_LARGEST:,} bytes")
     try:
-        text = path.read_text(encoding="utf-8")
-        # n aliases of each other unfold to at most 3^(n / 3) copies: more than any memory holds, if they are many
-        if sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)) > _ALIASES:
-            raise ValueError(f"it has more than {_ALIASES} aliases (*name)")
-        loaded = yaml.safe_load(text)
-    except UnicodeDecodeError:
-        raise ValueError(f"{path.name} is not in UTF-8") from None
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         # The parser's message has several lines, with a position in the file.
         raise ValueError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from None

@@ -1,4 +1,4 @@
-"""Settings of the section `model`: sizes, norms, positions and dropout; the defaults are the base size."""
+"""Settings of the section `model`: sizes, norms, positions and dropout. The defaults are Transformer base."""
 
 from __future__ import annotations
 
@@ -12,18 +12,14 @@ NORMS = ("pre", "post", "none")
 TIES = ("all", "target", "none")
 ACTIVATIONS = ("relu", "gelu", "silu")
 POSITIONS = ("sinusoidal", "learned", "none")
-# Far more than any model has; above, sizes overflow or building takes for ever.
+# Larger sizes overflow, or take forever to build.
 _WIDEST = 2**20
 _DEEPEST = 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelSettings(Section):
-    """Settings of everything in the model but its mixers.
-
-    Raises:
-        ValueError: an unknown name, or a value outside its range.
-    """
+    """Settings of the model, except its mixers."""
 
     section: ClassVar[str] = "model"
 
@@ -33,10 +29,7 @@ class ModelSettings(Section):
     num_heads: int = setting(8, "heads of every mixer that has heads", least=1, most=_WIDEST)
     encoder_layers: int = setting(6, "encoder layers; mixer.extra_encoder_layers is added", least=1, most=_DEEPEST)
     encoder_stages: int = setting(
-        1,
-        "stages of the encoder, each of half as many positions as the one before",
-        least=1,
-        most=20,
+        1, "stages of the encoder, each of half as many positions as the last", least=1, most=20
     )
     decoder_layers: int = setting(6, "decoder layers", least=1, most=_DEEPEST)
     # Layers.
@@ -46,26 +39,15 @@ class ModelSettings(Section):
     # Positions and embeddings.
     positions: str = setting("sinusoidal", "encoding of positions", choices=POSITIONS)
     src_positions: str | None = setting(
-        None,
-        "positions of the source where they differ; grid: row and column of a patch",
-        choices=("grid", *POSITIONS),
+        None, "positions of the source, if different; grid: row and column of a patch", choices=("grid", *POSITIONS)
     )
     max_len: int = setting(
-        1024,
-        "number of learned positions, and of lowrank; other mixers of bounded length have their own max_len",
-        least=1,
-        most=_WIDEST,
+        1024, "number of learned positions, and of positions of the mixer lowrank", least=1, most=_WIDEST
     )
     scale_embedding: bool = setting(True, "multiply embeddings by sqrt(dim)")
-    tie: str = setting(
-        "all", "all: source, target and output share one table; target: target and output do", choices=TIES
-    )
+    tie: str = setting("all", "shared embedding tables: all three, or target and output", choices=TIES)
     # Regularization.
-    dropout: float = setting(
-        0.1, "dropout after embeddings and sublayers (on a CPU a multiple of 1/256)", least=0, below=1
-    )
+    dropout: float = setting(0.1, "dropout after embeddings and sublayers (CPU: multiples of 1/256)", least=0, below=1)
     activation_dropout: float = setting(0.0, "dropout inside the feed-forward", least=0, below=1)
     attention_dropout: float = setting(0.0, "dropout of attention weights", least=0, below=1)
-    weight_dropout: float = setting(
-        0.1, "DropConnect on the kernels of convolutions, after their softmax (a multiple of 1/256)", least=0, below=1
-    )
+    weight_dropout: float = setting(0.1, "DropConnect on kernels of convolutions (as dropout)", least=0, below=1)

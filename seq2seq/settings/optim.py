@@ -10,13 +10,17 @@ from seq2seq.settings.declare import Section, setting
 # Choices of `schedule`, and of `name`.
 SCHEDULES = ("inverse_sqrt", "cosine", "anneal", "constant")
 OPTIMIZERS = ("adam", "adadelta", "muon")
+# The settings with which others have an effect.
+_ADAM = {"name": ("adam", "muon")}
+_MUON = {"name": ("muon",)}
+_ANNEAL = {"schedule": ("anneal",)}
+_UPDATES = {"schedule": ("inverse_sqrt", "cosine", "constant")}
+_FALLING = {"schedule": ("inverse_sqrt", "cosine", "anneal")}
 
 
 def _is_no_rate(optim: OptimSettings) -> str:
-    if optim.lr == optim.peak_lr:
-        return ""
-    rate = f"the peak learning rate of these settings is optim.lr={optim.lr:g}"
-    return f"since {rate}: set optim.lr, or choose optim=anneal or optim=muon"
+    used = f"since the peak is optim.lr={optim.lr:g}: set optim.lr, or choose optim=anneal or optim=muon"
+    return "" if optim.lr == optim.peak_lr else used
 
 
 def _lacks_a_warm_up(optim: OptimSettings) -> str:
@@ -26,83 +30,36 @@ def _lacks_a_warm_up(optim: OptimSettings) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class OptimSettings(Section):
-    """Settings of the optimizer and its schedule; `learning_rate` in training/objective/optim.py has the formulas.
-
-    Raises:
-        ValueError: an unknown name, or a value outside its range.
-    """
+    """Settings of the optimizer and its schedule; `learning_rate` in training/objective/optim.py has the formulas."""
 
     section: ClassVar[str] = "optim"
 
     # The optimizer.
-    name: str = setting(
-        "adam", "optimizer: adam is AdamW; muon is Muon for linear layers and AdamW for the rest", choices=OPTIMIZERS
-    )
+    name: str = setting("adam", "adam is AdamW; muon is Muon for linear layers, AdamW for the rest", choices=OPTIMIZERS)
     lr: float = setting(5e-4, "peak learning rate", above=0)
-    peak_lr: float = setting(
-        5e-4,
-        "peak learning rate for this size of model, which optim=muon and optim=anneal use as lr",
-        above=0,
-        idle=_is_no_rate,
-    )
-    betas: tuple[float, float] = setting(
-        (0.9, 0.98), "decay rates of Adam's two moments", least=0, below=1, needs={"name": ("adam", "muon")}
-    )
+    peak_lr: float = setting(5e-4, "peak for this size of model, which muon and anneal use", above=0, idle=_is_no_rate)
+    betas: tuple[float, float] = setting((0.9, 0.98), "decay rates of Adam's moments", least=0, below=1, needs=_ADAM)
     rho: float = setting(0.95, "decay rate of AdaDelta's squares", least=0, below=1, needs={"name": ("adadelta",)})
-    momentum: float = setting(0.95, "momentum of Muon", least=0, below=1, needs={"name": ("muon",)})
-    adam_lr_scale: float = setting(
-        1.0,
-        "with optim=muon: AdamW's learning rate (embeddings, norms, biases) as a multiple of lr",
-        above=0,
-        needs={"name": ("muon",)},
-    )
+    momentum: float = setting(0.95, "momentum of Muon", least=0, below=1, needs=_MUON)
+    adam_lr_scale: float = setting(1.0, "learning rate of Muon's AdamW, as a multiple of lr", above=0, needs=_MUON)
     eps: float = setting(1e-9, "added to the denominator", above=0)
-    weight_decay: float = setting(
-        0.0, "decoupled weight decay, times the learning rate; of adadelta, added to the gradient", least=0
-    )
+    weight_decay: float = setting(0.0, "decoupled decay, times lr; adadelta adds it to the gradient", least=0)
     # The schedule, counted in updates, or for anneal in shares of the budget.
     schedule: str = setting("inverse_sqrt", "schedule of the learning rate", choices=SCHEDULES)
-    warmup_steps: int = setting(
-        4000,
-        "updates of linear warm-up (the schedule anneal has warmup_share instead)",
-        least=0,
-        needs={"schedule": ("inverse_sqrt", "cosine", "constant")},
-    )
-    warmup_share: float = setting(
-        0.05,
-        "schedule anneal (warmup-stable-decay): share of the run in which the rate rises",
-        least=0,
-        below=1,
-        needs={"schedule": ("anneal",)},
-    )
-    decay_share: float = setting(
-        1.0,
-        "schedule anneal (warmup-stable-decay): last share of the run, in which the rate falls; 1: all after the rise",
-        above=0,
-        most=1,
-        needs={"schedule": ("anneal",)},
-    )
+    warmup_steps: int = setting(4000, "updates of linear warm-up", least=0, needs=_UPDATES)
+    warmup_share: float = setting(0.05, "share of the run in which the rate rises", least=0, below=1, needs=_ANNEAL)
+    decay_share: float = setting(1.0, "last share of the run, in which the rate falls", above=0, most=1, needs=_ANNEAL)
     warmup_init_lr: float = setting(1e-7, "learning rate before the first update", least=0, idle=_lacks_a_warm_up)
-    min_lr: float = setting(
-        0.0, "lowest learning rate after the warm-up", least=0, needs={"schedule": ("inverse_sqrt", "cosine", "anneal")}
-    )
-    period: int = setting(
-        20000,
-        "updates of cosine from the end of the warm-up down to min_lr",
-        least=1,
-        needs={"schedule": ("cosine",)},
-    )
+    min_lr: float = setting(0.0, "lowest learning rate after the warm-up", least=0, needs=_FALLING)
+    period: int = setting(20000, "updates from the warm-up down to min_lr", least=1, needs={"schedule": ("cosine",)})
     # Gradient and loss.
     clip_norm: float = setting(0.0, "largest norm of the gradient; 0 = off", least=0)
     label_smoothing: float = setting(0.1, "share of the target distribution spread over all pieces", least=0, below=1)
-    r_drop: float = setting(
-        0.0, "weight of the divergence between two passes with dropout (R-Drop), 5 for example; 0 = one pass", least=0
-    )
+    r_drop: float = setting(0.0, "weight of the divergence of two passes (R-Drop), such as 5; 0 = off", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.min_lr > self.lr:
             raise ValueError(
-                f"optim.min_lr={self.min_lr:g} is above the peak of the learning rate, optim.lr={self.lr:g}, from "
-                "which it falls: lower optim.min_lr"
+                f"optim.min_lr={self.min_lr:g} is above the peak, optim.lr={self.lr:g}: lower optim.min_lr"
             )

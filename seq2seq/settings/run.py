@@ -1,4 +1,4 @@
-"""The settings of a run: the top level, and all sections together in the one form that travels."""
+"""All settings of a run: the top level, and the sections, in the one form that is passed on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from seq2seq.settings.classes import class_name, entries, read_mixers, require_classes
 from seq2seq.settings.data import DataSettings
 from seq2seq.settings.declare import Section, defaults, join, keys, nested_class, plain, read_section, setting
-from seq2seq.settings.dicts import flat
+from seq2seq.settings.dicts import flat, merged
 from seq2seq.settings.model import ModelSettings
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.settings.search import SearchSettings
@@ -22,34 +22,23 @@ from seq2seq.settings.values import shown
 
 @dataclasses.dataclass(frozen=True)
 class RunSettings(Section):
-    """Settings of a run that belong to no section.
-
-    Raises:
-        ValueError: a value outside its range, or a folder outside `runs`.
-    """
+    """Settings of a run that belong to no section."""
 
     seed: int = setting(1, "seed of weights, order of the data, and dropout", least=0, most=2**32 - 1)
-    resume: str | None = setting(None, "auto continues the run of these settings if there is one; or a checkpoint")
-    force: bool = setting(False, "continue a run although settings have changed: each change is reported")
+    resume: str | None = setting(None, "auto continues the run of these settings if it exists; or a checkpoint")
+    force: bool = setting(False, "continue a run whose settings have changed, and report each change")
     init_from: str | None = setting(None, "a checkpoint whose weights and tokenizer a new run starts from")
-    runs: str = setting("runs", "where run folders are")
-    run: str | None = setting(None, "a run folder's name; null = <data>-<mixer>-<hash of these settings>")
-    callbacks: Mapping[str, Any] = setting(
-        {}, "callbacks of your own, {name: {_target_: a class, argument: value}}; on the command line with +"
-    )
-    cache: str = setting(".cache", "where prepared data is kept; the variable SEQ2SEQ_CACHE changes it")
+    runs: str = setting("runs", "folder of all runs")
+    run: str | None = setting(None, "name of the run's folder; null = <data>-<mixer>-<hash of these settings>")
+    callbacks: Mapping[str, Any] = setting({}, "your own, {name: {_target_: a class, argument: value}}; add with +")
+    cache: str = setting(".cache", "folder of prepared data; the variable SEQ2SEQ_CACHE changes it")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.run is not None:
-            parts = PurePath(self.run).parts
-            # `.` is the folder of all runs; file systems take 255 bytes, of which a copy's name needs some.
-            too_long = any(len(part.encode()) > 200 for part in parts)
-            if not parts or PurePath(self.run).is_absolute() or ".." in parts or too_long:
-                raise ValueError(
-                    f"run={shown(self.run)} is not the name of a folder below runs={shown(self.runs)}: "
-                    "give a name, and choose where the folders of runs are with runs=<folder>"
-                )
+        # `.` is the folder of all runs. File systems allow 255 bytes, and the name of a copy needs some of them.
+        parts = PurePath(self.run).parts if self.run is not None else ("run",)
+        if not parts or any(part in ("..", "/") or len(part.encode()) > 200 for part in parts):
+            raise ValueError(f"run={shown(self.run)} is not the name of a folder below runs={shown(self.runs)}")
 
 
 # The settings class of every section with declared settings; "" is the top level.
@@ -69,7 +58,7 @@ class Settings:
     """Checked settings of a run.
 
     Args:
-        mixers: The section `mixer`, whose slots have arguments of mixers, which check them.
+        mixers: The section `mixer`; the constructors of mixers check their arguments.
         loggers: The section `logger`, {name: class and arguments}.
 
     Raises:
@@ -87,45 +76,33 @@ class Settings:
     loggers: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        # The same section serves `translate`, where more than one is allowed.
+        # Not a rule of the section, which serves `translate` as well.
         if self.search.n_best != 1:
             raise ValueError(
-                f"search.n_best={self.search.n_best}: a score is that of the best translation alone; leave it at 1 "
-                "(seq2seq.translate --n-best lists more)"
+                f"search.n_best={self.search.n_best} is for seq2seq.translate: a run scores one translation"
             )
         if self.optim.name == "muon" and self.trainer.sharded:
             raise ValueError(
-                "optim.name=muon updates whole matrices, of which trainer.strategy=fsdp gives each process a part: "
-                "set trainer.strategy=ddp, or optim.name=adam"
+                "optim.name=muon needs whole matrices, and trainer.strategy=fsdp divides them: set one of the two"
             )
         for name in ("accumulate", "accumulate_start"):
-            micro_batches = getattr(self.trainer, name)
-            if self.data.batch_tokens is not None and micro_batches not in (None, keys(TrainerSettings)[name].default):
+            number, tokens = getattr(self.trainer, name), self.data.batch_tokens
+            if tokens is not None and number not in (None, keys(TrainerSettings)[name].default):
                 raise ValueError(
-                    f"trainer.{name}={micro_batches} counts micro-batches of an update, and data.batch_tokens="
-                    f"{self.data.batch_tokens} its tokens: set one of the two"
+                    f"trainer.{name}={number} and data.batch_tokens={tokens} both size updates: set one of the two"
                 )
-        if self.optim.r_drop and not self._has_dropout():
+        # The two passes may share the mask of weight_dropout.
+        rates = flat({"model": plain(self.model), "mixer": self.mixers}).items()
+        dropouts = [rate for key, rate in rates if key.endswith("dropout") and not key.endswith("weight_dropout")]
+        if self.optim.r_drop and not any(dropouts):
             raise ValueError(
-                f"optim.r_drop={self.optim.r_drop} compares two passes with dropout, and none is set but, at most, "
-                "weight_dropout, whose mask the passes may share: set model.dropout=0.1, or optim.r_drop=0"
+                f"optim.r_drop={self.optim.r_drop} compares two passes with dropout: set model.dropout=0.1"
             )
-        written = any(class_name(node) == "CsvLogger" for node in entries(self.loggers).values())
-        if self.trainer.median_stop and not written:
+        loggers = [class_name(node) for node in entries(self.loggers).values()]
+        if self.trainer.median_stop and "CsvLogger" not in loggers:
             raise ValueError(
-                f"trainer.median_stop={self.trainer.median_stop} compares the metrics.csv of jobs, and none is "
-                "written: add logger=csv or logger=default, or leave trainer.median_stop out"
+                f"trainer.median_stop={self.trainer.median_stop} compares files metrics.csv: add logger=csv"
             )
-
-    def _has_dropout(self) -> bool:
-        """Return True if any dropout other than weight_dropout is on."""
-        # Mixers that drop attention weights have a setting for it; in others model.attention_dropout does nothing.
-        for key, value in flat(self.mixers).items():
-            name = key.rpartition(".")[2]
-            # One of `per_layer` is a list.
-            if name.endswith("dropout") and name != "weight_dropout" and any(value if type(value) is list else [value]):
-                return True
-        return bool(self.model.dropout or (self.model.ffn_dim and self.model.activation_dropout))
 
     def plain(self) -> dict[str, Any]:
         """Return the configuration as config.yaml has it; `read_settings` reads it back."""
@@ -138,19 +115,17 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     """Read and check a resolved, plain configuration.
 
     Raises:
-        ValueError: an unknown key, a section or a key that was deleted, or a value of the wrong type or range.
+        ValueError: A key is unknown or was deleted, or a value has the wrong type or range.
     """
-    names = [*filter(None, SECTIONS), "mixer", "logger"]
-    for name in names:
-        if not isinstance(config.get(name), Mapping):
-            raise ValueError(
-                f"{name}={shown(config.get(name))} is not a section; leave it out, or choose a file of conf/{name}"
-            )
-    top = {key: value for key, value in config.items() if key not in names}
-    run = read_section(RunSettings, top, "", complete=True)
-    sections = {name: read_section(cls, config[name], name, complete=True) for name, cls in SECTIONS.items() if name}
+    values: dict[str, Any] = {name: config.get(name) for name in (*filter(None, SECTIONS), "mixer", "logger")}
+    for name, section in values.items():
+        if not isinstance(section, Mapping):
+            raise ValueError(f"{name}={shown(section)} is not a section; leave it out, or choose a file of conf/{name}")
+    top = {key: value for key, value in config.items() if key not in values}
+    run = read_section(RunSettings, top, "")
+    sections = {name: read_section(cls, values[name], name) for name, cls in SECTIONS.items() if name}
     require_classes(config)
-    return Settings(run=run, mixers=read_mixers(config["mixer"]), loggers=config["logger"], **sections)
+    return Settings(run=run, mixers=read_mixers(values["mixer"]), loggers=values["logger"], **sections)
 
 
 def changed_values(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,24 +149,10 @@ def _changed_values(cls: type, section: Mapping[str, Any], name: str) -> dict[st
 
 
 def present_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an earlier version's settings; a section has defaults for keys that are newer."""
-    result = dict(config)
+    """Complete an earlier version's settings by the defaults of newer ones."""
+    result = {**defaults(RunSettings), **config}
     for name, cls in SECTIONS.items():
-        # Only sections that are there: a checkpoint's settings are those of its model alone.
-        if not name:
-            result = _filled(cls, result)
-        elif isinstance(result.get(name), dict):
-            result[name] = _filled(cls, result[name])
-    return result
-
-
-def _filled(cls: type, section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a section with defaults for missing keys, in nested sections as well."""
-    known = {key: value for key, value in defaults(cls).items() if value != "???"}
-    result = known | dict(section)
-    for key in known:
-        # An open mapping, such as data.tokenize, is a value and not a section.
-        nested = nested_class(cls, key)
-        if nested and isinstance(result[key], dict):
-            result[key] = _filled(nested, result[key])
+        # Only in sections that exist: a checkpoint keeps the settings of its model alone.
+        if name and isinstance(config.get(name), Mapping):
+            result[name] = merged(defaults(cls), config[name])
     return result

@@ -1,4 +1,4 @@
-"""Settings of the section `search`: how the test set is decoded."""
+"""Settings of beam search, which are the section `search`, and of sampling."""
 
 from __future__ import annotations
 
@@ -9,19 +9,7 @@ from typing import Any, ClassVar
 from seq2seq.settings.declare import Section, internal, keys, require_used, setting
 
 LENGTH_NORMS = ("power", "gnmt")
-# Settings that a checkpoint keeps, so that it translates as the run's test set was translated, and options of commands.
-KEPT = (
-    "beam_size",
-    "length_penalty",
-    "length_norm",
-    "min_len",
-    "max_len_ratio",
-    "max_len_extra",
-    "no_repeat_ngram",
-    "beam_groups",
-    "diversity",
-)
-# Options of a search that sampling has no use for.
+# Options that sampling does not use.
 _SEARCH_ONLY = ("beam_size", "beam_groups", "diversity")
 
 
@@ -35,46 +23,25 @@ class SearchSettings(Section):
     ((5 + |y|) / 6)^length_penalty.
 
     Args:
-        max_len: Bounds the tokens of every sentence, the end counted; a model with learned positions has no more.
-
-    Raises:
-        ValueError: A value is outside its range.
+        max_len: Largest number of tokens of a translation, the end counted, of a model with learned positions.
     """
 
     section: ClassVar[str] = "search"
 
-    beam_size: int = setting(
-        5, "hypotheses kept at every step; 1 is greedy; validations use trainer.val_beam_size", least=1, most=1000
-    )
-    max_len_ratio: float = setting(
-        2.0, "a translation has at most max_len_ratio * source + max_len_extra pieces", least=0, most=100
-    )
+    beam_size: int = setting(5, "hypotheses kept at each step; 1 is greedy", least=1, most=1000)
+    max_len_ratio: float = setting(2.0, "pieces at most: max_len_ratio * source + max_len_extra", least=0, most=100)
     max_len_extra: int = setting(20, "see max_len_ratio", least=1, most=10_000)
-    # A negative exponent favors short output, which is no penalty: a run may have it, an option or a request may not.
+    # A run may favor short output by a negative exponent; an option or a request may not.
     length_penalty: float = setting(
-        1.0, "exponent of the length that scores are divided by", least=-10, most=10, option_least=0
+        1.0, "exponent of the length that divides scores; larger: longer output", least=-10, most=10, option_least=0
     )
-    n_best: int = setting(
-        1, "translations per sentence; a run is scored on one (seq2seq.translate --n-best)", least=1, most=1000
-    )
-    length_norm: str = setting(
-        "power",
-        "what length_penalty is the exponent of: power, the length; gnmt, (5 + length) / 6",
-        choices=LENGTH_NORMS,
-    )
-    min_len: int = setting(0, "a translation has at least so many pieces, the end not counted", least=0, most=10_000)
-    no_repeat_ngram: int = setting(
-        0, "no sequence of so many pieces occurs twice in a translation; 0 allows all", least=0, most=100
-    )
-    beam_groups: int = setting(
-        1, "equal parts of the beam that are kept different (diverse beam search)", least=1, most=1000
-    )
+    n_best: int = setting(1, "translations per sentence (seq2seq.translate --n-best)", least=1, most=1000)
+    length_norm: str = setting("power", "power: length^penalty; gnmt: ((5 + length) / 6)^penalty", choices=LENGTH_NORMS)
+    min_len: int = setting(0, "least pieces of a translation, the end not counted", least=0, most=10_000)
+    no_repeat_ngram: int = setting(0, "length of the sequences that may not repeat; 0 allows all", least=0, most=100)
+    beam_groups: int = setting(1, "equal parts of the beam that are kept different", least=1, most=1000)
     diversity: float = setting(
-        0.5,
-        "with beam_groups: what a token costs for each hypothesis of earlier groups that has it",
-        least=0,
-        most=100,
-        needs={"beam_groups": range(2, 1001)},
+        0.5, "cost of tokens that earlier groups have", least=0, most=100, needs={"beam_groups": range(2, 1001)}
     )
     max_len: int | None = internal(None)
 
@@ -87,22 +54,22 @@ class SearchSettings(Section):
             raise ValueError(f"beam_groups is {self.beam_groups}; choose a divisor of beam_size ({self.beam_size})")
         if self.max_len is not None and self.min_len >= self.max_len:
             raise ValueError(
-                f"min_len is {self.min_len}; the model has {self.max_len} target positions, one of which is the end's: "
-                f"choose at most {self.max_len - 1}"
+                f"min_len is {self.min_len}; the model has {self.max_len} target positions, with the end: choose at "
+                f"most {self.max_len - 1}"
             )
+
+
+# Settings that a checkpoint keeps, since its test score depends on them, and options of commands.
+KEPT = tuple(name for name in keys(SearchSettings) if name != "n_best")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplingSettings(Section):
-    """Settings of sampling; the samples of a line depend on the seed and the line alone.
-
-    Raises:
-        ValueError: A value is outside its range.
-    """
+    """Settings of sampling. The samples of a line depend on the seed and the line alone."""
 
     section: ClassVar[str] = "sampling"
 
-    temperature: float = setting(1.0, "below 1 sharpens the distribution, above 1 flattens it", least=1e-3, most=1e3)
+    temperature: float = setting(1.0, "below 1 sharpens the distribution, above 1 flattens it", least=1e-3, most=1000)
     top_k: int = setting(0, "sample from so many most probable pieces; 0 is all", least=0, most=10**9)
     top_p: float = setting(1.0, "sample from the most probable pieces of this probability together", above=0, most=1)
     seed: int = setting(0, "seed of the samples", least=0, most=2**63 - 1)
@@ -116,19 +83,19 @@ def chosen_search(
     mbr: str | None = None,
     phrases: bool = False,
 ) -> tuple[SearchSettings, SamplingSettings | None]:
-    """Complete the options of a translation, of a command or a request, with a model's own settings.
+    """Complete the options of a command or a request with a model's own settings.
 
     Args:
-        given: The settings of search and sampling that were given, by name.
-        samples: Draw so many translations instead of searching.
-        mbr: How samples are compared with each other.
-        phrases: Translations must have phrases.
+        given: The given settings of search and sampling, by name.
+        samples: Number of samples, which replace the search.
+        mbr: Metric that compares samples with each other.
+        phrases: Translations must contain given phrases.
 
     Returns:
         The settings of the search, and of sampling if there are samples.
 
     Raises:
-        ValueError: An option has no effect, excludes another or is out of range; the message has their names.
+        ValueError: An option has no effect, excludes another or is out of range; the message names them.
     """
     searched = {name: value for name, value in given.items() if name in keys(SearchSettings)}
     draws = {name: value for name, value in given.items() if name in keys(SamplingSettings)}
@@ -141,8 +108,7 @@ def chosen_search(
         return settings, None
     if refused := [name for name in _SEARCH_ONLY if name in searched] or (["phrases"] if phrases else []):
         raise ValueError(f"{refused[0]} is an option of beam search, which samples replaces; leave one out")
-    n_best = searched.get("n_best", defaults.n_best)
-    if n_best > samples:
+    if (n_best := searched.get("n_best", defaults.n_best)) > samples:
         raise ValueError(f"n_best {n_best} needs as many samples, not {samples}")
     # As many hypotheses as samples
     settings = dataclasses.replace(defaults, **searched, beam_size=samples, beam_groups=1)
@@ -150,6 +116,6 @@ def chosen_search(
 
 
 def require_one_group(settings: SearchSettings, sampling: SamplingSettings | None, *, phrases: bool) -> None:
-    """Raise ValueError if there are phrases, and no search of one group."""
+    """Raise ValueError for phrases with sampling, or with several groups."""
     if phrases and (sampling or settings.beam_groups > 1):
-        raise ValueError("phrases are searched by one group, without sampling: choose beam_groups 1 and no samples")
+        raise ValueError("phrases are searched by one group, without sampling: choose beam_groups 1")

@@ -1,4 +1,4 @@
-"""Settings of the section `tokenizer`: SentencePiece models, and patches where the source is images."""
+"""Settings of the section `tokenizer`: SentencePiece models, and patches if the source is images."""
 
 from __future__ import annotations
 
@@ -12,23 +12,20 @@ from seq2seq.system.packages import require_installed
 
 TYPES = ("unigram", "bpe")
 NORMALIZERS = ("identity", "nfc", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
-# Pieces of a vocabulary that neither data.vocab_size nor tokenizer.vocab_size sets.
+# Default number of pieces of a vocabulary.
 VOCAB_SIZE = 8000
-# Bits of a patch's id, which is an int64, as is the number of all ids.
+# Bits of a patch's id: ids and their number are int64.
 _MOST_BITS = 62
-# Pixels of a side.
+# Most pixels of a side.
 _LARGEST = 2**16
 
 
 @dataclasses.dataclass(frozen=True)
 class PatchGrid(Section):
-    """Division of images of height x width pixels, row by row, into patches of size x size pixels.
+    """Division of images of height x width pixels into patches of size x size pixels, row by row.
 
-    A patch is one id, sum_i level_i 2^(bits i) over the values i of its pixels, row by row, at 2^bits levels. In color
-    a pixel has three values: red, green and blue.
-
-    Raises:
-        ValueError: impossible sizes, or Pillow is missing.
+    The id of a patch is sum_i level_i 2^(bits i) over the values i of its pixels, row by row, each with 2^bits levels.
+    A pixel in color has three values: red, green and blue.
     """
 
     section: ClassVar[str] = "tokenizer.patches"
@@ -36,27 +33,26 @@ class PatchGrid(Section):
     height: int = setting(help="pixels of every image from top to bottom", least=1, most=_LARGEST)
     width: int = setting(help="pixels of every image from left to right", least=1, most=_LARGEST)
     size: int = setting(2, "pixels of a patch each way", least=1, most=_LARGEST)
-    bits: int = setting(8, "levels of a value are 2^bits; size * size * bits * channels is at most 62", least=1)
+    bits: int = setting(8, "a value has 2^bits levels; size * size * bits * channels is at most 62", least=1, most=8)
     channels: int = setting(1, "values of a pixel: 1 is gray, 3 is red, green and blue", least=1, most=3)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.height % self.size or self.width % self.size:
             raise ValueError(
-                f"images of {self.width} x {self.height} pixels are not cut into whole patches of {self.size} x "
-                f"{self.size}: change tokenizer.patches.size, or draw images of another width and height"
+                f"tokenizer.patches.size: images of {self.width} x {self.height} pixels are not cut into whole patches "
+                f"of {self.size} x {self.size}"
             )
         if self.channels == 2:
             raise ValueError("tokenizer.patches.channels=2: choose 1 (gray) or 3 (red, green and blue)")
-        # An id packs all values of a patch, so it bounds size and levels together.
-        if self.bits > 8 or self.values * self.bits > _MOST_BITS:
+        # An id holds all values of a patch.
+        if self.values * self.bits > _MOST_BITS:
             raise ValueError(
-                f"tokenizer.patches.bits={self.bits} for {self.size**2} pixels a patch"
-                f"{' of 3 colors' if self.channels > 1 else ''}: choose at most "
-                f"{min(8, _MOST_BITS // self.values)} (a value has 8, an id {_MOST_BITS}), or smaller patches"
+                f"tokenizer.patches.bits={self.bits} for {self.values} values of a patch: choose at most "
+                f"{_MOST_BITS // self.values} (an id has {_MOST_BITS} bits), or smaller patches"
             )
         if self.length < 2:
-            raise ValueError("an image of one patch has nothing to mix: lower tokenizer.patches.size")
+            raise ValueError(f"tokenizer.patches.size={self.size}: an image of one patch has nothing to mix")
         # Last: an installation does not help with impossible sizes.
         require_installed("PIL", "a source of images", extra="images")
 
@@ -77,7 +73,7 @@ class PatchGrid(Section):
 
     @property
     def values(self) -> int:
-        """Values of a patch: of each pixel its gray level, or its three colors."""
+        """Values of a patch: one for each pixel in gray, three in color."""
         return self.size**2 * self.channels
 
     @property
@@ -87,83 +83,62 @@ class PatchGrid(Section):
 
 
 def _is_trained_already(settings: TokenizerSettings) -> str:
-    return f"beside {settings.named_models}: leave it out" if settings.ready_models else ""
+    return f"with the existing {settings.named_models}: leave it out" if settings.ready_models else ""
 
 
 def _trained_together(settings: TokenizerSettings) -> str:
-    # What the models are, too, may be said.
+    # A value that agrees with the models is allowed.
     return "" if settings.joint == (settings.model is not None) else _is_trained_already(settings)
 
 
-# Of a setting that decides how a model is trained.
+# Limits of a setting for the training of a model.
 _TRAINED = {"idle": _is_trained_already}
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerSettings(Section):
-    """Settings of a tokenizer: ready SentencePiece models (one for both sides, or one a side), or how to train one.
+    """Settings of a tokenizer: existing SentencePiece models, or the training of new ones.
 
-    With `patches` the source is images, and SentencePiece is the target's alone.
+    One model serves both sides, or each side has its own. With `patches` the source is images and has no model.
 
     Args:
-        symbols: Tags, which are pieces that text is never cut into.
-
-    Raises:
-        ValueError: impossible values, before any work.
+        symbols: Tags: pieces of their own, which no text contains.
     """
 
     section: ClassVar[str] = "tokenizer"
 
     # Existing models.
     model: str | None = setting(None, "existing SentencePiece model for both sides, instead of training one")
-    src_model: str | None = setting(None, "existing SentencePiece model for the source; needs tgt_model")
-    tgt_model: str | None = setting(
-        None, "existing SentencePiece model for the target; needs src_model, unless the source is images"
-    )
+    src_model: str | None = setting(None, "existing model for the source; needs tgt_model")
+    tgt_model: str | None = setting(None, "existing model for the target; needs src_model, but for images")
     # Training of new models.
     type: str = setting("unigram", "algorithm of a trained model", choices=TYPES, **_TRAINED)
     vocab_size: int = setting(VOCAB_SIZE, "pieces of a trained model, which data.vocab_size sets", least=5, most=2**24)
-    joint: bool = setting(
-        True, "one vocabulary for both sides (shared embeddings), or one a side", idle=_trained_together
-    )
+    joint: bool = setting(True, "one vocabulary for both sides, or one a side", idle=_trained_together)
     byte_fallback: bool = setting(True, "unseen characters become bytes instead of unk", **_TRAINED)
-    normalizer: str = setting(
-        "identity", "normalization; anything but identity changes the text", choices=NORMALIZERS, **_TRAINED
-    )
-    character_coverage: float = setting(
-        0.9995, "share of the text's characters that have a piece of their own", above=0, most=1, **_TRAINED
-    )
-    input_sentence_size: int = setting(
-        500_000,
-        "lines to learn from, drawn at random when there are more (1.6 GiB of memory at 25 words)",
-        least=1,
-        **_TRAINED,
-    )
+    normalizer: str = setting("identity", "normalization of text; identity: none", choices=NORMALIZERS, **_TRAINED)
+    character_coverage: float = setting(0.9995, "share of characters with a piece", above=0, most=1, **_TRAINED)
+    input_sentence_size: int = setting(500_000, "lines to learn from, drawn at random", least=1, **_TRAINED)
     sampling_alpha: float = setting(
-        0.0,
-        "subword regularization in long runs; unigram: smoothing of the sampling, smaller is noisier, 0.5 for example; "
-        "bpe: probability of BPE-dropout, 0.1 for example; 0 = off",
-        least=0,
-        most=1,
+        0.0, "sampling of segmentations: smoothing (unigram, 0.5) or dropout (bpe, 0.1); 0 = off", least=0, most=1
     )
     seed: int = setting(1, "seed of the lines that are drawn", least=0, most=2**32 - 1, **_TRAINED)
-    patches: PatchGrid | None = setting(None, "the source is images: {height, width, size, bits, channels} of patches")
+    patches: PatchGrid | None = setting(None, "patches of images as the source: {height, width, size, bits, channels}")
     symbols: tuple[str, ...] = internal(())
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.model and (self.src_model or self.tgt_model):
             raise ValueError("tokenizer.model (one model for both sides) and src_model/tgt_model exclude each other")
-        # Images replace the source's model, so a single existing model, the target's, is allowed.
+        # With images, the target alone has a model.
         if self.patches:
             self._check_images()
         elif bool(self.src_model) != bool(self.tgt_model):
             raise ValueError("tokenizer.src_model and tokenizer.tgt_model are given together, or neither")
-        # Last, as it reads the disk.
         for path in self.ready_models:
-            # os.path: a name that is too long is not a file either
+            # Path.is_file would raise an error for a name that is too long
             if not os.path.isfile(path):
-                raise ValueError(f"tokenizer model {path} does not exist; give the path of a SentencePiece .model file")
+                raise ValueError(f"tokenizer model {shown(path)} does not exist: give a SentencePiece .model file")
 
     def _check_images(self) -> None:
         if self.joint:

@@ -5,167 +5,101 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from seq2seq.settings.declare import Section, duration, setting
+from seq2seq.settings.declare import SET, Section, setting
 
 PRECISIONS = ("auto", "32", "tf32", "bf16", "bf16-true")
 ACCELERATORS = ("auto", "cpu", "gpu")
 STRATEGIES = ("ddp", "fsdp")
-# A run that sets none of these ends after DEFAULT_EPOCHS.
+# A run without any of these bounds ends after DEFAULT_EPOCHS.
 _BOUNDS = ("max_steps", "max_epochs", "max_time")
 DEFAULT_EPOCHS = 6
 
 
 @dataclasses.dataclass(frozen=True)
 class LightningSettings(Section):
-    """Arguments that Lightning's Trainer gets as they are; `seq2seq.settings.aliases` says why it gets no others."""
+    """Arguments that are passed on to Lightning's Trainer."""
 
     section: ClassVar[str] = "trainer.lightning"
 
     detect_anomaly: bool = setting(False, "name the operation whose gradient is NaN; slow")
-    deterministic: bool | str = setting(
-        False,
-        "true: PyTorch's deterministic algorithms alone, or an error; warn: a warning where there is none",
-        words=("warn",),
-    )
+    deterministic: bool | str = setting(False, "deterministic algorithms: true, or warn", words=("warn",))
     enable_model_summary: bool = setting(False, "print the model's layers and their parameters at the start")
     inference_mode: bool = setting(True, "validate and test under torch.inference_mode; false: under torch.no_grad")
     sync_batchnorm: bool = setting(False, "statistics of a mixer's BatchNorm layers over all processes")
 
 
 def _does_not_grow(trainer: TrainerSettings) -> str:
-    full = f"with trainer.accumulate={trainer.accumulate}"
     grows = trainer.accumulate_start != trainer.accumulate
-    return "" if grows else f"{full}: leave it out, or set trainer.accumulate to a multiple of it"
+    return "" if grows else "without growth: leave it out, or set trainer.accumulate to a multiple of it"
 
 
-def _validates_when_told(trainer: TrainerSettings) -> str:
+def _by_updates(trainer: TrainerSettings) -> str:
     by_clock = trainer.val_time or not (trainer.max_steps or trainer.max_epochs)
-    reason = "where updates or epochs end the run and trainer.val_time is not set: leave it out, or set it"
-    return "" if by_clock else reason
+    return "" if by_clock else "in a run by updates or epochs: leave it out, or set trainer.val_time"
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainerSettings(Section):
     """Settings of a training run; durations are in seconds.
 
-    Runs with the same seed are identical when updates or epochs end them; when the clock does, they depend on it.
-
-    Raises:
-        ValueError: a value outside its range.
+    Runs with the same seed are identical if updates or epochs end them; a run that the clock ends depends on it.
     """
 
     section: ClassVar[str] = "trainer"
 
     # Bounds and updates.
     max_steps: int | None = setting(None, "updates after which the run ends", least=1)
-    max_epochs: int | None = setting(
-        None, f"epochs after which the run ends; {DEFAULT_EPOCHS} where it has no limit", least=1
-    )
-    max_time: float | None = duration(
-        None,
-        "training and validation time, as 90s, 10m or 1h30m; data preparation and the final test come on top",
-    )
+    max_epochs: int | None = setting(None, f"epochs of the run; {DEFAULT_EPOCHS} if it has no limit", least=1)
+    max_time: float | None = setting(None, "time of training and validation, such as 10m or 1h30m", duration=True)
     accumulate: int = setting(1, "micro-batches per update", least=1)
     accumulate_start: int | None = setting(
-        None,
-        "micro-batches per update at the start, a divisor of accumulate; null: accumulate throughout",
-        least=1,
-        idle=_does_not_grow,
+        None, "micro-batches of the first updates, a divisor of accumulate; null = off", least=1, idle=_does_not_grow
     )
     accumulate_share: float = setting(
-        0.5,
-        "share of the budget after which an update grows from accumulate_start to accumulate micro-batches",
-        above=0,
-        below=1,
-        needs={"accumulate_start": range(1, 2**31)},
+        0.5, "share of the run with accumulate_start", above=0, below=1, needs={"accumulate_start": SET}
     )
     # Validation.
-    val_steps: int | None = setting(
-        None, "updates between validations; every epoch where val_time is null, too", least=1
-    )
-    val_time: float | None = duration(None, "time between validations")
+    val_steps: int | None = setting(None, "updates between validations; every epoch if val_time is null, too", least=1)
+    val_time: float | None = setting(None, "time between validations", duration=True)
     val_sentences: int | None = setting(None, "validate on so many sentences, spread over the set; null = all", least=1)
-    val_beam_size: int = setting(
-        1, "beam of a validation; the test set is decoded with search.beam_size", least=1, most=1000
-    )
-    val_max_len_ratio: float = setting(
-        1.3, "in validation a translation has at most val_max_len_ratio * source + val_max_len_extra pieces", least=0
-    )
-    val_max_len_extra: int = setting(10, "see val_max_len_ratio; neither exceeds the limit of search", least=1)
-    val_share: float = setting(
-        0.05,
-        "where max_time alone ends the run, or val_time is set: largest share of the run's time for validations",
-        above=0,
-        most=1,
-        idle=_validates_when_told,
-    )
-    patience: int | None = setting(None, "validations without a better BLEU before stopping early; null = off", least=1)
+    val_beam_size: int = setting(1, "beam of a validation; search.beam_size is the test set's", least=1, most=1000)
+    val_max_len_ratio: float = setting(1.3, "as search.max_len_ratio, for validations, and no larger", least=0)
+    val_max_len_extra: int = setting(10, "as search.max_len_extra, for validations, and no larger", least=1)
+    val_share: float = setting(0.05, "most time for validations, as a share", above=0, most=1, idle=_by_updates)
+    patience: int | None = setting(None, "validations without a better BLEU before the run stops; null = off", least=1)
     # Checkpoints and sweeps.
-    save_time: float | None = duration("10m", "time between writes of last.ckpt, which every validation writes, too")
-    keep_last: int | None = setting(
-        None, "keep step-<update>.safetensors of so many last validations, for seq2seq.average", least=1
-    )
-    keep_best: int | None = setting(
-        None, "keep top-<update>.safetensors of so many validations with the highest BLEU", least=1
-    )
-    median_stop: int | None = setting(
-        None,
-        "in a sweep: stop below the median of at least so many other jobs at the same point; null = off",
-        least=1,
-    )
+    save_time: float | None = setting("10m", "time between writes of last.ckpt, besides validations", duration=True)
+    keep_last: int | None = setting(None, "keep step-<update>.safetensors of so many last validations", least=1)
+    keep_best: int | None = setting(None, "keep top-<update>.safetensors of so many best validations", least=1)
+    median_stop: int | None = setting(None, "sweeps: stop below the median of so many jobs; null = off", least=1)
     samples: int = setting(3, "translations shown at each validation", least=0)
     # Hardware.
     precision: str = setting(
-        "auto",
-        "bf16: autocast over float32 weights; bf16-true: bf16 weights; auto: bf16 where the hardware has it, else 32",
-        choices=PRECISIONS,
+        "auto", "bf16: autocast; bf16-true: bf16 weights; auto: bf16 if the machine has it, or 32", choices=PRECISIONS
     )
     bf16_residual: bool | str = setting(
-        "auto",
-        "under autocast, which precision=bf16 is: residual stream and layer norms in bf16, too; auto: on GPUs",
-        words=("auto",),
+        "auto", "with precision=bf16: residual stream and layer norms in bf16; auto: on GPUs", words=("auto",)
     )
-    accelerator: str = setting("auto", "device; auto is a GPU where there is one", choices=ACCELERATORS)
+    accelerator: str = setting("auto", "device; auto is a GPU if the machine has one", choices=ACCELERATORS)
     devices: int = setting(1, "processes per machine, each with a device of its own", least=1, most=1024)
     nodes: int = setting(1, "machines; torchrun or SLURM starts the processes there", least=1, most=2**16)
-    threads: int | None = setting(
-        None,
-        "threads of a run on a CPU; null: OMP_NUM_THREADS, else one or all, whichever trains faster",
-        least=1,
-        most=1024,
-    )
-    strategy: str = setting("ddp", "of several processes: ddp has a whole model each, fsdp a shard", choices=STRATEGIES)
-    compile: bool | str = setting(
-        "auto",
-        "compile the model with torch.compile for training; auto: no",
-        words=("auto",),
-    )
+    threads: int | None = setting(None, "CPU threads; null: OMP_NUM_THREADS, or what is faster", least=1, most=1024)
+    strategy: str = setting("ddp", "of several processes: ddp has whole models, fsdp shards", choices=STRATEGIES)
+    compile: bool | str = setting("auto", "train with torch.compile; auto: no", words=("auto",))
     graphs: bool | str = setting(
-        "auto",
-        "capture forward and backward passes on a GPU for each shape of batches, and replay them: the same bits, and "
-        "little work for the host; auto: on GPUs, where nothing speaks against it",
-        words=("auto",),
+        "auto", "replay captured passes on a GPU, for each shape of batches; auto: if possible", words=("auto",)
     )
-    fused: bool = setting(
-        False,
-        "on a GPU: attention of short rows, and a sublayer's dropout, sum and norm, by one kernel each way; no GPU has "
-        "measured them yet",
-    )
+    fused: bool = setting(False, "GPU kernels for short attention and for a sublayer's end (not measured yet)")
     checkpoint_activations: bool = setting(False, "recompute activations in the backward pass: less memory, more time")
     # Weights, faults and logs.
-    ema: float | None = setting(
-        None, "decay of an average of the weights, 0.999 for example: validated and saved", above=0, below=1
-    )
+    ema: float | None = setting(None, "decay of averaged weights, such as 0.999: validated and saved", above=0, below=1)
     max_skipped: int = setting(10, "updates with a non-finite gradient that are skipped before the run ends", least=0)
-    profile: bool = setting(False, "write a table and a trace of where the time of some updates goes")
+    profile: bool = setting(False, "write a table and a trace of the time of some updates")
     log_steps: int = setting(50, "updates between rows of metrics.csv", least=1)
-    line_time: float = duration("10s", "time between lines of progress where there is no terminal")
-    dry_run: bool = setting(
-        False,
-        "try all stages in a minute or two: 2 updates, validation and test of 8 sentences; only the corpus is kept",
-    )
+    line_time: float = setting("10s", "time between lines of progress without a terminal", duration=True)
+    dry_run: bool = setting(False, "try all stages: 2 updates, then validation and test of 8 sentences")
     test: bool = setting(True, "score the test set with the best checkpoint at the end")
-    lightning: LightningSettings = setting(LightningSettings(), "arguments that Lightning's Trainer gets as they are")
+    lightning: LightningSettings = setting(LightningSettings(), "arguments of Lightning's Trainer")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -173,8 +107,7 @@ class TrainerSettings(Section):
             object.__setattr__(self, "max_epochs", DEFAULT_EPOCHS)
         if self.accumulate % self.first_window:
             raise ValueError(
-                f"trainer.accumulate_start={self.accumulate_start} is not a divisor of trainer.accumulate="
-                f"{self.accumulate}; choose one, for the batch grows from the first to the second"
+                f"trainer.accumulate_start={self.accumulate_start} must divide trainer.accumulate={self.accumulate}"
             )
 
     @property

@@ -8,17 +8,14 @@ import difflib
 import math
 import re
 import reprlib
+import sys
 import types
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Largest whole number of a setting without a bound of its own: floats, as which YAML reads 1e3, are exact up to it.
+# Largest whole number of a setting without a bound of its own: YAML reads 1e3 as a float, which is exact up to here.
 MOST = 2**53
-
-
-# Longest word: that of a path on Linux.
-_LONGEST = 4096
 
 
 class MismatchError(ValueError):
@@ -29,8 +26,8 @@ def check_value(value: Any, hint: Any, metadata: Mapping[str, Any], key: str) ->
     """Return the value of a field as its class holds it: 1e3 as 1000, a list as a tuple, a duration in seconds.
 
     Args:
-        hint: The field's type.
-        metadata: What `settings.setting` says about it.
+        hint: The field's type. A value of any type that has no rule here is returned as it is.
+        metadata: The limits of `seq2seq.settings.declare.setting`.
         key: The setting's name, which begins the message.
 
     Raises:
@@ -39,16 +36,12 @@ def check_value(value: Any, hint: Any, metadata: Mapping[str, Any], key: str) ->
     try:
         return _convert(value, hint, metadata)
     except MismatchError:
-        remedy = f": write {key}={metadata['example']}" if "example" in metadata else ""
-        if "choices" in metadata and type(value) is str:
-            remedy = suggestion(value, metadata["choices"])
-        # Said only of a number that is too large: no other would be near it.
-        limit = {"most": MOST} if isinstance(value, int | float) and value > MOST else {}
-        raise ValueError(f"{key}={shown(value)} is not {allowed(hint, limit | dict(metadata))}{remedy}") from None
+        near_choices = suggestion(shown(value), metadata.get("choices", ()))
+        raise ValueError(f"{key}={shown(value)} is not {allowed(hint, metadata)}{near_choices}") from None
 
 
 def written(value: Any) -> str:
-    """Return a value in full, as the command line has it: null, true, [3,7]; numbers that are equal alike, 2.0 as 2."""
+    """Return a value in full, as the command line has it: null, true, [3,7]; equal numbers are written alike."""
     if value is None or isinstance(value, bool):
         return shown(value)
     if isinstance(value, float):
@@ -61,19 +54,15 @@ def written(value: Any) -> str:
 
 
 def shown(value: Any, *, most: int = 100) -> str:
-    """Return a value as YAML has it, on one short line, whatever it holds."""
+    """Return a value as YAML has it, cut to one line of `most` characters."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    try:
-        # reprlib goes neither deep nor far, so that a value from anywhere costs nothing.
-        text = value if isinstance(value, str) else _SHORT.repr(value)
-    except ValueError:
-        # Python writes no whole number of more than 4,300 digits.
-        text = f"<a {type(value).__name__} of thousands of digits>"
+    text = value if isinstance(value, str) else _SHORT.repr(value)
     text = " ".join(text.split()) if text.strip() else repr(text)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
+# Shows the beginning of a value of any size and depth.
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
 
@@ -81,11 +70,11 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
 def allowed(hint: Any, metadata: Mapping[str, Any]) -> str:
     """Describe the values that a field takes, for messages and for the documentation."""
     hints = _alternatives(hint, metadata)
-    names = [_described(each, metadata) for each in hints if each not in (type(None), bool) or hints == [bool]]
+    names = [_described(each, metadata) for each in hints if each not in (type(None), bool) or hints[0] is bool]
     names += metadata.get("words", ())
-    names += ["null"] if type(None) in hints else []
+    names += ["null"] if type(None) in hints[1:] else []
     # A rule that false turns off, too.
-    names += ["false"] if bool in hints and hints != [bool] else []
+    names += ["false"] if bool in hints[1:] else []
     return " or ".join(names)
 
 
@@ -101,36 +90,21 @@ def _described(hint: Any, metadata: Mapping[str, Any]) -> str:
     if hint is bool:
         return "true or false"
     if hint in (int, float):
-        text = " ".join(["a whole number" if hint is int else "a number", *_range(metadata)])
-        return f"{text} or .inf" if metadata.get("infinite") else text
+        return " ".join(["a whole number" if hint is int else "a number", *_range(metadata)])
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (tuple, Sequence):
         items = _described(arguments[0], metadata).partition(" ")[2]
         number = "" if ... in arguments or origin is Sequence else f"{len(arguments)} "
         return f"a list of {number}{items.replace('number', 'numbers').replace('word', 'words')}"
-    if origin in (dict, Mapping):
-        return "a mapping {key: value}"
-    return "a word"
+    return "a mapping {key: value}" if origin is Mapping else "a word"
 
 
 def _range(metadata: Mapping[str, Any]) -> list[str]:
     """Return the bounds in words: from 0 to 1, above 0 and below 1."""
-    low = [f"{word} {metadata[key]:g}" for key, word in (("least", "from"), ("above", "above")) if key in metadata]
-    high = [f"{word} {_figure(metadata[key])}" for key, word in (("most", "to"), ("below", "below")) if key in metadata]
-    if low and high and not (low[0].startswith("from") and high[0].startswith("to")):
-        return [f"{low[0]} and {high[0].replace('to ', 'at most ')}"]
-    return [*low, *high]
-
-
-def _figure(number: float) -> str:
-    return f"{number:,}" if isinstance(number, int) else f"{number:g}"
-
-
-def takes(hint: Any) -> bool:
-    """Return True for a type that `check_value` has a rule for."""
-    hints = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    plain = (int, float, bool, str, type(None))
-    return all(each in plain or typing.get_origin(each) in (tuple, dict, Mapping, Sequence) for each in hints)
+    closed = "above" not in metadata and "below" not in metadata
+    words = {"least": "from", "above": "above", "most": "to" if closed else "at most", "below": "below"}
+    bounds = [f"{word} {metadata[key]:,}" for key, word in words.items() if key in metadata]
+    return [(" " if closed else " and ").join(bounds)] if bounds else []
 
 
 def _alternatives(hint: Any, metadata: Mapping[str, Any]) -> list[Any]:
@@ -142,11 +116,10 @@ def _alternatives(hint: Any, metadata: Mapping[str, Any]) -> list[Any]:
 def _convert(value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
     """Convert a value to the first of the types of `hint` that takes it."""
     hints = _alternatives(hint, limits)
-    # `null=` in a field's declaration: what null stands for.
-    if value is None and (type(None) in hints or "null" in limits):
-        return limits.get("null")
-    # Beside a number, a bool is a rule that null, false and infinity turn off.
-    rule = bool in hints and len(hints) > 1
+    if value is None and type(None) in hints:
+        return None
+    # After a number, `bool` marks a rule, which null, false and infinity turn off.
+    rule = bool in hints[1:]
     if rule and (value is False or value == math.inf):
         return None
     if type(value) is str and value in limits.get("words", ()):
@@ -160,9 +133,9 @@ def _convert(value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
 
 
 def _one(value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
-    if hint is Any or (isinstance(hint, type) and dataclasses.is_dataclass(hint)):
-        # A section is read by the caller.
-        return value
+    if dataclasses.is_dataclass(hint):
+        # A section has been read.
+        _require(isinstance(value, hint))  # type: ignore[arg-type]
     if limits.get("duration"):
         _require(isinstance(value, str | int | float) and not isinstance(value, bool))
         return seconds(value)
@@ -172,16 +145,23 @@ def _one(value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
     if hint in (int, float):
         return _number(value, hint, limits)
     if hint is str:
-        return _word(value, limits)
+        # A name may look like a number, as in run=2024; a fraction would not be written as it was typed (1.10 as 1.1).
+        _require(isinstance(value, str) or type(value) is int)
+        text = str(value)
+        # No invisible characters, such as NUL, at which paths end.
+        _require(text.strip() and text.isprintable() and text in limits.get("choices", (text,)))
+        return text
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple:
         return _items(value, arguments, limits)
     if origin is Sequence:
         return list(_items(value, (*arguments, ...), limits))
-    assert origin in (dict, Mapping), f"no rule for a setting of the type {hint}"
-    _require(value is None or isinstance(value, Mapping))
-    keys, values = arguments
-    return {_convert(key, keys, {}): _convert(each, values, limits) for key, each in (value or {}).items()}
+    if origin is Mapping:
+        _require(value is None or isinstance(value, Mapping))
+        keys, values = arguments
+        return {_convert(key, keys, {}): _convert(each, values, limits) for key, each in (value or {}).items()}
+    # A section, or an argument that its class checks.
+    return value
 
 
 def _require(condition: object) -> None:
@@ -191,36 +171,16 @@ def _require(condition: object) -> None:
 
 def is_number(value: Any) -> bool:
     """Return True if `value` is a finite number that a float holds, which true and false do not count as."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _number(value: Any, hint: type, limits: Mapping[str, Any]) -> int | float:
-    # Hydra hands over what YAML calls .inf as a word.
-    if limits.get("infinite") and value in (math.inf, ".inf"):
-        return math.inf
     _require(is_number(value))
     # YAML reads 1e3 as a float.
     _require(hint is float or (value == int(value) and abs(value) <= limits.get("most", MOST)))
     _require(limits.get("least", -math.inf) <= value <= limits.get("most", math.inf))
     _require(limits.get("above", -math.inf) < value < limits.get("below", math.inf))
     return hint(value)
-
-
-def _word(value: Any, limits: Mapping[str, Any]) -> str:
-    # A name may look like a number, as in run=2024; a fraction would not be written as it was typed (1.10 as 1.1).
-    _require(isinstance(value, str) or (type(value) is int and abs(value) <= MOST))
-    text = str(value)
-    # Nothing that cannot be seen, and no NUL, at which paths end.
-    _require(text.strip() and text.isprintable() and len(text) <= _LONGEST)
-    # Any word may be a path, and no file system takes longer names.
-    _require(all(len(part.encode()) <= 255 for part in text.split("/")))
-    _require(text in limits.get("choices", (text,)))
-    return text
 
 
 def _items(value: Any, hints: Sequence[Any], limits: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -234,7 +194,7 @@ def _items(value: Any, hints: Sequence[Any], limits: Mapping[str, Any]) -> tuple
 
 def near(word: str, known: Sequence[str]) -> list[str]:
     """List at most three names of `known` that are spelled like `word`, the nearest first."""
-    # A longer word is not a slip, and the comparison would take long.
+    # The comparison with a long word would take long.
     return difflib.get_close_matches(word, known, cutoff=0.5) if len(word) < 200 else []
 
 
@@ -248,7 +208,7 @@ def require_known(name: str, known: Sequence[str], what: str) -> str:
     """Return `name`.
 
     Raises:
-        ValueError: it is not among `known`; names those that are spelled alike.
+        ValueError: It is not among `known`; the message has the names that are spelled alike.
     """
     if name in known:
         return name
@@ -258,35 +218,33 @@ def require_known(name: str, known: Sequence[str], what: str) -> str:
 
 # The forms of a duration, for messages.
 DURATION = "90s, 10m, 1h30m or DD:HH:MM:SS"
-# Longest duration in seconds, a century: what is meant to have no end is null.
+# Longest duration in seconds, a century.
 _LONGEST = 100 * 365.25 * 86400
 # Seconds in each unit.
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 
 def seconds(duration: str | int | float) -> float:
     """Convert `90`, `90s`, `10m`, `1h30m`, `2d`, `MM:SS`, `HH:MM:SS` or `DD:HH:MM:SS` to seconds.
 
     Raises:
-        ValueError: anything else.
+        ValueError: It has another form, or is not above 0 and at most a century.
     """
+    text = str(duration).strip().lower()
     # Not as text: Python writes 0.00001 as 1e-05.
-    total = float(duration) if isinstance(duration, float) else 0.0
-    # A longer text is not a duration, and Python converts no more than 4,300 digits.
-    text = "" if isinstance(duration, int) and duration > _LONGEST else str(duration).strip().lower()[:100]
-    # A bare number is in seconds.
-    if re.fullmatch(r"\d+(\.\d+)?", text):
-        total = float(text)
-    elif re.fullmatch(r"(\d+(\.\d+)?[smhd])+", text):
+    total = 0 if isinstance(duration, str) else duration
+    if re.fullmatch(r"(\d+(\.\d+)?[smhd])+", text):
         total = sum(float(n) * _UNITS[unit] for n, _, unit in re.findall(r"(\d+(\.\d+)?)([smhd])", text))
     elif re.fullmatch(r"\d+(:\d+){1,3}", text):
         # From the right: seconds, minutes, hours, days.
-        for weight, part in zip((1, 60, 3600, 86400), reversed(text.split(":")), strict=False):
-            total += weight * int(part)
-    # Zero is refused as well, as in 0s or 00:00; and NaN, which compares as false.
+        weights = reversed(_UNITS.values())
+        total = sum(weight * int(part) for weight, part in zip(weights, reversed(text.split(":")), strict=False))
+    elif re.fullmatch(r"\d+(\.\d+)?", text):
+        total = float(text)
+    # NaN is refused as well, which compares as false.
     if not 0 < total <= _LONGEST:
         raise MismatchError(f"{text} is not a duration ({DURATION})")
-    return total
+    return float(total)
 
 
 def compact(seconds: float) -> str | float:
@@ -294,8 +252,8 @@ def compact(seconds: float) -> str | float:
     if seconds != int(seconds):
         return seconds if "e" in repr(seconds) else f"{seconds!r}s"
     text, rest = "", int(seconds)
-    for unit in ("d", "h", "m", "s"):
-        count, rest = divmod(rest, int(_UNITS[unit]))
+    for unit, length in _UNITS.items():
+        count, rest = divmod(rest, length)
         text += f"{count}{unit}" if count else ""
     return text
 

@@ -1,4 +1,4 @@
-"""Figures: the palette, an empty canvas, and files that are byte for byte the same for the same figure."""
+"""Figures: colors, titles, legends, and files whose bytes depend on the figure alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, which most color-blind readers can tell apart; then other lines and markers.
+# Okabe and Ito's palette, whose colors most color-blind readers can distinguish.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 LINE_STYLES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -35,18 +35,14 @@ def require_matplotlib(what: str = "--figure") -> None:
 
 
 def look(index: int) -> dict[str, Any]:
-    """Return color, line style and marker of one of several curves.
+    """Return color, line style and marker of a curve, as keyword arguments for matplotlib's `plot`.
 
-    The first eight differ in color and marker; each further eight repeat the colors with another line style, and with
-    other markers, so that even points without a line differ.
+    The first eight curves differ in color and marker. The next eight have the same colors, with other line styles and
+    markers, and so on.
 
     Args:
         index: Position of the curve in the legend, from 0.
-
-    Returns:
-        Keyword arguments for matplotlib's `plot`.
     """
-    # One more each time the colors have been used up
     turn = index // len(COLORS)
     return {
         "color": COLORS[index % len(COLORS)],
@@ -56,39 +52,38 @@ def look(index: int) -> dict[str, Any]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Create an empty figure, in inches, that is independent of any window system."""
-    # No pyplot: it keeps figures alive in global state and chooses a window system
+    """Create an empty figure of this size in inches, without a window."""
+    # pyplot would keep figures alive in global state and choose a window system
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # Constrained: labels and legends get room instead of being cut off
+    # The constrained layout does not cut off labels and legends
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def add_title(figure: Figure, title: str, *, size: int) -> None:
-    """Add a title above all panels, in as many lines as the figure's width asks for; it grows by all but the first.
+    """Add a title above all panels, broken into lines of the figure's width, and make room for more than one line.
 
     Args:
-        size: Size of the letters, in points.
+        size: Font size in points.
     """
     text = figure.suptitle(title, fontsize=size)
     before = text.get_window_extent()
     if (excess := before.width / figure.bbox.width) > 1:
-        # Signatures and paths have no spaces
+        # Also within words: signatures and paths have no spaces
         text.set_text(textwrap.fill(title, _fitting(len(title), excess)))
         figure.set_figheight(figure.get_figheight() + (text.get_window_extent().height - before.height) / figure.dpi)
 
 
 def add_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """Add a legend below all panels, in as many columns, at most four, as the figure is wide enough for.
+    """Add a legend below all panels, in the largest number of columns that fits, at most four.
 
-    The figure grows by the height of the legend, so that the panels keep theirs. A label that is longer than the figure
-    is wide is broken at spaces.
+    The figure grows by the height of the legend. A label that is wider than the figure is broken at spaces.
     """
     for columns in range(min(4, len(labels)), 0, -1):
-        # Measured before the figure is laid out, in which a legend higher than it leaves no room for panels
+        # Measured before the layout, in which a high legend would leave no room for panels
         legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
         excess = legend.get_window_extent().width / figure.bbox.width
         if columns == 1 and excess > 1:
@@ -102,24 +97,24 @@ def add_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) ->
 
 
 def _fitting(length: int, excess: float) -> int:
-    """Return how many characters of a text fit in the figure, which `length` of them exceed by this factor."""
-    # Some are wider than others
+    """Return the number of characters that fit, if `length` characters are too wide by the factor `excess`."""
+    # Some characters are wider than others
     return int(0.9 * length / excess)
 
 
 def draw_means(figure: Figure, axes: Axes, curves: Mapping[str, Sequence[tuple[float, Sequence[float]]]]) -> None:
-    """Draw a curve for each label, with the range over seeds shaded, and a legend below.
+    """Draw the mean over seeds as a curve for each label, with the range shaded, and a legend below.
 
     Args:
         figure: The figure of `axes`.
-        axes: Where to draw; the y axis is BLEU.
-        curves: By label, pairs of x and the values of all seeds there, in order of x.
+        axes: Their y axis is BLEU.
+        curves: By label, pairs of x and the values of all seeds at x, in order of x.
     """
     for index, (label, points) in enumerate(curves.items()):
         style = look(index)
         x = [position for position, _ in points]
         axes.plot(x, [statistics.fmean(values) for _, values in points], label=label, markersize=4, **style)
-        # One run has no range
+        # A single run has no range
         if any(len(values) > 1 for _, values in points):
             low, high = ([extreme(values) for _, values in points] for extreme in (min, max))
             axes.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
@@ -128,26 +123,23 @@ def draw_means(figure: Figure, axes: Axes, curves: Mapping[str, Sequence[tuple[f
 
 
 def finish_bleu_axes(axes: Axes) -> None:
-    """Name the y axis BLEU, draw a light grid, and take away the frame above and on the right."""
+    """Label the y axis BLEU, draw a light grid, and remove the frame above and on the right."""
     axes.set_ylabel("BLEU")
     axes.grid(alpha=0.3, linewidth=0.5)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def save(figure: Figure, stem: Path, *, dpi: int = 130) -> Path:
-    """Write `stem`.png and `stem`.svg, and return the path of the first.
+    """Write `stem`.png and `stem`.svg, and return the path of the PNG.
 
-    The same figure gives the same bytes: an SVG gets no date, and the ids in it follow from the file's name instead of
-    from a random number.
+    The same figure gives the same bytes: an SVG has no date, and its ids follow from the file's name.
     """
     from matplotlib import rc_context
 
-    # SVG for papers, PNG for pages and chats
     for suffix in ("svg", "png"):
         path = stem.with_name(f"{stem.name}.{suffix}")
-        # PNG has no date of its own
         metadata = {"Date": None} if suffix == "svg" else None
-        # The hash salt seeds the ids of an SVG's elements, which are random otherwise
+        # Without a salt, ids of an SVG's elements are random
         with atomic_file(path) as file, rc_context({"svg.hashsalt": stem.name}), warnings.catch_warnings():
             # A character that no installed font has is drawn as a box (docs/atlas.md)
             warnings.filterwarnings("ignore", message="Glyph .* missing from font")

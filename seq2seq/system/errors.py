@@ -1,4 +1,4 @@
-"""Recognize errors of memory and of full disks, and quote any error in one line. Imports no torch."""
+"""Recognize errors of memory and of full disks, and quote an error in one line. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import errno
 import os
 
 _OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
-# A disk without room, a quota, the limit on the size of a file.
+# No space, an exceeded quota, and the limit on the size of a file.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message that is not blank; its class's name where there is no message."""
+    """Return the first nonblank line of an error's message, or the name of its class if the message is empty."""
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    # 300 characters keep the message that quotes it one line
+    # Long lines are cut
     return text[:300] or type(error).__name__
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True if a GPU or the machine had no memory left."""
+    """Return True for an error of a GPU or a machine that is out of memory."""
     if isinstance(error, MemoryError):
         return True
-    # Torch's allocators raise RuntimeError, or a subclass, recognized by its message alone
+    # Torch's allocators raise RuntimeError, with no mark but the message
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
 
 
 def full_disk(error: BaseException) -> OSError | None:
-    """Find the error of a full disk behind an exception of any library; None for any other error."""
-    # A ValueError is a message to the user already
+    """Find the error of a full disk behind an exception of any library; None if another error is behind it."""
+    # A ValueError is a message to the user
     link = None if isinstance(error, ValueError) else error
     while link is not None:
         if isinstance(link, OSError) and link.errno in _FULL:
             return link
-        # Arrow and libraries in Rust have it in their text alone
+        # Errors of Arrow and of libraries in Rust have the reason in their text alone
         if number := next((number for number in _FULL if os.strerror(number) in str(link)), None):
             return OSError(number, os.strerror(number))
         link = link.__cause__ or link.__context__

@@ -30,24 +30,24 @@ COMPRESSIONS = {
     ".gz": rb"\x1f\x8b",
     ".bz2": rb"BZh[1-9](1AY&SY|\x17rE8P\x90)",
     ".xz": rb"\xfd7zXZ\0",
-    # A frame, or one to skip, with which parallel programs begin
+    # A frame, or a frame to skip, with which parallel programs begin
     ".zst": rb"(\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18)",
 }
 # Suffixes of archives and compressions that are not written.
 ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz", ".lz4", ".lzma", ".lz", ".z", ".br")
 # The file of the lock that `reserved` takes in a folder.
 LOCK = ".lock"
-# The suffix of folders that become whole or vanish, and the age at which one is a killed process's.
+# The suffix of unfinished folders, and the age at which the process that made one must have been killed.
 PARTIAL = ".partial"
 ABANDONED_SECONDS = 7 * 24 * 3600.0
 
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a binary file that replaces `path` if the block succeeds and leaves nothing behind if it does not.
+    """Open a binary file that replaces `path` if the block succeeds, and vanishes if it fails.
 
-    It is written beside `path`, flushed to the disk and moved into place. A link keeps pointing at its target; what is
-    not a regular file (/dev/null, a pipe) is written directly.
+    The file is written next to `path`, flushed to the disk and moved into place. A link keeps its target. A device or a
+    pipe is written directly.
 
     Raises:
         IsADirectoryError: `path` is a directory.
@@ -56,22 +56,22 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         with _named_errors(path, Path(path)), open(path, "wb") as file:
             yield file
         return
-    # Resolve links first: os.replace would replace the link itself
+    # os.replace would replace a link itself
     final = Path(os.path.realpath(path))
-    # os.replace would report this only after the work
+    # os.replace would report this after the work
     if final.is_dir():
         raise IsADirectoryError(f"{path} is a directory, not a file to write")
-    # Hidden, in the same folder (a rename stays on one disk), and unique among machines that share it;
-    # 100 characters of the name keep it below the usual limit of 255 bytes
+    # In the same folder, since a rename stays on one disk, and unique among machines that share it. Names of more than
+    # 255 bytes are too long for file systems.
     temporary = final.with_name(f".{final.name[:100]}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
         with _named_errors(path, temporary), open(temporary, "xb") as file:
             yield file
             file.flush()
-            # Content before the rename: after a power cut the new name must not lead to an empty file
+            # After a power cut, the new name must not lead to an empty file
             os.fsync(file.fileno())
         put_in_place(temporary, final)
-    # KeyboardInterrupt and SystemExit, too, leave nothing behind
+    # KeyboardInterrupt and SystemExit as well
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -80,7 +80,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def atomic_text(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a file as `atomic_file` does; what is written is compressed if the suffix says so."""
+    """Open a file as `atomic_file` does, and compress the content by the suffix of `path`."""
     with atomic_file(path) as file:
         stream = compressing(file, compression(path), "wb")
         try:
@@ -91,7 +91,7 @@ def atomic_text(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def compression(path: str | os.PathLike[str]) -> str:
-    """Return the suffix of a compressed file in lower case, "" for any other."""
+    """Return the suffix of a compressed file in lower case; "" for any other file."""
     suffix = Path(path).suffix.lower()
     return suffix if suffix in COMPRESSIONS else ""
 
@@ -102,9 +102,9 @@ def uncompressed(path: Path) -> Path:
 
 
 def compressing(file: IO[bytes], suffix: str, mode: Literal["rb", "wb"]) -> IO[bytes]:
-    """Open a compressed stream over another one, by a suffix of COMPRESSIONS; for "" that one itself."""
+    """Open a compressed stream over `file`, by a suffix of COMPRESSIONS; return `file` itself for ""."""
     if suffix == ".gz":
-        # Without a time, so that the same text gives the same bytes
+        # A time would change the bytes
         return gzip.GzipFile("", mode, fileobj=file, mtime=0)  # type: ignore[return-value]
     if suffix == ".bz2":
         return bz2.BZ2File(file, mode)  # type: ignore[return-value]
@@ -115,45 +115,38 @@ def compressing(file: IO[bytes], suffix: str, mode: Literal["rb", "wb"]) -> IO[b
 
         if mode == "rb":
             return pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")  # type: ignore[return-value]
-        # Arrow closes what it writes to
+        # Arrow closes its file
         return pa.CompressedOutputStream(pa.PythonFile(os.fdopen(os.dup(file.fileno()), "wb")), "zstd")  # type: ignore[return-value]
     return file
 
 
 def written_directly(path: str | os.PathLike[str]) -> bool:
-    """Return True for a device or pipe, which no rename can replace.
+    """Return True for a device or pipe, which a rename cannot replace.
 
-    It is asked for by the name that was given: what /dev/stdout and >(...) lead to has none where it is a pipe.
+    Links in `path` must not be resolved: the target of /dev/stdout or >(...) may be a pipe without a name.
     """
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
 @contextlib.contextmanager
 def _named_errors(path: str | os.PathLike[str], ours: Path) -> Iterator[None]:
-    """Name `path` in errors of a full disk and in those of the temporary file or folder `ours`."""
+    """Name `path` in errors of a full disk and of the temporary file or folder `ours`."""
     try:
         yield
     except Exception as error:
         full = full_disk(error)
         fault = full or error
-        # A failed write has no name, other errors may have the temporary one
+        # The error of a failed write has no name
         if isinstance(fault, OSError) and str(fault.filename or (full and ours)).startswith(str(ours)):
             raise OSError(fault.errno, fault.strerror, str(path)) from error
         raise
 
 
 def put_in_place(temporary: Path, final: Path) -> None:
-    """Move a file that is on the disk to its name; the permissions of one that it replaces stay."""
+    """Move a file to its final name; the permissions of a file that it replaces stay."""
     if final.exists():
         os.chmod(temporary, stat.S_IMODE(final.stat().st_mode))
     os.replace(temporary, final)
-    # The rename itself survives a power cut only once the folder is on the disk; not every system can do it.
-    with contextlib.suppress(OSError):
-        descriptor = os.open(final.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -163,7 +156,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write lines that end at \\n, as `atomic_text` does; lone surrogates, which UTF-8 cannot encode, are replaced."""
+    """Write lines as `atomic_text` does; lone surrogates, which UTF-8 cannot encode, are replaced."""
     with atomic_text(path) as file:
         file.write("".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))
 
@@ -174,16 +167,16 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def require_creatable(folder: Path, setting: str) -> None:
-    """Check that files can be written in a folder, which need not exist yet; nothing is left there.
+    """Check that files can be written in a folder, which need not exist yet.
 
     Raises:
-        ValueError: It cannot be made or written; names `setting`, which may be an option.
+        ValueError: They cannot; the message names `setting`, which may be an option.
     """
     existing = folder.absolute()
     try:
-        # The nearest ancestor that exists decides; the root always does
+        # The nearest folder that exists decides
         existing = next(path for path in (existing, *existing.parents) if os.path.lexists(path))
-        # Tried, since neither the permissions of root nor those of /proc say what works
+        # An attempt: permissions decide nothing for root or in /proc
         os.rmdir(tempfile.mkdtemp(prefix=".try-", dir=existing))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -194,11 +187,10 @@ def require_creatable(folder: Path, setting: str) -> None:
 
 @contextlib.contextmanager
 def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
-    """Make a temporary folder that becomes `target` if the block succeeds and vanishes if it does not.
+    """Make a temporary folder that becomes `target` if the block succeeds, and vanishes if it fails.
 
     Args:
-        replace: Delete what is at `target` when the new folder is whole. Otherwise a folder that another process has
-            made there meanwhile stays.
+        replace: Replace `target` if it exists. Otherwise a folder stays that another process has made there meanwhile.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(prefix=f".{target.name}-", suffix=PARTIAL, dir=target.parent))
@@ -206,15 +198,16 @@ def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
     try:
         with _named_errors(target.parent, building):
             yield building
-        # mkdtemp makes a folder that only its owner can read; caches are shared
+        # mkdtemp's folders are their owner's alone, and caches are shared
         building.chmod(0o755)
         if replace:
-            # At once, while a deletion may stop in the middle
+            # A deletion could stop in the middle
             with contextlib.suppress(FileNotFoundError):
                 os.rename(target, old)
         try:
             os.rename(building, target)
-        except OSError:  # mostly since another process was first
+        # Mostly since another process was first
+        except OSError:
             if not target.is_dir():
                 raise
         shutil.rmtree(old, ignore_errors=True)
@@ -227,13 +220,13 @@ def build_once(
 ) -> Path:
     """Make the folder `target` by `build(empty folder)` unless it exists; one process builds while others wait.
 
-    The kernel releases the lock of a process that dies, by kill -9 too; the next in line deletes what it left and
-    starts over. Where a file system has no locks every process builds.
+    After the death of that process, another one deletes its remains and starts over. On a file system without locks
+    every process builds.
 
     Args:
         what: The name of the content in messages.
         build: Fills the empty folder; if it raises, the folder is deleted.
-        is_whole: Returns False for a `target` that is to be built anew.
+        is_whole: Returns False for a `target` to build again.
 
     Returns:
         `target`, complete.
@@ -248,7 +241,7 @@ def build_once(
         except Timeout:
             log.info("waiting for %s: another process is preparing it", what)
             exclusive = stack.enter_context(_locked(path, timeout=math.inf))
-        # Without a lock, another process may be building in such a folder at this moment
+        # Without a lock, another process may be building at this moment
         if exclusive:
             _remove_leftovers(target.parent, target.name)
         # Another process may have built it meanwhile
@@ -265,7 +258,7 @@ def build_once(
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
-    """Make a folder in `parent`, or among the system's temporary files if that cannot be written, for the block."""
+    """Make a folder for the block, in `parent` or, if that cannot be written, in the system's temporary folder."""
     with contextlib.suppress(OSError):
         parent.mkdir(parents=True, exist_ok=True)
     if not os.access(parent, os.W_OK):
@@ -276,7 +269,7 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
 
 
 def _remove_leftovers(parent: Path, target: str | None = None) -> None:
-    """Delete folders that killed processes left: those of `target`, whose lock this process has, and old ones."""
+    """Delete folders of killed processes: old ones, and any of `target`, whose lock this process has."""
     for folder in parent.glob(f".*-*{PARTIAL}"):
         # Another process may delete it at the same time
         with contextlib.suppress(OSError):
@@ -293,9 +286,9 @@ def _locked(path: Path, *, timeout: float) -> Iterator[bool]:
     The kernel releases the lock of a process that dies.
 
     Raises:
-        Timeout: Another process, or another block of this one, has it.
+        Timeout: Another process, or another block of this process, has it.
     """
-    # No soft lock, a mere file, instead: one that a killed process left would have to be deleted by hand
+    # A soft lock, a mere file, would outlive a killed process
     lock = FileLock(path, fallback_to_soft=False)
     try:
         lock.acquire(timeout, poll_interval=0.2)
@@ -315,15 +308,15 @@ def _locked(path: Path, *, timeout: float) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def reserved(folder: Path, *, otherwise: str) -> Iterator[None]:
-    """Keep `folder`, which is made if need be, for this process alone in this block.
+    """Reserve `folder` for this process in this block; the folder is made if it is missing.
 
-    A folder that is still empty after the block goes, with the folders above that were made for it.
+    If it is empty after the block, it is deleted, with the parents that were made for it.
 
     Args:
-        otherwise: What to do instead, for the message of the error.
+        otherwise: The remedy, for the message of the error.
 
     Raises:
-        ValueError: Another process has it.
+        ValueError: Another process has reserved it.
     """
     made = [each for each in folder.parents if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)

@@ -11,8 +11,8 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a dictionary.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It holds something else; begins with the file's name.
+        FileNotFoundError: The file does not exist.
+        ValueError: The file holds something else; the message begins with its name.
     """
     try:
         loaded = json.loads(path.read_text(encoding="utf-8"))

@@ -23,18 +23,14 @@ def markdown_table(
     columns = list(zip(header, *rows, strict=True))
     # Markdown wants three dashes or more below a name
     widths = [max(3, *map(len, column)) if padded else 0 for column in columns]
-    aligned = [">" if name in right else "<" for name in header]
 
     def line(cells: Sequence[str]) -> str:
-        texts = [f"{cell:{side}{width}}" for cell, side, width in zip(cells, aligned, widths, strict=True)]
+        texts = []
+        for cell, name, width in zip(cells, header, widths, strict=True):
+            texts.append(cell.rjust(width) if name in right else cell.ljust(width))
         return "| " + " | ".join(texts) + " |"
 
-    rule = [_rule(width, side) for width, side in zip(widths, aligned, strict=True)]
+    rule = []
+    for name, width in zip(header, widths, strict=True):
+        rule.append("-" * ((width or 4) - 1) + ":" if name in right else "-" * (width or 3))
     return "\n".join([line(header), line(rule), *map(line, rows)])
-
-
-def _rule(width: int, side: str) -> str:
-    """Return the dashes below a column's name, with Markdown's colon for a column aligned to the right."""
-    if side == ">":
-        return "-" * ((width or 4) - 1) + ":"
-    return "-" * (width or 3)

@@ -1,10 +1,10 @@
-"""Find the file of a model that a user names: a checkpoint, a run's folder or an exported one. Imports no torch."""
+"""Find the file of a model by the path of a checkpoint, a run or an exported folder. Imports no torch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-# Files in a run's folder: its best checkpoint for use, and the state that training resumes from.
+# Files in a run's folder: the best checkpoint, and the state that training resumes from.
 BEST = Path("checkpoints", "best.safetensors")
 LAST = Path("checkpoints", "last.ckpt")
 # The checkpoint in a folder that export has written.
@@ -15,22 +15,24 @@ class CheckpointError(ValueError):
     """Checkpoint that cannot be used; the message is one line."""
 
     def __init__(self, message: str) -> None:
-        # Names and values in it may be as long as the file, and have line breaks
+        # Names and values from the file may be long and have line breaks
         line = " ".join(message.split())
         super().__init__(line if len(line) <= 1000 else f"{line[:600]} ... {line[-300:]}")
 
 
 def checkpoint_file(path: Path) -> Path:
-    """Return the checkpoint at `path`: the file itself, the best one of a run's folder, or that of an exported folder.
+    """Return the checkpoint at `path`: a file, or the best checkpoint of a run, or the weights of an exported folder.
 
     Raises:
-        CheckpointError: There is no such file, it is not a regular one, or it is the state of a training.
+        CheckpointError: The file does not exist, is not a regular file, or is the state of a training.
     """
     file = path
     if path.is_dir():
         file = next((path / name for name in (BEST, WEIGHTS) if (path / name).exists()), None)
+        if file is None and (path / LAST).is_file():
+            raise CheckpointError(f"{path}: has no {BEST} yet, which the first validation writes")
         if file is None:
-            raise CheckpointError(f"{path}: {_no_checkpoint(path)}")
+            raise CheckpointError(f"{path}: is a folder without {BEST} or {WEIGHTS}; name a checkpoint or a run")
     if not file.exists():
         raise CheckpointError(f"{file}: no such file")
     # A pipe would wait for its writer
@@ -43,15 +45,9 @@ def checkpoint_file(path: Path) -> Path:
     return file
 
 
-def _no_checkpoint(folder: Path) -> str:
-    if (folder / LAST).is_file():
-        return f"has no {BEST} yet, which the first validation writes"
-    return f"is a folder without {BEST} or {WEIGHTS}; name a checkpoint, a run's folder or a Hugging Face one"
-
-
 def is_model_file(path: Path) -> bool:
-    """Return True for a file that begins as checkpoints do, those for use or those for resume."""
+    """Return True for a file that begins like a checkpoint, for use or for resuming."""
     with path.open("rb") as file:
         start = file.read(9)
-    # A zip, or the length of safetensors' header in 8 bytes, and its brace
+    # A zip file, or safetensors: the length of the header in 8 bytes, then its brace
     return start.startswith(b"PK\3\4") or (start[4:8] == bytes(4) and start[8:] == b"{")

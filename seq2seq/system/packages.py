@@ -1,4 +1,4 @@
-"""Import or look for packages that only some settings and commands need: the extras of this project."""
+"""Import optional packages, which only some settings and commands need."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import importlib
 import importlib.util
 from typing import Any
 
-# The name of this project for pip, with which an extra can be added to whatever way it was installed.
+# The name of this project for pip.
 _PROJECT = "seq2seq-mixers"
-# Modules whose package has another name.
+# Packages whose modules have another name.
 _PACKAGE_OF = {"PIL": "pillow", "sklearn": "scikit-learn", "prometheus_client": "prometheus-client"}
 
 
 class MissingPackageError(ValueError):
-    """Error of a package that is not installed; the message is one line and says how to install it."""
+    """Error of a package that is not installed; the message, one line, says how to install it."""
 
 
 def require(module: str, purpose: str, *, extra: str) -> Any:
@@ -21,11 +21,11 @@ def require(module: str, purpose: str, *, extra: str) -> Any:
 
     Args:
         module: Its dotted name.
-        purpose: What needs it, for the message.
+        purpose: The user of the package, for the message.
         extra: The extra of this project that installs it.
 
     Raises:
-        MissingPackageError: It is not installed, or does not import.
+        MissingPackageError: It is not installed, or its import fails.
     """
     try:
         return importlib.import_module(module)
@@ -36,7 +36,7 @@ def require(module: str, purpose: str, *, extra: str) -> Any:
 
 
 def require_installed(module: str, purpose: str, *, extra: str) -> None:
-    """Check that an optional package is installed, without the time that its import takes; see `require`."""
+    """Check that an optional package is installed, without importing it; see `require`."""
     if importlib.util.find_spec(module) is None:
         raise missing_package(_PACKAGE_OF.get(module, module), purpose, extra=extra)
 

@@ -1,4 +1,4 @@
-"""Ranks of a run: their numbers, how they are started, and how they agree on a decision."""
+"""Ranks of a run: their numbers, their launcher, and their agreement on a decision."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-# What ends a run: Ctrl-C and kill, and the two by which clusters announce the end of a job's time, or its preemption.
+# Signals that end a run: Ctrl-C, kill, and the two by which clusters announce a time limit or preemption.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def rank() -> int:
-    """Return the number of this process in the run, from 0; known before the process group exists."""
+    """Return the rank of this process in the run, which is known before the process group exists."""
     if launcher() == "srun":
         return _first_number("SLURM_PROCID")
-    # Torchrun sets RANK, also within a task of SLURM; Lightning's launcher LOCAL_RANK alone, also within a task
+    # Torchrun sets RANK and Lightning's launcher LOCAL_RANK, also within a task of SLURM
     return _first_number("RANK", "LOCAL_RANK", "SLURM_PROCID")
 
 
 def local_rank() -> int:
-    """Return the number of this process on its machine, from 0, which is also that of its device."""
+    """Return the rank of this process on its machine, which is also the index of its device."""
     if launcher() == "srun":
         return _first_number("SLURM_LOCALID")
     return _first_number("LOCAL_RANK", "SLURM_LOCALID")
 
 
 def _first_number(*names: str) -> int:
-    """Return the first of these environment variables that is set, 0 if none is."""
+    """Return the value of the first of these environment variables that is set, else 0."""
     return next((int(value) for name in names if (value := os.environ.get(name))), 0)
 
 
 def is_first_process() -> bool:
-    """Return True on rank 0, the one that writes."""
+    """Return True on rank 0, which writes files."""
     return rank() == 0
 
 
 def launcher() -> str | None:
-    """Return what started this process and its peers, "torchrun" or "srun"; None if it starts them itself."""
+    """Return the launcher of all ranks, "torchrun" or "srun"; None if this process starts the others."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return "torchrun"
-    # Alone in its step a process starts the others itself. Batch scripts are in no step, and interactive shells are the
-    # one task of theirs, whatever SLURM_NTASKS says of the job.
+    # A process that is alone in its step starts the others. Batch scripts have no step, and an interactive shell is the
+    # only task of its step, whatever SLURM_NTASKS is.
     alone = int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1) == 1
     interactive = os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
     return None if alone or interactive else "srun"
 
 
 def require_startable(devices: int, nodes: int, *, sweep: bool) -> None:
-    """Check that as many processes will run as the settings say.
+    """Check that the number of processes is the one of the settings.
 
     Args:
         devices: Processes per machine.
@@ -59,8 +59,8 @@ def require_startable(devices: int, nodes: int, *, sweep: bool) -> None:
         sweep: This is a job of a sweep.
 
     Raises:
-        ValueError: torchrun or srun started another number of processes; nobody started those of other machines; or a
-            job of a sweep would start processes, which repeat the command line, and so the sweep.
+        ValueError: torchrun or srun started another number of processes; no launcher started the processes of other
+            machines; or a job of a sweep would start processes, which would repeat the sweep.
     """
     wanted = devices * nodes
     if by := launcher():
@@ -68,9 +68,9 @@ def require_startable(devices: int, nodes: int, *, sweep: bool) -> None:
         if started != wanted:
             raise ValueError(
                 f"{by} started {started} processes, and trainer.devices={devices} "
-                f"times trainer.nodes={nodes} is {wanted}: set these two to what was started, or start as many"
+                f"times trainer.nodes={nodes} is {wanted}: make both numbers equal"
             )
-    # With LOCAL_RANK set this is such a started process, whose parent has passed the checks.
+    # LOCAL_RANK is set in a process whose parent has passed this check.
     elif wanted > 1 and sweep and "LOCAL_RANK" not in os.environ:
         raise ValueError(
             f"trainer.devices={devices} in a sweep (-m): let the cluster start the processes "
@@ -84,7 +84,7 @@ def require_startable(devices: int, nodes: int, *, sweep: bool) -> None:
 
 
 class Agreement:
-    """All-reduce of numbers by their maximum, over all ranks, on CPUs (Gloo), so that no device is synchronized."""
+    """Maximum of numbers over all ranks, by Gloo on the CPU, which synchronizes no device."""
 
     def __init__(self) -> None:
         # Made on first use: torch.distributed may start after this object is built
@@ -94,11 +94,11 @@ class Agreement:
         """Return the maximum of each number over all ranks, which must call this together.
 
         Args:
-            numbers: This rank's, equally many on every rank.
+            numbers: The numbers of this rank, as many as on every other rank.
         """
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return list(numbers)
-        # The default group is nccl on GPUs, which cannot reduce CPU tensors
+        # The default group, NCCL on GPUs, cannot reduce CPU tensors
         if self._group is None:
             self._group = dist.new_group(backend="gloo")
         # float64 holds counters exactly up to 2^53
@@ -110,11 +110,10 @@ class Agreement:
 def requeue(signum: int) -> str | None:
     """Ask SLURM to run this job again after a signal that announces its end.
 
-    Only rank 0 asks, and only after SIGUSR1 or SIGUSR2, with which SLURM announces the end of a job's time or its
-    preemption.
+    Only rank 0 asks, and only after SIGUSR1 or SIGUSR2, by which SLURM announces a time limit or preemption.
 
     Returns:
-        The number of the job, None if it was not asked for.
+        The number of the job, or None if this process did not ask.
 
     Raises:
         RuntimeError: SLURM refuses.
@@ -122,7 +121,7 @@ def requeue(signum: int) -> str | None:
     job = os.environ.get("SLURM_JOB_ID")
     if job is None or signum not in (signal.SIGUSR1, signal.SIGUSR2) or not is_first_process():
         return None
-    # Seconds: a controller that does not answer must not use up what is left of the job's time
+    # A controller that does not answer must not use up the rest of the job's time
     done = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True, timeout=60)
     if done.returncode:
         raise RuntimeError(f"scontrol requeue {job}: {done.stderr.strip()}; submit the same command with resume=auto")
@@ -130,5 +129,5 @@ def requeue(signum: int) -> str | None:
 
 
 def requeued() -> bool:
-    """Return True if SLURM has put this job back into its queue and now runs its command again."""
+    """Return True if SLURM has requeued this job and now runs its command again."""
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0

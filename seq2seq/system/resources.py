@@ -1,4 +1,4 @@
-"""Locate the settings and the embedded corpus: beside the package in a checkout, inside it in a wheel."""
+"""Locate conf/ and data/, which are next to the package in a checkout and inside it in a wheel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def _find(installed: str, checkout: str) -> Path:
-    # The wheel's copy first: in site-packages, beside the package, `data` may be anybody's
+    # The wheel's copy first: site-packages may hold a folder `data` of another package
     for candidate in (_PACKAGE / installed, _PACKAGE.parent / checkout):
         if candidate.is_dir():
             return candidate
@@ -20,12 +20,12 @@ def _find(installed: str, checkout: str) -> Path:
 
 def conf_dir() -> Path:
     """Return the folder of Hydra groups (`conf/` in a checkout, `seq2seq/_conf` in a wheel), absolute."""
-    # Absolute, because hydra.main cannot resolve a relative path once its module is imported
+    # hydra.main cannot resolve a relative path once its module is imported
     return _find("_conf", "conf")
 
 
 def choices(group: str) -> list[str]:
-    """List the names of the files in a group of `conf_dir`, sorted; none where there is no such group."""
+    """List the names of the files in a group of `conf_dir`, sorted; an unknown group has none."""
     return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
 
 

@@ -1,4 +1,4 @@
-"""Read standard input and write standard output so that every byte arrives or an error is raised. Imports no torch."""
+"""Read standard input and write standard output without losing a byte unnoticed. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import BinaryIO
 
 
 def standard_input() -> BinaryIO:
-    """Return standard input as a stream of bytes that ends only where the input does."""
-    # In memory there is no descriptor
+    """Return standard input as a stream of bytes."""
+    # A stream in memory has no descriptor
     with contextlib.suppress(OSError, ValueError):
-        # A pipe that another program has made non-blocking would seem to end where it pauses
+        # A pipe that another program has made non-blocking would seem to end at a pause
         os.set_blocking(sys.stdin.fileno(), True)
     return sys.stdin.buffer
 
 
 @contextlib.contextmanager
 def whole_output() -> Iterator[None]:
-    """Let every write to sys.stdout in this block deliver all its bytes or raise OSError, at the latest at its end.
+    """Make every write to sys.stdout in this block deliver all bytes or raise OSError, at the latest at its end.
 
-    Python's own is not enough: with PYTHONUNBUFFERED it writes once and ignores how much of the text that took, and a
-    non-blocking pipe that is full costs the rest.
+    Python's own stream may lose bytes: with PYTHONUNBUFFERED it ignores that a write was short, and when a non-blocking
+    pipe is full, it drops the rest of the text.
     """
     python = sys.stdout
     try:
         descriptor = python.fileno()
-    # In memory
+    # A stream in memory
     except (AttributeError, OSError, ValueError):
         yield
         return
@@ -37,10 +37,10 @@ def whole_output() -> Iterator[None]:
     sys.stdout = open(  # noqa: SIM115 - not closed
         descriptor,
         "w",
-        # Lines for who wants no buffer; by default a terminal gets lines, and a pipe blocks
+        # With PYTHONUNBUFFERED line by line
         buffering=1 if getattr(python, "write_through", False) else -1,
         encoding=python.encoding,
-        # A file's name may be any bytes
+        # Names of files may have any bytes
         errors="surrogateescape" if python.encoding.lower() in ("utf-8", "utf8") else "backslashreplace",
         closefd=False,
     )
@@ -53,7 +53,7 @@ def whole_output() -> Iterator[None]:
             # A network file system reports a full disk only when a descriptor of the file is closed
             os.close(os.dup(descriptor))
         except OSError:
-            # Python would write the rest again at its end, and fail again
+            # Python would write the rest again when it exits, and fail again
             os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
             raise
         finally:
@@ -61,22 +61,9 @@ def whole_output() -> Iterator[None]:
 
 
 def print_error(message: str) -> None:
-    """Print a line on standard error; what cannot be reported must not stop the work."""
+    """Print a line on standard error; a failure to print does not stop the work."""
     try:
         print(message, file=sys.stderr, flush=True)
     except OSError:
-        # Python's own flush at its end would fail again and change the exit status
+        # Python's flush at exit would fail again and change the exit status
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-
-
-def fill_closed_descriptors() -> None:
-    """Open /dev/null in place of each standard stream that is closed; what is written to standard output then fails.
-
-    Otherwise the next file that is opened gets its number, and what a library prints is written into that file.
-    """
-    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:
-            # The lowest number that is free
-            os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
-            stream = open(descriptor, "r" if name == "stdin" else "w", closefd=False)  # noqa: SIM115
-            setattr(sys, name, stream)

@@ -10,10 +10,13 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from hydra._internal import utils
+
 from seq2seq.settings.declare import settings_rows
-from seq2seq.settings.explain import mistake
+from seq2seq.settings.explain import REFUSALS, mistake, refusal
 from seq2seq.settings.run import SECTIONS
 from seq2seq.settings.values import written
+from seq2seq.sweeps.hydra_callback import JobError
 from seq2seq.system.resources import choices
 from seq2seq.system.stdio import whole_output
 
@@ -55,7 +58,7 @@ _GROUPS = {
 
 
 def run_program(program: str, main: Callable[[], object]) -> None:
-    """Run a program that Hydra composes settings for, once its command line is known to be right.
+    """Run a program that Hydra composes settings for; a setting that Hydra refuses is one line and status 2.
 
     Args:
         program: Begins the line of an error.
@@ -69,7 +72,18 @@ def run_program(program: str, main: Callable[[], object]) -> None:
         except BrokenPipeError:
             # The reader of the help has gone (| head): 128 + SIGPIPE
             sys.exit(141)
-        main()
+        # Hydra's own would print an error on many lines, and exit.
+        utils.run_and_report = lambda work: work()
+        try:
+            main()
+        except JobError:
+            # The sweep has reported it.
+            sys.exit(1)
+        except REFUSALS as error:
+            if wants_traceback():
+                raise
+            words = [word for word in sys.argv[1:] if word[0] != "-" and ("=" in word or word[0] == "~")]
+            refuse(program, refusal(error, words))
     except KeyboardInterrupt:
         # While Hydra composes; from then on, `main` says what stays.
         exit_interrupted(program)
@@ -108,7 +122,6 @@ def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
     if {"-h", "--help"} & set(words):
         print(help_text(program))
         sys.exit(0)
-    # Whoever wants the trace gets it.
     if not wants_traceback() and (message := mistake(words)):
         refuse(program, message)
 

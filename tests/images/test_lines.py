@@ -166,10 +166,10 @@ def test_what_is_no_image_is_told_with_line_value_and_remedy(reason):
     ("values", "message"),
     [
         ((8, 25), "25 x 8 pixels are not cut into whole patches of 2 x 2"),
-        ((8, 24, 4, 4), r"bits=4 for 16 pixels a patch: choose at most 3"),
-        ((8, 24, 2, 9), "choose at most 8"),
+        ((8, 24, 4, 4), r"bits=4 .*: choose at most 3"),
+        ((8, 24, 2, 9), "bits=.* from 1 to 8"),
         ((8, 8, 8, 1), "choose at most 0"),
-        ((8, 24, 2, 8, 3), "bits=8 for 4 pixels a patch of 3 colors: choose at most 5"),
+        ((8, 24, 2, 8, 3), "bits=8 .*: choose at most 5"),
         ((8, 24, 2, 8, 2), "channels=2"),
         ((0, 24), r"patches\.height=0 is not a whole number from 1"),
         ((2, 2), "one patch has nothing to mix"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from pathlib import Path
@@ -37,7 +38,7 @@ def ckpt(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def other(ckpt) -> Path:
-    """Another checkpoint with the same tokenizer, deeper than the first."""
+    """A deeper checkpoint with the same tokenizer."""
     path = ckpt.with_name("other.safetensors")
     checkpoint.save(path, tiny.payload(seed=1, decoder_layers=2))
     return path
@@ -48,12 +49,21 @@ def translator(ckpt) -> Translator:
     return Translator.load(ckpt, settings=HOW, device="cpu")
 
 
+def translated(ckpt: Path, source: Path, *options: str) -> list[str]:
+    """Translate LINES from a file into a file, by the command."""
+    out = source.with_name("out")
+    source.write_text("\n".join(LINES) + "\n")
+    limits = ["--max-len-ratio", "0.3", "--max-len-extra", "5"]
+    assert translate.main(["--ckpt", str(ckpt), "--input", str(source), "--output", str(out), *limits, *options]) == 0
+    return out.read_bytes().decode().split("\n")[:-1]
+
+
 def texts(results):
     return [[candidate.text for candidate in row] for row in results]
 
 
-def test_half_a_character_is_replaced_wherever_text_is_taken(translator):
-    """As in lines: a beginning or a phrase reads as with a question mark, which encoding puts there."""
+def test_a_lone_surrogate_is_replaced_in_all_texts(translator):
+    """In lines, prefixes and phrases, encoding replaces a lone surrogate by a question mark."""
     how = {"prefixes": ["the \ud800"], "phrases": [["dog\udfff"]]}
     whole = {"prefixes": ["the ?"], "phrases": [["dog?"]]}
     noted, expected = [], []
@@ -79,7 +89,7 @@ def test_expected_utilities_are_sacrebleus_means():
     expected = [sum(metric.sentence_score(h, [r]).score for r in given) / 4 for h in given]
     assert expected_utilities(given, utility("chrf")) == pytest.approx(expected)
     assert utility("bleu")("the cat walks home today", "the cat walks home today") == pytest.approx(100)
-    # Without spaces, 13a would have each sentence for one word
+    # For 13a, a sentence without spaces would be one word
     chinese = expected_utilities(["我喜欢猫", "我喜欢小猫", "今天下雨"], utility("bleu", "zh"))
     assert max(chinese[:2]) > chinese[2] + 10
     with pytest.raises(ValueError, match="unknown utility 'ter'"):
@@ -87,7 +97,7 @@ def test_expected_utilities_are_sacrebleus_means():
 
 
 def test_minimum_bayes_risk_ranks_the_samples(translator):
-    """Of the same samples, those with the largest mean agreement come first, each text once."""
+    """Samples with the largest mean agreement come first, each text once."""
     sampling = SamplingSettings(seed=3)
     every = translator.translate(LINES, settings=SearchSettings(beam_size=6, n_best=6, **LIMITS), sampling=sampling)
     best = translator.translate(
@@ -103,7 +113,7 @@ def test_minimum_bayes_risk_ranks_the_samples(translator):
 
 
 def test_prefixes_and_phrases(translator):
-    """Every translation that there is has them; blank lines stay blank."""
+    """All translations contain them; blank lines stay blank."""
     begun = translator.translate(LINES, prefixes=["the cat"] * 7)
     assert all(c.text.startswith("the cat") for row in begun[:5] for c in row if c.score > -math.inf)
     with_words = translator.translate(LINES, phrases=[["quickly", "dog"]] * 6 + [[]])
@@ -113,25 +123,20 @@ def test_prefixes_and_phrases(translator):
         translator.translate(LINES, phrases=[[]] * 7, sampling=SamplingSettings())
 
 
-@pytest.mark.parametrize("given", [{"prefixes": ["the"]}, {"phrases": [["dog"]]}, {"prefixes": ["the"] * 3}])
-def test_each_line_has_a_prefix_and_phrases(translator, given):
-    ((name, entries),) = given.items()
-    with pytest.raises(ValueError, match=f"{name} has {len(entries)} entries for 2 lines; give one for each"):
-        translator.translate(LINES[:2], **given)
-
-
 @pytest.mark.parametrize(
-    ("given", "name"),
+    ("given", "message"),
     [
-        ({"lines": "ab"}, "lines"),
-        ({"prefixes": "ab"}, "prefixes"),
-        ({"suppress": "ab"}, "suppress"),
-        ({"phrases": "ab"}, "phrases"),
-        ({"phrases": [["dog"], "ab"]}, r"phrases\[1\]"),
+        ({"prefixes": ["the"]}, "prefixes has 1 entries for 2 lines"),
+        ({"prefixes": ["the"] * 3}, "prefixes has 3 entries for 2 lines"),
+        ({"phrases": [["dog"]]}, "phrases has 1 entries for 2 lines"),
+        ({"lines": "ab"}, "lines is the str 'ab'"),
+        ({"prefixes": "ab"}, "prefixes is the str 'ab'"),
+        ({"suppress": "ab"}, "suppress is the str 'ab'"),
+        ({"phrases": "ab"}, "phrases is the str 'ab'"),
+        ({"phrases": [["dog"], "ab"]}, r"phrases\[1\] is the str 'ab'"),
     ],
 )
-def test_a_text_is_no_list_of_texts(translator, given, name):
-    message = f"{name} is the str 'ab', each character of which would count; give a list"
+def test_each_line_has_a_prefix_and_a_list_of_phrases(translator, given, message):
     with pytest.raises(ValueError, match=message):
         translator.translate(**{"lines": LINES[:2], **given})
 
@@ -148,22 +153,20 @@ def test_an_ensemble_averages_probabilities(ckpt, other, translator):
             assert value == pytest.approx(math.log((math.exp(a) + math.exp(b)) / 2), abs=1e-5)
 
 
-def test_an_ensemble_needs_one_vocabulary(ckpt, tmp_path):
+@pytest.mark.parametrize(
+    ("meta", "message"),
+    [
+        ({"tokenizer": tiny.tokenizer(normalizer="nfkc").to_state()}, "has another tokenizer than"),
+        ({"src_lang": "en", "tgt_lang": "de"}, r"b\.safetensors translates en to de, and .* de to en"),
+    ],
+    ids=["tokenizer", "direction"],
+)
+def test_models_of_an_ensemble_have_one_vocabulary_and_direction(ckpt, tmp_path, meta, message):
     entry = tiny.payload()
-    entry.meta["tokenizer"] = tiny.tokenizer(normalizer="nfkc").to_state()
-    checkpoint.save(tmp_path / "foreign.safetensors", entry)
-    with pytest.raises(ValueError, match="has another tokenizer than"):
-        Translator.load(ckpt, device="cpu", ensemble=[tmp_path / "foreign.safetensors"])
-
-
-def test_an_ensemble_needs_one_direction(ckpt, tmp_path):
-    entry = tiny.payload()
-    entry.meta.update({"src_lang": "en", "tgt_lang": "de"})
-    checkpoint.save(tmp_path / "back.safetensors", entry)
-    with pytest.raises(
-        ValueError, match=r"back\.safetensors translates en to de, and .* de to en: an ensemble needs one dir"
-    ):
-        Translator.load(ckpt, device="cpu", ensemble=[tmp_path / "back.safetensors"])
+    entry.meta.update(meta)
+    checkpoint.save(tmp_path / "b.safetensors", entry)
+    with pytest.raises(ValueError, match=message):
+        Translator.load(ckpt, device="cpu", ensemble=[tmp_path / "b.safetensors"])
 
 
 def test_an_ensemble_has_the_fewest_positions_of_its_models(tmp_path):
@@ -188,7 +191,7 @@ def test_settings_of_a_call_keep_the_positions_of_the_model(tmp_path):
 
 
 @pytest.mark.parametrize("given", [{"prefixes": ["Ж the dog", "the"]}, {"phrases": [["dog Ж"], ["the"]]}], ids=str)
-def test_what_the_vocabulary_cannot_write_is_told(given, tmp_path):
+def test_text_that_the_vocabulary_cannot_write_is_noted(given, tmp_path):
     """Without byte pieces, a character that it lacks would vanish from a translation that must have it."""
     t = tiny.tokenizer(byte_fallback=False, vocab_size=50)
     model = build_model(tiny.model_config(t))
@@ -206,16 +209,10 @@ def test_what_the_vocabulary_cannot_write_is_told(given, tmp_path):
 @pytest.mark.parametrize("name", ["relu_attention", "lightconv", "dynamicconv", "attention"])
 def test_alignments_are_shares_whatever_the_weights_sum_to(name, translator):
     words = (f"mixer/cross={name}", "model.dim=16", "model.num_heads=2", "model.ffn_dim=32")
-    plain = resolved_settings(
-        ("mixer=transformer", "model=tiny", "model.encoder_layers=1", "model.decoder_layers=2", *words)
-    )
+    depth = ("model.encoder_layers=1", "model.decoder_layers=2")
+    plain = resolved_settings(("mixer=transformer", "model=tiny", *depth, *words))
     t = translator.tokenizer
-    sizes = {
-        "src_vocab_size": t.src_vocab_size,
-        "tgt_vocab_size": t.tgt_vocab_size,
-        "pad_id": t.pad_id,
-        "joint": t.joint,
-    }
+    sizes = {name: getattr(t, name) for name in ("src_vocab_size", "tgt_vocab_size", "pad_id", "joint")}
     model = build_model({"model": plain["model"], "mixer": plain["mixer"], **sizes}).eval()
     pairs = list(zip(t.encode_src(LINES[:3]), t.encode_tgt(["the cat walks", "a dog", "I"]), strict=True))
     special = Specials(t.bos_id, t.eos_id, t.pad_id)
@@ -315,16 +312,11 @@ def test_saliency_is_a_distribution_over_real_positions(translator):
     assert (found[0] > 0).all()
 
 
-def test_commands_offer_it_all(ckpt, other, tmp_path, capsys):
-    source, begin, words, out = (tmp_path / name for name in ("in.de", "begin.en", "words.en", "out.en"))
-    source.write_text("\n".join(LINES) + "\n")
+def test_commands_have_all_options(ckpt, other, tmp_path, capsys):
+    source, begin, words = (tmp_path / name for name in ("in.de", "begin.en", "words.en"))
+    lines = functools.partial(translated, ckpt, source)
     begin.write_text("the cat\n" * 7)
     words.write_text("dog\tcat\n" * 7)
-
-    def lines(*options: str) -> list[str]:
-        limits = ["--max-len-ratio", "0.3", "--max-len-extra", "5", "--output", str(out)]
-        assert translate.main(["--ckpt", str(ckpt), "--input", str(source), *limits, *options]) == 0
-        return out.read_bytes().decode().split("\n")[:-1]
 
     drawn = lines("--samples", "3", "--top-p", "0.9", "--temperature", "0.7", "--seed", "4", "--mbr", "chrf")
     assert len(drawn) == 7
@@ -348,17 +340,8 @@ def test_commands_offer_it_all(ckpt, other, tmp_path, capsys):
 
 
 def test_formats(ckpt, tmp_path, translator):
-    """The same translations as lines, columns and objects; details are those of `seq2seq.score --forced-decoding`."""
-    source, out = tmp_path / "in.de", tmp_path / "out"
-    source.write_text("\n".join(LINES) + "\n")
-    limits = ["--max-len-ratio", "0.3", "--max-len-extra", "5", "--beam-size", "3", "--n-best", "2"]
-
-    def lines(*options: str) -> list[str]:
-        assert (
-            translate.main(["--ckpt", str(ckpt), "--input", str(source), "--output", str(out), *limits, *options]) == 0
-        )
-        return out.read_bytes().decode().split("\n")[:-1]
-
+    """The same translations as lines, columns and objects; details are as in `seq2seq.score --forced-decoding`."""
+    lines = functools.partial(translated, ckpt, tmp_path / "in.de", "--beam-size", "3", "--n-best", "2")
     columns = [line.split("\t") for line in lines()]
     assert columns == [line.split("\t") for line in lines("--format", "tsv")]
     assert lines("--format", "text") == [text for _, _, text in columns]
@@ -384,11 +367,8 @@ def test_formats(ckpt, tmp_path, translator):
 
 
 def test_a_line_that_failed_has_no_score():
-    assert json.loads(FORMATS["json"](3, [Candidate("", -math.inf)], {})) == {
-        "line": 3,
-        "translation": "",
-        "score": None,
-    }
+    failed = json.loads(FORMATS["json"](3, [Candidate("", -math.inf)], {}))
+    assert failed == {"line": 3, "translation": "", "score": None}
     several = [Candidate('Möhre "a"', -0.5), Candidate("", -math.inf)]
     printed = FORMATS["json"](1, several, {"alignment": "0-0"})
     assert printed.index("\n") == len(printed) - 1
@@ -417,7 +397,7 @@ def test_a_tab_in_a_translation_makes_no_column():
         (["--suppress", "nosuchpiece"], "no piece 'nosuchpiece'"),
     ],
 )
-def test_what_does_not_go_together_is_one_line(ckpt, options, message, tmp_path, capsys):
+def test_options_that_exclude_each_other_are_one_line(ckpt, options, message, tmp_path, capsys):
     (tmp_path / "in").write_text("der Hund\n")
     try:
         status = translate.main(["--ckpt", str(ckpt), "--input", str(tmp_path / "in"), *options])

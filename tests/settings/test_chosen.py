@@ -1,4 +1,4 @@
-"""What the user chose, and lists of presets that are cut to the depth of the model."""
+"""Settings that the user typed, and lists of presets, which are cut to the depth of the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def kernel_sizes(words: list[str]) -> dict[str, list[int]]:
 
 
 def test_lists_of_presets_are_cut_to_the_depth():
-    """LightConv has one encoder layer more than the model."""
+    """LightConv has one more encoder layer than the model."""
     assert kernel_sizes(["mixer=lightconv", *SHALLOW]) == {"encoder": [3, 7, 15], "decoder": [3, 7]}
     assert kernel_sizes(["mixer=lightconv"]) == {"encoder": [3, 7, 15, 31], "decoder": [3, 7, 15, 31]}
     without = ["mixer=lightconv", *SHALLOW, "mixer.extra_encoder_layers=-1"]
@@ -28,7 +28,7 @@ def test_lists_of_presets_are_cut_to_the_depth():
 @pytest.mark.parametrize(
     "typed", ["mixer.encoder.per_layer.kernel_size=[5,5,5,5]", "mixer.encoder.per_layer={kernel_size: [5, 5, 5, 5]}"]
 )
-def test_a_list_that_was_typed_is_refused_if_it_is_too_long(typed):
+def test_a_typed_list_that_is_too_long_is_refused(typed):
     words = ["mixer=lightconv", *SHALLOW, typed]
     assert kernel_sizes(words) == {"encoder": [5, 5, 5, 5], "decoder": [3, 7]}
     with pytest.raises(ValueError, match="lists 4 values for 3 layers"):

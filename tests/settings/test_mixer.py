@@ -1,4 +1,4 @@
-"""The section `mixer`: its keys, and arguments that constructors check."""
+"""The section `mixer`: its keys, and arguments, which constructors check."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from seq2seq.network.mixer import CrossMixer, SelfMixer
 from seq2seq.network.model import Seq2Seq
 from seq2seq.settings.classes import class_names, mixers_of, read_mixers
 from seq2seq.settings.compose import presets, resolved_settings
+from seq2seq.settings.dicts import put
 
 # Each composes settings, as other tests of every preset do; `make test-all` has every case
 REPRESENTATIVE = {
@@ -57,17 +58,13 @@ def build(config: dict, mixer: dict) -> Seq2Seq:
 )
 def test_a_wrong_argument_is_named(stack, key, value, message):
     mixer = copy.deepcopy(stack["mixer"])
-    *path, leaf = key.split(".")
-    section = mixer
-    for part in path:
-        section = section[part]
-    section[leaf] = value
+    put(mixer, key, value)
     with pytest.raises(ValueError, match=message) as error:
         build(stack, mixer)
     assert "\n" not in str(error.value)
 
 
-def test_kinds_of_layers_have_no_other_keys():
+def test_a_slot_with_kinds_has_no_other_keys():
     config = resolved_settings(["mixer=local_blocks"])
     build(config, config["mixer"])
     wrong = copy.deepcopy(config["mixer"])
@@ -98,14 +95,14 @@ def test_numbers_are_read_as_a_constructor_takes_them(stack):
 
 
 @pytest.mark.parametrize("given", [{"head_dim": 5}, {"per_layer": {"head_dim": [5]}}], ids=str)
-def test_heads_of_a_width_of_their_own_need_not_divide_the_models(given):
+def test_num_heads_need_not_divide_dim_if_head_dim_is_set(given):
     config = resolved_settings(["mixer=quadratic"])
     slot = {key: value for key, value in config["mixer"]["encoder"].items() if key != "head_dim"}
     build(config, {**config["mixer"], "encoder": {**slot, "num_heads": 3, **given}})
 
 
 def test_every_mixer_of_a_section_is_found():
-    """Kinds may have kinds, a slot may be empty, and a kind that no layer uses is found too."""
+    """Kinds may have kinds, a slot may be empty, and unused kinds are found, too."""
     conv, attention, cross = ({"_target_": f"theirs.{name}"} for name in ("Conv", "Attention", "Cross"))
     deep = {"kinds": {"a": attention, "b": conv}, "pattern": ["b"]}
     section = {"cross": cross, "encoder": {"kinds": {"x": conv, "y": deep}, "pattern": ["x"]}, "decoder": {}}
@@ -130,7 +127,7 @@ WRONG = {str: "nosuch", int: -1, float: -1.0, Sequence[int]: [-1]}
 
 @pytest.mark.parametrize("case", [case for part in ("self", "cross") for case in names(part)])
 def test_constructors_refuse_impossible_arguments(case):
-    """A word that is no choice, a negative number: a ValueError that names the argument."""
+    """For an unknown word or a negative number, a ValueError names the argument."""
     part = "self" if case in names("self") else "cross"
     values = _every_mixer()[part][case]
     contract, sizes = (SelfMixer, {"causal": False}) if part == "self" else (CrossMixer, {"memory_dim": WIDTH})

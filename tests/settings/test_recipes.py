@@ -33,18 +33,18 @@ PUBLISHED = {
     "wmt16_en_de_lightconv": (208.9, JOINT),
     "wmt16_en_de_dynamicconv": (213.2, JOINT),
 }
-# A recipe of each family; others differ from these in values that other tests here check
+# A recipe of each family; other tests check the values in which further recipes differ
 REPRESENTATIVE = {
     "test_a_recipe_composes_and_builds": {
         *("iwslt14_de_en_dynamicconv", "rnnsearch", "tatoeba", "wu", "wmt14_en_de_transformer_base"),
     },
-    "test_a_published_recipe_says_what_to_expect": {"iwslt14_de_en_dynamicconv", "wmt14_en_de_transformer_base"},
+    "test_a_published_recipe_names_the_expected_score": {"iwslt14_de_en_dynamicconv", "wmt14_en_de_transformer_base"},
 }
 
 
 @functools.cache
 def settings(name: str) -> dict[str, Any]:
-    """Compose a recipe, once; nobody changes what is returned."""
+    """Compose a recipe, once; callers do not change the result."""
     overrides = [f"experiment={name}", "data.train=train", "data.valid=valid", "data.test=test"]
     needs_files = "override /data: files" in RECIPES[name] or name.startswith("iwslt14")
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
@@ -74,7 +74,7 @@ def test_a_recipe_composes_and_builds(name):
 @pytest.mark.parametrize(
     "name", [name for name in RECIPES if re.match(r"(iwslt|wmt)\d\d_.*_\w*(conv|former|search)", name)]
 )
-def test_a_published_recipe_says_what_to_expect(name):
+def test_a_published_recipe_names_the_expected_score(name):
     """Score and convention are in the comment; the run is bounded by updates, not by the clock."""
     head = " ".join(line.lstrip("# ") for line in RECIPES[name].splitlines() if line.startswith("#"))
     assert re.search(r"Expected[^.]* \d\d\.\d", head), head
@@ -99,15 +99,15 @@ def test_a_published_recipe_says_what_to_expect(name):
         ("wmt14_en_fr_rnnsearch", None, None),
     ],
 )
-def test_what_a_published_score_averages_is_kept(name, count, steps):
-    """As many validations as papers average checkpoints, each an epoch (no steps) or an equal part of the run."""
+def test_checkpoints_for_the_published_average_are_kept(name, count, steps):
+    """A recipe keeps as many validations as its paper averages, each after an epoch or an equal part of the run."""
     trainer = settings(name)["trainer"]
     assert (trainer["keep_last"], trainer["val_steps"], trainer["val_time"]) == (count, steps, None)
     assert trainer["max_steps"] % (steps or 1) == 0
 
 
 def test_values_of_the_recipes():
-    """Values that are easily lost on the way through three files."""
+    """Values that an override in three files may lose."""
     wmt, french, chinese = (settings(f"{pair}_dynamicconv") for pair in ("wmt16_en_de", "wmt14_en_fr", "wmt17_zh_en"))
     assert (wmt["data"]["batch_tokens"], wmt["trainer"]["accumulate"]) == (458_752, 1)
     assert [c["model"]["dropout"] for c in (wmt, french, chinese)] == [0.3, 0.1, 0.2]
@@ -186,7 +186,7 @@ def test_the_protocol_names_every_task():
         assert f"`{task}`" in page
         if task != "q1_flops_en_fr":
             assert f"{updates:,}" in page
-        # The file says its command and its budget
+        # Command and budget are in the file
         text = (BENCHMARK / f"{task}.yaml").read_text("utf-8")
         assert f"-m experiment=benchmark/{task}\n" in text
         assert re.search(r"# Budget: .*(update|epoch)", text)
@@ -224,7 +224,7 @@ def test_systems_of_a_task_differ_in_the_mixer_alone(task):
 
 
 def test_systems_of_the_first_question():
-    """Depth, gate, windows and positions are what their names say."""
+    """Depth, gate, windows and positions agree with the names of the systems."""
     mixer = {
         job.partition("=")[2]: plain("q1_en_fr", job)["mixer"] for job in [*jobs("q1_en_fr"), *jobs("q1_more_en_fr")]
     }

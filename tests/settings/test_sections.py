@@ -1,4 +1,4 @@
-"""Settings classes: what a section may hold, and defaults of settings that are newer than a run."""
+"""Settings classes: keys and values of sections, and defaults for settings that are newer than a run."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def test_every_setting_has_a_help_of_one_line(section):
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_what_hydra_composes_has_the_keys_and_the_defaults_of_the_classes(section):
+def test_composed_settings_have_the_keys_and_defaults_of_the_classes(section):
     composed = resolved_settings(["optim=adam", "model=base", "data=files"])
     values = composed[section] if section else composed
     for name, value in defaults(SECTIONS[section]).items():
         assert name in values, name
-        if name not in ("name", "src", "tgt", "cache", "peak_lr", "weight_decay"):  # what files of conf/ set
+        if name not in ("name", "src", "tgt", "cache", "peak_lr", "weight_decay"):  # set by files of conf/
             assert values[name] == value, name
 
 
@@ -49,13 +49,13 @@ def test_a_wrong_value_is_named(values, message):
         read_section(SearchSettings, values, "search")
 
 
-def test_a_setting_that_is_still_to_be_set_is_missing():
-    """Hydra's mark of it passes no class as a word."""
+def test_a_required_setting_is_missing():
+    """Hydra's mark ??? is not a word."""
     with pytest.raises(ValueError, match=r"^data\.tgt is missing: .*as in data\.tgt=en"):
         read_section(DataSettings, {"name": "mine", "src": "de", "tgt": "???"}, "data")
 
 
-def test_numbers_become_those_of_the_class():
+def test_numbers_have_the_types_of_the_class():
     settings = read_section(SearchSettings, {"beam_size": 4e0, "length_penalty": 1}, "search")
     assert [type(value) for value in dataclasses.astuple(settings)[:4]] == [int, float, int, float]
 
@@ -68,7 +68,7 @@ def test_numbers_become_those_of_the_class():
     ],
 )
 def test_a_file_with_an_unknown_key_is_refused(section, key, message):
-    """Hydra merges whatever an experiment file sets."""
+    """Hydra merges unknown keys of an experiment file."""
     config = resolved_settings()
     config[section][key] = 1
     with pytest.raises(ValueError, match=message):
@@ -76,12 +76,10 @@ def test_a_file_with_an_unknown_key_is_refused(section, key, message):
 
 
 def test_r_drop_needs_a_dropout():
-    """Two passes without one are equal."""
+    """Two passes without dropout are equal."""
     config = resolved_settings(["mixer=lightconv", "optim.r_drop=5", "model.dropout=0"])
-    assert config["model"]["weight_dropout"] > 0  # one draw for all sentences, in both passes
-    with pytest.raises(
-        ValueError, match=r"^optim\.r_drop=5\.0 compares two passes with dropout, .* set model\.dropout=0\.1"
-    ):
+    assert config["model"]["weight_dropout"] > 0  # both passes may have the same mask
+    with pytest.raises(ValueError, match=r"^optim\.r_drop=5\.0 .* set model\.dropout=0\.1"):
         read_settings(config)
     for reads in ("mixer.cross.dropout", "model.dropout", "model.activation_dropout"):
         has_one = resolved_settings(["mixer=lightconv", "optim.r_drop=5", "model.dropout=0", f"{reads}=0.1"])
@@ -90,21 +88,12 @@ def test_r_drop_needs_a_dropout():
     own = resolved_settings(["mixer=lightconv", "optim.r_drop=5", "model.dropout=0"])
     own["mixer"]["encoder"] = {"_target_": "mymix.Mine", "hidden_dropout": 0.1}
     assert read_settings(own).optim.r_drop == 5.0
-    # No part of this model has attention weights, or a feed-forward
-    without = [
-        "mixer=encoder_decoder",
-        "model.ffn_dim=0",
-        "model.activation_dropout=0.1",
-        "model.attention_dropout=0.1",
-    ]
-    with pytest.raises(ValueError, match=r"^optim\.r_drop"):
-        read_settings(resolved_settings([*without, "optim.r_drop=5", "model.dropout=0"]))
 
 
 def test_median_stopping_needs_the_curves_of_jobs():
-    """The logger of metrics.csv writes them, and no other."""
+    """They are in metrics.csv, which one logger writes."""
     for loggers in (["logger=tensorboard"], ["~logger.csv"]):
-        with pytest.raises(ValueError, match=r"^trainer\.median_stop=2 .* add logger=csv or logger=default"):
+        with pytest.raises(ValueError, match=r"^trainer\.median_stop=2 .* add logger=csv"):
             read_settings(resolved_settings([*loggers, "trainer.median_stop=2"]))
         read_settings(resolved_settings(loggers))
     for loggers in ("logger=csv", "logger=default"):

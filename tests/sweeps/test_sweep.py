@@ -31,7 +31,6 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from hydra_plugins.seq2seq_sweeps import launchers
-from hydra_plugins.seq2seq_sweeps.launchers import require_own_folders
 from seq2seq.runs.training_state import read_state
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.sweeps import job_records, sweep_watch
@@ -391,19 +390,6 @@ def test_a_sweep_that_is_interrupted_says_how_to_go_on(corpus, tmp_path):
     (job,) = read_jobs(only_sweep(tmp_path))
     assert (job.state, job.error) == ("failed", "stopped (SIGINT); continue with resume=auto")
     assert "1 of 1 jobs failed; compare the others with" in lines[-1]
-
-
-def test_jobs_of_one_name_are_refused():
-    same = [["run=it", "seed=1"], ["run=it", "seed=2"]]
-    for run_name, overrides in (("it", [["seed=1"], ["seed=2"]]), (None, same)):
-        with pytest.raises(ValueError, match=r"'run=it-\$\{seed\}'"):
-            require_own_folders(run_name, overrides)
-    # Allowed: names by default, by interpolation, or one each
-    require_own_folders(None, [["seed=1"], ["seed=2"]])
-    require_own_folders("it-${seed}", [["seed=1"], ["seed=2"]])
-    require_own_folders(None, [["run=a"], ["run=b"], ["run=null"], ["run=null"]])
-    require_own_folders("it", [["seed=1"]])
-    require_own_folders(None, [[r"run=it-$\{seed\}", "seed=1"], [r"run=it-$\{seed\}", "seed=2"]])
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""One process builds, the others wait: with real processes, killed ones among them."""
+"""Files and folders that are written atomically, or built by one process while others wait."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from fulldisk import largest_file
 from seq2seq.system import files
 from seq2seq.system.files import build_once, reserved, scratch_folder
 
-# Builds argv[1]: notes its pid in argv[2], writes the file "part", waits argv[3] seconds or for a file "go" beside
-# argv[2], writes the file "whole".
+# Builds argv[1]: notes its pid in argv[2], writes the file "part", waits for argv[3] seconds or for a file "go" next to
+# argv[2], and writes the file "whole".
 BUILDER = """
 import logging, os, sys, time
 from pathlib import Path
@@ -47,7 +47,7 @@ def start(target: Path, seconds: float) -> subprocess.Popen[str]:
 
 
 def started(log: Path, count: int = 1) -> list[str]:
-    """The pids of the first `count` processes that build, once there are so many."""
+    """Wait for `count` processes that build, and return the pids of all."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         if log.exists() and len(pids := log.read_text().split()) >= count:
@@ -60,7 +60,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_two_at_once_make_one_and_the_other_says_that_it_waits(tmp_path):
+def test_one_process_builds_and_the_others_say_that_they_wait(tmp_path):
     target = tmp_path / "cache" / "toy-1"
     first = start(target, PATIENCE)
     (pid,) = started(tmp_path / "log")
@@ -76,7 +76,7 @@ def test_two_at_once_make_one_and_the_other_says_that_it_waits(tmp_path):
     assert names(target) == {"part", "whole"}
 
 
-def test_killed_holder_is_taken_over_by_the_one_that_waits_and_its_remains_go(tmp_path):
+def test_a_waiting_process_replaces_a_killed_one_and_deletes_its_remains(tmp_path):
     target = tmp_path / "cache" / "toy-1"
     first = start(target, PATIENCE)
     started(tmp_path / "log")
@@ -103,7 +103,7 @@ def test_failure_leaves_nothing_and_the_next_call_builds(tmp_path):
     assert not names(tmp_path)
     built = build_once(tmp_path / "toy-1", "the toy", lambda folder: (folder / "x").touch())
     assert names(built) == {"x"}
-    build_once(tmp_path / "toy-1", "the toy", fail)  # is there: not built again
+    build_once(tmp_path / "toy-1", "the toy", fail)  # exists: not built again
 
 
 def test_without_locks_every_process_builds_and_whole_folders_stay(tmp_path, monkeypatch, caplog):
@@ -111,11 +111,11 @@ def test_without_locks_every_process_builds_and_whole_folders_stay(tmp_path, mon
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", none)
-    (tmp_path / ".toy-1-abcd.partial").mkdir()  # another's work: without locks nobody can tell whether it is abandoned
+    (tmp_path / ".toy-1-abcd.partial").mkdir()  # of another process, perhaps alive
 
     def build(folder: Path) -> None:
         (folder / "mine").touch()
-        (tmp_path / "toy-1").mkdir()  # another was faster
+        (tmp_path / "toy-1").mkdir()  # another process was faster
         (tmp_path / "toy-1" / "theirs").touch()
 
     assert names(build_once(tmp_path / "toy-1", "the toy", build)) == {"theirs"}
@@ -123,9 +123,6 @@ def test_without_locks_every_process_builds_and_whole_folders_stay(tmp_path, mon
     assert (tmp_path / ".toy-1-abcd.partial").is_dir()
     with reserved(tmp_path / "run", otherwise="wait"), reserved(tmp_path / "run", otherwise="wait"):
         (tmp_path / "run" / "x").touch()
-
-
-# ---- disks that are full
 
 
 def test_every_writer_names_the_file_and_leaves_nothing(tmp_path):
@@ -147,7 +144,7 @@ def test_every_writer_names_the_file_and_leaves_nothing(tmp_path):
         assert not names(tmp_path), name
 
 
-def test_scratch_lies_elsewhere_where_its_place_cannot_be_written(tmp_path, monkeypatch):
+def test_scratch_is_elsewhere_if_its_place_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "file").touch()
     with scratch_folder(tmp_path / "file" / "cache") as folder:
@@ -187,16 +184,6 @@ def test_prepare_twice_at_once_then_train_finds_it(tmp_path):
     assert str(next((tmp_path / "cache").glob("tokenizer-*"))) in output
 
 
-def test_wrong_setting_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys):
-    from seq2seq import prepare
-
-    monkeypatch.setattr(sys, "argv", ["prepare", "data=files", "data.train=/nope", f"cache={tmp_path}"])
-    with pytest.raises(SystemExit) as stopped:
-        prepare.main()
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err.startswith("prepare: data.train=/nope: the file /nope.de")
-
-
 HOLDER = """
 import sys, time
 from pathlib import Path
@@ -219,31 +206,31 @@ def test_a_reserved_folder_is_free_when_the_process_that_has_it_is_killed(tmp_pa
     holder.wait()
     with files.reserved(folder, otherwise="wait"):
         assert names(folder) == {".lock"}
-    # Nothing was written into it, so nothing is left of it
+    # An empty folder is deleted
     assert not folder.exists()
 
 
 @pytest.mark.parametrize("place", ["/proc/nope", "/dev/null", "/dev/null/x", "/proc/nope/deeper"])
-def test_a_folder_that_cannot_be_made_is_known_before(place):
+def test_a_folder_that_cannot_be_made_is_refused(place):
     with pytest.raises(ValueError, match=r"^runs=.* cannot be written .*: set runs=<another folder>$"):
         files.require_creatable(Path(place), "runs")
 
 
-def test_a_folder_that_can_be_made_is_not_made_yet(tmp_path):
+def test_a_check_of_a_folder_does_not_make_it(tmp_path):
     files.require_creatable(tmp_path / "a" / "b", "runs")
     files.require_creatable(tmp_path, "runs")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_that_cannot_be_made_is_named_as_it_was_asked_for(tmp_path):
-    """Not by the name of the temporary file beside it."""
+def test_an_error_has_the_name_of_the_file(tmp_path):
+    """Not by the name of its temporary file."""
     path = tmp_path / "missing" / "out"
     with pytest.raises(FileNotFoundError) as caught, files.atomic_file(path):
         pass
     assert caught.value.filename == str(path)
 
 
-def test_a_reserved_folder_that_stays_empty_goes_with_those_made_for_it(tmp_path):
+def test_an_empty_reserved_folder_is_deleted_with_its_new_parents(tmp_path):
     with reserved(tmp_path / "runs" / "all" / "it", otherwise="wait"):
         pass
     assert not names(tmp_path)

@@ -1,11 +1,10 @@
-"""Test that standard output arrives whole or an error is raised, in every mode of buffering."""
+"""Standard output arrives whole or an error is raised, in every mode of buffering."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -18,12 +17,11 @@ from seq2seq.options import command_line
 from seq2seq.system import stdio
 from seq2seq.system.files import atomic_file
 
-ROOT = Path(__file__).resolve().parents[2]
 TEXT = "".join(f"line {i}\n" for i in range(30_000))
 
 
 def output(descriptor: int, *, unbuffered: bool) -> io.TextIOWrapper:
-    """Return sys.stdout as Python makes it for a descriptor, with PYTHONUNBUFFERED or without."""
+    """Return Python's sys.stdout for a descriptor, with or without PYTHONUNBUFFERED."""
     raw = io.FileIO(descriptor, "wb", closefd=False)
     stream = raw if unbuffered else io.BufferedWriter(raw)
     return io.TextIOWrapper(stream, encoding="utf-8", write_through=unbuffered)
@@ -66,7 +64,7 @@ def test_a_device_that_is_full(monkeypatch, capfd, unbuffered):
 @both_kinds
 @pytest.mark.parametrize("blocking", [False, True])
 def test_a_slow_reader_gets_every_byte(monkeypatch, unbuffered, work, blocking):
-    """Also where another program has made the pipe non-blocking, as terminals' multiplexers do."""
+    """Also if another program has made the pipe non-blocking, as terminal multiplexers do."""
     receiver, sender = os.pipe()
     os.set_blocking(sender, blocking)
     received = bytearray()
@@ -96,7 +94,7 @@ def test_a_reader_that_has_gone(monkeypatch, capfd, unbuffered, work):
     assert capfd.readouterr().err == ""
 
 
-def test_standard_output_is_as_it_was_afterwards(monkeypatch, tmp_path):
+def test_standard_output_is_restored(monkeypatch, tmp_path):
     with (tmp_path / "out").open("wb") as file:
         stream = output(file.fileno(), unbuffered=False)
         monkeypatch.setattr(sys, "stdout", stream)
@@ -107,7 +105,7 @@ def test_standard_output_is_as_it_was_afterwards(monkeypatch, tmp_path):
     assert (tmp_path / "out").read_text() == "printed before the error\n"
 
 
-def test_input_that_pauses_is_not_at_its_end(monkeypatch):
+def test_a_pause_is_not_the_end_of_the_input(monkeypatch):
     """A non-blocking pipe with nothing in it looks like the end to Python's own reader."""
     receiver, sender = os.pipe()
     os.set_blocking(receiver, False)
@@ -118,7 +116,7 @@ def test_input_that_pauses_is_not_at_its_end(monkeypatch):
     assert stream.read1(100) == b""
 
 
-def test_names_that_are_no_text_are_printed_as_they_are(monkeypatch, tmp_path):
+def test_file_names_that_are_not_utf8_are_printed_as_they_are(monkeypatch, tmp_path):
     with (tmp_path / "out").open("wb") as file:
         monkeypatch.setattr(sys, "stdout", output(file.fileno(), unbuffered=False))
         assert command_line.exit_status(lambda: print("\udcff") or 0) == 0
@@ -130,22 +128,3 @@ def test_errors_of_a_full_disk_name_the_file(tmp_path):
         with pytest.raises(OSError, match=str(path)), largest_file(1000), atomic_file(path) as file:
             file.write(b"x" * 100_000)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_closed_descriptors_do_not_become_files(tmp_path):
-    """The next file opened would get the number of standard error, and what libraries print would go into it."""
-    code = """
-import sys
-from seq2seq.options import command_line
-def main():
-    command_line.warn("a warning")
-    if sys.argv[2:]:
-        print(*sys.argv[2:])
-    with open(sys.argv[1], "w") as file:
-        return 0 if file.fileno() > 2 and not sys.stdin.read() else 1
-command_line.run_command(lambda: command_line.exit_status(main))
-"""
-    command = [sys.executable, "-c", code, str(tmp_path / "file")]
-    for words, status in (([], 0), (["a result"], 2)):
-        done = subprocess.run([*command, *words], cwd=ROOT, preexec_fn=lambda: os.closerange(0, 3), check=False)
-        assert done.returncode == status

@@ -1,4 +1,4 @@
-"""Errors of memory and of disks are recognized, and any error is quoted in one line."""
+"""Errors of memory and of disks are recognized, and errors are quoted in one line."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from seq2seq.system.errors import first_line, full_disk, is_out_of_memory, os_me
         (ValueError("x" * 10_000), "x" * 300),
     ],
 )
-def test_the_first_line_of_an_error_names_its_class_where_there_is_no_text(error, line):
+def test_the_first_line_of_an_error_without_text_is_its_class(error, line):
     assert first_line(error) == line
 
 
-def test_memory_is_told_from_other_errors():
+def test_errors_of_memory_are_recognized():
     assert is_out_of_memory(MemoryError())
     assert is_out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 12 bytes"))
     assert not is_out_of_memory(RuntimeError("shapes do not match"))

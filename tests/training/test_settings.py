@@ -125,7 +125,7 @@ def test_what_is_no_number_is_named(defaults, value):
 def test_values_of_another_kind_that_mean_something():
     """Words and null where they are known, whole numbers for others, 0 and 1, and lists."""
     given = [
-        "data.max_tokens=auto", "data.batch_tokens=25e3", "data.temperature=inf",
+        "data.max_tokens=auto", "data.batch_tokens=25e3", "data.temperature=1e9",
         "data.clean.max_length=null", "data.clean.length_ratio=false",
         "data.clean.duplicates=null", "trainer.max_time=10m", "trainer.save_time=null", "trainer.precision=bf16",
         "trainer.test=0", "trainer.max_epochs=2", "trainer.ema=0.9", "optim.lr=1", "optim.warmup_steps=4e3",
@@ -179,19 +179,19 @@ def test_a_peak_that_no_schedule_reads_is_refused():
         (["data.lowercase=true"], "data.lowercase=true has no effect with data.convention=null: .* to tokenized or"),
         (["data.temperature=5"], "data.temperature=5.0 has no effect with data.corpora=null"),
         (["data=files", "data.train=a", "data.revision=b"], "data.revision=b has no effect with data.path=null"),
-        (["data.holdout=5"], "data.holdout=5 has no effect beside data.valid and data.test: .* one of them to null"),
+        (["data.holdout=5"], "data.holdout=5 has no effect .* data.valid and data.test"),
         (["trainer.accumulate_share=0.3"], "accumulate_share=0.3 has no effect with trainer.accumulate_start=null"),
         (
             ["trainer.accumulate_start=1"],
-            "accumulate_start=1 has no effect with trainer.accumulate=1: .* to a multiple",
+            "accumulate_start=1 has no effect .* trainer.accumulate to a multiple",
         ),
         (
             ["trainer.accumulate=2", "trainer.accumulate_start=2"],
-            "accumulate_start=2 has no effect with trainer.accumulate=2: leave it out",
+            "accumulate_start=2 has no effect",
         ),
         (["optim.warmup_init_lr=1e-3", "optim.warmup_share=0"], "init_lr=0.001 has no effect with .*warmup_share=0"),
         (["trainer.median_stop=4"], "median_stop=4 has no effect on a run that is no job of a sweep: leave it out"),
-        (["trainer.val_share=0.2"], "val_share=0.2 has no effect where updates or epochs end the run"),
+        (["trainer.val_share=0.2"], "val_share=0.2 has no effect .* trainer.val_time"),
         (
             ["mixer=lightconv", "+mixer.encoder.kernel_size=5"],
             r"mixer.encoder.kernel_size=5 has no effect beside mixer.encoder.per_layer.kernel_size=\[3, 7, 15, 31",
@@ -209,7 +209,7 @@ def test_a_setting_that_nothing_reads_is_refused(words, message):
 @pytest.mark.parametrize("schedule", ["anneal", "cosine", "adam"])
 def test_a_rate_does_not_rise_where_it_should_fall(schedule):
     words = [f"optim={schedule}", "optim.lr=1e-3", "optim.min_lr=1e-2"]
-    with pytest.raises(ValueError, match=r"min_lr=0.01 is above the peak .* optim.lr=0.001, from .*: lower"):
+    with pytest.raises(ValueError, match=r"min_lr=0.01 is above .* optim.lr=0.001: lower"):
         make_plan(resolved_settings(words), mixer="transformer")
 
 
@@ -244,7 +244,7 @@ def test_what_was_not_typed_may_be_without_effect(words):
 
 
 def test_a_batch_grows_by_a_whole_factor():
-    with pytest.raises(ValueError, match=r"accumulate_start=3 is not a divisor of trainer.accumulate=4; choose one"):
+    with pytest.raises(ValueError, match=r"accumulate_start=3 .* trainer.accumulate=4"):
         TrainerSettings(max_steps=1, accumulate=4, accumulate_start=3)
     assert TrainerSettings(max_steps=1, accumulate=4, accumulate_start=2).first_window == 2
     assert TrainerSettings(max_steps=1, accumulate=4).first_window == 4
@@ -297,7 +297,7 @@ def test_a_ready_tokenizer_takes_no_settings_of_another(tmp_path):
         ),
         ((*one, "tokenizer.vocab_size=4000"), r"data\.vocab_size=4000 has no effect"),
         ((*both, "data.vocab_size=4000"), r"m\.model and .*n\.model has 290 and 300 pieces"),
-        ((*one, "tokenizer.type=bpe"), r"tokenizer\.type=bpe has no effect beside .*m\.model: leave it out"),
+        ((*one, "tokenizer.type=bpe"), r"tokenizer\.type=bpe has no effect .*m\.model"),
         ((*one, "tokenizer.normalizer=nfkc"), r"tokenizer\.normalizer=nfkc has no effect"),
         ((*one, "tokenizer.joint=false"), r"tokenizer\.joint=false has no effect"),
     ):
