@@ -309,9 +309,12 @@ def test_a_job_is_queued_again_once_and_only_after_its_warning(monkeypatch):
     assert ranks.requeue(signal.SIGUSR1) is None
     monkeypatch.setenv("SLURM_PROCID", "0")
     assert ranks.requeue(signal.SIGUSR2) == "17"
-    assert asked == [["scontrol", "requeue", "17"]]
+    # The number of an array's last task is the number of the whole array, which would be requeued with it
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "17")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
     with pytest.raises(RuntimeError, match=r"no such job.*resume=auto"):
         ranks.requeue(signal.SIGUSR1)
+    assert asked == [["scontrol", "requeue", "17"], ["scontrol", "requeue", "17_3"]]
 
 
 def test_as_many_sentences_an_update_is_the_same_run():

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
+from seq2seq.system.slurm import this_job
+
 # What ends a run: Ctrl-C and kill, and the two by which clusters announce the end of a job's time, or its preemption.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -119,8 +121,8 @@ def requeue(signum: int) -> str | None:
     Raises:
         RuntimeError: SLURM refuses.
     """
-    job = os.environ.get("SLURM_JOB_ID")
-    if job is None or signum not in (signal.SIGUSR1, signal.SIGUSR2) or not is_first_process():
+    job = this_job()
+    if not job or signum not in (signal.SIGUSR1, signal.SIGUSR2) or not is_first_process():
         return None
     # Seconds: a controller that does not answer must not use up what is left of the job's time
     done = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True, timeout=60)
