@@ -2,7 +2,7 @@
 
     python tests/lengths.py
 
-Lengths of other well-read projects stand beside them for scale.
+Lengths of other well-read projects are printed for comparison.
 """
 
 from __future__ import annotations

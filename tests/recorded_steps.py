@@ -1,6 +1,6 @@
 """A twin of CUDA graphs on a CPU: it captures the operations of a step, and replays them in the very same memory.
 
-As on a GPU, a capture runs nothing (what it wrote outside is restored), numbers of the host are those of the capture, a
+As on a GPU, a capture runs nothing (what it wrote outside is restored), numbers of the host are the captured ones, a
 step that waits cannot be captured, and what a replay computes is lost to all but itself (it is spoiled afterwards).
 """
 
@@ -164,7 +164,7 @@ def tensors(tree: Any) -> list[Tensor]:
 
 
 def multiply_without_looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Multiply gradients by that of the loss, as on a GPU, where to look at it first would wait."""
+    """Multiply gradients by the gradient of the loss, as on a GPU, where reading it first would wait."""
 
     def multiplied(ctx: Any, grad_loss: Tensor, name: str) -> list[Tensor | None]:
         found, ctx.gradients = ctx.gradients, None

@@ -65,7 +65,7 @@ def accumulated(processes: int, growing: bool) -> tuple[str, ...]:
 @pytest.mark.slow
 @pytest.mark.parametrize("growing", [False, True])
 def test_two_processes_are_one_that_accumulates(corpus, tmp_path, growing):
-    """Equal weights, sums and scores; then one process goes on with what two have left."""
+    """Weights, sums and scores are equal; then one process continues the run of two."""
     process = start(corpus, tmp_path, "run=two", "trainer.max_steps=6", *accumulated(2, growing), *GIVEN[1:])
     one_process = accumulated(1, growing)
     budget = ("run=one", *one_process, *GIVEN)
@@ -90,7 +90,7 @@ def test_two_processes_are_one_that_accumulates(corpus, tmp_path, growing):
 
 @pytest.mark.slow
 def test_two_processes_share_the_tokens_of_an_update(corpus, tmp_path):
-    """One process makes the same updates, and goes on with what two have left."""
+    """One process makes the same updates, and continues the run of two."""
     update = ("data.batch_tokens=600", "model.dropout=0", "model.attention_dropout=0", *GIVEN[1:])
     process = start(corpus, tmp_path, "run=two", "trainer.max_steps=6", "data.max_tokens=300", *update)
     given = (GIVEN[0], *update)
@@ -130,7 +130,7 @@ def test_a_process_knows_its_number(monkeypatch, environment, rank, local_rank):
 
 @pytest.mark.exhaustive  # with test_parts_do_what_the_whole_does
 def test_a_model_in_parts_is_one_that_is_whole(corpus, tmp_path):
-    """Two processes with a part each begin, one process goes on, two end: weights, averages and optimiser agree."""
+    """Two processes with a part each begin, one continues, two end: weights, averages and optimizer agree."""
     more = (*GIVEN[1:], "trainer.ema=0.9", "optim=anneal", "optim.clip_norm=0.5")
     parts = ("run=parts", "trainer.strategy=fsdp", *more)
     begin = start(corpus, tmp_path, *parts, "trainer.max_steps=6", "trainer.test=false")
@@ -259,7 +259,7 @@ def test_as_many_processes_as_the_settings_say(monkeypatch, launcher, environmen
             ranks.require_startable(*wrong, sweep=False)
 
 
-def test_nobody_started_the_other_machines(monkeypatch):
+def test_processes_of_other_machines_are_missing(monkeypatch):
     for batch_script in ({}, {"SLURM_NTASKS": "2"}, *SHELLS):
         by(monkeypatch, **batch_script)
         ranks.require_startable(1, 1, sweep=False)

@@ -118,7 +118,7 @@ def spells(begun: bytes, byte: int | None, left: int, available: frozenset[int])
     """Return True if a byte, or None for another piece, leaves what at most `left` bytes make valid UTF-8."""
     if byte is None:
         return not begun
-    # What has begun goes on in any case
+    # A character that has begun may always be completed
     for more in range(4 if begun else min(left, 3) + 1):
         for rest in itertools.product(available, repeat=more):
             try:
