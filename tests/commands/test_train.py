@@ -105,11 +105,7 @@ class Recorder(L.Callback):
 
 def checked(corpus: Path, folder: Path, *overrides: str) -> Run:
     """Make a run whose settings have passed all checks, without executing it."""
-    return made(toycorpus.settings(corpus, folder, *overrides))
-
-
-def made(config: dict[str, Any]) -> Run:
-    return Run(make_plan(config, mixer="transformer"))
+    return Run(make_plan(toycorpus.settings(corpus, folder, *overrides), mixer="transformer"))
 
 
 def execute(config: dict[str, Any], *callbacks: L.Callback, mixer: str = "transformer") -> Run:
@@ -500,7 +496,8 @@ def test_a_run_resumes_after_its_corpus_and_tokenizer_were_moved(corpus, tmp_pat
     first = execute(words(homes[0], "run=parts", "trainer.max_steps=2"))
     # By its name, or as the checkpoint of a run that is named by its settings
     for resume in ("resume=auto", f"resume={first.folder.last}"):
-        assert made(words(homes[1], "run=parts", "trainer.max_steps=4", resume)).resumed is not None
+        moved = words(homes[1], "run=parts", "trainer.max_steps=4", resume)
+        assert Run(make_plan(moved, mixer="transformer")).resumed is not None
         assert f"data.train was {homes[0] / 'train'} and is now {homes[1] / 'train'}" in caplog.text
     second = execute(words(homes[1], "run=parts", "trainer.max_steps=4", "resume=auto"))
     assert_same(weights(whole), weights(second))
