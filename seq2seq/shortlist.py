@@ -57,9 +57,8 @@ def _run(options: argparse.Namespace) -> int:
     if os.path.realpath(options.src) == os.path.realpath(options.tgt):
         raise UsageError("--src and --tgt are the same file; name the two sides of a corpus")
     for option, path in (("--src", Path(options.src)), ("--tgt", Path(options.tgt))):
-        # Each iteration reads it once more, which a pipe does not allow
         if path.exists() and not path.is_file():
-            raise UsageError(f"{option} {path} is not a regular file; name a file of text")
+            raise UsageError(f"{option} {path} is not a regular file, and each iteration reads it again; name a file")
     # Imports torch: after the options are checked
     from seq2seq.inference.model_files import load_tokenizer, locate
     from seq2seq.inference.shortlist import is_shortlist, make_shortlist
