@@ -1,4 +1,4 @@
-"""The README and docs/ are true: their commands compose, settings and options exist, links lead somewhere."""
+"""Test the README and docs/: commands compose, settings and options exist, links lead somewhere."""
 
 from __future__ import annotations
 

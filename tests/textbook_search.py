@@ -1,4 +1,4 @@
-"""Beam search as a textbook has it: one sentence at a time, whole prefixes through `forward`, Python lists.
+"""Search beams as a textbook describes it: one sentence at a time, whole prefixes through `forward`, Python lists.
 
 The reference implementation of `seq2seq.search`: no state, no batch, and it stops early only where sets of endings are
 full.
