@@ -35,7 +35,7 @@ from seq2seq.runs.resume import Resumed
 from seq2seq.runs.training_state import model_weights, read_state
 from seq2seq.settings.compose import chosen_settings, resolved_settings
 from seq2seq.settings.declare import read_section
-from seq2seq.settings.trainer import DEFAULT_EPOCHS, TrainerSettings
+from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.bounds.budget import Budget
 from seq2seq.training.bounds.divergence import Divergence
 from seq2seq.training.bounds.faults import TrainingFault
@@ -535,7 +535,7 @@ def test_resume_auto_does_not_restart_a_finished_run(corpus, tmp_path):
 
 
 def test_a_copied_state_is_not_resumed(corpus, tmp_path):
-    """The config.yaml of another program does not make its folder a run; a copied folder is a run."""
+    """The config.yaml of another program does not make its folder a run."""
     given = ("trainer.test=false", "trainer.max_steps=1")
     first = execute(toycorpus.settings(corpus, tmp_path, "run=it", *given))
     other = tmp_path / "other"
@@ -545,9 +545,6 @@ def test_a_copied_state_is_not_resumed(corpus, tmp_path):
     copy.write_bytes(first.folder.last.read_bytes())
     with pytest.raises(ValueError, match=r"is in no run's folder, .*; copy the whole folder"):
         checked(corpus, tmp_path, "run=branch", *given, "trainer.max_steps=2", f"resume={copy}")
-    shutil.copytree(first.folder.path, tmp_path / "branch")
-    resumed = checked(corpus, tmp_path, *given, "trainer.max_steps=2", f"resume={tmp_path / 'branch'}")
-    assert resumed.folder.path == tmp_path / "branch"
     assert RunFolder.of_checkpoint(copy) is None
     run = RunFolder.of_checkpoint(first.folder.last)
     assert run is not None
@@ -900,16 +897,6 @@ def test_fine_tuning_keeps_the_tokenizer_and_starts_from_the_weights(corpus, tmp
     for name in old:
         torch.testing.assert_close(now[name], old[name], atol=1e-6, rtol=1e-5)
     assert read_state(second.folder.last)["global_step"] == 1
-    for wrong, message in (
-        ("model.ffn_dim=64", r"model\.ffn_dim is 32 there and 64 here; add model\.ffn_dim=32"),
-        ("mixer/cross=additive", r"mixer\.cross\._target_ is .*mixer=\.\.\."),
-        ("+mixer.encoder.bias=false", r"mixer\.encoder\.bias is \(unset\) there"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            checked(new, tmp_path, *given, wrong)
-    # These may differ from the checkpoint's
-    free = ("model.dropout=0.5", "model.attention_dropout=0.1", "optim.peak_lr=1e-4")
-    assert checked(new, tmp_path, *given, *free).start
 
 
 def test_a_fine_tuned_run_resumes_without_its_initial_checkpoint(corpus, tmp_path):
@@ -936,7 +923,7 @@ def test_a_fine_tuned_run_resumes_without_its_initial_checkpoint(corpus, tmp_pat
         run()
 
 
-def test_a_fine_tuned_run_keeps_label_and_languages_and_a_dry_run_has_its_name(corpus, tmp_path, caplog):
+def test_a_fine_tuned_run_and_its_preparation_keep_label_and_languages(corpus, tmp_path, caplog):
     """Of a checkpoint of two target languages, further trained on one of them."""
     caplog.set_level(logging.INFO)
     payload = tiny.payload(t=tiny.tokenizer(symbols=("<2en>", "<2nl>")))
@@ -948,9 +935,7 @@ def test_a_fine_tuned_run_keeps_label_and_languages_and_a_dry_run_has_its_name(c
     plan = make_plan(resolved_settings(words), mixer="transformer", chosen=chosen)
     folder = Run(plan)
     folder.execute()
-    results = results_of(folder.folder)
-    assert results["mixer"] == "gru"
-    assert results["run"].startswith("toy-gru-")
+    assert folder.folder.path.name.startswith("toy-gru-")
     entry = checkpoint.read_description(folder.folder.best)
     assert (entry["tgt_lang"], entry["tgt_langs"], entry["preset"]) == ("en", ["en", "nl"], "gru")
     caplog.clear()
@@ -1051,14 +1036,6 @@ def test_a_run_that_the_clock_has_ended_is_finished(corpus, tmp_path, monkeypatc
     assert "nothing was left to train (ended by max_time)" in caplog.text
 
 
-def test_a_run_without_a_bound_has_six_epochs(corpus, tmp_path):
-    for given in ([], ["trainer.max_steps=5"]):
-        assert resolved_settings(given)["trainer"]["max_epochs"] is None
-    plan = make_plan(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=null"), mixer="transformer")
-    assert plan.trainer.max_epochs == plan.config["trainer"]["max_epochs"] == DEFAULT_EPOCHS
-    assert f"max_epochs: {DEFAULT_EPOCHS}" in plan.config_yaml
-
-
 def test_an_annealed_rate_follows_the_clock_only_where_nothing_else_bounds_the_run():
     place = SimpleNamespace(epoch_loop=SimpleNamespace(batch_idx=4), restarted_mid_epoch=False)
     trainer: Any = SimpleNamespace(
@@ -1117,15 +1094,12 @@ def test_a_terminal_shows_a_bar(corpus, tmp_path, monkeypatch):
         ("data.tokenize={en: 13b}", "13b"),
         ("search.n_best=2", "search.n_best=2"),
         ("+mixer.encoder.per_layer={dropout: [0, 0, 0]}", "3 values for 1 layers"),
-        ("trainer.accelerator=gpu", "no GPU"),
         ("data.train=/nowhere/train", "/nowhere/train"),
         ("resume=/nowhere/last.ckpt", "no such file"),
         ("init_from=/nowhere/best.safetensors", "no such file"),
     ],
 )
 def test_wrong_settings_fail_before_anything_is_written(corpus, tmp_path, override, message):
-    if "gpu" in override and torch.cuda.is_available():
-        pytest.skip("there is a GPU")
     with pytest.raises(ValueError, match=message):
         checked(corpus, tmp_path, override)
     assert not (tmp_path / "runs").exists()
