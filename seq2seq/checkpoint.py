@@ -255,8 +255,10 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
             meta = _description(file, path)
             check_description(meta, path)
             yield file, meta
-    except (CheckpointError, MemoryError):
+    except CheckpointError:
         raise
+    except MemoryError:
+        raise CheckpointError(f"{path}: not enough memory to read this checkpoint") from None
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from None
     except Exception as error:  # an error of safetensors, or of torch for an unknown type or device
