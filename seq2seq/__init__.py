@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["CrossMixer", "SelfMixer", "Translator", "build_model"]
 
-# Modules of what is exported; they import torch, so that they are imported at first use.
+# The module of each name. These import torch, so they are imported at the first use of a name.
 _MODULES = {
     "CrossMixer": "seq2seq.network.mixer",
     "SelfMixer": "seq2seq.network.mixer",

@@ -22,26 +22,18 @@ Examples:
   python -m seq2seq.average --last 5 runs/multi30k-...      # writes checkpoints/average.safetensors in it
 
 --last takes the run's latest checkpoints/step-*.safetensors, which training keeps with trainer.keep_last=5.
-The mean is taken in float64 and stored in the type of the first checkpoint. The result translates, is scored, and can
-be fine-tuned (init_from) as any other. Exit status: 0 done; 2 wrong options or files; 130 interrupted."""
+The mean is taken in float64 and stored in the type of the first checkpoint. The result can be used like any other
+checkpoint. Exit status: 0 done; 2 wrong options or files; 130 interrupted."""
 
 
 def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.average", description=__doc__, epilog=EPILOG)
-    parser.add_argument(
-        "checkpoints",
-        nargs="+",
-        type=nonempty,
-        metavar="CKPT",
-        help="checkpoints or folders of runs; with --last, one run's",
-    )
-    parser.add_argument("--last", type=positive, metavar="N", help="the latest N checkpoints of the run")
-    parser.add_argument(
-        "--out",
-        type=nonempty,
-        metavar="FILE",
-        help="checkpoint to write (with --last: checkpoints/average.safetensors)",
-    )
+    add = parser.add_argument
+    text = "checkpoints or folders of runs; with --last, one run's"
+    add("checkpoints", nargs="+", type=nonempty, metavar="CKPT", help=text)
+    add("--last", type=positive, metavar="N", help="the latest N checkpoints of the run")
+    text = "checkpoint to write (with --last: checkpoints/average.safetensors)"
+    add("--out", type=nonempty, metavar="FILE", help=text)
     return parser
 
 
@@ -53,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.last and len(options.checkpoints) > 1:
         parser.error("--last N takes one run's folder")
     if not options.last and not options.out:
-        parser.error("--out says where the average is written")
+        parser.error("name the file to write with --out")
     return exit_status(lambda: _run(options))
 
 
@@ -74,14 +66,15 @@ def _run(options: argparse.Namespace) -> int:
         try:
             checkpoint.read_description(out)
         except ValueError:
-            text = f"--out {out} exists and is not a checkpoint; choose another file, or remove it first"
-            raise UsageError(text) from None
+            raise UsageError(
+                f"--out {out} exists and is not a checkpoint; choose another file, or remove it first"
+            ) from None
     if options.last:
         paths = latest_checkpoints(paths[0], options.last)
     paths = [checkpoint_file(path) for path in paths]
     files = [path.resolve() for path in paths]
     if twice := [path for path, file in zip(paths, files, strict=True) if files.count(file) > 1]:
-        raise UsageError(f"{twice[-1]} is named twice, and would count twice; name each checkpoint once")
+        raise UsageError(f"{twice[-1]} is named twice; name each checkpoint once")
     require_output(out, "--out", inputs=paths)
     checkpoint.save(out, average(paths))
     print(f"the mean of {', '.join(str(path) for path in paths)}")

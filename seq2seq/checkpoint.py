@@ -26,13 +26,13 @@ from seq2seq.system.errors import first_line
 from seq2seq.system.files import atomic_file
 from seq2seq.system.model_path import CheckpointError, checkpoint_file
 
-# Before a SentencePiece model's name in the tokenizer's state.
-_TOKENIZER = "tokenizer."
+# Names of the SentencePiece models in the tokenizer's state; in the file `tokenizer.` comes before them.
 _MODELS = ("src_model", "tgt_model")
-# Bytes of a header and of a SentencePiece model that are read; the largest that are known have 1 MB and 5 MB.
+_TOKENIZER = "tokenizer."
+# Largest header and SentencePiece model that are read, in bytes; known ones have up to 1 MB and 5 MB.
 MAX_HEADER = 8 << 20
 MAX_TOKENIZER = 64 << 20
-# Types in which a weight may be stored, whichever of them the model has.
+# Types in which a weight of floating point may be stored, whatever its type in the model.
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -41,7 +41,7 @@ class NotFiniteWeightsError(CheckpointError):
 
 
 class Stored(NamedTuple):
-    """Content of a checkpoint: the description, its tokenizer whole, and the weights, a tied one under one name."""
+    """Content of a checkpoint: the description with the whole tokenizer, and the weights, each tied table once."""
 
     meta: dict[str, Any]
     weights: dict[str, Tensor]
@@ -56,7 +56,7 @@ class Loaded(NamedTuple):
 
 
 def save(path: str | os.PathLike[str], stored: Stored) -> None:
-    """Write a checkpoint atomically; of weights that share their memory, the first name alone is stored.
+    """Write a checkpoint atomically; weights that share memory are stored once, under the first name.
 
     Raises:
         ValueError: `read` would not accept it (NotFiniteWeightsError: for its weights).
@@ -66,22 +66,20 @@ def save(path: str | os.PathLike[str], stored: Stored) -> None:
     meta, weights = stored
     check_description(meta, path)
     require_finite(weights, path)
-    models = {key: value for key, value in meta["tokenizer"].items() if key in _MODELS}
-    rest = {key: value for key, value in meta["tokenizer"].items() if key not in _MODELS}
     tensors = {name: weight.detach().cpu().contiguous() for name, weight in stored_once(weights).items()}
-    tensors |= {
-        _TOKENIZER + key: torch.frombuffer(bytearray(model), dtype=torch.uint8) for key, model in models.items()
-    }
-    text = as_json({**meta, "tokenizer": rest})
+    tokenizer = dict(meta["tokenizer"])
+    for key in [key for key in _MODELS if key in tokenizer]:
+        tensors[_TOKENIZER + key] = torch.frombuffer(bytearray(tokenizer.pop(key)), dtype=torch.uint8)
+    text = as_json({**meta, "tokenizer": tokenizer})
     parse_json(text)
     data = safetensors.torch.save(tensors, {KEY: text})
-    # A run that is killed here keeps its last whole checkpoint
+    # A run that is killed here keeps its previous checkpoint
     with atomic_file(path) as file:
         file.write(data)
 
 
 def read(path: str | os.PathLike[str]) -> Stored:
-    """Read a checkpoint; its weights stay on the disk until they are used.
+    """Read a checkpoint; its weights stay on disk until they are used.
 
     Raises:
         CheckpointError: The file is damaged, hostile, or not a checkpoint of this program.
@@ -92,7 +90,7 @@ def read(path: str | os.PathLike[str]) -> Stored:
 
 
 def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read the description of a checkpoint, its tokenizer whole, without the weights.
+    """Read the description of a checkpoint with the whole tokenizer, but no weights.
 
     Raises:
         CheckpointError: As `read`.
@@ -102,7 +100,7 @@ def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def updates(path: str | os.PathLike[str]) -> int | None:
-    """Return the number of updates that a checkpoint has had; None if it does not say, is damaged or not there."""
+    """Return the number of updates that a checkpoint has had; None if it cannot be read or does not say."""
     try:
         count = read_description(path).get("step")
     except CheckpointError:
@@ -115,16 +113,16 @@ def load(path: str | os.PathLike[str], *, device: str | torch.device = "cpu", tr
 
     Args:
         path: The file, or the folder of a run or of an export.
-        trust: Packages, besides this one, whose mixers it may name.
+        trust: Packages, besides this one, whose mixers the checkpoint may name.
 
     Raises:
-        CheckpointError: The file cannot be read, names another package's mixer, builds no model, or its weights are
-            not the model's.
+        CheckpointError: The file cannot be read, names a mixer of another package, describes no valid model, or has
+            weights that do not fit the model.
     """
     meta, weights = _read(path := checkpoint_file(Path(path)))
-    # Before the model, whose embeddings must fit its vocabulary
+    # Before the model, whose embeddings must fit the vocabulary
     tokenizer = load_tokenizer(meta, path)
-    # First without memory: settings may ask for any size, but the file must hold weights of that size
+    # First without memory: settings may ask for any size, and only weights of that size show that it is meant
     _check_depth(meta["model"], len(weights), path)
     with on_meta_device():
         check_weights(_model(meta, path, trust), weights, path)
@@ -139,16 +137,12 @@ def load(path: str | os.PathLike[str], *, device: str | torch.device = "cpu", tr
 
 
 def with_tied(model: torch.nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of a checkpoint under all of the model's names, those that it ties under each of theirs."""
+    """Return the weights of a checkpoint under all names of the model, a tied weight under each of its names."""
     return {name: weights[first] for name, first in _first_names(model).items()}
 
 
 def check_weights(model: torch.nn.Module, given: Mapping[str, Tensor], path: Path) -> None:
-    """Check that weights match the names, shapes and types of `model`, which may be on the meta device.
-
-    Raises:
-        CheckpointError: They do not.
-    """
+    """Raise CheckpointError unless weights have the names, shapes and types of `model`, also on the meta device."""
     own = model.state_dict()
     wanted = {name: own[name] for name in _first_names(model).values()}
     if missing := [name for name in wanted if name not in given]:
@@ -168,7 +162,11 @@ def check_weights(model: torch.nn.Module, given: Mapping[str, Tensor], path: Pat
 def require_finite(weights: Mapping[str, Tensor], path: Path) -> None:
     """Raise NotFiniteWeightsError if a weight is nan or inf."""
     for name, weight in weights.items():
-        if not is_finite(weight):
+        if not weight.is_floating_point():
+            continue
+        # nan and inf survive in a sum, which takes a thirtieth of the time; the sum of finite numbers may overflow
+        wide = torch.float32 if weight.dtype == torch.float16 else weight.dtype
+        if not (weight.sum(dtype=wide).isfinite() or weight.isfinite().all()):
             raise NotFiniteWeightsError(
                 f"{path}: weight '{name}' is not finite (nan or inf): the training that wrote it had diverged; "
                 "use an earlier checkpoint, or train again with a lower optim.lr"
@@ -176,37 +174,34 @@ def require_finite(weights: Mapping[str, Tensor], path: Path) -> None:
 
 
 def load_tokenizer(meta: Mapping[str, Any], path: Path) -> Tokenizer:
-    """Restore the tokenizer of a description, and compare its vocabulary sizes with the model's.
+    """Restore the tokenizer of a description, and compare its vocabulary with the model's.
 
     Raises:
-        CheckpointError: It is damaged, or does not fit.
+        CheckpointError: It is damaged, or does not fit the model.
     """
     check_description(meta, path)
     try:
         tokenizer = Tokenizer.from_state(meta["tokenizer"])
-        sizes = (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size)
     except Exception as error:  # any damage inside the SentencePiece model
         raise CheckpointError(f"{path}: its tokenizer does not load ({_type_and_message(error)})") from None
-    # An id beyond the embeddings is a device-side assert on a GPU, after which the process is lost
-    wanted = (meta["model"].get("src_vocab_size"), meta["model"].get("tgt_vocab_size"))
-    if sizes != wanted:
-        raise CheckpointError(f"{path}: its tokenizer has {sizes} pieces (source, target), its model {wanted}")
-    for name in ("pad_id", "joint"):
-        value = meta["model"].get(name)
+    # An id beyond the embeddings is a device-side assert on a GPU, after which the process cannot continue
+    for name in ("src_vocab_size", "tgt_vocab_size", "pad_id", "joint"):
+        own = getattr(tokenizer, name)
+        wanted = meta["model"].get(name)
         # Types, too: True equals 1
-        if (type(value), value) != (type(getattr(tokenizer, name)), getattr(tokenizer, name)):
-            raise CheckpointError(f"{path}: its tokenizer has {name} {getattr(tokenizer, name)}, its model {value!r}")
+        if (type(own), own) != (type(wanted), wanted):
+            raise CheckpointError(f"{path}: its tokenizer has {name} {own}, its model {wanted!r}")
     return tokenizer
 
 
 def _model(meta: dict[str, Any], path: Path, trust: Sequence[str]) -> Seq2Seq:
-    """Build the model of the settings; every error becomes a CheckpointError of one line."""
+    """Build the model that the settings describe; every error becomes a CheckpointError of one line."""
     try:
-        # portable: without demands that mixers made of the machine of the training
+        # portable: without arguments that ask for the machine of the training
         return build_model(meta["model"], trust=trust, portable=True)
     except TargetError as error:
         raise CheckpointError(f"{path}: refused, {_type_and_message(error)}") from None
-    except Exception as error:  # settings that no model fits, from a file that anybody may have written
+    except Exception as error:  # impossible settings, from a file of unknown origin
         raise CheckpointError(f"{path}: its settings build no model ({_type_and_message(error)})") from None
 
 
@@ -215,21 +210,12 @@ def _check_depth(config: Mapping[str, Any], num_weights: int, path: Path) -> Non
     model = config.get("model")
     mixer = config.get("mixer")
     if not isinstance(model, Mapping) or not isinstance(mixer, Mapping):
-        return  # which builds no model
-    # Encoder, further layers that a mixer asks for, decoder
+        return  # `_model` refuses them
+    # Encoder, further encoder layers that a mixer asks for, decoder
     depths = [model.get("encoder_layers"), mixer.get("extra_encoder_layers", 0), model.get("decoder_layers")]
-    # A layer without memory still costs Python objects, and millions would fill the memory
+    # Even a layer on the meta device costs Python objects, and millions of them would fill the memory
     if all(isinstance(depth, int) for depth in depths) and max(depths[0] + depths[1], depths[2]) > num_weights:
         raise CheckpointError(f"{path}: its settings ask for more layers than it has weights ({num_weights})")
-
-
-def is_finite(weight: torch.Tensor) -> bool:
-    """Return True if a tensor holds neither nan nor inf."""
-    if not weight.is_floating_point():
-        return True
-    # nan and inf stay in a sum, which is 30 times as fast as a test of every number; a finite one may still overflow
-    wide = torch.float32 if weight.dtype == torch.float16 else weight.dtype
-    return bool(weight.sum(dtype=wide).isfinite() or weight.isfinite().all())
 
 
 def _read(path: Path) -> Stored:
@@ -239,7 +225,7 @@ def _read(path: Path) -> Stored:
     if not weights:
         raise CheckpointError(f"{path}: has no weights")
     for name, weight in weights.items():
-        # Complex, or of 8 bits and less, which torch does not add
+        # Complex numbers and floats of 8 bits or less, which torch cannot add
         if (weight.is_floating_point() or weight.is_complex()) and weight.dtype not in _FLOATS:
             raise CheckpointError(f"{path}: weight '{name}' is stored as {weight.dtype}, which no model has")
     return Stored(meta, weights)
@@ -247,14 +233,24 @@ def _read(path: Path) -> Stored:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Open a checkpoint for its tensors, and read the description, whose tokenizer has its models.
+    """Open a checkpoint: the file, for its tensors, and the description with the whole tokenizer.
 
     Raises:
-        CheckpointError: The file is damaged, hostile or of another program; also where the block's tensors are.
+        CheckpointError: The file is damaged, hostile or of another program, as far as it has been read.
     """
     try:
-        _check_length(path)
-        # The library bounds what the header claims by the size of the file
+        with path.open("rb") as start:
+            first = start.read(8)
+        # The length of the header
+        length = int.from_bytes(first, "little")
+        if not first:
+            raise CheckpointError(f"{path}: is an empty file, not a checkpoint")
+        if len(first) < 8 or length > MAX_HEADER:
+            raise CheckpointError(
+                f"{path}: is not a checkpoint (its header would have {length:,} bytes); name a run's folder, or a "
+                ".safetensors file that training or seq2seq.average wrote"
+            )
+        # The library compares the header with the size of the file
         with safetensors.safe_open(path, framework="pt") as file:
             meta = _description(file, path)
             check_description(meta, path)
@@ -265,26 +261,12 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
         raise CheckpointError(f"{path}: not enough memory to read this checkpoint") from None
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except Exception as error:  # safetensors' own, or torch's for a type or a place that it does not have
+    except Exception as error:  # an error of safetensors, or of torch for an unknown type or device
         raise CheckpointError(f"{path}: is truncated or damaged ({_type_and_message(error)}); copy it again") from None
 
 
-def _check_length(path: Path) -> None:
-    """Refuse a file that does not begin with the length of a header of sensible size."""
-    with path.open("rb") as file:
-        start = file.read(8)
-    if not start:
-        raise CheckpointError(f"{path}: is an empty file, not a checkpoint")
-    length = int.from_bytes(start, "little")
-    if len(start) < 8 or length > MAX_HEADER:
-        raise CheckpointError(
-            f"{path}: is not a checkpoint (its header would have {length:,} bytes); name a run's folder, or a "
-            ".safetensors file that training or seq2seq.average wrote"
-        )
-
-
 def _description(file: Any, path: Path) -> dict[str, Any]:
-    """Read the description and the SentencePiece models of an open file."""
+    """Read the description of an open file, and put the SentencePiece models into it."""
     text = (file.metadata() or {}).get(KEY)
     if text is None:
         raise CheckpointError(
@@ -311,18 +293,19 @@ def _is_tokenizer(name: str) -> bool:
 
 
 def stored_once(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights without those that are the very memory of an earlier one."""
+    """Return weights without those that share the memory of an earlier one."""
     stored: dict[Any, tuple[str, Tensor]] = {}
     for name, weight in weights.items():
+        # Tensors without elements have no place of their own
         place = (weight.data_ptr(), weight.dtype, weight.shape, weight.stride()) if weight.numel() else name
         stored.setdefault(place, (name, weight))
     return dict(stored.values())
 
 
 def _first_names(model: torch.nn.Module) -> dict[str, str]:
-    """Return, for the name of each weight, the first name of the same parameter."""
+    """Map the name of each weight to the first name of the same parameter."""
     firsts: dict[int, str] = {}
-    # keep_vars: the parameters themselves, by whose identity those that are tied are found
+    # keep_vars: the parameters themselves, whose identity shows which names are tied
     return {name: firsts.setdefault(id(each), name) for name, each in model.state_dict(keep_vars=True).items()}
 
 

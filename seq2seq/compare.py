@@ -33,26 +33,26 @@ Examples:
   python -m seq2seq.compare runs --set test2017=multi30k/test2017 --plan 5  # a second test set, and both as one
   python -m seq2seq.compare runs --by optim.peak_lr --split valid       # a sweep over learning rates
 
-BLEU and chrF are means over seeds ± the sample standard deviation; time is that of training and validation, h:mm:ss,
-training CPU time, of runs on a CPU, is without validation. Rows without a letter in common differ at 0.05.
-A second table has the differences from the baseline: with 95% intervals and p values of the paired t test over equal
-seeds, of Welch's t test, and of a bootstrap over seeds and sentences together. 'equivalence p' is that of a difference
-of --margin or more (two one-sided tests). The p values of a column are adjusted for their number (Holm 1979).
-What cannot be compared (unfinished, damaged, failed, no run at all) is left out, with a line that says why.
+BLEU and chrF are means over seeds ± the sample standard deviation. Time covers training and validation (h:mm:ss); the
+training CPU time of runs on a CPU leaves validation out. Rows without a letter in common differ at 0.05.
+A second table has the differences from the baseline: 95% intervals and p values of the paired t test over equal seeds,
+of Welch's t test, and of a bootstrap over seeds and sentences together. 'equivalence p' tests for a difference of
+--margin or more (two one-sided tests). The p values of a column are adjusted for their number (Holm 1979).
+Unfinished, damaged and failed runs, and folders without a run, are left out, with a line that says why.
 Exit status: 0 done; 1 a job failed (--watch), or there is no finished run; 2 wrong options; 130 interrupted."""
 
 
 def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.compare", description=__doc__, epilog=EPILOG)
+    add = parser.add_argument
     text = "run folders, sweep folders, folders of runs, or globs"
-    parser.add_argument("runs", nargs="+", type=nonempty, metavar="RUNS", help=text)
+    add("runs", nargs="+", type=nonempty, metavar="RUNS", help=text)
     text = "a mixer or label, or a run's folder for the row it is in, to test against (the first row)"
-    parser.add_argument("--baseline", metavar="NAME", help=text)
+    add("--baseline", metavar="NAME", help=text)
     text = "compare two rows alone, such as rotary transformer; may be given again"
     pair = ("NAME", "BASELINE")
-    parser.add_argument("--contrast", dest="contrasts", nargs=2, action="append", default=[], metavar=pair, help=text)
-    parser.add_argument("--split", choices=("test", "valid"), default="test", help="whose scores (test)")
-    add = parser.add_argument
+    add("--contrast", dest="contrasts", nargs=2, action="append", default=[], metavar=pair, help=text)
+    add("--split", choices=("test", "valid"), default="test", help="whose scores (test)")
     count = whole_number(1, MOST_SAMPLES)
     add("--resamples", dest="samples", type=count, default=10_000, metavar="N", help="bootstrap resamples (10000)")
     text = "BLEU by which groups may differ and still count as equivalent (0.5)"
@@ -67,28 +67,25 @@ def _parser() -> Parser:
     add("--comet-model", type=nonempty, default="Unbabel/wmt22-comet-da", metavar="NAME", help=text)
     text = "write comparison.md, comparison.csv and comparison-differences.csv there"
     add("--out", type=nonempty, metavar="DIR", help=text)
-    parser.add_argument(
-        "--figure",
-        action="store_true",
-        help="and comparison.png and comparison.svg; of several tables, comparison-1.png and so on",
-    )
-    text = "x axis of its curves (time); cpu where runs shared a machine, updates where machines differed"
-    parser.add_argument("--against", choices=("time", "cpu", "updates"), default="time", help=text)
+    text = "and comparison.png and comparison.svg; of several tables, comparison-1.png and so on"
+    add("--figure", action="store_true", help=text)
+    text = "x axis of the figure (time); cpu where runs shared a machine, updates where machines differed"
+    add("--against", choices=("time", "cpu", "updates"), default="time", help=text)
     text = "test BLEU by source length, too: 1 to N words, N + 1 to 2 N, and so on (characters where nothing is spaced)"
-    parser.add_argument("--by-length", type=whole_number(1, 1000), metavar="N", help=text)
+    add("--by-length", type=whole_number(1, 1000), metavar="N", help=text)
     text = "BLEU by the values of a setting, too, such as optim.peak_lr or data.limit"
-    parser.add_argument("--by", type=nonempty, metavar="SETTING", help=text)
+    add("--by", type=nonempty, metavar="SETTING", help=text)
     text = "a setting in which runs of one row may differ, such as trainer.precision; may be given again"
-    parser.add_argument("--ignore", type=nonempty, action="append", default=[], metavar="SETTING", help=text)
-    parser.add_argument("--watch", action="store_true", help="follow a sweep: report at once when a job ends or fails")
-    parser.add_argument("--interval", type=positive, default=2, metavar="SECONDS", help="between two looks (2)")
+    add("--ignore", type=nonempty, action="append", default=[], metavar="SETTING", help=text)
+    add("--watch", action="store_true", help="follow a sweep: report at once when a job ends or fails")
+    add("--interval", type=positive, default=2, metavar="SECONDS", help="between two looks (2)")
     return parser
 
 
 def _named_set(text: str) -> tuple[str, str]:
     """Parse NAME=PREFIX."""
     name, _, prefix = text.partition("=")
-    # It is part of a file's name
+    # The name is part of a file's name
     if not prefix or not re.fullmatch(r"[\w.-]+", name) or name == "test":
         raise argparse.ArgumentTypeError(f"'{shown(text)}' is not NAME=PREFIX, as in test2017=multi30k/test2017")
     return name, prefix
@@ -103,16 +100,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--figure needs --out DIR")
     if options.contrasts and options.baseline:
         parser.error("--contrast names its own baseline: leave --baseline out")
-    for option, value in (
-        ("--by-length", options.by_length),
-        ("--set", options.sets),
-        ("--comet-python", options.comet_python),
-    ):
-        if value and options.split != "test":
-            parser.error(f"{option} needs translations, and runs save those of the test set alone")
+    if options.split != "test":
+        why = "needs translations, which runs save for the test set only"
+        parser.refuse(options, ("by_length", "comet_python"), why)
+        if options.sets:
+            parser.error(f"--set {why}")
     for name, needed in (("against", "figure"), ("interval", "watch"), ("comet_model", "comet_python")):
-        if getattr(options, name) != parser.get_default(name) and not getattr(options, needed):
-            parser.error(f"{option_name(name)} goes with {option_name(needed)}")
+        if not getattr(options, needed):
+            parser.refuse(options, (name,), f"goes with {option_name(needed)}")
     return exit_status(lambda: _run(options))
 
 

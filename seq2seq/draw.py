@@ -1,4 +1,4 @@
-"""Draw words as small gray images, one line out for every line in; or a corpus of them, to learn reading from."""
+"""Draw words as small gray images, one line out for every line in, or a corpus of such images to learn reading."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from seq2seq.options.command_line import (
     Parser,
     exit_status,
     nonempty,
-    option_name,
     positive,
     require_folder,
     run_command,
@@ -20,12 +19,12 @@ from seq2seq.options.command_line import (
 )
 from seq2seq.system.stdio import print_error, standard_input
 
-# Larger ones are slips: an image is of a word, and a corpus of them is drawn at some thousands a second.
+# Larger numbers are slips: an image shows a word, and some thousands of images are drawn a second.
 MOST_PIXELS = 4096
 MOST_IMAGES = 10**7
 
 EPILOG = """\
-Size of the letters, place, ink, paper and noise are random: a function of --seed and the line's number. A line of the
+Size of the letters, place, ink, paper and noise are random, by --seed and the number of the line. A line of the
 output is the base64 of a PNG, as `base64 -w0 word.png` makes it; a blank line stays blank. Examples:
   python -m seq2seq.draw --height 10 --width 32 < words.txt > words.png64
   python -m seq2seq.draw --corpus .cache/drawn_words       # train, valid and test, of .png64 and .en
@@ -36,7 +35,7 @@ output is the base64 of a PNG, as `base64 -w0 word.png` makes it; a blank line s
 --corpus takes words, and pairs of words, of up to 6 letters from the English side of the embedded phrasebook; no text
 is in two of the three parts.
 
-Exit status: 0 done; 2 wrong options, files, or text that has no room; 130 interrupted."""
+Exit status: 0 done; 2 wrong options or files, or a text that does not fit; 130 interrupted."""
 
 
 def _parser() -> Parser:
@@ -49,23 +48,12 @@ def _parser() -> Parser:
     corpus = parser.add_mutually_exclusive_group()
     corpus.add_argument("--corpus", type=nonempty, metavar="DIR", help="write a corpus here instead of reading lines")
     corpus.add_argument("--digits", type=nonempty, metavar="DIR", help="write scikit-learn's digits to this folder")
-    add(
-        "--letters", type=whole_number(1, 100), default=6, metavar="N", help="at most so many in a text of --corpus (6)"
-    )
-    add(
-        "--train",
-        type=whole_number(1, MOST_IMAGES),
-        default=8000,
-        metavar="N",
-        help="images to train on, of --corpus (8000)",
-    )
-    add(
-        "--held-out",
-        type=positive,
-        default=200,
-        metavar="N",
-        help="images for validation, and as many for test (200; also with --digits)",
-    )
+    text = "longest text of --corpus, in letters (6)"
+    add("--letters", type=whole_number(1, 100), default=6, metavar="N", help=text)
+    text = "training images of --corpus (8000)"
+    add("--train", type=whole_number(1, MOST_IMAGES), default=8000, metavar="N", help=text)
+    text = "images for validation, and as many for the test (200; also with --digits)"
+    add("--held-out", type=positive, default=200, metavar="N", help=text)
     return parser
 
 
@@ -73,26 +61,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = _parser()
     options = parser.parse_args(argv)
-    _require_effect(parser, options)
-    return exit_status(lambda: _draw(options))
-
-
-def _require_effect(parser: Parser, options: argparse.Namespace) -> None:
-    """Refuse options, but at their defaults, that change nothing: digits have a size, and lines are no corpus."""
-    idle, where = (), ""
     if options.digits:
-        idle, where = ("height", "width", "letters", "train"), "with --digits"
+        parser.refuse(options, ("height", "width", "letters", "train"), "has no effect with --digits: leave it out")
     elif not options.corpus:
-        idle, where = ("letters", "train", "held_out"), "on lines of standard input"
-    for name in idle:
-        if getattr(options, name) != parser.get_default(name):
-            parser.error(f"{option_name(name)} has no effect {where}: leave it out")
+        parser.refuse(options, ("letters", "train", "held_out"), "has no effect without --corpus: leave it out")
+    return exit_status(lambda: _draw(options))
 
 
 def _draw(options: argparse.Namespace) -> int:
     """Draw the lines of standard input, or write a corpus with --corpus or --digits."""
-    if not options.corpus and not options.digits:
-        return _draw_lines(options)
     files = [f"{split}.{side}" for split in ("train", "valid", "test") for side in ("png64", "en")]
     if options.digits:
         folder = require_folder(Path(options.digits), "--digits", files=files)
@@ -101,28 +78,22 @@ def _draw(options: argparse.Namespace) -> int:
         written = digits.write_corpus(folder, held_out=options.held_out, seed=options.seed)
         print(f"{', '.join(f'{size:,} {split}' for split, size in written.items())} images in {folder}")
         return 0
-    folder = require_folder(Path(options.corpus), "--corpus", files=files)
     from seq2seq.images.words import WordImages, write_corpus
 
     images = WordImages(height=options.height, width=options.width, seed=options.seed)
+    if not options.corpus:
+        # Bytes, because text mode ends lines at \r, too; the number seeds each image
+        for number, line in enumerate(standard_input()):
+            text = line.decode("utf-8", "replace").strip()
+            sys.stdout.write(f"{images.line(text, number)}\n")
+        return 0
+    folder = require_folder(Path(options.corpus), "--corpus", files=files)
     sizes = {"valid": options.held_out, "test": options.held_out, "train": options.train}
     different = write_corpus(folder, images, letters=options.letters, train=options.train, held_out=options.held_out)
     print(f"{', '.join(f'{size:,} {split}' for split, size in sizes.items())} images in {folder}")
-    # There are only so many short texts; report repetitions instead of hiding them
+    # There may be fewer short texts than images
     if different["train"] < options.train:
-        print_error(f"the training images repeat {different['train']:,} texts, for there are no more")
-    return 0
-
-
-def _draw_lines(options: argparse.Namespace) -> int:
-    """Draw the lines of standard input."""
-    from seq2seq.images.words import WordImages
-
-    images = WordImages(height=options.height, width=options.width, seed=options.seed)
-    # Bytes, because text mode ends lines at \r, too; the number seeds each image
-    for number, line in enumerate(standard_input()):
-        text = line.decode("utf-8", "replace").strip()
-        sys.stdout.write(f"{images.line(text, number)}\n")
+        print_error(f"the training images repeat {different['train']:,} texts: there are no more")
     return 0
 
 

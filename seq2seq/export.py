@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from seq2seq.inference.export.layouts import LAYOUTS, Layout, foreign_part
+from seq2seq.inference.export.layouts import LAYOUTS, foreign_part
 from seq2seq.options.command_line import Parser, UsageError, exit_status, nonempty, require_folder, run_command, warn
 from seq2seq.system.stdio import print_error
 
@@ -30,13 +30,8 @@ cannot express; 130 interrupted."""
 def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.export", description=__doc__, epilog=EPILOG)
     add = parser.add_argument
-    add(
-        "--ckpt",
-        required=True,
-        type=nonempty,
-        metavar="PATH",
-        help="checkpoint, or the folder of a run or of exported weights",
-    )
+    text = "checkpoint, or the folder of a run or of exported weights"
+    add("--ckpt", required=True, type=nonempty, metavar="PATH", help=text)
     add("--format", required=True, choices=tuple(LAYOUTS), help="see below")
     text = "onnx: numbers of the linear layers; int8 is faster and a little less exact (default: float32)"
     add("--dtype", choices=("float32", "int8"), default="float32", help=text)
@@ -53,10 +48,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Export, and print what agreed and how to use the folder."""
-    out = Path(options.out)
-    # Before the model is loaded, which may take long
-    _require_replaceable(out, LAYOUTS[options.format])
+    """Export the model, and print what was compared and how to use the folder."""
+    out = require_folder(Path(options.out))
+    # The folder is replaced as a whole, and the shell would be left in the old one
+    if Path.cwd().is_relative_to(out.resolve()):
+        raise UsageError(f"--out {out}: this command runs within that folder, which cannot be replaced; name another")
+    if out.is_dir() and (reason := foreign_part(out, LAYOUTS[options.format])):
+        raise UsageError(f"--out {out}: {reason}; choose another folder, or empty it first")
     from seq2seq.inference.export.agreement import SENTENCES
     from seq2seq.inference.export.card import Origin
     from seq2seq.inference.export.formats import export_model
@@ -80,20 +78,6 @@ def _run(options: argparse.Namespace) -> int:
         print(f"translate with: {translate_command(out, trust=options.trust)}")
     print(f"{options.format}: {out}")
     return 0
-
-
-def _require_replaceable(out: Path, layout: Layout) -> None:
-    """Refuse a folder that cannot be written, or that holds anything but an earlier export in the same format.
-
-    Raises:
-        UsageError: It is so.
-    """
-    require_folder(out)
-    # Replaced as a whole, it would be another folder than the one that the shell is in
-    if Path.cwd().is_relative_to(out.resolve()):
-        raise UsageError(f"--out {out}: this command runs within that folder, which cannot be replaced; name another")
-    if out.is_dir() and (reason := foreign_part(out, layout)):
-        raise UsageError(f"--out {out}: {reason}; choose another folder, or empty it first")
 
 
 if __name__ == "__main__":

@@ -30,18 +30,6 @@ written as atlas.md and atlas.json (--figure: map.png and map.svg).
 Exit status: 0 done; 1 a mixer's declared properties differ from the measured ones (--atlas); 2 wrong options or files;
 130 interrupted."""
 
-# Which option goes with which
-NEEDS = {
-    "--text": "--ckpt",
-    "--target": "--ckpt",
-    "--tgt-lang": "--ckpt",
-    "--trust": "--ckpt",
-    "--length": "mixer=<name>",
-    "--mixers": "--atlas",
-    "--seconds": "--atlas",
-    "--figure": "--atlas",
-}
-
 
 def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.inspect", description=__doc__, epilog=EPILOG)
@@ -53,12 +41,8 @@ def _parser() -> Parser:
     add("--tgt-lang", type=sentence, metavar="LANG", help="target language, of a checkpoint that has several")
     text = "package, besides seq2seq, whose mixers a checkpoint may name; may be repeated"
     add("--trust", action="append", default=[], metavar="PACKAGE", help=text)
-    add(
-        "--length",
-        type=whole_number(1, LONGEST_SOURCE),
-        metavar="N",
-        help="positions of a model with random weights (16)",
-    )
+    text = "positions of a model with random weights (16)"
+    add("--length", type=whole_number(1, LONGEST_SOURCE), metavar="N", help=text)
     add("--atlas", action="store_true", help="measure the self mixers of conf/mixer/self")
     add("--mixers", metavar="A,B", help="only these (with --atlas)")
     text = "most seconds to measure how a mixer's cost grows; 0: no growth (10; with --atlas)"
@@ -80,16 +64,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _check(parser: Parser, options: argparse.Namespace) -> None:
     """Exit with status 2 unless the options name one subject, and only options that go with it."""
-    # Exactly one subject
     subjects = [options.atlas, options.ckpt is not None, bool(options.overrides)]
     if sum(subjects) != 1:
         parser.error("say what to look into, one of: mixer=<name>, --ckpt FILE --text TEXT, --atlas")
-    for name, needed in NEEDS.items():
-        # "--tgt-lang" -> options.tgt_lang
-        option = name[2:].replace("-", "_")
-        there = options.overrides if needed == "mixer=<name>" else getattr(options, needed[2:])
-        if getattr(options, option) != parser.get_default(option) and not there:
-            parser.error(f"{name} goes with {needed}")
+    if options.ckpt is None:
+        parser.refuse(options, ("text", "target", "tgt_lang", "trust"), "goes with --ckpt")
+    if not options.overrides:
+        parser.refuse(options, ("length",), "goes with mixer=<name>")
+    if not options.atlas:
+        parser.refuse(options, ("mixers", "seconds", "figure"), "goes with --atlas")
     if options.ckpt is not None and not (options.text or "").strip():
         parser.error("--ckpt needs a sentence to look at: --text TEXT" + (", which is empty" if options.text else ""))
     if options.target is not None and not options.target.strip():
@@ -98,7 +81,7 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     """Write the atlas, or the report on a checkpoint or on a model with random weights."""
-    # Torch's profiler, which counts memory, writes a line for each start and end unless this is set before the import
+    # Torch's profiler, which counts memory, logs each start and end unless this is set before the import
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     from seq2seq.analysis import model_report
     from seq2seq.analysis.atlas import report as atlas_report
@@ -107,7 +90,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.atlas:
         # None: all mixers of conf/mixer/self
         names = None if options.mixers is None else options.mixers.split(",")
-        # Defaults are filled in here: `_check` needs None to see which options were named
+        # Defaults are filled in here: `_check` compares with None
         limit = 10.0 if options.seconds is None else options.seconds
         return atlas_report.write(names, limit=limit, figure=options.figure, out=out, seed=options.seed)
     if options.ckpt:

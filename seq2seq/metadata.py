@@ -18,11 +18,11 @@ from seq2seq.settings.declare import read_section
 from seq2seq.settings.search import KEPT, SearchSettings
 from seq2seq.system.model_path import CheckpointError
 
-# Format of the files. Later versions read every earlier one from 1 on; see docs/training.md.
+# Format of the files. Every version reads all earlier formats, from 1 on; see docs/training.md.
 FORMAT = 1
 # The key of the description, in the header's metadata and in what training saves.
 KEY = "seq2seq"
-# Bytes of a description, and nested sections in it: the presets' have at most 10 kB and are 10 deep.
+# Largest size of a description in bytes, and its deepest nesting. The presets have up to 10 kB and 10 levels.
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 60
 # Types of the values that the description must have.
@@ -57,17 +57,17 @@ def describe(
         tokenize: sacreBLEU's tokenizer.
         data: The data set's name.
         search: Settings by which the run decodes its test set.
-        tgt_langs: Target languages of a model whose sources begin with a tag that asks for one.
+        tgt_langs: Target languages of a model whose sources begin with the tag of a language.
         lines: Statistics of the training lines, see `LineStatistics`.
         preset: Label of the mixer.
 
     Raises:
-        ValueError: A value is not of a plain type; names the type.
+        ValueError: A value is not of a plain type.
     """
     entry = {
         "format": FORMAT,
         "model": model_config,
-        # To be read by people: the SentencePiece model applies its own
+        # For people who read it; the SentencePiece model has its own
         "normalizer": tokenizer.normalizer,
         "src_lang": src_lang,
         "tgt_lang": tgt_lang,
@@ -75,21 +75,21 @@ def describe(
         "data": data,
         "versions": versions(),
     }
-    # All but n_best and max_len: one is the caller's, the other the model's
+    # Without n_best, which the caller decides, and max_len, which the model decides
     kept = search and {key: getattr(search, key) for key in KEPT}
     more = {"search": kept, "tgt_langs": tgt_langs, "lines": lines, "preset": preset}
     entry |= {key: value for key, value in more.items() if value}
-    # As a reader will have it; refuses at the start of training what could not be saved at its end
+    # Through JSON, so that training fails at its start, not when it saves
     return json.loads(as_json(entry)) | {"tokenizer": tokenizer.to_state()}
 
 
 def search_settings(meta: Mapping[str, Any]) -> SearchSettings:
-    """Read the search settings of a description, with defaults for those it lacks.
+    """Read the search settings of a description, with defaults for missing ones.
 
     Raises:
-        ValueError: No search can have them.
+        ValueError: They are not valid.
     """
-    # Those that a later 0.x adds are left out, not refused
+    # Settings that a later version has added are ignored
     section = {key: value for key, value in meta.get("search", {}).items() if key in KEPT}
     return read_section(SearchSettings, section, "search")
 
@@ -108,7 +108,7 @@ def as_json(value: Any) -> str:
     """Write a description as JSON.
 
     Raises:
-        ValueError: It holds something other than plain types.
+        ValueError: It holds a value that is not of a plain type.
     """
 
     def refuse(part: Any) -> None:
@@ -124,7 +124,7 @@ def parse_json(text: str | bytes) -> dict[str, Any]:
     """Parse the description in an untrusted file.
 
     Raises:
-        ValueError: It is not JSON, no mapping, or nested too deep; the message is a phrase.
+        ValueError: It is not JSON, not a mapping, too large or too deep; the message is the end of a sentence.
     """
     if len(text) > MAX_BYTES:
         raise ValueError(f"has more than {MAX_BYTES:,} bytes")
@@ -136,7 +136,7 @@ def parse_json(text: str | bytes) -> dict[str, Any]:
         raise ValueError(f"is not JSON ({error})") from None
     if not isinstance(value, dict):
         raise ValueError("is not a mapping")
-    # Level by level, without recursion: code that walks, copies or prints the value may recurse
+    # Level by level: code that copies or prints the value recurses, and would fail on a deep one
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         sections = [each for each in level if isinstance(each, dict | list)]
@@ -147,11 +147,7 @@ def parse_json(text: str | bytes) -> dict[str, Any]:
 
 
 def check_description(meta: Mapping[str, Any], path: Path) -> None:
-    """Check that a description is of a known format and has all fields.
-
-    Raises:
-        CheckpointError: It is not, or has not.
-    """
+    """Raise CheckpointError unless a description has a known format, all fields, and a valid search."""
     # type(), since True is an int
     number = meta.get("format")
     if type(number) is not int or number < 1:
@@ -160,7 +156,7 @@ def check_description(meta: Mapping[str, Any], path: Path) -> None:
         raise CheckpointError(
             f"{path}: is of format {number}, but this version reads up to {FORMAT}; install a newer seq2seq"
         )
-    # Types alone: what the values mean is checked by those that use them
+    # Only types: the code that uses a value checks it
     for name, cls in _FIELDS.items():
         if not isinstance(meta.get(name), cls):
             raise CheckpointError(f"{path}: its '{KEY}.{name}' is missing or no {cls.__name__}")

@@ -26,10 +26,7 @@ log = logging.getLogger(__name__)
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")
 def main(config: DictConfig) -> None:
-    """Prepare the corpus of a training run's settings.
-
-    A wrong setting is one line on stderr and exit status 2.
-    """
+    """Prepare the corpus of a training run; a wrong setting is one line on stderr and exit status 2."""
     try:
         words = HydraConfig.get().overrides.task
         chosen = chosen_settings(words) if config.init_from else None
@@ -39,33 +36,33 @@ def main(config: DictConfig) -> None:
             raise
         refuse("prepare", error)
     except KeyboardInterrupt:
-        exit_interrupted("prepare", "; what was finished stays")
+        exit_interrupted("prepare", "; finished parts are kept")
 
 
 def prepare(config: dict[str, Any], *, chosen: Collection[str] | None = None, typed: Collection[str] = ()) -> None:
-    """Build tokenizer and cache as training with `config` would, and log their folders and sizes.
+    """Make the tokenizer and the cache that training with `config` needs, and log their folders and sizes.
 
     Args:
-        chosen: Keys that the user chose, where `config` starts from a checkpoint; None: all are.
+        chosen: Keys that the user chose, if `config` starts from a checkpoint; None for all.
         typed: Keys of settings that the user typed one by one, each of which must have an effect.
 
     Raises:
         ValueError: A setting is wrong, or the corpus cannot be read.
     """
     plan = make_plan(config, mixer="", typed=typed)
-    # Corpora that cannot be read are refused before any work
+    # Raises ValueError for corpora that cannot be read, before any work
     plan = plan if plan.run.init_from else plan.opened()
-    # Not at the top of the file: these import torch
+    # Import torch
     from seq2seq.data.preparation import prepare_corpora
     from seq2seq.training import checks, finetune
 
     start = time.monotonic()
-    # Fine-tuning uses the tokenizer of the checkpoint, so that one is written to the cache
+    # Fine-tuning writes the tokenizer of the checkpoint to the cache
     start_from = finetune.load_start(plan.run.init_from, trust=plan.trust)
     if start_from:
         section = finetune.adopt_data(plan.data, start_from.meta, origin=str(plan.run.init_from), chosen=chosen)
         plan = dataclasses.replace(plan, data=section)
-    # The same plan as training makes: its fingerprints name the folders that training looks for
+    # The plan that training makes: its fingerprints name the folders
     cache = Path(plan.run.cache)
     data = prepare_corpora(checks.make_data_plan(plan, start_from))
     log.info("prepared in %.1f s, in %s:", time.monotonic() - start, cache)
@@ -76,12 +73,12 @@ def prepare(config: dict[str, Any], *, chosen: Collection[str] | None = None, ty
 
 
 def _batches(data: PreparedData, window: int, processes: int) -> str:
-    """Describe the batches of an epoch on one line; for the arguments see `TranslationDataModule`."""
-    # Imports Lightning, which is needed for this line of the log alone
+    """Describe the batches of an epoch in one line."""
+    # Imports Lightning
     from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 
     batches = TranslationDataModule(data, window=window, processes=processes)
-    # max_tokens None is `auto`, which only the device of the training can measure
+    # None is `auto`, which only the device of the training can measure
     if data.plan.max_tokens is not None:
         batches.describe()
     if data.plan.stream:
@@ -92,7 +89,7 @@ def _batches(data: PreparedData, window: int, processes: int) -> str:
 
 
 def _size(folder: Path) -> str:
-    """Format the size of the files below `folder`, or of a file, in MB (10^6 bytes)."""
+    """Format the size of a file, or of all files in a folder, in MB (10^6 bytes)."""
     files = [folder] if folder.is_file() else [path for path in folder.rglob("*") if path.is_file()]
     return f"{sum(path.stat().st_size for path in files) / 1e6:,.1f} MB"
 

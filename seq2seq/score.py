@@ -15,7 +15,6 @@ from seq2seq.options.command_line import (
     exit_status,
     fail,
     nonempty,
-    option_name,
     positive,
     require_text_output,
     run_command,
@@ -41,8 +40,8 @@ count as empty; 2 wrong options or files; 130 interrupted."""
 
 # Options that are ScoreSettings.
 SETTINGS = ("metrics", "tokenize", "lang", "lowercase", "convention")
-# Options of a model that computes log-probabilities of given translations (--forced-decoding); no other has an effect
-FORCED = (
+# The options that have an effect with --forced-decoding: log-probabilities of given translations.
+FORCED = {
     "ckpt",
     "forced_decoding",
     "json",
@@ -53,9 +52,8 @@ FORCED = (
     "tgt_lang",
     "device",
     "dtype",
-    "threads",
-    "trust",
-)
+}
+FORCED |= {"threads", "trust"}
 
 
 def _parser() -> Parser:
@@ -63,36 +61,21 @@ def _parser() -> Parser:
     mode = parser.add_mutually_exclusive_group(required=True)
     mode.add_argument("--hypotheses", type=nonempty, metavar="FILE", help="translations to score; - is standard input")
     mode.add_argument("--ckpt", type=nonempty, metavar="FILE", help="checkpoint to score on a data set")
-    mode.add_argument(
-        "--compare",
-        nargs="+",
-        type=nonempty,
-        metavar="FILE",
-        help="translations to compare; the first is the baseline",
-    )
-    parser.add_argument(
-        "--references", nargs="+", type=nonempty, metavar="FILE", help="one or more reference translations"
-    )
+    text = "translations to compare; the first is the baseline"
+    mode.add_argument("--compare", nargs="+", type=nonempty, metavar="FILE", help=text)
+    text = "one or more reference translations"
+    parser.add_argument("--references", nargs="+", type=nonempty, metavar="FILE", help=text)
     add = parser.add_argument_group("scores").add_argument
     add("--metrics", nargs="+", choices=METRICS, default=list(USUAL_METRICS), help="which scores (bleu chrf ter)")
     text = "sacreBLEU's tokenizer for BLEU: 13a, zh, char, intl, none, ... (by --lang)"
     add("--tokenize", type=nonempty, metavar="NAME", help=text)
-    add(
-        "--lang",
-        type=nonempty,
-        metavar="CODE",
-        help="target language, for the tokenizer (the checkpoint's, else by suffix and script)",
-    )
+    text = "target language, for the tokenizer (the checkpoint's, else by suffix and script)"
+    add("--lang", type=nonempty, metavar="CODE", help=text)
     add("--lowercase", action="store_true", help="ignore case")
-    text = "BLEU as papers give it, too: on Moses tokens of --lang, or on those split at hyphens (En-De)"
+    text = "BLEU as papers give it, too: on Moses tokens of --lang, or with these split at hyphens (En-De)"
     add("--convention", choices=CONVENTIONS, help=text)
-    add(
-        "--resamples",
-        type=whole_number(1, MOST_SAMPLES),
-        default=1000,
-        metavar="N",
-        help="bootstrap resamples of --compare (1000)",
-    )
+    count = whole_number(1, MOST_SAMPLES)
+    add("--resamples", type=count, default=1000, metavar="N", help="bootstrap resamples of --compare (1000)")
     add("--json", action="store_true", help="print JSON")
     add = parser.add_argument_group("data set, with --ckpt").add_argument
     text = "a name in conf/data, or a run's config.yaml, then settings (the checkpoint's own data)"
@@ -105,15 +88,10 @@ def _parser() -> Parser:
     add("--align", action="store_true", help="with --forced-decoding --json: align words, in Pharaoh format")
     # The variable that conf/train.yaml reads, too
     cache = os.environ.get("SEQ2SEQ_CACHE") or ".cache"
-    add(
-        "--cache",
-        type=nonempty,
-        default=cache,
-        metavar="FOLDER",
-        help="where prepared data is kept ($SEQ2SEQ_CACHE or .cache)",
-    )
+    text = "folder of prepared data ($SEQ2SEQ_CACHE or .cache)"
+    add("--cache", type=nonempty, default=cache, metavar="FOLDER", help=text)
     add_model_options(parser.add_argument_group("translation, with --ckpt"), sentences="keep")
-    # A score is that of the run, which validates in float32
+    # As a run's own test
     parser.set_defaults(dtype="float32")
     return parser
 
@@ -141,23 +119,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _refuse_idle(parser: Parser, options: argparse.Namespace) -> None:
     """Refuse options without an effect: a model's where files are scored, --resamples, most with --forced-decoding."""
-    if not options.compare and options.resamples != parser.get_default("resamples"):
-        parser.error("--resamples goes with --compare")
-    groups = [group for group in parser._action_groups if (group.title or "").endswith("with --ckpt")]
-    for action in () if options.ckpt else [action for group in groups for action in group._group_actions]:
-        if getattr(options, action.dest) != action.default:
-            parser.error(f"{option_name(action.dest)} goes with --ckpt; files are scored as they are")
-    for action in parser._actions if options.forced_decoding else ():
-        if action.dest not in FORCED and getattr(options, action.dest, action.default) != action.default:
-            option = option_name(action.dest)
-            parser.error(
-                f"{option} has no effect with --forced-decoding, which neither searches nor compares; "
-                f"leave {option} out"
-            )
+    if not options.compare:
+        parser.refuse(options, ("resamples",), "goes with --compare")
+    if not options.ckpt:
+        groups = [group for group in parser._action_groups if (group.title or "").endswith("with --ckpt")]
+        names = [action.dest for group in groups for action in group._group_actions]
+        parser.refuse(options, names, "goes with --ckpt; files are scored as they are")
+    if options.forced_decoding:
+        names = [name for name in vars(options) if name not in FORCED]
+        why = "has no effect with --forced-decoding, which neither searches nor compares: leave it out"
+        parser.refuse(options, names, why)
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Score as the options say, and print the report as text or JSON."""
+    """Score, and print the report as text or JSON."""
     if options.forced_decoding:
         return _force(options)
     from seq2seq.evaluation.score_table import report_text
@@ -208,17 +183,17 @@ def _score_checkpoint(options: argparse.Namespace) -> dict[str, Any]:
     from seq2seq.evaluation.eval_data import read_words
     from seq2seq.evaluation.scoring import ScoreSettings
 
-    # Before the model is loaded; `score_checkpoint` also compares with the files of the data
+    # Before the model is loaded; `score_checkpoint` also protects the files of the corpus
     if options.save:
         require_text_output(Path(options.save), "--save", ckpt=options.ckpt)
     settings = ScoreSettings(**{field: getattr(options, field) for field in SETTINGS})
-    # A wrong tokenizer and wrong words are refused before the checkpoint is read
+    # Raises ValueError for a wrong tokenizer or wrong words, before the checkpoint is read
     settings.resolved()
     read_words(options.data)
     from seq2seq.evaluation.checkpoint_score import score_checkpoint
 
     translator = load_translator(options)
-    # Options that have the name of the argument
+    # Options with the names of the arguments
     rest = {field: getattr(options, field) for field in ("ckpt", "data", "split", "limit")}
     save = Path(options.save) if options.save else None
     return score_checkpoint(translator, settings, warn=warn, cache=Path(options.cache), save=save, **rest)

@@ -1,4 +1,4 @@
-"""Serve a checkpoint's translations over HTTP: an interface for programs, and a page for people."""
+"""Serve translations of a checkpoint over HTTP: an interface for programs, and a page for people."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Examples:
   python -m seq2seq.serve --ckpt runs/demo                 # then open http://127.0.0.1:8000
   curl -H 'Content-Type: application/json' -d '{"text": "Guten Morgen."}' http://127.0.0.1:8000/translate
 
-POST /translate takes {"text": "..."} or {"text": ["...", ...]} and options that are named as those of translate; GET
-/health and GET /metrics (Prometheus) watch the service. SIGTERM or Ctrl-C stops it: what was accepted is answered, what
-is new is refused; a second one stops it at once.
+POST /translate takes {"text": "..."} or {"text": ["...", ...]} and options with the names of translate's; GET /health
+and GET /metrics (Prometheus) monitor the service. SIGTERM or Ctrl-C stops it: accepted requests are answered, new ones
+refused; a second signal stops it at once.
 
 Exit status: 0 stopped, everything accepted was answered; 1 stopped, some requests were not answered within --grace;
 2 wrong options or files; 128 + the signal's number after a second signal."""
@@ -29,19 +29,15 @@ Exit status: 0 stopped, everything accepted was answered; 1 stopped, some reques
 def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.serve", description=__doc__, epilog=EPILOG)
     parser.add_argument("--ckpt", required=True, type=nonempty, metavar="FILE", help="checkpoint to translate with")
-    _add_settings(parser.add_argument_group("address and limits"))
-    add_model_options(parser.add_argument_group("translation"))
-    return parser
-
-
-def _add_settings(group: argparse._ArgumentGroup) -> None:
-    """Add an option for every setting of the service."""
+    add = parser.add_argument_group("address and limits").add_argument
     for name, field in keys(ServiceSettings).items():
-        # Those without a range are addresses
+        # Settings without a range are addresses
         bounded = "most" in field.metadata
         kind = value_of(ServiceSettings, name) if bounded else {"type": nonempty, "metavar": "ADDRESS"}
         default = "" if field.default is None else f" ({field.default})"
-        group.add_argument(option_name(name), default=field.default, help=f"{field.metadata['help']}{default}", **kind)
+        add(option_name(name), default=field.default, help=f"{field.metadata['help']}{default}", **kind)
+    add_model_options(parser.add_argument_group("translation"))
+    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,16 +53,16 @@ def _run(options: argparse.Namespace) -> int:
         require(module, "serving", extra="serve")
     from seq2seq.inference.service.server import bound_socket, run, url_of
 
-    # A port that is taken is reported before the model is loaded, which may take long
+    # First, so that a port in use is reported before the model is loaded
     with bound_socket(limits) as bound:
         import torch
 
         from seq2seq.inference.model_files import locate, runs_on_cpu_alone
 
-        # Each thread that computes has helpers of its own, which take the cores from each other: one team for the
+        # Each thread that computes has helper threads, and two teams of them compete for the cores: one team for the
         # thread that translates, none for this one (a batch of one text: 75 instead of 340 ms on two cores)
         threads = options.threads or torch.get_num_threads()
-        # Graphs have helpers of their own, as many as torch has threads when they are loaded
+        # ONNX graphs have helpers of their own, as many as torch has threads when they are loaded
         graphs = any(runs_on_cpu_alone(locate(path)) for path in (options.ckpt, *options.ensemble))
         options.threads = threads if graphs else 1
         translator = load_translator(options)
@@ -84,7 +80,7 @@ def _run(options: argparse.Namespace) -> int:
     if status == 1:
         fail(f"some requests were not answered within --grace {limits.grace:g}")
     if service.batcher.alive:
-        # A thread that computes while the interpreter ends can crash it, and the status would be another
+        # A thread that computes while the interpreter ends can crash it, and change the status
         os._exit(status)
     return status
 

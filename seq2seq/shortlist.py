@@ -23,7 +23,7 @@ Examples:
   python -m seq2seq.shortlist --ckpt runs/demo --src train.de --tgt train.en --out short.npz
   python -m seq2seq.translate --ckpt runs/demo --shortlist short.npz < in.de > out.en
 
-Translating with a shortlist computes the scores of its pieces alone, which is faster where the vocabulary is large. The
+With a shortlist, translate computes the scores of its pieces only, which is faster if the vocabulary is large. The
 pieces come from lexical translation probabilities (IBM Model 1). The corpus is read once for each iteration; pairs with
 a side of more than 100 pieces are left out. It may be compressed (.gz, .bz2, .xz, .zst).
 
@@ -57,10 +57,8 @@ def _run(options: argparse.Namespace) -> int:
     if os.path.realpath(options.src) == os.path.realpath(options.tgt):
         raise UsageError("--src and --tgt are the same file; name the two sides of a corpus")
     for option, path in (("--src", Path(options.src)), ("--tgt", Path(options.tgt))):
-        if path.is_dir():
-            raise UsageError(f"{option} {path} is a directory; name a file")
         if path.exists() and not path.is_file():
-            raise UsageError(f"{option} {path} can be read only once, and each iteration reads it; write it to a file")
+            raise UsageError(f"{option} {path} is not a regular file, and each iteration reads it again; name a file")
     # Imports torch: after the options are checked
     from seq2seq.inference.model_files import load_tokenizer, locate
     from seq2seq.inference.shortlist import is_shortlist, make_shortlist
@@ -69,15 +67,12 @@ def _run(options: argparse.Namespace) -> int:
     if out.is_file() and not is_shortlist(out):
         raise UsageError(f"--out {out} exists and is not a shortlist; choose another file, or remove it first")
     how = {name: getattr(options, name) for name in ("best", "frequent", "iterations")}
-    made = make_shortlist(
-        load_tokenizer(locate(options.ckpt)),
-        Path(options.src),
-        Path(options.tgt),
-        **how,
-        progress=lambda done, entries: print_error(
-            f"iteration {done} of {options.iterations}: {entries:,} pairs of pieces"
-        ),
-    )
+
+    def progress(done: int, entries: int) -> None:
+        print_error(f"iteration {done} of {options.iterations}: {entries:,} pairs of pieces")
+
+    tokenizer = load_tokenizer(locate(options.ckpt))
+    made = make_shortlist(tokenizer, Path(options.src), Path(options.tgt), **how, progress=progress)
     made.shortlist.save(out, **how)
     lists = f"the lists of {made.mean_size:.0f} of {made.shortlist.tokenizer.tgt_vocab_size:,} pieces"
     print(f"{lists} contain {made.covered:.2%} of the translations' pieces")

@@ -25,15 +25,15 @@ os.environ.update(VARIABLES | os.environ)
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")
 def main(config: DictConfig) -> float:
-    """Train as composed, and return the best validation BLEU.
+    """Train with the composed settings, and return the best validation BLEU.
 
     A wrong setting is one line on stderr and exit status 2; a fault of the data or the machine has status 1.
     """
     try:
         plan = _plan(config)
-        # A checkpoint decides the languages, and with them which files there must be
+        # With init_from the checkpoint decides the languages, and so the files
         plan = plan if plan.run.init_from else plan.opened()
-        # torch and Lightning are imported from here on: a wrong setting need not wait for them
+        # Imports torch and Lightning: a wrong setting does not wait for them
         return _train(plan)
     except ValueError as error:
         if wants_traceback():
@@ -49,8 +49,8 @@ def main(config: DictConfig) -> float:
 
 
 def _plan(config: DictConfig) -> RunPlan:
-    """Check the settings and put them together with what Hydra knows about this run: its command, label and job."""
-    # What the user typed, without the settings of hydra itself: it names the run and repeats it
+    """Check the settings, and add what Hydra knows about this run: its command, label and job."""
+    # The settings that the user typed, without Hydra's own: they name the run and repeat it
     chosen = HydraConfig.get()
     overrides = list(chosen.overrides.task)
     typed = typed_settings(overrides)
@@ -60,19 +60,19 @@ def _plan(config: DictConfig) -> RunPlan:
         mixer=mixer_label(chosen.runtime.choices["mixer"], overrides),
         command=shlex.join(["python", "-m", "seq2seq.train", *overrides]),
         job=hydra_callback.job_folder(),
-        # What was not chosen is the checkpoint's
+        # Everything else is the checkpoint's
         chosen=chosen_settings(overrides) if config.init_from else None,
         typed=typed,
     )
 
 
 def _train(plan: RunPlan) -> float:
-    """Train by a checked plan; a fault of the data or the machine exits with status 1."""
+    """Train by a checked plan; exit with status 1 for a fault of the data or the machine."""
     from seq2seq.system import ranks
     from seq2seq.training import checks
     from seq2seq.training.bounds.faults import TrainingFault
 
-    # Impossible sizes first, which need torch alone: Lightning takes three times as long to import
+    # First, since impossible sizes need no Lightning, which takes three times as long to import as torch
     model = None if plan.run.init_from else checks.check_model(plan, None)
     from seq2seq.training.run import train
 

@@ -54,47 +54,44 @@ EPILOG = """\
 Lines end at the byte \\n only; a \\r before it is dropped. Blank lines give empty lines, invalid UTF-8 is replaced,
 a line of several sentences is translated sentence by sentence unless the model was trained on such lines (--sentences),
 a sentence of more than --max-len pieces is translated in parts, with a warning, and a line that should be an image
-(base64 of a PNG of the size trained on) and is none stays empty: there is always one line out for each line in. What
-may be missing from a translation is counted at the end, and --format json says it of each line (warnings).
+(base64 of a PNG of the size trained on) but is not stays empty: there is always one line out for each line in. Possible
+omissions are counted at the end, and --format json names them with each line (warnings).
 
-With --n-best N there are N lines for each, best first, in three columns set apart by tabs (--format tsv): the line's
-number from 1, the score (log-probability, natural logarithm, normalized by length), and the text. A line of which there
-are fewer translations has empty ones with the score -inf after them; one that failed has these alone. --format json
-prints one object a line for each line in: line, translation, score, and alternatives with --n-best.
+With --n-best N there are N lines for each line in, best first, in three columns set apart by tabs (--format tsv): the
+line's number from 1, the score (log-probability, natural logarithm, normalized by length), and the text. If a line has
+fewer translations, empty ones with the score -inf follow; a line that failed has only these. --format json prints one
+object for each line in: line, translation, score, and alternatives with --n-best.
 
 Exit status: 0 done; 1 some lines failed, are empty and were named; 2 wrong options or files; 130 interrupted."""
 
 
 def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.translate", description=__doc__, epilog=EPILOG)
-    parser.add_argument("--ckpt", required=True, type=nonempty, metavar="FILE", help="checkpoint to translate with")
-    parser.add_argument("--input", type=nonempty, metavar="FILE", help="text to translate (standard input)")
-    text = "where the translation goes, all at once (standard output)"
-    parser.add_argument("--output", type=nonempty, metavar="FILE", help=text)
-    text = "keep what an interrupted run has translated (OUTPUT.partial), and go on with it; needs --input and --output"
-    parser.add_argument("--resume", action="store_true", help=text)
     add = parser.add_argument
-    add(
-        "--n-best",
-        type=whole_number(*search_range("n_best")),
-        default=1,
-        metavar="N",
-        help="translations for each line (1)",
-    )
+    add("--ckpt", required=True, type=nonempty, metavar="FILE", help="checkpoint to translate with")
+    add("--input", type=nonempty, metavar="FILE", help="text to translate (standard input)")
+    text = "file for the translation, which appears when it is complete (standard output)"
+    add("--output", type=nonempty, metavar="FILE", help=text)
+    text = "keep the translations of an interrupted run (OUTPUT.partial), and continue it; needs --input and --output"
+    add("--resume", action="store_true", help=text)
+    count = whole_number(*search_range("n_best"))
+    add("--n-best", type=count, default=1, metavar="N", help="translations for each line (1)")
     text = "what is printed: text alone, columns, or an object for each line (text; tsv with --n-best)"
     add("--format", choices=FORMATS, help=text)
     text = "with --format json, the pieces of the translation, each with its log-probability"
     add("--pieces", action="store_true", help=text)
     add("--align", action="store_true", help="with --format json, the word alignment of the translation")
-    text = "write word alignments of the translations, in Pharaoh format (source-target, from 0), all at once"
+    text = (
+        "write word alignments of the translations, in Pharaoh format (source-target, from 0), when they are complete"
+    )
     add("--alignments", type=nonempty, metavar="FILE", help=text)
     add_model_options(parser)
     add = parser.add_argument_group("constraints on translations").add_argument
-    text = "what each translation begins with, line by line as the input"
+    text = "beginnings of the translations, a line for each line of the input"
     add("--prefixes", type=nonempty, metavar="FILE", help=text)
-    text = "what each translation must have somewhere, line by line as the input, several set apart by tabs"
+    text = "phrases that the translations must have, set apart by tabs, a line for each line of the input"
     add("--phrases", type=nonempty, metavar="FILE", help=text)
-    text = "pieces of the target's vocabulary that no translation has"
+    text = "pieces of the target's vocabulary that no translation may have"
     add("--suppress", nargs="+", type=sentence, default=[], metavar="PIECE", help=text)
     add = parser.add_argument_group("sampling instead of beam search").add_argument
     most = search_range("beam_size")[1]
@@ -112,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     try:
-        # Before the model is loaded, whose beam an option may leave open: then any that fits
+        # Before the model is loaded. Its beam is not known yet: take the smallest that fits the options
         groups = options.beam_groups or (1 if options.diversity is None else 2)
         beam = min(groups * math.ceil(options.n_best / groups), search_range("beam_size")[1])
         own = SearchSettings(beam_size=beam, beam_groups=groups if beam % groups == 0 else 1)
@@ -121,16 +118,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     options.format = options.format or ("tsv" if options.n_best > 1 else "text")
     if options.resume and not (options.input and options.output):
-        parser.error("--resume goes on with a file, so it needs --input and --output")
+        parser.error("--resume needs --input and --output")
     if options.resume and not Path(options.input).is_file():
         parser.error(f"--resume needs an input that can be read again, and {options.input} is not a regular file")
     if options.resume and compression(options.output):
-        parser.error(f"--resume goes on with plain text, and {options.output} is compressed; compress it afterwards")
+        parser.error(f"--resume writes plain text, and {options.output} is compressed; compress it afterwards")
     if options.resume and options.alignments:
-        parser.error("--alignments is written all at once; with --resume, use --format json --align")
-    for name in ("pieces", "align"):
-        if getattr(options, name) and options.format != "json":
-            parser.error(f"--{name} goes with --format json")
+        parser.error("--alignments cannot be resumed; with --resume, use --format json --align")
+    if options.format != "json":
+        parser.refuse(options, ("pieces", "align"), "goes with --format json")
     return exit_status(lambda: _run(options))
 
 
@@ -138,11 +134,15 @@ def _run(options: argparse.Namespace) -> int:
     """Open the files, load the model, translate, and return the exit status."""
     # Leaving the stack puts a whole output into place, or removes a partial one
     with contextlib.ExitStack() as stack:
-        # input, output, model: cheap mistakes are reported before the model is loaded
+        # Input, output, model: mistakes that are cheap to find are reported before the model is loaded
         source = _open_source(options, stack)
         _check_outputs(options, source)
-        beside = {name: _open(getattr(options, name), stack) for name in ("prefixes", "phrases")}
-        _check_counts(options, source, beside)
+        # Files with a line for each line of the input
+        parallel: dict[str, BinaryIO | None] = {"prefixes": None, "phrases": None}
+        for name in parallel:
+            if path := getattr(options, name):
+                parallel[name] = stack.enter_context(open(path, "rb"))
+        _check_counts(options, source, parallel)
         translator = load_translator(options)
         _check_model(options, translator)
         partial: PartialOutput | None = None
@@ -150,7 +150,10 @@ def _run(options: argparse.Namespace) -> int:
             partial = stack.enter_context(_partial_output(options, translator))
         sink = partial.file if partial else _open_sink(options, stack)
         done = partial.done if partial else 0
-        # Imports torch, which `load_translator` has loaded by then
+        how: dict[str, Any] = {"suppress": options.suppress}
+        if options.sampling:
+            how |= {"sampling": options.sampling, "mbr": options.mbr}
+        # Imports torch
         from seq2seq.inference.line_stream import LineStream
 
         session = LineStream(
@@ -158,30 +161,18 @@ def _run(options: argparse.Namespace) -> int:
             format=options.format,
             details=[field for field, asked in (("pieces", options.pieces), ("alignment", options.align)) if asked],
             warn=warn,
-            options=_how(options),
-            **{name: stream and open_text(stream) for name, stream in beside.items()},
+            options=how,
+            **{name: stream and open_text(stream) for name, stream in parallel.items()},
             alignments=None if options.alignments is None else stack.enter_context(atomic_text(options.alignments)),
             progress=_progress(source, done),
             partial=partial,
         )
         # Not before: this waits for the first bytes
         session.run(open_text(source), sink)
-    # After the stack: the output is complete, with an empty line for each that failed
+    # After the stack: the output is complete, with an empty line for each failure
     if session.failed:
         return fail(f"{session.failed:,} of {session.lines:,} lines could not be translated and are empty", 1)
     return 0
-
-
-def _how(options: argparse.Namespace) -> dict[str, Any]:
-    """Return how to translate, as `Translator.translate` takes it."""
-    how: dict[str, Any] = {"suppress": options.suppress}
-    if options.sampling:
-        how |= {"sampling": options.sampling, "mbr": options.mbr}
-    return how
-
-
-def _open(path: str | None, stack: contextlib.ExitStack) -> Stream | None:
-    return None if path is None else stack.enter_context(open(path, "rb"))
 
 
 def _open_source(options: argparse.Namespace, stack: contextlib.ExitStack) -> Stream:
@@ -195,7 +186,7 @@ def _open_source(options: argparse.Namespace, stack: contextlib.ExitStack) -> St
 
 
 def _check_outputs(options: argparse.Namespace, source: Stream) -> None:
-    """Refuse, before any work, outputs that cannot be written, would replace what is read, or replace each other."""
+    """Raise UsageError for outputs that cannot be written, or that would replace an input or each other."""
     read = [_descriptor(source), options.prefixes, options.phrases, options.shortlist]
     inputs = [file for file in read if file is not None]
     for name in ("output", "alignments"):
@@ -208,7 +199,7 @@ def _check_outputs(options: argparse.Namespace, source: Stream) -> None:
     # The output may be standard output, or a file still to be made
     sink = _descriptor(sys.stdout) if options.output is None else options.output
     require_output(Path(options.alignments), "--alignments", inputs=[] if sink is None else [sink], what="output")
-    # A device may have both
+    # A device may take both
     if options.output is None or written_directly(options.output):
         return
     if os.path.realpath(options.alignments) == os.path.realpath(options.output):
@@ -223,9 +214,9 @@ def _descriptor(stream: Any) -> int | None:
         return None
 
 
-def _check_counts(options: argparse.Namespace, source: Stream, beside: Mapping[str, Stream | None]) -> None:
-    """Refuse, before any work, files beside the input that have another number of lines, where that can be known."""
-    for name, stream in beside.items():
+def _check_counts(options: argparse.Namespace, source: Stream, parallel: Mapping[str, Stream | None]) -> None:
+    """Raise UsageError for files that do not have as many lines as the input, where both can be counted."""
+    for name, stream in parallel.items():
         found = _lines_of(stream) if stream else None
         wanted = None if found is None else _lines_of(source)
         if wanted is not None and found != wanted:
@@ -234,7 +225,7 @@ def _check_counts(options: argparse.Namespace, source: Stream, beside: Mapping[s
 
 
 def _lines_of(stream: Stream) -> int | None:
-    """Count the lines of a file that nothing has been read of; None for other streams."""
+    """Count the lines of a regular file from its start; None for other streams."""
     descriptor = _descriptor(stream)
     if descriptor is None or not stat.S_ISREG(os.fstat(descriptor).st_mode):
         return None
@@ -242,12 +233,12 @@ def _lines_of(stream: Stream) -> int | None:
 
 
 def _check_model(options: argparse.Namespace, translator: Translator) -> None:
-    """Refuse, before any work, what the model cannot do."""
+    """Raise UsageError for options that the model cannot serve, and for outputs that would replace a corpus."""
     asked = [f"--{name}" for name in ("alignments", "align", "pieces") if getattr(options, name)]
     if asked and not translator.can_force:
         raise UsageError(
-            f"{asked[0]} needs a model that reads whole translations, and a folder of ONNX graphs decodes step by step "
-            f"only; name the checkpoint, or leave out {asked[0]}"
+            f"{asked[0]} needs a model that reads whole translations, and ONNX graphs only decode step by step; "
+            f"name the checkpoint, or leave out {asked[0]}"
         )
     for option, path in (("--output", options.output), ("--alignments", options.alignments)):
         if path is not None:
@@ -257,7 +248,7 @@ def _check_model(options: argparse.Namespace, translator: Translator) -> None:
 def _partial_output(
     options: argparse.Namespace, translator: Translator
 ) -> contextlib.AbstractContextManager[PartialOutput]:
-    """Open the output where an earlier run has left it."""
+    """Open the partial output of an earlier run, or a new one."""
     how = ("n_best", "format", "pieces", "align", "suppress", "samples", "mbr", "max_len", "tgt_lang", "sentences")
     how += tuple(keys(SamplingSettings))
     made_by = {name: getattr(options, name) for name in how}
@@ -272,7 +263,7 @@ def _partial_output(
 
 
 def _progress(source: Stream, done: int) -> ProgressLine | None:
-    """Return a line of progress where the input is a file and a terminal is watched."""
+    """Return a progress line if the input is a file and standard error a terminal."""
     if sys.stderr is None or not sys.stderr.isatty() or (total := _lines_of(source)) is None:
         return None
     return ProgressLine(total, done=done, stream=sys.stderr)

@@ -147,7 +147,7 @@ def decodes(name: str) -> bool:
 
 
 class Case(NamedTuple):
-    """A mixer in one of its forms: a settings file, its slot, and values that replace those of the file."""
+    """A form of a mixer: a settings file, its slot, and values that replace values of the file."""
 
     slot: str  # encoder, decoder or cross
     name: str

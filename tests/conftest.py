@@ -1,8 +1,8 @@
-"""Shared set-up: one thread, and random numbers that follow from the test's own name.
+"""Set up all tests: one thread, and random numbers that are seeded by the name of the test.
 
-A run therefore repeats exactly. SEQ2SEQ_TEST_SEED=<number> mixes a number into every seed and lets Hypothesis draw
-other examples; `make fuzz` draws fresh numbers and prints those that fail, and the same number repeats the failure.
-Triton's kernels run on a GPU, or else in its interpreter.
+Therefore a run repeats exactly. SEQ2SEQ_TEST_SEED=<number> changes every seed, and lets Hypothesis draw other examples;
+`make fuzz` tries random numbers, and prints how to repeat a failure. Triton's kernels run on a GPU, or without one in
+its interpreter.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import logging
 import os
 import random
 import re
-import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
@@ -24,12 +23,12 @@ import pytest
 import torch
 from torch import nn
 
-# Where Triton's kernels are tested; a kernel looks for the interpreter when it is defined, so before any import of ours
+# The device of Triton's kernels. Set before any import of ours: a kernel looks for the interpreter when it is defined
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# What files of tests need beside torch, NumPy, pytest and Hypothesis
+# Packages that files of tests need, besides torch, NumPy, pytest and Hypothesis
 PACKAGES = (
     "hydra", "omegaconf", "datasets", "lightning", "sentencepiece", "sacrebleu",
     "fastapi", "uvicorn", "prometheus_client",
@@ -40,21 +39,21 @@ torch.set_num_threads(1)
 SEED = os.environ.get("SEQ2SEQ_TEST_SEED", "")
 Module = TypeVar("Module", bound=nn.Module)
 
-# No deadline: an example is not wrong because the machine was busy; no database: a run depends on no earlier one
+# No deadline, since the machine may be busy; no database, since a run must not depend on an earlier one
 hypothesis.settings.register_profile("repeatable", derandomize=not SEED, deadline=None, database=None)
 hypothesis.settings.load_profile("repeatable")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Let Hypothesis's draws follow from the number, too."""
+    """Seed Hypothesis by the number, too."""
     if SEED:
         config.option.hypothesis_seed = SEED
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
-    """Skip files whose packages a machine lacks, as one used for its GPU alone may; in CI they fail."""
+    """Skip files whose packages are missing, as on a machine that lends only its GPU; in CI they fail."""
     report: Any = yield
     missing = re.search(r"ModuleNotFoundError: (?:No module named|import of) '?(\w+)", str(report.longrepr or ""))
     if report.failed and missing and missing[1] in PACKAGES and not os.environ.get("CI"):
@@ -64,13 +63,13 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as exhaustive what a module's EXHAUSTIVE or REPRESENTATIVE leaves to `make test-all`.
+    """Mark as exhaustive the tests that a module's EXHAUSTIVE or REPRESENTATIVE leaves to `make test-all`.
 
-    EXHAUSTIVE names tests, REPRESENTATIVE gives of further tests the cases that `make test` keeps. Both are about time
-    that a GPU does not take.
+    EXHAUSTIVE names whole tests; REPRESENTATIVE names further tests with the cases that `make test` runs. On a GPU all
+    of them are quick.
     """
     for item in items:
-        # Processes that run tests in parallel must agree on the names; an object's address differs between them
+        # Parallel processes must agree on the names, and the address of an object differs between them
         if " at 0x" in item.name:
             raise pytest.UsageError(f"{item.nodeid}: give this case a name that is the same in every process")
         if DEVICE == "cuda" or not isinstance(item, pytest.Function):
@@ -83,17 +82,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exempt what is imported by now from garbage collection: each full one would take half a second."""
+    """Exempt all imported objects from garbage collection: each full collection would take half a second."""
     gc.freeze()
 
 
 def seed_all(name: str) -> int:
-    """Seed Python, NumPy and torch from `name` and the number asked for."""
+    """Seed Python, NumPy and torch by `name` and the number in SEQ2SEQ_TEST_SEED."""
     digest = hashlib.sha256(f"{name}{SEED}".encode()).digest()
     value = int.from_bytes(digest[:4], "little") >> 1
     random.seed(value)
     np.random.seed(value)
-    # torch.manual_seed formats the stack for each device that is not there, which takes longer than many a test
+    # torch.manual_seed formats the stack for each missing device, which takes longer than many tests
     torch.default_generator.manual_seed(value)
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(value)
@@ -102,7 +101,7 @@ def seed_all(name: str) -> int:
 
 @pytest.fixture(autouse=True)
 def seed(request: pytest.FixtureRequest) -> int:
-    """Seed a test from its name; pytest shows the line below with a failure."""
+    """Seed a test by its name; pytest shows the printed line with a failure."""
     value = seed_all(request.node.name)
     print(f"seed {value} (SEQ2SEQ_TEST_SEED={SEED})")
     return value
@@ -110,7 +109,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(autouse=True)
 def log_handlers_kept() -> Iterator[None]:
-    """Remove the log handlers that a command within a test has left: their streams end with it."""
+    """Remove the log handlers that a command in a test has added, since their streams end with the test."""
     root = logging.getLogger()
     before = list(root.handlers)
     yield
@@ -120,7 +119,7 @@ def log_handlers_kept() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef) -> Iterator[None]:
-    """Seed a fixture that several tests share from its own name, so that it depends on no test that ran before."""
+    """Seed a shared fixture by its own name, so that it does not depend on the test that runs first."""
     if fixturedef.scope == "function":
         return (yield)
     with random_state_kept():
@@ -138,14 +137,8 @@ def random_state_kept() -> Iterator[None]:
     torch.set_rng_state(states[2])
 
 
-# Seconds after which a test gives a process up: long, since a busy machine must not fail a test.
+# Seconds that a test waits for a process: many, so that no test fails because the machine is busy.
 PATIENCE = 600
-
-
-def child_cpu_seconds() -> float:
-    """CPU time that finished children have used: unlike the clock, it does not depend on what else runs."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
 
 
 def jiggle(module: Module, size: float = 0.1) -> Module:
@@ -157,15 +150,15 @@ def jiggle(module: Module, size: float = 0.1) -> Module:
 
 
 class Platform(NamedTuple):
-    """Device and type of numbers that a mixer is tested with, and how closely two ways to compute must agree."""
+    """Device and dtype of a test of mixers, and the tolerance between two ways to compute."""
 
     device: str
     dtype: torch.dtype
     tolerance: float
 
 
-# float64 on the CPU, so that a tolerance tells a mistake from rounding: retention, and others that divide by a sum, may
-# divide by hardly anything.
+# float64 on the CPU, so that a tolerance tells a mistake from rounding: retention and other mixers divide by sums that
+# may be almost 0.
 PLATFORMS = {
     "cpu": Platform("cpu", torch.float64, 1e-9),
     "cuda": Platform("cuda", torch.float32, 1e-4),

@@ -1,4 +1,4 @@
-"""A disk that is full, for tests: files of this process cannot grow beyond a size."""
+"""Simulate a full disk: files of this process cannot grow beyond a size."""
 
 from __future__ import annotations
 

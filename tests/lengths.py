@@ -2,7 +2,7 @@
 
     python tests/lengths.py
 
-Lengths of other well-read projects stand beside them for scale.
+Lengths of other well-read projects are printed for comparison.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import statistics
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent / "seq2seq"
-# Median, ninth decile and longest function of some, counted in November 2026
+# Median, ninth decile and longest function of other projects, counted in November 2026
 ANCHORS = {
     "nanochat": (9, 41, 147),
     "joeynmt": (16, 67, 481),

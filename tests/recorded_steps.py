@@ -1,7 +1,7 @@
-"""A twin of CUDA graphs on a CPU: it captures the operations of a step, and replays them in the very same memory.
+"""Imitate CUDA graphs on a CPU: capture the operations of a step, and replay them in the same memory.
 
-As on a GPU, a capture runs nothing (what it wrote outside is restored), numbers of the host are those of the capture, a
-step that waits cannot be captured, and what a replay computes is lost to all but itself (it is spoiled afterwards).
+As on a GPU, a capture has no effect (memory that it wrote is restored), numbers of the host are the captured ones, a
+step that waits cannot be captured, and the memory of a replay is overwritten afterwards.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def tensors(tree: Any) -> list[Tensor]:
 
 
 def multiply_without_looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Multiply gradients by that of the loss, as on a GPU, where to look at it first would wait."""
+    """Multiply gradients by the gradient of the loss, as on a GPU, where reading it first would wait."""
 
     def multiplied(ctx: Any, grad_loss: Tensor, name: str) -> list[Tensor | None]:
         found, ctx.gradients = ctx.gradients, None

@@ -29,7 +29,7 @@ class Stub:
 
     Attributes:
         batches: The texts of every call.
-        options: Its options beside the settings of the search.
+        options: Its other options, besides the settings of the search.
     """
 
     def __init__(self, *, languages: Sequence[str] = (), beam_size: int = 3) -> None:

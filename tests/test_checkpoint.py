@@ -1,4 +1,4 @@
-"""A checkpoint survives what happens to files, and a hostile one gets one line, runs nothing and costs nothing."""
+"""Test checkpoints: damaged files are one line, and hostile ones run nothing and cost no memory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +41,7 @@ def changed(good: Stored, **entry: Any) -> Stored:
 
 
 def write(path: Path, stored: Stored) -> None:
-    """Past `save`, which would refuse."""
+    """Write a file that `save` would refuse."""
     tokenizer = dict(stored.meta.get("tokenizer", {}))
     models = {key: tokenizer.pop(key) for key in list(tokenizer) if isinstance(tokenizer[key], bytes)}
     tensors = {f"tokenizer.{key}": torch.tensor(list(model), dtype=torch.uint8) for key, model in models.items()}
@@ -52,13 +50,13 @@ def write(path: Path, stored: Stored) -> None:
 
 
 def write_raw(path: Path, header: str | dict[str, Any], data: bytes = b"", length: int | None = None) -> None:
-    """A file of the format whose header may say anything."""
+    """Write a file of the format with any header."""
     text = (header if isinstance(header, str) else json.dumps(header)).encode()
     path.write_bytes((len(text) if length is None else length).to_bytes(8, "little") + text + data)
 
 
 def parts(good: Stored, path: Path) -> tuple[dict[str, Any], bytes]:
-    """The header and the data of a good file."""
+    """Return the header and the data of a good file."""
     checkpoint.save(path, good)
     whole = path.read_bytes()
     end = 8 + int.from_bytes(whole[:8], "little")
@@ -66,7 +64,7 @@ def parts(good: Stored, path: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def refusal(path: Path, **options: Any) -> str:
-    """The message of the CheckpointError, one line that names the file."""
+    """Return the message of the CheckpointError, one line that names the file."""
     with pytest.raises(CheckpointError) as caught:
         checkpoint.load(path, **options)
     message = str(caught.value)
@@ -89,7 +87,7 @@ def test_round_trip(good, path):
 
 
 def test_other_programs_read_the_weights_and_the_description(good, path):
-    """A plain safetensors file, with one key of ours in its metadata and the SentencePiece model as bytes."""
+    """It is a plain safetensors file: one key of metadata is ours, and the SentencePiece model is a tensor of bytes."""
     checkpoint.save(path, good)
     with safetensors.safe_open(path, framework="np") as file:
         entry = json.loads(file.metadata()["seq2seq"])
@@ -132,7 +130,7 @@ def test_the_folder_of_a_run_or_an_export_stands_for_its_checkpoint(good, tmp_pa
 
 
 def test_a_checkpoint_trained_with_triton_translates_anywhere(path):
-    """backend=triton is what the training machine was asked for; loading chooses anew."""
+    """backend=triton was asked of the training machine; loading chooses again."""
     light = {"_target_": "seq2seq.mixers.lightconv.LightConv", "num_heads": 2, "kernel_size": 3, "backend": "triton"}
     cross = {"_target_": "seq2seq.mixers.attention.CrossAttention", "num_heads": 2}
     checkpoint.save(path, tiny.payload(mixer={"encoder": light, "decoder": dict(light), "cross": cross}))
@@ -143,7 +141,7 @@ def test_a_checkpoint_trained_with_triton_translates_anywhere(path):
 
 
 @pytest.mark.parametrize("kind", ["text", "empty", "short", "zip", "other program", "list"])
-def test_what_is_no_checkpoint_is_one_line(good, path, kind):
+def test_a_file_that_is_not_a_checkpoint_is_one_line(good, path, kind):
     if kind == "text":
         path.write_text("Das ist ein Text.\n" * 30)
     elif kind == "empty":
@@ -186,10 +184,9 @@ def test_truncated_anywhere(good, path):
         assert ("truncated or damaged" in refusal(path)) == (size >= 8), (seed, size)
 
 
-def test_random_damage_is_refused_or_changes_numbers_alone(good, path):
+def test_random_damage_is_refused_or_changes_only_numbers(good, path):
     whole = saved(good, path).read_bytes()
-    seed = random.randrange(10**9)
-    rng = random.Random(seed)
+    rng = random.Random(random.randrange(10**9))
     for _ in range(30):
         data = bytearray(whole)
         # In the header twice as often as elsewhere
@@ -231,7 +228,7 @@ def test_a_header_that_lies_about_sizes_is_refused(good, path, change):
 
 
 @pytest.mark.parametrize("where", ["header", "description"])
-def test_nesting_without_end_is_refused(good, path, where):
+def test_deep_nesting_is_refused(good, path, where):
     header, data = parts(good, path)
     for depth in (100, 100_000):
         deep = '{"a":' * depth + "1" + "}" * depth
@@ -267,12 +264,12 @@ def test_missing_entry(good, path, field):
 @pytest.mark.parametrize(
     "search", [[], None, {"beam_size": 0}, {"beam_size": 2.5}, {"length_penalty": float("nan")}, {"max_len_ratio": "2"}]
 )
-def test_a_search_that_cannot_be(good, path, search):
+def test_an_impossible_search(good, path, search):
     write(path, changed(good, search=search))
     assert "search" in refusal(path)
 
 
-def test_what_a_later_version_says_of_the_search_is_ignored(good, path):
+def test_unknown_search_settings_of_a_later_version_are_ignored(good, path):
     write(path, changed(good, search={"beam_size": 2, "max_len_ratio": 1, "diversity": 0.5}))
     assert metadata.search_settings(checkpoint.load(path).meta) == SearchSettings(beam_size=2, max_len_ratio=1)
 
@@ -309,7 +306,7 @@ def test_damaged_tokenizer(good, path):
     other = tiny.tokenizer(type="bpe", character_coverage=1.0).to_state()
     config = {**good.meta["model"], "src_vocab_size": 299}
     write(path, changed(good, tokenizer=other, model=config))
-    assert "pieces (source, target)" in refusal(path)
+    assert "src_vocab_size" in refusal(path)
 
 
 def test_a_tokenizer_of_another_form_is_refused(good, path, monkeypatch):
@@ -324,8 +321,7 @@ def test_a_tokenizer_of_another_form_is_refused(good, path, monkeypatch):
 
 def test_damaged_sentencepiece_bytes_never_crash(good, path):
     model = good.meta["tokenizer"]["src_model"]
-    seed = random.randrange(10**9)
-    rng = random.Random(seed)
+    rng = random.Random(random.randrange(10**9))
     for _ in range(20):
         damaged = bytearray(model[: rng.randrange(len(model))]) if rng.random() < 0.5 else bytearray(model)
         start = rng.randrange(max(1, len(damaged) - 16))
@@ -335,14 +331,10 @@ def test_damaged_sentencepiece_bytes_never_crash(good, path):
             checkpoint.load(path)
 
 
-def test_impossible_settings(good, path):
-    model = good.meta["model"]
-    for config in (
-        {**model, "model": {**model["model"], "dim": "wide"}},
-        {**model, "mixer": 7},
-    ):
-        write(path, changed(good, model=config))
-        assert "settings build no model" in refusal(path)
+@pytest.mark.parametrize("change", [{"model": {"dim": "wide"}}, {"mixer": 7}], ids=str)
+def test_impossible_settings(good, path, change):
+    write(path, changed(good, model={**good.meta["model"], **change}))
+    assert "settings build no model" in refusal(path)
 
 
 def test_settings_cannot_ask_for_memory_that_the_file_does_not_fill(good, path):
@@ -383,7 +375,7 @@ def test_special_ids_of_model_and_tokenizer_agree(good, path, change):
 
 
 @pytest.mark.parametrize("where", ["encoder_layers", "decoder_layers", "extra_encoder_layers"])
-def test_layers_without_end_are_not_built(good, path, where, monkeypatch):
+def test_too_many_layers_are_not_built(good, path, where, monkeypatch):
     model = good.meta["model"]
     section = "mixer" if where == "extra_encoder_layers" else "model"
     write(path, changed(good, model={**model, section: {**model[section], where: 10**8}}))
@@ -465,22 +457,7 @@ def test_failed_write_leaves_the_old_file_and_no_other(good, path, monkeypatch):
     assert [p.name for p in path.parent.iterdir()] == ["a.safetensors"]
 
 
-def test_killed_while_writing_leaves_the_old_file(good, path):
-    checkpoint.save(path, good)
-    before = path.read_bytes()
-    program = f"""
-import os, signal
-from seq2seq.system.files import atomic_file
-with atomic_file({str(path)!r}) as file:
-    file.write(b"x" * 1000)
-    file.flush()
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -9
-    assert path.read_bytes() == before
-
-
-def test_what_read_would_refuse_is_not_written(good, path):
+def test_content_that_read_would_refuse_is_not_written(good, path):
     with pytest.raises(ValueError, match=r"plain types only, not pathlib\.PosixPath"):
         checkpoint.save(path, changed(good, folder=Path("x")))
     with pytest.raises(ValueError, match=r"'seq2seq\.model' is missing"):
@@ -502,7 +479,7 @@ def test_describe_wants_plain_types(good):
 
 
 class Payload:
-    """Its unpickling makes a folder."""
+    """Makes a folder when it is unpickled."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -512,7 +489,7 @@ class Payload:
 
 
 def test_the_state_of_a_training_is_read_without_running_it(tmp_path):
-    """A state of one's own is a pickle, of plain values and tensors alone."""
+    """The state of a run is a pickle, and only plain values and tensors are read from it."""
     path, marker = tmp_path / "last.ckpt", tmp_path / "ran"
     torch.save({"seq2seq": {}, "callbacks": Payload(marker)}, path)
     with pytest.raises(ValueError, match=r"last\.ckpt: is damaged, or not the state of a run"):

@@ -1,4 +1,4 @@
-"""Several processes as one run: the same weights, one writer, one decision; and what they can be resumed as."""
+"""Test runs of several processes: the same weights, one writer, one decision; and resuming with other numbers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def state(folder: Path, run: str) -> dict[str, Any]:
 def accumulated(processes: int, growing: bool) -> tuple[str, ...]:
     """Settings of two micro-batches an update over all processes, or of two that grow to four.
 
-    They grow after the fourth of six updates and of nine, since half of a larger window is no place to begin one.
+    They grow after the fourth of six updates and of nine, since a larger window cannot begin at half of one.
     """
     if growing:
         window = f"trainer.accumulate={4 // processes}", f"trainer.accumulate_start={2 // processes}"
@@ -64,8 +64,8 @@ def accumulated(processes: int, growing: bool) -> tuple[str, ...]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("growing", [False, True])
-def test_two_processes_are_one_that_accumulates(corpus, tmp_path, growing):
-    """Equal weights, sums and scores; then one process goes on with what two have left."""
+def test_two_processes_equal_one_that_accumulates(corpus, tmp_path, growing):
+    """Weights, sums and scores are equal; then one process continues the run of two."""
     process = start(corpus, tmp_path, "run=two", "trainer.max_steps=6", *accumulated(2, growing), *GIVEN[1:])
     one_process = accumulated(1, growing)
     budget = ("run=one", *one_process, *GIVEN)
@@ -90,7 +90,7 @@ def test_two_processes_are_one_that_accumulates(corpus, tmp_path, growing):
 
 @pytest.mark.slow
 def test_two_processes_share_the_tokens_of_an_update(corpus, tmp_path):
-    """One process makes the same updates, and goes on with what two have left."""
+    """One process makes the same updates, and continues the run of two."""
     update = ("data.batch_tokens=600", "model.dropout=0", "model.attention_dropout=0", *GIVEN[1:])
     process = start(corpus, tmp_path, "run=two", "trainer.max_steps=6", "data.max_tokens=300", *update)
     given = (GIVEN[0], *update)
@@ -121,16 +121,12 @@ def test_two_processes_share_the_tokens_of_an_update(corpus, tmp_path):
 )
 def test_a_process_knows_its_number(monkeypatch, environment, rank, local_rank):
     by(monkeypatch, **environment)
-    assert (ranks.rank(), ranks.local_rank(), ranks.is_first_process()) == (
-        rank,
-        local_rank,
-        rank == 0,
-    )
+    assert (ranks.rank(), ranks.local_rank(), ranks.is_first_process()) == (rank, local_rank, rank == 0)
 
 
-@pytest.mark.exhaustive  # with test_parts_do_what_the_whole_does
-def test_a_model_in_parts_is_one_that_is_whole(corpus, tmp_path):
-    """Two processes with a part each begin, one process goes on, two end: weights, averages and optimiser agree."""
+@pytest.mark.exhaustive  # tests/training/test_fsdp.py has quick tests
+def test_a_sharded_model_equals_a_whole_one(corpus, tmp_path):
+    """Two processes with a part each begin, one continues, two end: weights, averages and optimizer agree."""
     more = (*GIVEN[1:], "trainer.ema=0.9", "optim=anneal", "optim.clip_norm=0.5")
     parts = ("run=parts", "trainer.strategy=fsdp", *more)
     begin = start(corpus, tmp_path, *parts, "trainer.max_steps=6", "trainer.test=false")
@@ -161,7 +157,7 @@ def average(kept: dict[str, Any]) -> list[Any]:
 
 
 def weights(nested: Any, name: str = "") -> dict[str, Any]:
-    """The tensors in nested lists and dicts, by where they are."""
+    """Return the tensors in nested lists and dicts by their place."""
     if isinstance(nested, torch.Tensor):
         return {name: nested}
     pairs = nested.items() if isinstance(nested, dict) else enumerate(nested) if isinstance(nested, list) else ()
@@ -201,14 +197,14 @@ def test_a_signal_to_one_process_stops_the_test_of_both(corpus, tmp_path):
 
 
 def meet(rank: int, folder: str) -> None:
-    """One of two processes that disagree."""
+    """Agree with another process on the larger numbers."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     found = Agreement().maxima([rank, 0, 15 * (1 - rank), 0.25])
     assert found == [1, 0, 15, 0.25], found
     dist.destroy_process_group()
 
 
-def test_the_greatest_is_agreed_on(tmp_path):
+def test_processes_agree_on_the_largest(tmp_path):
     # Forked, which is quicker than two processes that import torch
     mp.start_processes(meet, (str(tmp_path),), nprocs=2, start_method="fork")
     assert Agreement().maxima([3, 0.5]) == [3, 0.5]
@@ -216,15 +212,9 @@ def test_the_greatest_is_agreed_on(tmp_path):
 
 def by(monkeypatch: pytest.MonkeyPatch, **environment: str) -> None:
     """Pretend that the process was started with these variables of torchrun and SLURM, and no others."""
-    others = (
-        "SLURM_STEP_ID",
-        "SLURM_STEP_NUM_TASKS",
-        "SLURM_NTASKS",
-        "SLURM_JOB_NAME",
-        "SLURM_PROCID",
-        "SLURM_LOCALID",
-    )
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", *others):
+    torchrun = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+    tasks = ("STEP_ID", "STEP_NUM_TASKS", "NTASKS", "JOB_NAME", "PROCID", "LOCALID")
+    for name in (*torchrun, *(f"SLURM_{task}" for task in tasks)):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -249,8 +239,8 @@ def test_a_sweep_starts_no_processes(monkeypatch):
 @pytest.mark.parametrize(
     ("launcher", "environment"), [("torchrun", TORCHRUN), ("torchrun", TORCHRUN | SRUN), ("srun", SRUN)]
 )
-def test_as_many_processes_as_the_settings_say(monkeypatch, launcher, environment):
-    """Else each would train alone, or on a part of the text."""
+def test_the_number_of_processes_is_checked(monkeypatch, launcher, environment):
+    """Otherwise each process would train alone, or on a part of the text."""
     by(monkeypatch, **environment)
     ranks.require_startable(2, 1, sweep=False)
     ranks.require_startable(1, 2, sweep=False)
@@ -259,7 +249,7 @@ def test_as_many_processes_as_the_settings_say(monkeypatch, launcher, environmen
             ranks.require_startable(*wrong, sweep=False)
 
 
-def test_nobody_started_the_other_machines(monkeypatch):
+def test_processes_of_other_machines_are_missing(monkeypatch):
     for batch_script in ({}, {"SLURM_NTASKS": "2"}, *SHELLS):
         by(monkeypatch, **batch_script)
         ranks.require_startable(1, 1, sweep=False)
@@ -281,7 +271,7 @@ def test_nobody_started_the_other_machines(monkeypatch):
         *((shell, "LightningEnvironment") for shell in SHELLS),
     ],
 )
-def test_how_processes_find_each_other(monkeypatch, environment, finds):
+def test_the_environment_by_which_processes_meet(monkeypatch, environment, finds):
     by(monkeypatch, **environment)
     found = [type(plugin).__name__ for plugin in checkpoint_io.plugins()]
     assert found == ["AtomicCheckpointIO", *([finds] if finds else [])]
@@ -309,12 +299,15 @@ def test_a_job_is_queued_again_once_and_only_after_its_warning(monkeypatch):
     assert ranks.requeue(signal.SIGUSR1) is None
     monkeypatch.setenv("SLURM_PROCID", "0")
     assert ranks.requeue(signal.SIGUSR2) == "17"
-    assert asked == [["scontrol", "requeue", "17"]]
+    # The number of an array's last task is the number of the whole array, which would be requeued with it
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "17")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
     with pytest.raises(RuntimeError, match=r"no such job.*resume=auto"):
         ranks.requeue(signal.SIGUSR1)
+    assert asked == [["scontrol", "requeue", "17"], ["scontrol", "requeue", "17_3"]]
 
 
-def test_as_many_sentences_an_update_is_the_same_run():
+def test_runs_with_equal_updates_have_one_name():
     def settings(**trainer: int) -> dict[str, Any]:
         return {"trainer": {"accumulate": 1, "devices": 1, "nodes": 1, **trainer}}
 

@@ -17,7 +17,7 @@ MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(ROOT.rglob("*.py"))
 }
-# The parts of the package, lowest first. A part imports itself and the levels below its own, nothing beside or above.
+# The parts of the package, lowest first. A part imports itself and parts of lower levels.
 # A module that is named by itself (`evaluation.metrics`) is a part of its own; the commands are what no level names.
 LEVELS = (
     ("system",),
@@ -193,6 +193,6 @@ def test_files_say_what_they_hold(vague):
 
 
 def test_tests_are_where_their_subject_is():
-    """Folders of tests are named as those of the package; those of commands and benchmarks beside them."""
+    """Folders of tests are named like folders of the package, or commands and benchmarks."""
     folders = {path.name for path in (ROOT.parent / "tests").iterdir() if list(path.glob("test_*.py"))}
     assert folders <= {path.name for path in ROOT.iterdir() if path.is_dir()} | {"commands", "benchmarks"}

@@ -1,4 +1,4 @@
-"""The wheel alone is enough: settings and the embedded corpus travel in it."""
+"""Test that the wheel is enough: it contains the settings and the embedded corpus."""
 
 from __future__ import annotations
 

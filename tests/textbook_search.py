@@ -1,4 +1,4 @@
-"""Beam search as a textbook has it: one sentence at a time, whole prefixes through `forward`, Python lists.
+"""Search beams as a textbook describes it: one sentence at a time, whole prefixes through `forward`, Python lists.
 
 The reference implementation of `seq2seq.search`: no state, no batch, and it stops early only where sets of endings are
 full.
@@ -118,7 +118,7 @@ def spells(begun: bytes, byte: int | None, left: int, available: frozenset[int])
     """Return True if a byte, or None for another piece, leaves what at most `left` bytes make valid UTF-8."""
     if byte is None:
         return not begun
-    # What has begun goes on in any case
+    # A character that has begun may always be completed
     for more in range(4 if begun else min(left, 3) + 1):
         for rest in itertools.product(available, repeat=more):
             try:

@@ -92,7 +92,7 @@ def corpus_settings(data: dict[str, Any]) -> CorpusSettings:
 
 
 def trainer(rank: int = 0, world: int = 1, *, epoch: int = 0, device: str = "cpu") -> Any:
-    """Stand-in for a trainer, with all that a data module asks of it."""
+    """Imitate the parts of a trainer that a data module uses."""
     strategy = SimpleNamespace(root_device=torch.device(device))
     return SimpleNamespace(
         global_rank=rank, world_size=world, current_epoch=epoch, accumulate_grad_batches=1, strategy=strategy

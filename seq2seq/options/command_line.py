@@ -8,7 +8,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -64,6 +64,12 @@ class Parser(argparse.ArgumentParser):
             message += f"; there is no {unknown}{suggestion(unknown, known)}"
         # argparse would print the whole usage
         sys.exit(fail(f"{message} (--help lists the options)"))
+
+    def refuse(self, options: argparse.Namespace, names: Iterable[str], reason: str) -> None:
+        """Exit with `reason` if one of the named options is not at its default."""
+        for name in names:
+            if getattr(options, name) != self.get_default(name):
+                self.error(f"{option_name(name)} {reason}")
 
 
 def option_name(name: str) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from seq2seq.system.files import write_json
 from seq2seq.system.json_file import read_json, read_json_or_none
+from seq2seq.system.slurm import this_job
 
 RECORD = "job.json"
 # The process of a job that has not started, by the launcher; a file of its own since the job writes the record.
@@ -44,11 +45,7 @@ class Process:
     @classmethod
     def here(cls) -> Process:
         """Describe this process, and the SLURM job that it is part of."""
-        array = os.environ.get("SLURM_ARRAY_JOB_ID")
-        task = os.environ.get("SLURM_ARRAY_TASK_ID")
-        # SLURM_JOB_ID of an array's job is another number, which `squeue --array` does not print
-        slurm = f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID", "")
-        return cls.on_this_host(os.getpid(), slurm)
+        return cls.on_this_host(os.getpid(), this_job())
 
     @classmethod
     def on_this_host(cls, pid: int, slurm: str = "") -> Process:
@@ -196,10 +193,10 @@ class Job:
             return "never started: the process that launches the sweep has ended" if orphan else ""
         if self.process.alive():
             return ""
-        if self.state == "running":
-            return "its process is gone (killed, or its machine went down)"
-        # The state tells a job that a person canceled from one that SLURM ended
+        # SLURM's state tells a job that a person canceled from one that failed
         state = slurm_state(self.process.slurm) if self.process.slurm else None
+        if self.state == "running":
+            return f"SLURM ended it ({state})" if state else "its process is gone (killed, or its machine went down)"
         if state in ("", "CANCELLED"):
             return "cancelled before it started"
         return f"ended before it started ({f'SLURM: {state}' if state else 'its process is gone'})"

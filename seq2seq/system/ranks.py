@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
+from seq2seq.system.slurm import this_job
+
 # Signals that end a run: Ctrl-C, kill, and the two by which clusters announce a time limit or preemption.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -118,8 +120,8 @@ def requeue(signum: int) -> str | None:
     Raises:
         RuntimeError: SLURM refuses.
     """
-    job = os.environ.get("SLURM_JOB_ID")
-    if job is None or signum not in (signal.SIGUSR1, signal.SIGUSR2) or not is_first_process():
+    job = this_job()
+    if not job or signum not in (signal.SIGUSR1, signal.SIGUSR2) or not is_first_process():
         return None
     # A controller that does not answer must not use up the rest of the job's time
     done = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True, timeout=60)

@@ -52,8 +52,7 @@ EXHAUSTIVE = (
     "test_200_sentences_translate_alike_in_onnx_runtime",
     "test_graphs_take_long_sources_and_wide_beams",
     "test_the_published_rnnsearch_has_a_graph_too",
-    "test_kernels_without_softmax_have_a_graph_too",
-    "test_an_encoder_of_stages_has_a_graph_too",
+    "test_other_settings_have_a_graph_too",
     "test_a_model_of_images_has_a_graph_too",
     "test_models_of_an_ensemble_may_be_graphs",
     "test_a_model_needs_as_many_positions_as_the_graphs_are_traced_with",
@@ -191,7 +190,7 @@ def test_200_sentences_translate_alike_in_onnx_runtime(name, tokenizer, phrasebo
 
 
 def test_int8_is_arithmetic_of_whole_numbers():
-    """The twin against numpy's integers; a row's result is the same to the last bit beside any others."""
+    """The twin agrees with numpy's integers, and a row's result does not depend on other rows, bit for bit."""
     layer = torch.nn.Linear(70, 30)
     x = torch.randn(9, 70) * 10 ** torch.randn(9, 1)
     x[4] = 0.0
@@ -253,7 +252,7 @@ def test_models_of_an_ensemble_may_be_graphs(tokenizer, tmp_path):
 
 @pytest.mark.parametrize("name", ["transformer", "dynamicconv", "local", "gated_delta"])
 def test_graphs_take_long_sources_and_wide_beams(name, tokenizer, tmp_path):
-    """Sizes far from those of the trace, on either side of every block and chunk."""
+    """Sizes far from the traced ones, on either side of every block and chunk."""
     given = preset(name, tokenizer)
     written = write(tmp_path, given)
     for batch_size, length in ((1, 1), (1, 200), (5, 130)):
@@ -283,20 +282,21 @@ def test_the_published_rnnsearch_has_a_graph_too(tokenizer, tmp_path):
     write(tmp_path, loaded(config, tokenizer))
 
 
-@pytest.mark.parametrize("name", ["lightconv", "dynamicconv"])
-def test_kernels_without_softmax_have_a_graph_too(name, tokenizer, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "model", "slots"),
+    [
+        ("lightconv", {}, {"softmax": False}),
+        ("dynamicconv", {}, {"softmax": False}),
+        ("transformer", {"encoder_layers": 2, "encoder_stages": 2}, {}),
+        ("dynamicconv", {"encoder_layers": 2, "encoder_stages": 2}, {}),
+    ],
+    ids=str,
+)
+def test_other_settings_have_a_graph_too(name, model, slots, tokenizer, tmp_path):
     config = preset(name, tokenizer).meta["model"]
+    config["model"] |= model
     for slot in ("encoder", "decoder"):
-        config["mixer"][slot]["softmax"] = False
-    given = loaded(config, tokenizer)
-    lines = tiny.sentences(tiny.GERMAN, 6)
-    require_alike(translator(write(tmp_path, given), 3, 64).translate(lines), translator(given, 3, 64).translate(lines))
-
-
-@pytest.mark.parametrize("name", ["transformer", "dynamicconv"])
-def test_an_encoder_of_stages_has_a_graph_too(name, tokenizer, tmp_path):
-    config = preset(name, tokenizer).meta["model"]
-    config["model"] |= {"encoder_layers": 2, "encoder_stages": 2}
+        config["mixer"][slot] |= slots
     given = loaded(config, tokenizer)
     lines = tiny.sentences(tiny.GERMAN, 6)
     require_alike(translator(write(tmp_path, given), 3, 64).translate(lines), translator(given, 3, 64).translate(lines))

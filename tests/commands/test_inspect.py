@@ -17,7 +17,7 @@ import torch
 from composed import tiny as composed_tiny
 from torch import Tensor
 
-from seq2seq import checkpoint, inspect
+from seq2seq import inspect
 from seq2seq.analysis import mixing_matrix, plots
 from seq2seq.analysis.mixing_matrix import View
 from seq2seq.mixers.attention import Attention
@@ -245,8 +245,8 @@ def test_atlas_reports_wrong_declarations(tmp_path, capsys, monkeypatch):
     assert "attention declares no `properties`" in capsys.readouterr().err
 
 
-def test_refusals(tmp_path, capsys, monkeypatch):
-    """Each is one line on stderr that names what is wrong, and status 2."""
+def test_wrong_options_and_files_are_one_line(tmp_path, capsys, monkeypatch):
+    """The line names the mistake, and the exit status is 2."""
     (tmp_path / "file").touch()
     ckpt = str(tiny.save(tmp_path))
     long = " ".join(random.choices(tiny.GERMAN, k=3000))
@@ -265,26 +265,17 @@ def test_refusals(tmp_path, capsys, monkeypatch):
         (["mixer=lightconv", "--seconds", "0"], "--seconds goes with --atlas"),
         (["--ckpt", "nowhere.safetensors", "--text", "Hund"], "nowhere.safetensors: no such file"),
         (["--ckpt", str(tmp_path), "--text", "Hund"], "is a folder without checkpoints/best.safetensors"),
-        (["--ckpt", str(tmp_path / "file"), "--text", "Hund", "--out", str(tmp_path / "o")], "file"),
         (["--ckpt", ckpt, "--text", long, "--out", str(tmp_path / "o")], "pieces, the most are"),
         (["mixer=lihgtconv"], "unknown mixer 'lihgtconv'; did you mean lightconv"),
         (["model=tiny"], "mixer=<name>"),
         (["mixer=lightconv", "seed=3"], "here it is --seed 3"),
-        (["mixer=lightconv", "--length", "8", "model.dmi=3"], "model.dmi is not a setting; did you mean model.dim"),
-        (["mixer=lightconv", "model=tyni"], "model=tyni is not a choice; did you mean tiny"),
         (["mixer=lightconv", "model.dim=10", "--out", str(tmp_path / "o")], "num_heads"),
-        (["mixer=lightconv", "--seed", "-1"], "--seed"),
         (["--ckpt", ckpt, "--text", "Hund", "--tgt-lang", "fr"], "'fr'; it translates to"),
-        (["mixer=lightconv", "--tgt-lang", "fr"], "--tgt-lang goes with --ckpt"),
         (["--atlas", "--mixers", "atention", "--out", str(tmp_path)], "did you mean attention"),
-        (["--atlas", "--out", str(tmp_path / "file" / "below")], "cannot be written"),
         (["--atlas", "--out", "/proc/x"], "/proc/x cannot be written"),
         (["--atlas", "--out", str(tmp_path / "others")], "has a file atlas.md that is not an output of this command"),
         (["mixer=lightconv", "--out", str(tmp_path / "others")], "has a report.html that is not of this command"),
-        (["--atlas", "--seconds", "nan"], "'nan' is not a number from 0"),
-        (["--atlas", "--seconds", "-1"], "'-1' is not a number from 0"),
         (["mixer=lightconv", "--length", "1000000000"], "is not a whole number from 1 to 1,024"),
-        (["--ckpt", ckpt, "--text", "\udcff"], "argument --text: the text is not valid UTF-8"),
         (["--ckpt", ckpt, "--text", "Hund", "--target", "\udcff"], "--target: the text is not valid UTF-8"),
     ]
     for arguments, expected in cases:
@@ -309,17 +300,6 @@ def test_a_model_that_is_not_finite_is_not_drawn():
         next(model.encoder.layers.parameters()).fill_(math.nan)
     with pytest.raises(NotFiniteScoresError):
         mixing_matrix.views(model, *pair())
-
-
-def test_foreign_code_is_refused(tmp_path, capsys):
-    """A checkpoint that names a foreign class is refused as in translation."""
-    payload = tiny.payload()
-    payload.meta["model"]["mixer"]["encoder"]["_target_"] = "os.getcwd"
-    checkpoint.save(tmp_path / "bad.safetensors", payload)
-    assert (
-        inspect.main(["--ckpt", str(tmp_path / "bad.safetensors"), "--text", "Hund", "--out", str(tmp_path / "o")]) == 2
-    )
-    assert "trust" in capsys.readouterr().err
 
 
 def test_quadratic_reports_its_centers(tmp_path):

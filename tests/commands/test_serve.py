@@ -205,7 +205,7 @@ def test_64_clients_lose_and_mix_up_nothing():
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_under_load(number):
-    """Every request has its right answer, or is refused: with 503, or because nobody listens any more."""
+    """Every request gets its right answer or is refused: with 503, or because the port is closed."""
     seen: Counter[str] = Counter()
     stop = threading.Event()
 

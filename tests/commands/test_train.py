@@ -6,7 +6,6 @@ import csv
 import dataclasses
 import errno
 import io
-import itertools
 import json
 import logging
 import os
@@ -29,13 +28,14 @@ from rich.console import Console
 from seq2seq import checkpoint, prepare
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.inference.translator import Translator
+from seq2seq.metrics.scorers import bleu as bleu_of
 from seq2seq.runs.folder import RunFolder, folder_of
 from seq2seq.runs.results import RunResult, read_config, read_run
 from seq2seq.runs.resume import Resumed
 from seq2seq.runs.training_state import model_weights, read_state
 from seq2seq.settings.compose import chosen_settings, resolved_settings
 from seq2seq.settings.declare import read_section
-from seq2seq.settings.trainer import DEFAULT_EPOCHS, TrainerSettings
+from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.bounds.budget import Budget
 from seq2seq.training.bounds.divergence import Divergence
 from seq2seq.training.bounds.faults import TrainingFault
@@ -80,31 +80,32 @@ class Signal(L.Callback):
         self._count("test")
 
 
-class SignalAtLast(L.Callback):
-    """Callback that sends SIGINT to this process at the start of the test's last batch."""
+class Kill(L.Callback):
+    """Callback that raises RuntimeError at an update, in place of kill -9: nothing is saved after it."""
 
-    def on_test_batch_start(self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int, *_: Any) -> None:
-        if batch_idx + 1 == sum(trainer.num_test_batches):
-            os.kill(os.getpid(), signal.SIGINT)
+    def __init__(self, update: int | None = None) -> None:
+        self.update = update
+
+    def on_train_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
+        if self.update in (None, trainer.global_step):
+            raise RuntimeError("killed")
 
 
 class Recorder(L.Callback):
-    """Callback that records the sentences of each micro-batch."""
+    """Callback that records the sentences and the update of each micro-batch."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
+        self.steps: list[int] = []
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self.batches.append(batch.index.tolist())
+        self.steps.append(trainer.global_step)
 
 
 def checked(corpus: Path, folder: Path, *overrides: str) -> Run:
     """Make a run whose settings have passed all checks, without executing it."""
-    return made(toycorpus.settings(corpus, folder, *overrides))
-
-
-def made(config: dict[str, Any]) -> Run:
-    return Run(make_plan(config, mixer="transformer"))
+    return Run(make_plan(toycorpus.settings(corpus, folder, *overrides), mixer="transformer"))
 
 
 def execute(config: dict[str, Any], *callbacks: L.Callback, mixer: str = "transformer") -> Run:
@@ -112,6 +113,16 @@ def execute(config: dict[str, Any], *callbacks: L.Callback, mixer: str = "transf
     run = Run(make_plan(config, mixer=mixer), callbacks=callbacks)
     run.execute()
     return run
+
+
+def results_of(folder: RunFolder) -> dict[str, Any]:
+    return json.loads(folder.results.read_text())
+
+
+def metrics_of(folder: RunFolder) -> list[dict[str, str]]:
+    """Read the rows of metrics.csv."""
+    with (folder.path / "metrics.csv").open() as file:
+        return list(csv.DictReader(file))
 
 
 def weights(run: Run, name: str = "last") -> dict[str, torch.Tensor]:
@@ -126,14 +137,16 @@ def assert_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor])
         assert torch.equal(first[name], second[name]), name
 
 
-def test_a_run_leaves_all_that_is_promised(corpus, tmp_path, capsys):
+def test_files_and_results_of_a_run(corpus, tmp_path, capsys):
     config = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=6", "trainer.val_steps=3", "trainer.log_steps=2")
-    bleu = train(make_plan(config, mixer="transformer"))
+    best = train(make_plan(config, mixer="transformer"))
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.name.startswith("toy-transformer-")
-    results = json.loads((folder / "results.json").read_text())
+    found = read_run(folder, "test")
+    assert isinstance(found, RunResult)
+    results = found.results
     assert results["steps"] == 6
-    assert results["valid"]["bleu"] == bleu
+    assert results["valid"]["bleu"] == best
     assert results["test"]["signatures"][0].startswith("nrefs:1|")
     times = ("training_seconds", "training_cpu_seconds", "seconds")
     for key in ("parameters", "target_tokens_per_second", "padding", *times):
@@ -143,13 +156,16 @@ def test_a_run_leaves_all_that_is_promised(corpus, tmp_path, capsys):
     loaded = checkpoint.load(folder / "checkpoints" / "best.safetensors")
     assert (loaded.meta["src_lang"], loaded.meta["tgt_lang"]) == ("de", "en")
     translator = Translator.load(folder / "checkpoints" / "best.safetensors", device="cpu")
-    src, hyp = ((folder / f"test.{side}").read_text().splitlines() for side in ("src", "hyp"))
+    src, ref, hyp = (found.test_lines(side) for side in ("src", "ref", "hyp"))
+    assert (src, ref) == tuple((corpus / f"test.{side}").read_text().splitlines() for side in ("de", "en"))
     assert translator.texts(src) == hyp
+    assert bleu_of(hyp, ref).value == pytest.approx(results["test"]["bleu"])
     assert dataclasses.asdict(translator.settings) == results["test"]["search"]
     assert (translator.settings.beam_size, translator.settings.max_len_extra) == (2, 12)
     assert loaded.meta["step"] == results["best_step"]
     # A row for every second update, and one for each validation
-    rows = list(csv.DictReader((folder / "metrics.csv").open()))
+    rows = metrics_of(RunFolder(folder))
+    assert len(found.curve()) == 2
     assert [row["step"] for row in rows if row["train/loss"]] == ["2", "3", "4", "6"]
     assert [row["step"] for row in rows if row["val/bleu"]] == ["3", "6"]
     shown = capsys.readouterr().out
@@ -157,44 +173,23 @@ def test_a_run_leaves_all_that_is_promised(corpus, tmp_path, capsys):
     assert "hyp " in shown
 
 
-def test_the_test_score_is_that_of_the_best_checkpoint(corpus, tmp_path):
-    run = execute(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=30"))
-    assert run.folder.results.exists()
-    from seq2seq.metrics.scorers import bleu
-    from seq2seq.search import Specials, search
-
-    loaded = checkpoint.load(run.folder.best)
-    found: dict[int, str] = {}
-    for batch in run.data.test_dataloader():
-        special = Specials(loaded.tokenizer.bos_id, loaded.tokenizer.eos_id, loaded.tokenizer.pad_id)
-        best = search(loaded.model, batch.src, batch.src_mask, settings=run.search, special=special)
-        found.update(zip(batch.index.tolist(), loaded.tokenizer.decode([h[0].ids for h in best]), strict=True))
-    expected = bleu([found[i] for i in range(len(found))], (corpus / "test.en").read_text().splitlines()).value
-    assert json.loads(run.folder.results.read_text())["test"]["bleu"] == pytest.approx(expected)
-
-
 # Whole runs, of a second or more; `make test-all` has all
 EXHAUSTIVE = {
-    "test_an_interrupted_validation_is_made_up_for",
-    "test_a_run_goes_on_with_a_larger_budget",
-    "test_a_validation_made_up_for_at_the_end_of_an_epoch_changes_nothing",
+    "test_an_interrupted_validation_is_repeated",
+    "test_a_run_resumes_with_a_larger_budget",
+    "test_a_validation_repeated_at_the_end_of_an_epoch_changes_nothing",
     "test_a_validation_killed_before_its_checkpoint_has_one_row",
     "test_a_run_that_the_clock_has_ended_is_finished",
-    "test_a_run_continued_under_another_budget_says_so_and_is_unfinished_until_then",
+    "test_a_larger_budget_sets_the_earlier_results_aside",
     "test_a_model_with_learned_positions_is_decoded_within_them",
     "test_writing_checkpoints_is_not_training_time",
 }
 REPRESENTATIVE = {
     "test_seeds_make_two_runs_identical": {"32"},
-    "test_a_stopped_run_goes_on_as_if_never_stopped": {"mid-epoch"},
-    "test_a_killed_run_goes_on_from_its_last_validation": {"True"},
+    "test_a_stopped_run_resumes_bit_for_bit": {"mid-epoch"},
+    "test_a_killed_run_resumes_from_its_last_validation": {"True"},
     "test_a_diverged_run_ends_before_it_validates_nonsense": {"transformer"},
     "test_results_of_a_finished_run_stay_as_they_are": {"true"},
-    "test_a_run_is_not_continued_under_other_settings": {
-        "mixer/cross=additive-mixer.cross._target_ was .*CrossAttention",
-        "seed=2-seed was 1",
-        "tokenizer.type=bpe-tokenizer.type was unigram and is now bpe",
-    },
 }
 
 
@@ -222,19 +217,6 @@ def test_only_tf32_allows_tf32(corpus, tmp_path, monkeypatch, precision):
         torch.set_float32_matmul_precision(before)
 
 
-def test_every_epoch_has_its_own_order(corpus, tmp_path):
-    seen = Recorder()
-    run = execute(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=null", "trainer.max_epochs=2"), seen)
-    size = run.data.batches_per_epoch
-    assert len(seen.batches) == 2 * size
-    # Both epochs have every sentence once, in other batches
-    first, second = seen.batches[:size], seen.batches[size:]
-    assert (
-        sorted(itertools.chain(*first)) == sorted(itertools.chain(*second)) == list(range(run.prepared.size("train")))
-    )
-    assert first != second
-
-
 @pytest.mark.parametrize(
     ("signum", "batch", "accumulate", "optimizer"),
     [
@@ -248,7 +230,7 @@ def test_every_epoch_has_its_own_order(corpus, tmp_path):
     ],
     ids=["mid-epoch", "mid-epoch-sigterm", "last-batch-of-epoch", "validating", "small", "growing", "grown"],
 )
-def test_a_stopped_run_goes_on_as_if_never_stopped(corpus, tmp_path, signum, batch, accumulate, optimizer):
+def test_a_stopped_run_resumes_bit_for_bit(corpus, tmp_path, signum, batch, accumulate, optimizer):
     given = (*f"trainer.accumulate={accumulate}".split(), "trainer.test=false", "trainer.max_steps=14",
              "trainer.val_steps=5", "trainer.log_steps=1", f"optim.name={optimizer}")  # fmt: skip
     whole, parts = Recorder(), Recorder()
@@ -270,25 +252,15 @@ def test_a_stopped_run_goes_on_as_if_never_stopped(corpus, tmp_path, signum, bat
     rows = list(csv.DictReader((last.parent.parent / "metrics.csv").open()))
     assert [int(row["step"]) for row in rows if row["lr"]] == list(range(1, 15))
     assert [row["step"] for row in rows if row["val/bleu"]] == ["5", "10", "14"]
-    first, second = (json.loads(each.folder.results.read_text()) for each in (run, resumed))
+    first, second = (results_of(each.folder) for each in (run, resumed))
     for key in ("valid", "best_step", "steps", "epochs"):
         assert first[key] == second[key], key
 
 
-class Windows(L.Callback):
-    """Keeps the update of every micro-batch."""
-
-    def __init__(self) -> None:
-        self.steps: list[int] = []
-
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        self.steps.append(trainer.global_step)
-
-
 @pytest.mark.parametrize(("share", "windows"), [(0.5, [1, 1, 1, 1, 2, 2, 2, 2]), (0.3, [1, 1, 1, 1, 2, 2, 2, 2])])
-def test_a_batch_grows_from_its_share_on(corpus, tmp_path, share, windows):
-    """At 0.3 after four updates, too: the third leaves half of a larger window."""
-    seen = Windows()
+def test_the_batch_grows_at_its_share_of_the_run(corpus, tmp_path, share, windows):
+    """With a share of 0.3 also after four updates, since the third would leave half of a larger window."""
+    seen = Recorder()
     growth = ("trainer.accumulate=2", "trainer.accumulate_start=1", f"trainer.accumulate_share={share}")
     given = ("trainer.max_steps=8", "trainer.test=false", "trainer.val_sentences=4")
     run = execute(toycorpus.settings(corpus, tmp_path, *growth, *given), seen)
@@ -296,8 +268,8 @@ def test_a_batch_grows_from_its_share_on(corpus, tmp_path, share, windows):
     assert [seen.steps.count(step) for step in range(8)] == windows
 
 
-def test_a_batch_grows_where_an_epoch_has_less_than_one(corpus, tmp_path):
-    """Two pairs are too few for windows of three micro-batches: the last one of an epoch ends a window all the same."""
+def test_the_batch_grows_when_an_epoch_is_smaller_than_a_batch(corpus, tmp_path):
+    """Two pairs are too few for windows of three micro-batches: the end of an epoch ends a window."""
     growth = ("trainer.accumulate=3", "trainer.accumulate_start=1", "trainer.accumulate_share=0.3", "data.limit=2")
     growth += ("data.vocab_size=290",)
     given = ("trainer.max_steps=4", "trainer.test=false", "trainer.val_steps=4", "data.max_tokens=4096")
@@ -307,33 +279,26 @@ def test_a_batch_grows_where_an_epoch_has_less_than_one(corpus, tmp_path):
     assert (last["global_step"], last["grown"]) == (4, True)
 
 
-def test_a_batch_that_is_forced_to_grow_begins_small(corpus, tmp_path):
-    """The settings of the command count, where the run was begun without growth."""
+def test_forced_growth_begins_with_small_batches(corpus, tmp_path):
+    """The run was begun without growth."""
     given = ("run=it", "trainer.accumulate=2", "trainer.test=false", "trainer.val_sentences=4")
     execute(toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=2"))
-    seen = Windows()
+    seen = Recorder()
     more = ("resume=auto", "force=true", "trainer.accumulate_start=1", "trainer.max_steps=8")
     execute(toycorpus.settings(corpus, tmp_path, *given, *more), seen)
     assert [seen.steps.count(step) for step in range(2, 8)] == [1, 1, 2, 2, 2, 2]
 
 
 @pytest.mark.parametrize("epoch_end", [False, True])
-def test_a_killed_run_goes_on_from_its_last_validation(corpus, tmp_path, epoch_end):
+def test_a_killed_run_resumes_from_its_last_validation(corpus, tmp_path, epoch_end):
     size = batches(corpus, tmp_path)
     every = size // (1 if epoch_end else 2)
     steps = size + 4
     given = (f"trainer.val_steps={every}", f"trainer.max_steps={steps}", "trainer.test=false")
     whole, before, after = Recorder(), Recorder(), Recorder()
     run = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *given), whole)
-
-    # An exception in place of kill -9: nothing is saved after it
-    class Kill(L.Callback):
-        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-            if trainer.global_step == every + 1:
-                raise RuntimeError("killed")
-
     with pytest.raises(RuntimeError, match="killed"):
-        execute(toycorpus.settings(corpus, tmp_path, "run=parts", *given), before, Kill())
+        execute(toycorpus.settings(corpus, tmp_path, "run=parts", *given), before, Kill(every + 1))
     resumed = execute(toycorpus.settings(corpus, tmp_path, "run=parts", "resume=auto", *given), after)
     assert before.batches[:every] + after.batches == whole.batches
     assert_same(weights(run), weights(resumed))
@@ -341,7 +306,7 @@ def test_a_killed_run_goes_on_from_its_last_validation(corpus, tmp_path, epoch_e
 
 @pytest.mark.parametrize("crash", [False, True])
 @pytest.mark.parametrize("batch", [1, 2])
-def test_an_interrupted_validation_is_made_up_for(corpus, tmp_path, batch, crash):
+def test_an_interrupted_validation_is_repeated(corpus, tmp_path, batch, crash):
     every = "data.max_tokens=64"  # several batches of validation
     given = ("run=it", "trainer.max_steps=3", "trainer.test=false", every)
     with pytest.raises(SystemExit):
@@ -350,25 +315,20 @@ def test_an_interrupted_validation_is_made_up_for(corpus, tmp_path, batch, crash
     assert [path.name for path in checkpoints.iterdir()] == ["last.ckpt"]
     more = ("resume=auto", "trainer.max_steps=5") if crash else ("resume=auto",)
     if crash:
-
-        class Kill(L.Callback):
-            def on_train_batch_start(self, *_: Any) -> None:
-                raise RuntimeError("killed")
-
         with pytest.raises(RuntimeError, match="killed"):
             execute(toycorpus.settings(corpus, tmp_path, *given, *more), Kill())
         assert (checkpoints / "best.safetensors").exists()
     resumed, seen = None, Recorder()
     resumed = execute(toycorpus.settings(corpus, tmp_path, *given, *more), seen)
     assert len(seen.batches) == (2 if crash else 0)
-    results = json.loads(resumed.folder.results.read_text())
+    results = results_of(resumed.folder)
     assert (results["steps"], results["valid"]["signatures"][0][:8]) == (5 if crash else 3, "nrefs:1|")
     rows = list(csv.DictReader((checkpoints.parent / "metrics.csv").open()))
     assert [row["step"] for row in rows if row["val/bleu"]] == (["3", "5"] if crash else ["3"])
     assert all(float(row["train/loss"]) > 0 for row in rows if row["train/loss"])
 
 
-def test_a_signal_in_a_validation_of_the_average_leaves_the_weights_of_training(corpus, tmp_path):
+def test_a_signal_in_a_validation_of_the_average_saves_the_trained_weights(corpus, tmp_path):
     """The average has a step for each update, of however many micro-batches."""
 
     class Trained(L.Callback):
@@ -384,7 +344,7 @@ def test_a_signal_in_a_validation_of_the_average_leaves_the_weights_of_training(
     assert last["callbacks"]["AverageWeights"]["average"]["updates"] == 3
 
 
-def test_a_validation_made_up_for_at_the_end_of_an_epoch_changes_nothing(corpus, tmp_path):
+def test_a_validation_repeated_at_the_end_of_an_epoch_changes_nothing(corpus, tmp_path):
     every = batches(corpus, tmp_path)
     given = (f"trainer.val_steps={every}", f"trainer.max_steps={every + 4}", "trainer.test=false")
     whole, parts = Recorder(), Recorder()
@@ -393,11 +353,6 @@ def test_a_validation_made_up_for_at_the_end_of_an_epoch_changes_nothing(corpus,
     for signum in (signal.SIGINT, signal.SIGTERM):  # the second interrupts the validation that makes up for the first
         with pytest.raises(SystemExit):
             execute(again, parts, Signal(signum, during="valid"))
-
-    class Kill(L.Callback):
-        def on_train_batch_start(self, *_: Any) -> None:
-            raise RuntimeError("killed")
-
     with pytest.raises(RuntimeError, match="killed"):
         execute(again, Kill())
     resumed = execute(again, parts)
@@ -418,62 +373,48 @@ def test_a_signal_in_the_final_test_leaves_the_best_checkpoint(corpus, tmp_path,
     assert "test" not in results
     # Resumed, the run only scores the test set
     again = execute(toycorpus.settings(corpus, tmp_path, *given, "resume=auto"))
-    assert json.loads(again.folder.results.read_text())["test"]["search"]["beam_size"] == 2
+    assert results_of(again.folder)["test"]["search"]["beam_size"] == 2
 
 
 def test_a_signal_in_the_last_batch_of_the_test_does_not_lose_it(corpus, tmp_path, caplog):
     caplog.set_level("INFO")
+    # One batch
+    config = toycorpus.settings(corpus, tmp_path, "run=it", "data.max_tokens=4096")
     with pytest.raises(SystemExit) as end:
-        execute(toycorpus.settings(corpus, tmp_path, "run=it"), SignalAtLast())
+        execute(config, Signal(signal.SIGINT, during="test"))
     assert end.value.code == 130
     assert "stopped (SIGINT) when the test was scored" in caplog.text
-    assert "test" in json.loads((tmp_path / "runs" / "it" / "results.json").read_text())
+    assert "test" in results_of(RunFolder(tmp_path / "runs" / "it"))
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("model.activation=gelu", "model.activation was relu and is now gelu"),
+def test_a_run_is_not_continued_under_other_settings_unless_forced(corpus, tmp_path, caplog):
+    given = ("run=it", "trainer.max_steps=1", "trainer.test=false")
+    first = execute(toycorpus.settings(corpus, tmp_path, *given))
+    before = first.folder.config.read_text()
+    for override, message in (
         ("mixer/cross=additive", "mixer.cross._target_ was .*CrossAttention"),
         ("tokenizer.type=bpe", "tokenizer.type was unigram and is now bpe"),
         ("model.dropout=0.3", "model.dropout was 0.1"),
         ("optim.lr=0.02", "optim.lr was 0.01"),
-        ("seed=2", "seed was 1"),
-    ],
-)
-def test_a_run_is_not_continued_under_other_settings(corpus, tmp_path, override, message):
-    given = ("run=it", "trainer.max_steps=1", "trainer.test=false")
-    first = execute(toycorpus.settings(corpus, tmp_path, *given))
-    before = first.folder.config.read_text()
-    with pytest.raises(ValueError, match=message + r".*run=<name>"):
-        checked(corpus, tmp_path, *given, "resume=auto", override)
+    ):
+        with pytest.raises(ValueError, match=message + r".*run=<name>"):
+            checked(corpus, tmp_path, *given, "resume=auto", override)
     assert first.folder.config.read_text() == before
-
-
-def test_of_many_changed_settings_the_first_are_told(corpus, tmp_path):
-    given = ("run=it", "trainer.max_steps=1", "trainer.test=false")
-    execute(toycorpus.settings(corpus, tmp_path, *given))
+    # Of many the first are told
     with pytest.raises(ValueError, match=r"mixer\..*; and 2 more; resume it") as refused:
         checked(corpus, tmp_path, *given, "resume=auto", "mixer=lstm", "seed=2")
     assert str(refused.value).count(" and is now ") == 5
-
-
-def test_every_changed_setting_is_told_and_force_continues(corpus, tmp_path, caplog):
-    given = ("run=it", "trainer.max_steps=1", "trainer.test=false")
-    execute(toycorpus.settings(corpus, tmp_path, *given))
-    other = (*given[:1], "trainer.max_steps=2", *given[2:], "resume=auto", "seed=2", "model.dropout=0.3")
-    told = "model.dropout was 0.1 and is now 0.3"
-    with pytest.raises(ValueError, match=r"seed was 1 and is now 2; .*force=true") as refused:
+    other = ("run=it", "trainer.max_steps=2", "trainer.test=false", "resume=auto", "seed=2", "model.dropout=0.3")
+    with pytest.raises(ValueError, match=r"seed was 1 and is now 2; model\.dropout was 0\.1 .*force=true"):
         checked(corpus, tmp_path, *other)
-    assert told in str(refused.value)
     forced = execute(toycorpus.settings(corpus, tmp_path, *other, "force=true"))
-    assert told in caplog.text
+    assert "model.dropout was 0.1 and is now 0.3" in caplog.text
     assert read_state(forced.folder.last)["global_step"] == 2
 
 
 @pytest.mark.parametrize("schedule", ["anneal", "constant"])
-def test_a_run_says_where_it_was_continued_under_other_settings(corpus, tmp_path, schedule):
-    """A rate that follows the budget has fallen once more by then; a constant one has not noticed."""
+def test_results_list_the_changes_of_settings(corpus, tmp_path, schedule):
+    """A larger budget is listed only if the learning rate follows the budget."""
     given = ("run=it", "trainer.test=false", "force=true", f"optim.schedule={schedule}")
     execute(toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=2"))
     execute(toycorpus.settings(corpus, tmp_path, *given, "resume=auto", "trainer.max_steps=3"))
@@ -482,32 +423,32 @@ def test_a_run_says_where_it_was_continued_under_other_settings(corpus, tmp_path
     budgets = [["trainer.max_steps was 2 and is now 3"], ["trainer.max_steps was 3 and is now 4"]]
     first = [{"update": 2, "changes": budgets[0]}] if schedule == "anneal" else []
     second = {"update": 3, "changes": ["model.dropout was 0.1 and is now 0.3", *(budgets[1] if first else [])]}
-    results = json.loads(folder.results.read_text())
+    results = results_of(folder)
     assert results["continued"] == [*first, second]
     assert read_state(folder.last)["run"]["continued"] == [*first, second]
 
 
-def test_a_finished_run_that_is_scored_otherwise_has_the_settings_of_its_scores(corpus, tmp_path, caplog):
-    """Another search, another convention: so that no comparison takes them for what they were."""
+def test_a_finished_run_scored_with_another_search_records_it(corpus, tmp_path, caplog):
+    """Comparisons then read the new search and convention."""
     caplog.set_level("INFO")
     given = ("run=it", "trainer.max_steps=1", "resume=auto", "force=true")
     folder = execute(toycorpus.settings(corpus, tmp_path, *given)).folder
-    before = json.loads(folder.results.read_text())
+    before = results_of(folder)
     execute(toycorpus.settings(corpus, tmp_path, *given, "search.beam_size=1"))
-    results, config = json.loads(folder.results.read_text()), read_config(folder.config)
+    results, config = results_of(folder), read_config(folder.config)
     assert (results["test"]["search"]["beam_size"], config["search"]["beam_size"]) == (1, 1)
     assert {key for key in results if results[key] != before[key]} <= {"command", "test", "test_seconds"}
     assert "convention" not in results["test"]
     more = ("search.beam_size=1", "data.convention=tokenized", "data.lowercase=true")
     execute(toycorpus.settings(corpus, tmp_path, *given, *more))
-    assert json.loads(folder.results.read_text())["test"]["convention"]["name"] == "BLEU (tokenized)"
+    assert results_of(folder)["test"]["convention"]["name"] == "BLEU (tokenized)"
     # Nothing is left
     caplog.clear()
     execute(toycorpus.settings(corpus, tmp_path, *given, *more))
     assert "scoring the test set" not in caplog.text
 
 
-def test_no_epoch_is_continued_beyond_its_end(corpus, tmp_path):
+def test_an_epoch_is_not_continued_beyond_its_end(corpus, tmp_path):
     """Where larger batches are forced, an epoch may have fewer of them than were trained on."""
     given = ("run=it", "trainer.test=false", "force=true")
     execute(toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=4"))
@@ -538,7 +479,7 @@ def test_a_run_is_not_continued_on_another_text(corpus, tmp_path):
         checked(own, tmp_path, f"resume={first.folder.best}")
 
 
-def test_a_run_goes_on_with_a_corpus_and_a_tokenizer_that_have_moved(corpus, tmp_path, caplog):
+def test_a_run_resumes_after_its_corpus_and_tokenizer_were_moved(corpus, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     homes = [toycorpus.write(tmp_path / name) for name in ("here", "there")]
     for home in homes:
@@ -555,20 +496,18 @@ def test_a_run_goes_on_with_a_corpus_and_a_tokenizer_that_have_moved(corpus, tmp
     first = execute(words(homes[0], "run=parts", "trainer.max_steps=2"))
     # By its name, or as the checkpoint of a run that is named by its settings
     for resume in ("resume=auto", f"resume={first.folder.last}"):
-        assert made(words(homes[1], "run=parts", "trainer.max_steps=4", resume)).resumed is not None
+        moved = words(homes[1], "run=parts", "trainer.max_steps=4", resume)
+        assert Run(make_plan(moved, mixer="transformer")).resumed is not None
         assert f"data.train was {homes[0] / 'train'} and is now {homes[1] / 'train'}" in caplog.text
     second = execute(words(homes[1], "run=parts", "trainer.max_steps=4", "resume=auto"))
     assert_same(weights(whole), weights(second))
     assert read_config(second.folder.config)["data"]["train"] == str(homes[1] / "train")
-    (homes[0] / "train.de").write_text((homes[0] / "train.de").read_text().replace("Hund", "Huhn"))
-    with pytest.raises(ValueError, match="text of the corpus"):
-        execute(words(homes[0], "run=parts", "trainer.max_steps=6", "resume=auto"))
     (homes[1] / "m.model").write_bytes(tiny.tokenizer(vocab_size=290).to_state()["src_model"])
     with pytest.raises(ValueError, match="the tokenizer has changed since"):
         execute(words(homes[1], "run=parts", "trainer.max_steps=6", "resume=auto"))
 
 
-def test_a_run_goes_on_with_a_larger_budget(corpus, tmp_path):
+def test_a_run_resumes_with_a_larger_budget(corpus, tmp_path):
     given = ("trainer.test=false", "optim.schedule=constant", "trainer.val_steps=3")
     whole = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *given, "trainer.max_steps=6"))
     execute(toycorpus.settings(corpus, tmp_path, "run=parts", *given, "trainer.max_steps=3"))
@@ -586,8 +525,8 @@ def test_resume_auto_without_a_run_says_so(corpus, tmp_path, caplog):
     assert caplog.messages[0].endswith("mine holds no run yet, so a new one starts")
 
 
-def test_resume_auto_does_not_begin_again_where_a_run_has_ended(corpus, tmp_path):
-    """Somebody has deleted last.ckpt, which is three times as large as the best checkpoint: the scored weights stay."""
+def test_resume_auto_does_not_restart_a_finished_run(corpus, tmp_path):
+    """last.ckpt was deleted, since it is three times as large as the best checkpoint: the scored weights stay."""
     given = ("run=it", "trainer.max_steps=1")
     first = execute(toycorpus.settings(corpus, tmp_path, *given))
     first.folder.last.unlink()
@@ -596,7 +535,7 @@ def test_resume_auto_does_not_begin_again_where_a_run_has_ended(corpus, tmp_path
 
 
 def test_a_copied_state_is_not_resumed(corpus, tmp_path):
-    """A config.yaml two levels above it, of whatever program, makes no run of that folder; a copied folder is one."""
+    """The config.yaml of another program does not make its folder a run."""
     given = ("trainer.test=false", "trainer.max_steps=1")
     first = execute(toycorpus.settings(corpus, tmp_path, "run=it", *given))
     other = tmp_path / "other"
@@ -606,9 +545,6 @@ def test_a_copied_state_is_not_resumed(corpus, tmp_path):
     copy.write_bytes(first.folder.last.read_bytes())
     with pytest.raises(ValueError, match=r"is in no run's folder, .*; copy the whole folder"):
         checked(corpus, tmp_path, "run=branch", *given, "trainer.max_steps=2", f"resume={copy}")
-    shutil.copytree(first.folder.path, tmp_path / "branch")
-    resumed = checked(corpus, tmp_path, *given, "trainer.max_steps=2", f"resume={tmp_path / 'branch'}")
-    assert resumed.folder.path == tmp_path / "branch"
     assert RunFolder.of_checkpoint(copy) is None
     run = RunFolder.of_checkpoint(first.folder.last)
     assert run is not None
@@ -634,7 +570,7 @@ def test_a_dry_run_tries_all_stages_and_leaves_nothing(corpus, tmp_path, caplog,
     caplog.set_level("INFO")
     given = ("run=it", "trainer.max_steps=1000000", "trainer.dry_run=true", *more)
     config = toycorpus.settings(corpus, tmp_path, *given)
-    # What a dry run left that was killed
+    # Left by a dry run that was killed
     leftover = tmp_path / "runs" / "it.dry-run" / "checkpoints" / "last.ckpt"
     leftover.parent.mkdir(parents=True)
     leftover.touch()
@@ -745,13 +681,13 @@ def test_a_validation_killed_before_its_checkpoint_has_one_row(corpus, tmp_path)
     """Killed while best.safetensors was written: the row is there, and last.ckpt says that the validation is due."""
     given = ("run=it", "trainer.max_steps=3", "trainer.test=false", "logger=csv", "trainer.save_time=0.001")
 
-    class Kill(L.Callback):
+    class KillAtSave(L.Callback):
         def on_save_checkpoint(self, trainer: Any, pl_module: Any, payload: Any) -> None:
             if trainer.validating:
                 raise RuntimeError("killed")
 
     with pytest.raises(RuntimeError, match="killed"):
-        execute(toycorpus.settings(corpus, tmp_path, *given), Kill())
+        execute(toycorpus.settings(corpus, tmp_path, *given), KillAtSave())
     path = tmp_path / "runs" / "it" / "metrics.csv"
     assert sum(bool(row["val/bleu"]) for row in csv.DictReader(path.open())) == 1
     assert execute(toycorpus.settings(corpus, tmp_path, *given, "resume=auto")).resumed is not None
@@ -760,7 +696,7 @@ def test_a_validation_killed_before_its_checkpoint_has_one_row(corpus, tmp_path)
     assert [row["step"] for row in rows if row["lr"]] == ["3"]
 
 
-def test_an_older_checkpoint_of_a_run_that_has_gone_on_begins_another_run(corpus, tmp_path):
+def test_an_older_checkpoint_needs_a_copied_folder(corpus, tmp_path):
     given = ("trainer.test=false", "optim.schedule=constant", "trainer.val_steps=2", "trainer.keep_last=2")
     first = execute(toycorpus.settings(corpus, tmp_path, "run=it", *given, "trainer.max_steps=2"))
     older = first.folder.last.with_name("older.ckpt")
@@ -771,14 +707,14 @@ def test_an_older_checkpoint_of_a_run_that_has_gone_on_begins_another_run(corpus
     with pytest.raises(ValueError, match=r"is of update 2, and the run in .*it has gone on to update 6: .* copy "):
         execute(toycorpus.settings(corpus, tmp_path, "run=it", *given, f"resume={older}", "trainer.max_steps=4"))
     assert {path: path.read_bytes() for path in whole.folder.path.rglob("*") if path.is_file()} == before
-    copied = shutil.copytree(whole.folder.path, tmp_path / "beside")
+    copied = shutil.copytree(whole.folder.path, tmp_path / "copied")
     (copied / "checkpoints" / "older.ckpt").replace(copied / "checkpoints" / "last.ckpt")
-    beside = ("run=it", *given, f"resume={copied}", "trainer.max_steps=6")
-    assert_same(weights(whole), weights(execute(toycorpus.settings(corpus, tmp_path, *beside))))
+    again = ("run=it", *given, f"resume={copied}", "trainer.max_steps=6")
+    assert_same(weights(whole), weights(execute(toycorpus.settings(corpus, tmp_path, *again))))
 
 
 @pytest.mark.parametrize("best", ["missing", "of another update"])
-def test_a_run_without_the_weights_of_its_best_validation_finds_another(corpus, tmp_path, caplog, best):
+def test_a_run_that_lost_its_best_weights_finds_others(corpus, tmp_path, caplog, best):
     caplog.set_level("INFO")
     given = ("run=it", "trainer.max_steps=2", "trainer.test=false")
     first = execute(toycorpus.settings(corpus, tmp_path, *given))
@@ -789,10 +725,10 @@ def test_a_run_without_the_weights_of_its_best_validation_finds_another(corpus, 
         checkpoint.save(first.folder.best, stored._replace(meta=stored.meta | {"step": 7}))
     again = execute(toycorpus.settings(corpus, tmp_path, "resume=auto", *given)).folder
     assert "does not have the weights of update 2" in caplog.text
-    assert checkpoint.updates(again.best) == json.loads(again.results.read_text())["best_step"] == 2
+    assert checkpoint.updates(again.best) == results_of(again)["best_step"] == 2
 
 
-def test_later_step_checkpoints_than_the_last_one_are_no_part_of_the_run(corpus, tmp_path):
+def test_step_checkpoints_after_the_last_state_are_removed(corpus, tmp_path):
     given = ("trainer.test=false", "optim.schedule=constant", "trainer.val_steps=1", "trainer.keep_last=2")
     first = execute(toycorpus.settings(corpus, tmp_path, "run=it", *given, "trainer.max_steps=3")).folder
     # Saved after the last checkpoint, before the run was killed
@@ -802,17 +738,6 @@ def test_later_step_checkpoints_than_the_last_one_are_no_part_of_the_run(corpus,
         "step-3.safetensors",
         "step-4.safetensors",
     ]
-
-
-def test_a_run_stopped_at_the_end_of_an_epoch_has_the_others(corpus, tmp_path):
-    """Lightning counts the epoch at once when it is resumed, and its last batch must not count again."""
-    given = ("run=it", "trainer.max_steps=null", "trainer.max_epochs=2", "trainer.test=false")
-    batches = checked(corpus, tmp_path, *given)._prepared_data().batches_per_epoch
-    with pytest.raises(SystemExit):
-        execute(toycorpus.settings(corpus, tmp_path, *given), Signal(signal.SIGTERM, batches, during="train"))
-    resumed = execute(toycorpus.settings(corpus, tmp_path, *given, "resume=auto"))
-    found = json.loads(resumed.folder.results.read_text())
-    assert (found["steps"], found["epochs"], found["ended_by"]) == (2 * batches, 2.0, "max_epochs")
 
 
 @pytest.mark.parametrize("stops", [(-1,), (0, 1), (0, 2, 1), (0, 0)], ids=str)
@@ -832,8 +757,9 @@ def test_stops_around_the_end_of_an_epoch_change_nothing(corpus, tmp_path, stops
     resumed = execute(toycorpus.settings(corpus, tmp_path, *on), parts)
     assert parts.batches == whole.batches
     assert_same(weights(run), weights(resumed))
-    first, second = (json.loads(each.folder.results.read_text()) for each in (run, resumed))
-    assert (first["steps"], first["epochs"]) == (second["steps"], second["epochs"]) == (2 * size, 2.0)
+    first, second = (results_of(each.folder) for each in (run, resumed))
+    ends = [(found["steps"], found["epochs"], found["ended_by"]) for found in (first, second)]
+    assert ends == [(2 * size, 2.0, "max_epochs")] * 2
     columns = []
     for each in (run, resumed):
         rows = list(csv.DictReader((each.folder.path / "metrics.csv").open()))
@@ -860,7 +786,7 @@ def test_a_kill_while_last_is_written_loses_no_step_checkpoint(corpus, tmp_path,
     ]
 
 
-def test_the_best_whose_files_are_gone_are_forgotten(corpus, tmp_path):
+def test_best_checkpoints_without_files_are_forgotten(corpus, tmp_path):
     given = ("run=it", "trainer.test=false", "optim.schedule=constant", "trainer.val_steps=1", "trainer.keep_best=2")
     first = execute(toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=2")).folder
     for path in first.best.parent.glob("top-*"):
@@ -870,15 +796,15 @@ def test_the_best_whose_files_are_gone_are_forgotten(corpus, tmp_path):
     assert kept == ["top-3.safetensors", "top-4.safetensors"]
 
 
-def test_a_finished_run_resumed_only_reports(corpus, tmp_path):
+def test_a_finished_run_that_is_resumed_only_reports(corpus, tmp_path):
     given = ("trainer.max_steps=3", "trainer.test=false")
     first = execute(toycorpus.settings(corpus, tmp_path, *given))
-    before, seen, earlier = weights(first), Recorder(), json.loads(first.folder.results.read_text())
+    before, seen, earlier = weights(first), Recorder(), results_of(first.folder)
     first.folder.results.unlink()  # killed before it was written
     again = execute(toycorpus.settings(corpus, tmp_path, "resume=auto", *given), seen)
     assert seen.batches == []
     assert_same(before, weights(again))
-    found = json.loads(again.folder.results.read_text())
+    found = results_of(again.folder)
     for clocked in ("seconds", "training_seconds", "training_cpu_seconds", "target_tokens_per_second"):
         assert found.pop(clocked) > 0
         del earlier[clocked]
@@ -913,7 +839,7 @@ def test_the_first_update_under_another_budget_has_its_rate(corpus, tmp_path):
     assert rates[0] == rates[1] > rates[-1] > 0
 
 
-def test_a_callback_that_stops_within_a_window_does_not_cut_it_off(corpus, tmp_path):
+def test_a_callback_that_stops_does_not_cut_off_the_window(corpus, tmp_path):
     class Stop(L.Callback):
         def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
             trainer.should_stop = trainer.should_stop or trainer.fit_loop.epoch_loop.batch_idx == 3
@@ -923,12 +849,12 @@ def test_a_callback_that_stops_within_a_window_does_not_cut_it_off(corpus, tmp_p
         execute(toycorpus.settings(corpus, tmp_path, *given, f"trainer.max_steps={steps}"), *callbacks).folder
         for steps, callbacks in ((9, [Stop()]), (2, []))
     )
-    assert json.loads(ended.results.read_text())["steps"] == 2
+    assert results_of(ended)["steps"] == 2
     one, other = (read_state(folder.last)["train_sums"] for folder in (ended, whole))
     assert one == other
 
 
-def test_a_run_continued_under_another_budget_says_so_and_is_unfinished_until_then(corpus, tmp_path, caplog):
+def test_a_larger_budget_sets_the_earlier_results_aside(corpus, tmp_path, caplog):
     caplog.set_level("INFO")
     given = ("run=it", "optim.schedule=constant", "resume=auto")
     folder = execute(toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=2")).folder
@@ -959,15 +885,6 @@ def test_a_run_continued_under_another_budget_says_so_and_is_unfinished_until_th
     assert (found.results["steps"], found.config["trainer"]["max_steps"]) == (5, 5)
 
 
-def test_a_run_stopped_early_is_finished(corpus, tmp_path):
-    frozen = ("optim.lr=1e-12", "optim.warmup_init_lr=1e-12", "trainer.max_steps=50")
-    given = (*frozen, "trainer.val_steps=1", "trainer.patience=1", "trainer.test=false")
-    execute(toycorpus.settings(corpus, tmp_path, *given))
-    seen = Recorder()
-    execute(toycorpus.settings(corpus, tmp_path, *given, "resume=auto"), seen)
-    assert seen.batches == []
-
-
 def test_fine_tuning_keeps_the_tokenizer_and_starts_from_the_weights(corpus, tmp_path):
     first = execute(toycorpus.settings(corpus, tmp_path, "trainer.test=false"))
     new = toycorpus.write(tmp_path / "new", (100, 10, 10))
@@ -980,21 +897,9 @@ def test_fine_tuning_keeps_the_tokenizer_and_starts_from_the_weights(corpus, tmp
     for name in old:
         torch.testing.assert_close(now[name], old[name], atol=1e-6, rtol=1e-5)
     assert read_state(second.folder.last)["global_step"] == 1
-    for wrong, message in (
-        ("model.ffn_dim=64", r"model\.ffn_dim is 32 there and 64 here; add model\.ffn_dim=32"),
-        ("model.num_heads=8", r"model\.num_heads is 2 there and 8 here; add model\.num_heads=2"),
-        ("model.activation=gelu", r"add model\.activation=relu"),
-        ("mixer/cross=additive", r"mixer\.cross\._target_ is .*mixer=\.\.\."),
-        ("+mixer.encoder.bias=false", r"mixer\.encoder\.bias is \(unset\) there"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            checked(new, tmp_path, *given, wrong)
-    # These may differ from the checkpoint's
-    free = ("model.dropout=0.5", "model.attention_dropout=0.1", "optim.peak_lr=1e-4")
-    assert checked(new, tmp_path, *given, *free).start
 
 
-def test_a_fine_tuned_run_goes_on_without_the_checkpoint_it_began_from(corpus, tmp_path):
+def test_a_fine_tuned_run_resumes_without_its_initial_checkpoint(corpus, tmp_path):
     """As its own checkpoint has the model and the tokenizer; a new run needs the other."""
     origin = tiny.save(tmp_path)
     words = toycorpus.words(corpus, tmp_path, f"init_from={origin}", "trainer.test=false", "trainer.max_steps=2")
@@ -1018,7 +923,7 @@ def test_a_fine_tuned_run_goes_on_without_the_checkpoint_it_began_from(corpus, t
         run()
 
 
-def test_a_fine_tuned_run_keeps_label_and_languages_and_a_dry_run_has_its_name(corpus, tmp_path, caplog):
+def test_a_fine_tuned_run_and_its_preparation_keep_label_and_languages(corpus, tmp_path, caplog):
     """Of a checkpoint of two target languages, further trained on one of them."""
     caplog.set_level(logging.INFO)
     payload = tiny.payload(t=tiny.tokenizer(symbols=("<2en>", "<2nl>")))
@@ -1030,35 +935,27 @@ def test_a_fine_tuned_run_keeps_label_and_languages_and_a_dry_run_has_its_name(c
     plan = make_plan(resolved_settings(words), mixer="transformer", chosen=chosen)
     folder = Run(plan)
     folder.execute()
-    results = json.loads(folder.folder.results.read_text())
-    assert results["mixer"] == "gru"
-    assert results["run"].startswith("toy-gru-")
+    assert folder.folder.path.name.startswith("toy-gru-")
     entry = checkpoint.read_description(folder.folder.best)
     assert (entry["tgt_lang"], entry["tgt_langs"], entry["preset"]) == ("en", ["en", "nl"], "gru")
     caplog.clear()
     train(make_plan(resolved_settings([*words, "trainer.dry_run=true"]), mixer="transformer", chosen=chosen))
     assert f"run folder: {folder.folder.path}.dry-run" in caplog.text
     caplog.clear()
-    # Its preparation is that of the training
+    # `prepare` makes the same data as the training
     prepare.prepare(resolved_settings(words), chosen=chosen)
     assert "data.tag_target=true" in caplog.text
     assert "made the ids" not in caplog.text
 
 
-def test_a_damaged_checkpoint_to_start_from_is_one_clear_error(corpus, tmp_path):
-    payload = tiny.payload()
-    payload.meta["tokenizer"]["src_model"] = b"nonsense"
-    checkpoint.save(tmp_path / "bad.safetensors", payload)
-    with pytest.raises(checkpoint.CheckpointError, match="its tokenizer does not load"):
-        checked(corpus, tmp_path, f"init_from={tmp_path / 'bad.safetensors'}")
-
-
-def test_early_stopping_counts_validations_without_progress(corpus, tmp_path):
+def test_early_stopping_counts_validations_without_progress_and_finishes_the_run(corpus, tmp_path):
     frozen = ("optim.lr=1e-12", "optim.warmup_init_lr=1e-12", "trainer.max_steps=50")
-    given = ("trainer.val_steps=2", "trainer.patience=2", "trainer.test=false")
-    run = execute(toycorpus.settings(corpus, tmp_path, *frozen, *given))
-    found = json.loads(run.folder.results.read_text())
+    given = (*frozen, "trainer.val_steps=2", "trainer.patience=2", "trainer.test=false", "resume=auto")
+    found = results_of(execute(toycorpus.settings(corpus, tmp_path, *given)).folder)
     assert (found["steps"], found["best_step"], found["ended_by"]) == (6, 2, "patience")
+    seen = Recorder()
+    execute(toycorpus.settings(corpus, tmp_path, *given), seen)
+    assert seen.batches == []
 
 
 def test_writing_checkpoints_is_not_training_time(corpus, tmp_path, monkeypatch):
@@ -1086,14 +983,16 @@ def test_writing_checkpoints_is_not_training_time(corpus, tmp_path, monkeypatch)
     assert running["training"] == [True] * 4
 
 
-def test_max_time_bounds_a_run(corpus, tmp_path):
-    given = ("trainer.max_steps=null", "trainer.max_time=1s", "trainer.test=false")
+def test_max_time_bounds_a_run(corpus, tmp_path, caplog):
+    given = ("run=it", "trainer.max_steps=100000", "trainer.max_time=0.5s", "trainer.test=false")
     run = execute(toycorpus.settings(corpus, tmp_path, *given))
-    results = json.loads(run.folder.results.read_text())
+    results = results_of(run.folder)
     assert 0 < results["seconds"] < 100  # a busy machine may be late
-    assert (results["max_time"], results["ended_by"]) == (1, "max_time")
-    assert results["seconds_over_budget"] == pytest.approx(max(0, results["seconds"] - 1), abs=0.011)
+    assert (results["max_time"], results["ended_by"]) == (0.5, "max_time")
+    assert results["seconds_over_budget"] == pytest.approx(max(0, results["seconds"] - 0.5), abs=0.011)
     assert run.folder.best.exists()
+    told = f"trainer.max_time=0.5s ended the run at update {results['steps']}, before trainer.max_steps=100000; with"
+    assert told in caplog.text
 
 
 def test_no_update_follows_a_validation_that_used_up_the_time(corpus, tmp_path, monkeypatch):
@@ -1108,17 +1007,8 @@ def test_no_update_follows_a_validation_that_used_up_the_time(corpus, tmp_path, 
 
     given = ("run=it", "trainer.max_time=1h", "trainer.max_steps=9", "trainer.val_steps=2", "trainer.test=false")
     folder = execute(toycorpus.settings(corpus, tmp_path, *given), Slow()).folder
-    found = json.loads(folder.results.read_text())
+    found = results_of(folder)
     assert (found["steps"], found["ended_by"], validations) == (2, "max_time", [2])
-
-
-def test_a_count_cut_off_by_the_clock_is_told(corpus, tmp_path, caplog):
-    given = ("run=it", "trainer.max_steps=100000", "trainer.max_time=0.3s", "trainer.test=false")
-    folder = execute(toycorpus.settings(corpus, tmp_path, *given)).folder
-    found = json.loads(folder.results.read_text())
-    told = f"trainer.max_time=0.3s ended the run at update {found['steps']}, before trainer.max_steps=100000; with"
-    assert told in caplog.text
-    assert found["ended_by"] == "max_time"
 
 
 def test_a_run_that_the_clock_has_ended_is_finished(corpus, tmp_path, monkeypatch, caplog):
@@ -1136,26 +1026,14 @@ def test_a_run_that_the_clock_has_ended_is_finished(corpus, tmp_path, monkeypatc
             share[0] = 0.9
 
     folder = execute(toycorpus.settings(corpus, tmp_path, *given), Clock()).folder
-    assert json.loads(folder.results.read_text())["steps"] == 1
-
-    class Refuse(L.Callback):
-        def on_train_batch_start(self, *_: Any) -> None:
-            raise RuntimeError("it trains on")
-
-    execute(toycorpus.settings(corpus, tmp_path, *given), Refuse())
+    assert results_of(folder)["steps"] == 1
+    # Kill: an update would fail
+    execute(toycorpus.settings(corpus, tmp_path, *given), Kill())
     more = ("trainer.max_time=2h", "trainer.max_steps=3")
     execute(toycorpus.settings(corpus, tmp_path, *given, *more))
-    found = json.loads(folder.results.read_text())
+    found = results_of(folder)
     assert (found["steps"], found["ended_by"]) == (3, "max_steps")
     assert "nothing was left to train (ended by max_time)" in caplog.text
-
-
-def test_without_a_bound_the_run_says_that_it_has_six_epochs(corpus, tmp_path):
-    for given in ([], ["trainer.max_steps=5"]):
-        assert resolved_settings(given)["trainer"]["max_epochs"] is None
-    plan = make_plan(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=null"), mixer="transformer")
-    assert plan.trainer.max_epochs == plan.config["trainer"]["max_epochs"] == DEFAULT_EPOCHS
-    assert f"max_epochs: {DEFAULT_EPOCHS}" in plan.config_yaml
 
 
 def test_an_annealed_rate_follows_the_clock_only_where_nothing_else_bounds_the_run():
@@ -1174,24 +1052,17 @@ def test_an_annealed_rate_follows_the_clock_only_where_nothing_else_bounds_the_r
         assert budget.used_share(trainer) == pytest.approx(0.9)
 
 
-def test_a_resumed_run_has_the_share_that_its_processes_agreed_on():
-    settings = read_section(TrainerSettings, {"max_time": "1000s"}, "trainer")
-    trainer: Any = SimpleNamespace(global_step=10, world_size=2)
-    first, second = Budget(settings), Budget(settings)
-    first.agreed_share = 0.5
-    second.load_state_dict(first.state_dict())
-    assert second.schedule_share(trainer) == 0.5
-
-
-def test_a_resumed_run_has_used_what_its_earlier_parts_have():
-    """Of the time and of the patience; and it reserves the time of their last validation."""
+def test_a_budget_keeps_its_state_on_resume():
     settings = read_section(TrainerSettings, {"max_time": "1000s", "patience": 3}, "trainer")
     first, second = Budget(settings), Budget(settings)
     first.clock.load(70.0)
     first.bad_validations = 2
     first.validation_seconds = 9.0
+    first.agreed_share = 0.5
     second.load_state_dict(first.state_dict())
     assert second.state_dict() == first.state_dict()
+    trainer: Any = SimpleNamespace(global_step=10, world_size=2)
+    assert second.schedule_share(trainer) == 0.5
 
 
 def test_a_model_with_learned_positions_is_decoded_within_them(corpus, tmp_path):
@@ -1204,7 +1075,7 @@ def test_a_model_with_learned_positions_is_decoded_within_them(corpus, tmp_path)
     with pytest.raises(ValueError, match=r"min_len is 40; the model has 40 target positions.*at most 39"):
         checked(corpus, tmp_path, *given, "data.clean.max_length=40", "search.min_len=40")
     run = execute(toycorpus.settings(corpus, tmp_path, *given, "data.clean.max_length=40"))
-    assert json.loads(run.folder.results.read_text())["test"]["search"]["max_len"] == 40
+    assert results_of(run.folder)["test"]["search"]["max_len"] == 40
 
 
 def test_a_terminal_shows_a_bar(corpus, tmp_path, monkeypatch):
@@ -1221,27 +1092,14 @@ def test_a_terminal_shows_a_bar(corpus, tmp_path, monkeypatch):
     [
         ("model.num_heads=3", "divisible"),
         ("data.tokenize={en: 13b}", "13b"),
-        ("+search.beams=3", "search.beams; .*known: beam_size, max_len_ratio"),
-        ("search.beam_size=two", "search.beam_size=two is not a whole number"),
         ("search.n_best=2", "search.n_best=2"),
         ("+mixer.encoder.per_layer={dropout: [0, 0, 0]}", "3 values for 1 layers"),
-        ("trainer.accelerator=gpu", "no GPU"),
-        ("trainer.max_time=soon", "trainer.max_time=soon"),
-        ("trainer.test=no", "trainer.test=no is not true or false"),
-        ("optim.lr=abc", "optim.lr=abc is not a number above 0"),
-        ("optim.betas=[0.9,2.0]", "optim.betas"),
-        ("trainer.precision=16", "precision=16"),
-        ("trainer.devices=0", "devices=0"),
-        ("optim.schedule=linear", "schedule=linear"),
-        ("search.beam_size=0", "beam_size"),
         ("data.train=/nowhere/train", "/nowhere/train"),
         ("resume=/nowhere/last.ckpt", "no such file"),
         ("init_from=/nowhere/best.safetensors", "no such file"),
     ],
 )
 def test_wrong_settings_fail_before_anything_is_written(corpus, tmp_path, override, message):
-    if "gpu" in override and torch.cuda.is_available():
-        pytest.skip("there is a GPU")
     with pytest.raises(ValueError, match=message):
         checked(corpus, tmp_path, override)
     assert not (tmp_path / "runs").exists()
@@ -1264,43 +1122,18 @@ def launch(folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[st
     return subprocess.run(arguments, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
 
 
-def test_settings_without_effect_are_refused_beside_an_experiment(corpus, tmp_path):
+def test_settings_without_effect_are_refused_with_an_experiment(corpus, tmp_path):
     """Fine-tuning asks Hydra, by which the command runs, what the experiment sets."""
     own = tmp_path / "own" / "experiment" / "mine.yaml"
     own.parent.mkdir(parents=True)
     own.write_text("# @package _global_\ndefaults:\n  - override /optim: adam\n")
-    for choice in ("experiment=tatoeba", "experiment=mine"):
-        given = (choice, "optim.rho=0.5", "--config-dir", str(tmp_path / "own"))
-        done = launch(tmp_path, command(corpus, *given))
-        name = "muon" if "tatoeba" in choice else "adam"
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.startswith(f"train: optim.rho=0.5 has no effect with optim.name={name}: leave it out, or")
+    given = ("experiment=mine", "optim.rho=0.5", "--config-dir", str(tmp_path / "own"))
+    done = launch(tmp_path, command(corpus, *given))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("train: optim.rho=0.5 has no effect with optim.name=adam: leave it out, or")
     given = ("experiment=mine", "init_from=lost.safetensors", "--config-dir", str(tmp_path / "own"))
     done = launch(tmp_path, command(corpus, *given))
     assert (done.returncode, done.stderr.partition("\n")[0]) == (2, "train: init_from=lost.safetensors: no such file")
-
-
-def test_an_unknown_mixer_lists_the_known_ones(corpus, tmp_path):
-    done = launch(tmp_path, command(corpus, "mixer=mamba9"))
-    assert done.returncode != 0
-    assert "dynamicconv" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_settings_are_checked_before_torch_is_imported():
-    code = "import sys, seq2seq.train; print(sorted({'torch', 'lightning', 'datasets'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.slow
-def test_a_wrong_setting_is_one_line_and_exit_code_2(corpus, tmp_path):
-    done = launch(tmp_path, command(corpus, "model.num_heads=3"))
-    assert done.returncode == 2
-    assert "divisible" in done.stderr.splitlines()[0]
-    assert "Traceback" not in done.stderr
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
@@ -1334,10 +1167,12 @@ def test_a_sweep_gives_each_job_its_folder_and_leaves_no_litter(corpus, tmp_path
     assert files == ["job.json", "job.json", "multirun.yaml", "sweep.json"]
 
 
-def test_waiting_threads_sleep():
-    """Spinning ones stop each other on a busy machine; torch reads the variable when it is loaded."""
-    code = "import seq2seq.train, os, sys; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
-    environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
-    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["PASSIVE", "False"]
+def test_settings_are_checked_before_torch_is_imported_and_waiting_threads_sleep():
+    """Spinning threads stop each other on a busy machine; torch reads the variable when it is loaded."""
+    code = (
+        "import seq2seq.train, os, sys; print(os.environ['OMP_WAIT_POLICY'], {'torch', 'lightning'} & set(sys.modules))"
+    )
+    given = environment()
+    given.pop("OMP_WAIT_POLICY", None)
+    done = subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["PASSIVE", "set()"]

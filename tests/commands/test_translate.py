@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
-from conftest import PATIENCE, child_cpu_seconds
+from conftest import PATIENCE
 
-from seq2seq import checkpoint, search, translate
+from seq2seq import search, translate
 from seq2seq.inference import batch_rows, line_stream
 from seq2seq.inference import line_search as inference
 from seq2seq.inference.limits import MOST_PARTS
@@ -33,7 +33,7 @@ from seq2seq.settings.search import SearchSettings
 from seq2seq.training.bounds.faults import TrainingFault, as_fault
 
 ROOT = Path(__file__).resolve().parents[2]
-# Beside test_one_line_at_a_time_and_ctrl_c and tests/system/test_stdio.py: each process takes 3 seconds to start
+# test_one_line_at_a_time_and_ctrl_c and tests/system/test_stdio.py stay: each process takes 3 seconds to start
 EXHAUSTIVE = (
     "test_a_reader_that_leaves_early",
     "test_output_appears_whole_or_not_at_all",
@@ -94,21 +94,6 @@ def spawn(*options: object, **pipes) -> subprocess.Popen:
 # The command before any work.
 
 
-@pytest.mark.parametrize("option", ["--help", "--bogus"])
-def test_help_and_bad_options_are_quick(option):
-    began = child_cpu_seconds()
-    command = [sys.executable, "-m", "seq2seq.translate", "--ckpt", "x", option]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert child_cpu_seconds() - began < 2
-    if option == "--help":
-        assert done.returncode == 0
-        assert "--n-best" in done.stdout
-    else:
-        assert done.returncode == 2
-        assert done.stderr.startswith("error: ")
-        assert done.stderr.count("\n") == 1
-
-
 @pytest.mark.slow
 def test_help_imports_nothing_heavy_and_translation_only_what_it_needs(ckpt, tmp_path):
     program = f"""
@@ -128,20 +113,11 @@ assert not heavy("lightning", "pytorch_lightning", "datasets", "hydra", "omegaco
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--beam-size=0"], "'0' is not a whole number from 1"),
         (["--n-best", "3"], "--n-best 3 needs at least as large a --beam-size, not 2"),
-        (["--length-penalty", "nan"], "'nan' is not a number from 0"),
-        (["--threads", "no"], "'no' is not a whole number from 1"),
         (["--threads", "100000"], "'100000' is not a whole number from 1 to 1,024"),
-        (["--threads", "0"], "'0' is not a whole number from 1 to 1,024"),
-        (["--length-penalty", "300"], "'300' is not a number from 0 to 10"),
         (["--length-penalty=-1e300"], "'-1e300' is not a number from 0 to 10"),
-        (["--max-tokens", "9" * 23], "is not a whole number from 1 to 1,000,000,000"),
         (["--beam-size", "1" + "0" * 5000], "is not a whole number from 1 to 1,000"),
-        (["--max-len-extra", "1" + "0" * 30], "is not a whole number from 1 to 10,000"),
         (["--tgt-lang", ""], "argument --tgt-lang: the name is empty"),
-        (["--max-len-ratio", "-1"], "'-1' is not a number from 0"),
-        (["--max-len-extra", "0"], "'0' is not a whole number from 1"),
         (["--dtype", "int8"], "invalid choice: 'int8'"),
         (["--beam", "4"], "unrecognized arguments: --beam 4"),
     ],
@@ -153,19 +129,14 @@ def test_wrong_options(tmp_path, ckpt, capsys, options, message):
     assert message in capsys.readouterr().err
 
 
-def test_graphs_need_a_gpu(tmp_path, ckpt, capsys):
-    assert run_main(tmp_path, ckpt, b"x\n", "--device", "cpu", "--cuda-graphs") == (2, b"")
-    error = "error: CUDA graphs need a GPU, and this runs on 'cpu'; leave out --cuda-graphs\n"
-    assert capsys.readouterr().err == error
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-@pytest.mark.parametrize("device", ["cuda", "cuda:1", "gpu", "cuda:x", "cuda:", "cuda:00", "cuda:²"])
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", "gpu", "cuda:x", "cuda:", "cuda:00", "cuda:²", "cpu"])
 def test_a_device_that_is_not_there(tmp_path, ckpt, capsys, device):
-    status, out = run_main(tmp_path, ckpt, b"x\n", "--device", device)
-    assert (status, out) == (2, b"")
+    graphs = ["--cuda-graphs"] if device == "cpu" else []
+    assert run_main(tmp_path, ckpt, b"x\n", "--device", device, *graphs) == (2, b"")
     error = capsys.readouterr().err
-    assert error.startswith(f"error: {'device' if device in ('cuda', 'cuda:1') else 'unknown device'} '{device}'")
+    known = {"cuda": "device", "cuda:1": "device", "cpu": "CUDA graphs need a GPU, and this runs on"}
+    assert error.startswith(f"error: {known.get(device, 'unknown device')} '{device}'")
     assert error.count("\n") == 1
 
 
@@ -203,18 +174,6 @@ def test_files_that_cannot_be_used(tmp_path, ckpt, capsys):
     assert translate.main(["--ckpt", str(ckpt), "--input", str(text), "--output", str(link)]) == 2
 
 
-def test_a_hostile_checkpoint_ends_with_status_2(tmp_path, capsys):
-    payload = tiny.payload()
-    marker = tmp_path / "ran"
-    for name in ("encoder", "decoder", "cross"):
-        payload.meta["model"]["mixer"][name] = {"_target_": "os.mkdir", "path": str(marker)}
-    checkpoint.save(tmp_path / "evil.safetensors", payload)
-    status, out = run_main(tmp_path, tmp_path / "evil.safetensors", b"x\n")
-    assert (status, out) == (2, b"")
-    assert "refused" in capsys.readouterr().err
-    assert not marker.exists()
-
-
 # Lines.
 
 
@@ -237,9 +196,11 @@ def test_nasty_lines(tmp_path, ckpt, capsys):
 
 
 def test_line_ends(tmp_path, ckpt):
-    """Only \\n ends a line, one \\r before it is not text, blank lines stay blank, and the last \\n may be missing."""
+    """Only \\n ends a line, and the last may be missing; a \\r before it and a BOM are no text; blank lines stay."""
     _, out = run_main(
-        tmp_path, ckpt, b"der Hund\nder Hund\r\n\n \t \r\nder\rHund\nder\xe2\x80\xa8Hund\nder\x0bHund\nder Hund"
+        tmp_path,
+        ckpt,
+        b"\xef\xbb\xbfder Hund\nder Hund\r\n\n \t \r\nder\rHund\nder\xe2\x80\xa8Hund\nder\x0bHund\nder Hund",
     )
     rows = out.decode().split("\n")
     assert len(rows) == 9
@@ -259,12 +220,6 @@ def test_bytes_that_are_no_utf8_are_replaced_and_told_once(tmp_path, ckpt, capsy
     status, out = run_main(tmp_path, ckpt, b"der Hund\nder \xff Hund\n\xc3\nKatze \xed\xa0\x80\n")
     assert (status, out.count(b"\n")) == (0, 4)
     assert errors(capsys) == ("warning: line 2 is not valid UTF-8; the invalid bytes are replaced (warned once)\n")
-
-
-def test_byte_order_mark_is_no_text(tmp_path, ckpt):
-    _, out = run_main(tmp_path, ckpt, b"\xef\xbb\xbfder Hund\nder Hund\n")
-    first, second, _ = out.split(b"\n")
-    assert first == second
 
 
 def test_an_over_long_line_is_cut_and_named(tmp_path, ckpt, capsys):
@@ -315,19 +270,6 @@ def test_what_a_server_may_send(translator):
     assert rows[2] == rows[3] == [Candidate("", 0.0)]
     assert rows[1][0].text.count("\n") == 1
     assert [text for text, _ in rows[1][0].parts] == ["der", "Hund"]
-
-
-def test_n_best(tmp_path, ckpt):
-    status, out = run_main(tmp_path, ckpt, b"der Hund geht\n\ndie Katze\n", "--n-best", "2")
-    rows = [line.split("\t") for line in out.decode().split("\n")[:-1]]
-    assert status == 0
-    assert [row[0] for row in rows] == ["1", "1", "2", "2", "3", "3"]
-    assert [row[1:] for row in rows[2:4]] == [["0.0000", ""]] * 2
-    for first, second in (rows[:2], rows[4:]):
-        assert 0 > float(first[1]) >= float(second[1])
-        assert first[2] != second[2]
-    _, best = run_main(tmp_path, ckpt, b"der Hund geht\n\ndie Katze\n")
-    assert best.decode().split("\n")[:-1] == [row[2] for row in rows[::2]]
 
 
 def test_options_reach_the_search(tmp_path, ckpt, monkeypatch):
@@ -383,7 +325,7 @@ def test_learned_positions_limit_source_and_target(tmp_path, capsys):
 
 
 def test_a_line_that_fails_is_empty_and_named(tmp_path, ckpt, capsys, monkeypatch):
-    """A batch without room is halved until it fits; a line that fails alone costs nobody else's translation."""
+    """A batch without room is halved until it fits; a line that fails does not affect the others."""
     lines = tiny.sentences(tiny.GERMAN, 12, seed=3)
     # Fails for more than 4 sentences as if memory were short, and always for one line
     whole, bad, calls = search.search_stream, tiny.tokenizer().encode_src([lines[5]])[0], []
@@ -593,14 +535,3 @@ def test_termination_leaves_no_temporary_file(ckpt, tmp_path):
 
 def _names(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())
-
-
-def test_the_length_of_translations_is_an_option(ckpt, tmp_path):
-    """At most int(ratio * source pieces) + extra pieces, the end counted."""
-    line = b"der Hund geht und die Katze kommt nicht.\n"
-    status, long = run_main(tmp_path, ckpt, line)
-    short_status, short = run_main(tmp_path, ckpt, line, "--max-len-ratio", "0", "--max-len-extra", "3")
-    assert status == short_status == 0
-    assert 0 < len(short) < len(long)
-    tokenizer = Translator.load(ckpt, device="cpu").tokenizer
-    assert len(tokenizer.encode_tgt([short.decode().strip()])[0]) <= 4

@@ -219,7 +219,7 @@ def test_one_process_at_a_time(tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--resume"], "--resume goes on with a file, so it needs --input and --output"),
+        (["--resume"], "--resume needs --input and --output"),
         (["--resume", "--input", __file__, "--output", "b", "--alignments", "c"], "use --format json --align"),
         (["--resume", "--input", "/dev/null", "--output", "b"], "/dev/null is not a regular file"),
     ],

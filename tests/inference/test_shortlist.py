@@ -268,9 +268,9 @@ def test_bad_options_are_one_line(ckpt, corpus, made, tmp_path, capsys):
     assert "the same file" in message("--src", src, "--tgt", src, *out)
     assert "the same file" in message("--src", src, "--tgt", os.path.relpath(src), *out)
     assert "is the input" in message("--src", src, "--tgt", tgt, "--out", tgt)
-    assert f"--src {tmp_path} is a directory" in message("--src", str(tmp_path), "--tgt", tgt, *out)
+    assert f"--src {tmp_path} is not a regular file" in message("--src", str(tmp_path), "--tgt", tgt, *out)
     os.mkfifo(pipe := str(tmp_path / "pipe"))
-    assert "can be read only once" in message("--src", src, "--tgt", pipe, *out)
+    assert "each iteration reads it again" in message("--src", src, "--tgt", pipe, *out)
     other = tmp_path / "notes.txt"
     other.write_text("kept\n")
     assert "is not a shortlist" in message("--src", src, "--tgt", tgt, "--out", str(other))

@@ -59,9 +59,9 @@ def test_a_folder_with_other_files_is_refused(tmp_path):
         (["--height", "9" * 12], "is not a whole number from 1 to 4,096"),
         (["--width", "0"], "is not a whole number from 1 to 4,096"),
         (["--train", "9" * 12], "is not a whole number from 1 to 10,000,000"),
-        (["--digits", "{others}/digits", "--letters", "5"], "--letters has no effect with --digits: leave it out"),
-        (["--digits", "{others}/digits", "--height", "8"], "--height has no effect with --digits: leave it out"),
-        (["--held-out", "9"], "--held-out has no effect on lines of standard input: leave it out"),
+        (["--digits", "{others}/digits", "--letters", "5"], "--letters has no effect with --digits"),
+        (["--digits", "{others}/digits", "--height", "8"], "--height has no effect with --digits"),
+        (["--held-out", "9"], "--held-out has no effect without --corpus"),
     ],
 )
 def test_refusals_of_draw(tmp_path, capsys, options, message):
@@ -99,6 +99,7 @@ def test_a_wrong_option_is_one_line_that_names_it(parser, words, capsys):
     assert end.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert words[0].partition("=")[0] in line
+    assert ("did you mean --count" in line) == (words == ["--coun=1"])
 
 
 def test_words_after_a_separator_are_still_taken(parser):

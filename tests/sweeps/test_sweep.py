@@ -545,7 +545,7 @@ def test_slurm_array_of_four_mixers(corpus, tmp_path):
     for expected in ("--array=0-3%4", "--signal=USR1@120", "--requeue", "HF_HUB_OFFLINE=1", "--ntasks-per-node=1"):
         assert expected in script.read_text()
     status, output = call(tmp_path, [sys.executable, "-m", "seq2seq.compare", str(only_sweep(tmp_path))])
-    assert len(re.findall(r"^\| (bahdanau|transformer|lightconv|dynamicconv) ", output, flags=re.MULTILINE)) == 4
+    assert len(re.findall(r"^\| (bahdanau|transformer|lightconv|dynamicconv) +\|", output, flags=re.MULTILINE)) == 4
 
 
 @pytest.mark.slurm
@@ -628,6 +628,9 @@ def test_preempted_slurm_job_resumes(corpus, tmp_path):
     # The log of the second start follows that of the first
     for expected in ("stopped (SIGUSR1", "is queued again", "resuming from"):
         assert expected in log.read_text()
+    # The other job of the array is not put back
+    (other,) = only_sweep(tmp_path).glob(".submitit/*_0/*_0_log.out")
+    assert "REQUEUE" not in other.read_text()
     run.train(make_plan(toycorpus.settings(corpus, tmp_path, *given, "seed=2", "run=whole"), mixer="transformer"))
     whole, parts = (read_state(tmp_path / "runs" / name / "checkpoints" / "last.ckpt") for name in ("whole", "it-2"))
     assert whole["global_step"] == parts["global_step"] == 400
