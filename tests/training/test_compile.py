@@ -195,7 +195,7 @@ def small(*overrides: str) -> Any:
     return composed.tiny("mixer=transformer", *sizes, *overrides).train()
 
 
-def trained(model: Any, rows: int) -> compilation.Graphs:
+def trained(model: Any, rows: int) -> compilation.CompiledGraphs:
     """One pass forward and backward of `rows` sentences."""
     src = torch.full((rows, 4), 5)
     model.features(src, src > 0, src, src > 0).sum().backward()

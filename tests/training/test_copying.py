@@ -1,8 +1,8 @@
-"""Batches that are copied ahead: in what order on any machine, and what arrives on a GPU."""
+"""Batches that are copied ahead: their order on any machine, and their contents on a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -21,18 +21,21 @@ def batch(number: int) -> Batch:
 
 
 class Recorder:
-    """Copier that writes down what it is asked for."""
+    """Copier that writes down the calls that it gets."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
 
-    def start(self, batch: Batch) -> int:
-        self.seen.append(f"start {int(batch.index[0])}")
-        return int(batch.index[0])
+    def __call__(self, given: Batch | Packed) -> Callable[[], Batch]:
+        assert isinstance(given, Batch)
+        number = int(given.index[0])
+        self.seen.append(f"start {number}")
 
-    def finish(self, ticket: int) -> Batch:
-        self.seen.append(f"finish {ticket}")
-        return batch(-ticket)
+        def finish() -> Batch:
+            self.seen.append(f"finish {number}")
+            return batch(-number)
+
+        return finish
 
 
 def test_the_next_copy_begins_before_a_batch_is_handed_out():
@@ -73,10 +76,10 @@ def test_calls_of_a_copier(monkeypatch):
     # From this process, and from a worker
     for sent in (given, Packed.of(given)):
         seen.clear()
-        ticket = copier.start(sent)
+        finish = copier(sent)
         assert seen == ["pin", "enter", {"non_blocking": True}, ("record", "side"), "leave"]
         seen.clear()
-        found = copier.finish(ticket)
+        found = finish()
         assert seen == [("wait", True), ("keep", True)]
         for one, other in zip(found, given, strict=True):
             assert torch.equal(one, other)

@@ -487,11 +487,8 @@ def test_loaders_of_a_gpu_copy_ahead(folder, monkeypatch):
         def __init__(self, device):
             copiers.append(device)
 
-        def start(self, batch):
-            return batch
-
-        def finish(self, ticket):
-            return ticket._replace(index=-ticket.index)
+        def __call__(self, batch):
+            return lambda: batch._replace(index=-batch.index)
 
     monkeypatch.setattr("seq2seq.training.lightning_parts.datamodule.StreamCopier", Copier)
     for device, sign in (("cpu", 1), ("cuda", -1)):

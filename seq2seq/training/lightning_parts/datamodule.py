@@ -253,5 +253,5 @@ class TranslationDataModule(LightningDataModule):
 def _copied(loader: PackedLoader, device: torch.device) -> PackedLoader:
     """Let a loader copy its batches to a GPU ahead of their use; on a CPU they stay as they are."""
     if device.type == "cuda":
-        loader.ahead = functools.partial(copied_ahead, copier=StreamCopier(device))
+        loader.ahead = functools.partial(copied_ahead, start=StreamCopier(device))
     return loader
