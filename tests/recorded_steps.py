@@ -16,8 +16,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from seq2seq.training.lightning_parts.replay import Replay
-
 CPU = torch.device("cpu")
 # Functions that read a tensor on the host, and operations that do so or copy from it.
 READS = {"item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__", "__array__"}
@@ -174,10 +172,6 @@ def multiply_without_looking(monkeypatch: pytest.MonkeyPatch) -> None:
 def replay_by_twin(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Let training runs on a CPU replay by the twin, unless trainer.graphs=false, and return what it counts."""
     found: dict[str, int] = {}
-
-    def on_gpu(passes: Any, parameters: Any, device: torch.device) -> Replay:
-        return Replay(passes, parameters, make=lambda: TwinRecorder(found))
-
-    monkeypatch.setattr(Replay, "on_gpu", staticmethod(on_gpu))
+    monkeypatch.setattr("seq2seq.training.lightning_parts.task.CudaRecorder", lambda device: TwinRecorder(found))
     monkeypatch.setattr("seq2seq.training.run.resolve_graphs", lambda settings, *_, **__: settings.graphs == "auto")
     return found
