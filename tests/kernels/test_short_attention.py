@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 pytest.importorskip("triton")
 
 from seq2seq.kernels.attention import attention, triton
-from seq2seq.kernels.attention.one_tile import divide, is_on, obstacle, side_by_side
 from seq2seq.kernels.attention.reference import kept_reference
+from seq2seq.kernels.attention.short_rows import divide, is_on, obstacle, side_by_side
 from seq2seq.kernels.dropconnect import keep_words, unpack
 from seq2seq.kernels.fused import fused
 from seq2seq.mixers.attention import Attention, CrossAttention

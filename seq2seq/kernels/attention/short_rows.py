@@ -1,6 +1,6 @@
-"""Attention of short rows by one Triton program for each head and sentence, with its gradients.
+"""Attention of short rows with one Triton program for each head of a sentence, and its gradients.
 
-It is off by default, since the kernels have not run on a GPU yet: `seq2seq.kernels.fused` turns it on.
+It is off by default, because the kernels have not run on a GPU yet: `seq2seq.kernels.fused` turns it on.
 """
 
 from __future__ import annotations
@@ -26,11 +26,8 @@ def obstacle(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor 
     parts = (q, k, v) if bias is None else (q, k, v, bias)
     if any(part.dim() != 4 for part in (q, k, v)):
         return "queries, keys and values are not (B, H, T, d)"
-    if (
-        not q.numel()
-        or not k.numel()
-        or not attention_warps(q.shape[2], k.shape[2], q.shape[3], q.dtype, backward=True)
-    ):
+    warps = attention_warps(q.shape[2], k.shape[2], q.shape[3], q.dtype, backward=True)
+    if not q.numel() or not k.numel() or not warps:
         return f"{q.shape[2]} queries and {k.shape[2]} keys of {q.shape[3]} channels in {q.dtype}"
     if k.shape != (q.shape[0], k.shape[1], k.shape[2], q.shape[3]) or v.shape != k.shape or q.shape[1] % k.shape[1]:
         return f"queries {tuple(q.shape)}, keys {tuple(k.shape)} and values {tuple(v.shape)}"
@@ -52,7 +49,7 @@ def one_tile_attention(
 
 
 class _OneTile(torch.autograd.Function):
-    """Kernels of both passes."""
+    """Attention with the kernels of both passes."""
 
     @staticmethod
     def forward(ctx: Any, *given: Any) -> Tensor:
@@ -73,7 +70,7 @@ class _OneTile(torch.autograd.Function):
 
 
 def divide(x: Tensor, *sizes: int) -> tuple[Tensor, ...]:
-    """Divide the channels of a joint projection into parts of these sizes, whose gradients the kernels join.
+    """Split the channels of a joint projection into parts of these sizes; the kernels join their gradients.
 
     Shape:
         x (..., sum(sizes)) -> (..., size) of each.
@@ -83,7 +80,7 @@ def divide(x: Tensor, *sizes: int) -> tuple[Tensor, ...]:
 
 
 class _Divide(torch.autograd.Function):
-    """Parts of a tensor, whose gradients are joined without a copy where they lie side by side."""
+    """Split a tensor into parts, and join their gradients without a copy if these are adjacent in memory."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
@@ -96,7 +93,7 @@ class _Divide(torch.autograd.Function):
 
 
 def side_by_side(parts: tuple[Tensor, ...]) -> Tensor | None:
-    """Return tensors (..., size) as one (..., sum of sizes) without a copy; None if they do not lie so in memory."""
+    """Return tensors (..., size) as one (..., sum of sizes) without a copy; None if they are not adjacent in memory."""
     first, width = parts[0], 0
     for part in parts:
         same = part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
