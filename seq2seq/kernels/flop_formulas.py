@@ -1,7 +1,7 @@
-"""Floating-point operations of our operators, for torch's `FlopCounterMode`: importing this module registers them.
+"""FLOP formulas of our operators for torch's `FlopCounterMode`: importing this module registers them.
 
-Apart from the operators, because torch's counter loads Triton, which translating with a trained model does not need.
-Each formula is given the shapes of an operator's inputs, and counts useful work alone.
+They are separate from the operators because torch's counter loads Triton, which translation does not need. A formula
+takes the shapes of an operator's inputs, and counts useful work alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-# The operators, which must exist to be counted
+# These imports register the operators, which must exist
 from seq2seq.kernels import dynamicconv as dynamicconv
 from seq2seq.kernels import lightconv as lightconv
 

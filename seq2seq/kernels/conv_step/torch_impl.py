@@ -1,4 +1,4 @@
-"""A decoding step of the convolutions as one product for each head of a sentence: its slots are read where they lie."""
+"""A decoding step of the convolutions as one product for each head of a sentence, over all of its slots in place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from seq2seq.kernels.precision import at_least_float32
 
 
 def conv_step(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, *, softmax: bool) -> Tensor:
-    """Compute `reference.conv_step_reference`: weights move to the slots, instead of slots to the weights."""
+    """Compute `conv_step_reference`, but gather the weights for the slots instead of the slots for the weights."""
     if softmax:
         weights = weights.softmax(-1, dtype=at_least_float32(weights.dtype))
     slots = values.shape[2]
@@ -26,9 +26,9 @@ def weigh_slots(values: Tensor, weights: Tensor, age: Tensor, read: Tensor, writ
 
     Args:
         values: (B, H, L, beam, R).
-        weights: Normalized, (N or 1, H, K), of the oldest position first.
+        weights: Normalized, (N or 1, H, K), the oldest position first.
         age: Positions since a slot was written, (N, L).
-        read: Which slots count, (N, L).
+        read: True for the slots that count, (N, L).
         writers: The beam row that wrote each slot of a hypothesis, (N, L).
 
     Returns:
