@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -26,7 +25,7 @@ from seq2seq.kernels import dispatch, launch_config
 from seq2seq.kernels.band_matrix import left_padding
 from seq2seq.kernels.conv_step import conv_step
 from seq2seq.kernels.conv_step.reference import conv_step_reference
-from seq2seq.kernels.dropconnect import keep_probability, keep_words, significant_digits, unpack
+from seq2seq.kernels.dropconnect import keep_probability, keep_words, unpack
 from seq2seq.kernels.dropconnect.torch_impl import keep_words as keep_words_by_torch
 from seq2seq.kernels.dynamicconv import dynamicconv
 from seq2seq.kernels.dynamicconv import triton as dynamicconv_triton
@@ -438,35 +437,6 @@ def test_decoding_step(op, taps):
 
 
 # ---- DropConnect
-
-
-def philox(seed: int, counter: np.ndarray) -> np.ndarray:
-    """Philox 4x32-10 (Salmon et al. 2011): four random words (4, n) for each counter (n,)."""
-    mask = np.uint64(0xFFFFFFFF)
-    low, high = seed & 0xFFFFFFFF, seed >> 32
-    c0 = counter.astype(np.uint64)
-    c1 = c2 = c3 = np.zeros_like(c0)
-    for _ in range(10):
-        a, b = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
-        c0, c1 = (b >> np.uint64(32)) ^ c1 ^ np.uint64(low), b & mask
-        c2, c3 = (a >> np.uint64(32)) ^ c3 ^ np.uint64(high), a & mask
-        low, high = (low + 0x9E3779B9) & 0xFFFFFFFF, (high + 0xBB67AE85) & 0xFFFFFFFF
-    return np.stack([c0, c1, c2, c3])
-
-
-@pytest.mark.parametrize("keep", [1, 128, 230, 255])
-def test_masks_by_hand(keep):
-    """The words are what Philox and the digits of the probability make of the seed, bit by bit, and 0 after K."""
-    seed, size, taps = random.randrange(2**62), (2, 300), 300 * 32 - random.randrange(32)
-    found = torch.ops.seq2seq.keep_words(torch.tensor([seed], device=DEVICE), size, keep, taps)
-    i = np.arange(600)
-    drawn = np.concatenate([philox(seed, 2 * i), philox(seed, 2 * i + 1)])  # (8, 600), the last digit's first
-    words = np.zeros(600, np.uint64)
-    for place, digit in zip(range(8)[-len(significant_digits(keep)) :], significant_digits(keep), strict=True):
-        words = words | drawn[place] if digit else words & drawn[place]
-    words = words.astype(np.int64).reshape(size)
-    words[:, -1] &= (1 << 32 - 300 * 32 + taps) - 1
-    assert np.array_equal(found.cpu().numpy().astype(np.int64) & 0xFFFFFFFF, words)
 
 
 @pytest.mark.parametrize("taps", [1, 31, 32, 33, 64])

@@ -48,35 +48,28 @@ def counter(monkeypatch, request):
 
 
 class Graphs(L.Callback):
-    """Recorder of the number of graphs at the end of each epoch."""
+    """Recorder of the number of graphs before and after each validation, and at the end of each epoch."""
 
     def __init__(self, counter: CompileCounterWithBackend) -> None:
-        self.counter, self.found = counter, []
-
-    def on_train_epoch_end(self, *_: Any) -> None:
-        self.found.append(self.counter.frame_count)
-
-
-class Validations(L.Callback):
-    """Recorder of the number of graphs before each validation and after it."""
-
-    def __init__(self, counter: CompileCounterWithBackend) -> None:
-        self.counter, self.found = counter, []
+        self.counter, self.validations, self.epochs = counter, [], []
 
     def on_validation_start(self, *_: Any) -> None:
-        self.found.append(self.counter.frame_count)
+        self.validations.append(self.counter.frame_count)
 
     on_validation_end = on_validation_start
+
+    def on_train_epoch_end(self, *_: Any) -> None:
+        self.epochs.append(self.counter.frame_count)
 
 
 def test_a_run_compiles_few_graphs_and_none_in_validations(tmp_path, counter):
     corpus = toycorpus.write(tmp_path / "toy", (120, 20, 15))
     given = ("trainer.compile=true", "trainer.max_steps=12", "trainer.val_steps=4", "data.max_tokens=192")
-    validations = Validations(counter)
-    run = Run(make_plan(toycorpus.settings(corpus, tmp_path, *given), mixer="transformer"), callbacks=[validations])
+    graphs = Graphs(counter)
+    run = Run(make_plan(toycorpus.settings(corpus, tmp_path, *given), mixer="transformer"), callbacks=[graphs])
     run.execute()
-    assert len(validations.found) >= 6
-    assert validations.found[0::2] == validations.found[1::2]
+    assert len(graphs.validations) >= 6
+    assert graphs.validations[0::2] == graphs.validations[1::2]
     assert 0 < counter.frame_count <= MOST
     results = read_json(run.folder.results)
     assert (results["compiled"], results["graphs"], results["eager_calls"]) == (True, counter.frame_count, 0)
@@ -95,9 +88,8 @@ def test_no_graph_is_compiled_after_the_first_epoch(tmp_path, counter, mixer):
     graphs = Graphs(counter)
     run = Run(make_plan(toycorpus.settings(corpus, tmp_path, *given), mixer=mixer), callbacks=[graphs])
     run.execute()
-    assert len(graphs.found) == 3
-    assert graphs.found[0] > 0
-    assert graphs.found == [graphs.found[0]] * 3
+    assert graphs.epochs[0] > 0
+    assert graphs.epochs == [graphs.epochs[0]] * 3
     checkpoint.load(run.folder.best)
 
 
