@@ -35,16 +35,7 @@ from seq2seq.mixers.relative_bias import RelativeBias
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-3 if DEVICE == "cuda" else 1e-2}
 
 
-@pytest.fixture(autouse=True)
-def _poisoned_outputs(monkeypatch):
-    """torch.empty with NaN where a float could be left unwritten."""
-    empty = torch.empty
-
-    def poisoned(*size: Any, **rest: Any) -> Tensor:
-        found = empty(*size, **rest)
-        return found.fill_(float("nan")) if found.is_floating_point() else found
-
-    monkeypatch.setattr(torch, "empty", poisoned)
+pytestmark = pytest.mark.usefixtures("poisoned_outputs")
 
 
 class Case(NamedTuple):
