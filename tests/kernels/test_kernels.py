@@ -323,14 +323,15 @@ def test_drop_weights():
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_attention_is_its_reference(causal):
-    """torch's kernel and the definition agree in value and gradient, with and without a mask."""
+    """torch's kernel and the definition agree in value and gradient, with and without a mask and a bias."""
     shapes = (2, 3, 6, 4), (2, 3, 6 if causal else 9, 4)
     q, k, v = draw(*shapes[0]), draw(*shapes[1]), draw(*shapes[1])
     allowed = None if causal else torch.rand(2, 1, 6, 9) < 0.5
     if allowed is not None:
         allowed[..., 0] = True
-    pair = (op(q, k, v, mask=allowed, causal=causal) for op in (attention, attention_reference))
-    same_with_gradients(*pair, [q, k, v])
+    for bias in (None, draw(3, 6, shapes[1][2])):
+        pair = (op(q, k, v, bias=bias, mask=allowed, causal=causal) for op in (attention, attention_reference))
+        same_with_gradients(*pair, [q, k, v, *([] if bias is None else [bias])])
 
 
 @pytest.mark.parametrize("causal", [True, False])

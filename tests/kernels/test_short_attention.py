@@ -17,8 +17,8 @@ from torch.utils.checkpoint import checkpoint
 
 pytest.importorskip("triton")
 
-from seq2seq.kernels.attention import attention, triton
-from seq2seq.kernels.attention.reference import kept_reference
+from seq2seq.kernels.attention import attention, serve_groups, triton
+from seq2seq.kernels.attention.reference import attention_reference
 from seq2seq.kernels.attention.short_rows import divide, is_on, obstacle, side_by_side
 from seq2seq.kernels.dropconnect import keep_words, unpack
 from seq2seq.kernels.fused import fused
@@ -126,23 +126,14 @@ def test_kernels_are_their_reference(case):
     found = by_kernels(case, parts, mask, keep, dy)
     wide: list[Any] = [part.detach().double().requires_grad_() for part in parts]
     q, k, v, bias = [*wide, None][:4]
-    y = kept_reference(q, k, v, bias, mask, keep, case.causal, case.drop)
+    # Dropout is given by words, none without
+    given = {"bias": bias, "mask": mask, "causal": case.causal, "dropout": case.drop, "keep": keep}
+    y = attention_reference(q, *serve_groups(q, k, v), **given)
     expected = [y, *torch.autograd.grad(y, wide, dy.double())]
     for one, other in zip(found, expected, strict=True):
         assert one.shape == other.shape
         close(one, other.detach(), TOLERANCE[case.dtype])
     assert all(torch.equal(*pair) for pair in zip(found, by_kernels(case, parts, mask, keep, dy), strict=True))
-
-
-def test_reference_is_torchs_attention():
-    parts, mask, _ = inputs(Case(queries=5, keys=9, heads=4, lengths=(9, 1, 4), bias=(4, 5, 9)))
-    q, k, v, bias = (part.detach().double() for part in parts)
-    assert mask is not None
-    added = bias.masked_fill(~mask, float("-inf"))
-    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=added, enable_gqa=True)
-    torch.testing.assert_close(kept_reference(q, k, v, bias, mask, None, False, 0.0), expected)
-    causal = kept_reference(q, k, v, None, None, None, True, 0.0)
-    torch.testing.assert_close(causal, F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True))
 
 
 def test_a_query_that_sees_no_key_gets_zeros():

@@ -35,7 +35,7 @@ from seq2seq.training.machine.fsdp import (
     make_whole,
     shard,
 )
-from seq2seq.training.machine.hardware import require_sharding
+from seq2seq.training.machine.hardware import resolve_accelerator
 from seq2seq.training.objective.loss import projected_cross_entropy
 from seq2seq.training.objective.optim import build_optimizer, scale_and_clip
 
@@ -236,6 +236,6 @@ def test_the_strategy_of_settings():
 
 def test_an_old_torch_is_told(monkeypatch):
     monkeypatch.delattr(FSDPModule, "reset_iter_state")
-    require_sharding(TrainerSettings(max_steps=1, strategy="fsdp"))
+    resolve_accelerator(TrainerSettings(max_steps=1, accelerator="cpu", strategy="fsdp"))
     with pytest.raises(ValueError, match=r"trainer\.strategy=fsdp.*torch 2\.13.*strategy=ddp"):
-        require_sharding(TrainerSettings(max_steps=1, devices=2, strategy="fsdp"))
+        resolve_accelerator(TrainerSettings(max_steps=1, accelerator="cpu", devices=2, strategy="fsdp"))

@@ -84,7 +84,5 @@ def test_a_run_keeps_freed_memory_before_it_measures_threads(tmp_path, monkeypat
 
 
 def test_fused_kernels_need_a_gpu():
-    settings = TrainerSettings(max_steps=1, fused=True)
     with pytest.raises(ValueError, match=r"trainer\.fused"):
-        hardware.require_gpu_of_kernels(settings, "cpu")
-    hardware.require_gpu_of_kernels(settings, "gpu")
+        hardware.resolve_accelerator(TrainerSettings(max_steps=1, fused=True, accelerator="cpu"))

@@ -7,6 +7,7 @@ import importlib
 import torch
 from torch import Tensor
 
+from seq2seq.kernels.dropconnect import drop_weights, keep_probability
 from seq2seq.kernels.dropout import dropout as dropout_
 from seq2seq.kernels.precision import at_least_float32
 from seq2seq.system.packages import require_installed
@@ -53,13 +54,18 @@ def weigh(
     causal: bool = False,
     dropout: float = 0.0,
     weights: str = "softmax",
+    keep: Tensor | None = None,
 ) -> Tensor:
     """Compute softmax(scores where allowed) v for any scores (..., T, S) and v (..., S, d), broadcast.
 
-    `weights` names the function that replaces the softmax, see `normalize`.
+    `weights` names the function that replaces the softmax (see `normalize`), and `keep` is a given dropout mask in the
+    words of `kernels.dropconnect`.
     """
     # The softmax has the scores' type, which may be wider than v's
-    return dropout_(normalize(allow(scores, mask, causal), weights).to(v.dtype), dropout) @ v
+    shares = normalize(allow(scores, mask, causal), weights).to(v.dtype)
+    if keep is not None:
+        return drop_weights(shares, keep, keep_probability(dropout)) @ v
+    return dropout_(shares, dropout) @ v
 
 
 def allow(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:

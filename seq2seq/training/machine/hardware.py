@@ -20,7 +20,7 @@ def resolve_accelerator(settings: TrainerSettings) -> str:
     """Return `cpu` or `gpu`.
 
     Raises:
-        ValueError: A requested GPU is missing, or there are fewer GPUs than trainer.devices.
+        ValueError: A GPU or a feature of torch is missing that the settings ask for.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if settings.accelerator == "gpu" and gpus == 0:
@@ -30,6 +30,17 @@ def resolve_accelerator(settings: TrainerSettings) -> str:
         accelerator = "gpu" if gpus else "cpu"
     if accelerator == "gpu" and settings.devices > gpus:
         raise ValueError(f"trainer.devices={settings.devices}, but there are {gpus} GPUs; lower trainer.devices")
+    if settings.fused and accelerator != "gpu":
+        raise ValueError("trainer.fused=true needs a GPU, and this run has none: leave trainer.fused at false")
+    if settings.sharded:
+        # Imported late: a run on one process does not need FSDP.
+        from torch.distributed.fsdp import FSDPModule
+
+        # `make_parts` calls it after a validation.
+        if not hasattr(FSDPModule, "reset_iter_state"):
+            raise ValueError(
+                f"trainer.strategy=fsdp needs torch 2.13, not {torch.__version__}; use trainer.strategy=ddp"
+            )
     return accelerator
 
 
@@ -97,18 +108,6 @@ def src_multiple(accelerator: str, positions: int | None) -> int:
     return 8 if accelerator == "gpu" and (positions or 0) % 8 == 0 else 1
 
 
-def require_sharding(settings: TrainerSettings) -> None:
-    """Raise ValueError if this torch cannot shard a model as `settings` ask."""
-    if not settings.sharded:
-        return
-    # Imported late: a run on one process does not need FSDP.
-    from torch.distributed.fsdp import FSDPModule
-
-    # `make_parts` calls it after a validation.
-    if not hasattr(FSDPModule, "reset_iter_state"):
-        raise ValueError(f"trainer.strategy=fsdp needs torch 2.13, not {torch.__version__}; use trainer.strategy=ddp")
-
-
 def require_packing(model: nn.Module, accelerator: str, precision: str) -> None:
     """Raise ValueError if a mixer of `model` trains without masks (`packed`), which this machine cannot do.
 
@@ -131,12 +130,6 @@ def require_packing(model: nn.Module, accelerator: str, precision: str) -> None:
         values: Any = module
         if problem := settings_obstacle(values.dim // values.num_heads, values.dropout):
             raise ValueError(f"packed=true of {type(module).__name__}: {problem}, or leave packed at false")
-
-
-def require_gpu_of_kernels(settings: TrainerSettings, accelerator: str) -> None:
-    """Raise ValueError if trainer.fused is set and the run has no GPU."""
-    if settings.fused and accelerator != "gpu":
-        raise ValueError("trainer.fused=true needs a GPU, and this run has none: leave trainer.fused at false")
 
 
 def require_autocast(settings: TrainerSettings, precision: str) -> None:
