@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from seq2seq.data.batching import Batch
 from seq2seq.data.text_form import form_difference
-from seq2seq.evaluation.evaluator import EvalData, Evaluator
+from seq2seq.evaluation.evaluator import EvalData, Evaluation, Evaluator
 from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.translator import Translator
 from seq2seq.metadata import search_settings
@@ -68,7 +68,8 @@ class SplitEvaluations:
             parts: list[Any] = [None] * task.trainer.world_size
             dist.all_gather_object(parts, evaluator.partial())
             evaluator.merge(parts)
-        task.evaluation = evaluator.result()
+        evaluation: Evaluation = evaluator.result()
+        task.evaluation = evaluation
         # After the merge all ranks know all lengths.
         if self._split not in self._reported and task.trainer.is_global_zero:
             log_lengths(evaluator, self._split)
@@ -78,7 +79,7 @@ class SplitEvaluations:
                 log.warning("test set: translations and references differ in Unicode form: %s", found)
         self._reported.add(self._split)
         # Every rank has the same values: they come from gathered texts and summed losses.
-        values = {f"{name}/{key}": value for key, value in task.evaluation.numbers().items()}
+        values = {f"{name}/{key}": value for key, value in evaluation.numbers().items()}
         task.log_dict(values, logger=False, batch_size=1, rank_zero_only=True)
         make_parts(task.model)
 
