@@ -26,7 +26,7 @@ def _dynamicconv(x: Any, logits: Any, *given: Any, **_: Any) -> int:
 
 @register_flop_formula(torch.ops.seq2seq.dynamicconv_backward)
 def _dynamicconv_backward(dy: Any, x: Any, logits: Any, *given: Any, **_: Any) -> int:
-    """Count the same for the gradient of x and again for that of the weights."""
+    """Count the forward pass twice: for the gradient of x and for the gradient of the weights."""
     return 2 * _dynamicconv(x, logits)
 
 
@@ -39,7 +39,7 @@ def _lightconv(x: Any, weights: Any, *given: Any, out_shape: Any = None, **_: An
 
 @register_flop_formula(torch.ops.seq2seq.lightconv_backward)
 def _lightconv_backward(dy: Any, x: Any, weights: Any, *given: Any, **_: Any) -> int:
-    """Count the same for the gradient of x and again for that of the weights."""
+    """Count the forward pass twice: for the gradient of x and for the gradient of the weights."""
     batch_size, length, channels = dy
     return 4 * batch_size * length * channels * weights[1]  # two products, a multiply-add counted as two
 

@@ -55,7 +55,7 @@ def check(logits: Tensor, labels: Tensor, mask: Tensor, *, smoothing: float = 0.
     found = (found.double() - smoothing / logits.shape[1]).where(mask[:, None], 0.0)
     torch.testing.assert_close(nll.double(), expected[0], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(uniform.double(), expected[1], rtol=1e-5, atol=1e-5)
-    # Every number of its own, so that the many small ones count
+    # Each number is compared by itself, so that the many small ones count
     tolerance = TOLERANCE[logits.dtype]
     torch.testing.assert_close(found, expected[2], rtol=4 * tolerance, atol=tolerance / logits.shape[1])
 
@@ -117,8 +117,8 @@ def test_impossible_tokens_have_no_probability():
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
-def test_what_is_not_finite_stays_so(wrong):
-    """In the row where it is: an update is skipped by it. Of padding, nothing is read."""
+def test_numbers_that_are_not_finite_stay_so(wrong):
+    """Only in its own row, so that the update is skipped; padding is not read."""
     logits, labels, mask = example(2500)
     logits[1:3, 2400] = wrong
     costs = cross_entropy_(logits, labels, mask, at_label=0.9)
@@ -188,7 +188,7 @@ def batch(vocab: int, dtype: torch.dtype) -> tuple[Tensor, nn.Linear, Tensor, Te
 
 @pytest.mark.parametrize("chunk", [4, None])
 def test_projected_loss_with_the_kernel(chunk):
-    """Value and gradients are those of torch's cross entropy in float64."""
+    """Value and gradients agree with torch's cross entropy in float64."""
     features, output, target, mask = batch(2100, torch.float32)
     found = projected_cross_entropy(features, output, target, mask, smoothing=0.1, chunk=chunk, backend="triton")
     ours = torch.autograd.grad(2.5 * found.loss, [features, *output.parameters()])
@@ -203,7 +203,7 @@ def test_projected_loss_with_the_kernel(chunk):
 
 
 def test_projected_loss_with_the_kernel_under_autocast():
-    """As near to the loss in float64 as torch's path."""
+    """The error against float64 is about the error of torch's path."""
     features, output, target, mask = batch(2100, torch.float32)
     wide = [part.detach().double().requires_grad_() for part in (features, *output.parameters())]
     truth = F.cross_entropy(F.linear(*wide)[mask], target[mask], label_smoothing=0.1, reduction="sum")

@@ -80,7 +80,7 @@ def lengths(taps: int) -> list[int]:
 @both_forms
 @pytest.mark.parametrize("drop", [0.0, 0.3])
 def test_lightconv_is_its_reference(taps, causal, drop):
-    """Also with DropConnect: both twins drop the same weights."""
+    """Also with DropConnect: both implementations drop the same weights."""
     weights = torch.randn(2, taps, dtype=torch.float64).softmax(-1).requires_grad_()
     keep = keep_words((2,), taps, drop) if drop else None
     given = {"causal": causal, "keep": keep, "keep_prob": keep_probability(drop)}
@@ -94,7 +94,7 @@ def test_lightconv_is_its_reference(taps, causal, drop):
 @both_forms
 @pytest.mark.parametrize("drop", [0.0, 0.3])
 def test_dynamicconv_is_its_reference(taps, causal, drop):
-    """Also with DropConnect, of which both twins drop the same weights, and at one length without softmax."""
+    """Also with DropConnect, and at one length without softmax."""
     for length, softmax in [*((length, True) for length in lengths(taps)[::2]), (taps + 1, False)]:
         x, logits = draw(2, length, 4), draw(2, length, 2, taps)
         keep = keep_words((2, length, 2), taps, drop) if drop else None
@@ -133,7 +133,7 @@ def test_long_sequences(taps, causal):
 
 @both_forms
 def test_blocks_change_nothing(causal):
-    """Any block size, shorter or longer than the kernel, gives what one block gives."""
+    """Any block size, shorter or longer than the kernel, gives the same result as one block."""
     for _ in range(20):
         taps, length, block = random.randint(1, 12), random.randint(1, 40), random.randint(1, 9)
         x, weights = draw(2, length, 2, 3), draw(2, 2, length, taps)
@@ -144,7 +144,7 @@ def test_blocks_change_nothing(causal):
 
 @both_forms
 def test_gradients_by_formula(causal):
-    """The gradients to inputs and to weights are what autograd makes of the product, for any block size."""
+    """The gradients by formula equal autograd's, for any block size."""
     for _ in range(20):
         taps, length, block = random.randint(1, 12), random.randint(1, 40), random.randint(1, 9)
         x, weights = draw(2, length, 2, 3), draw(2, 2, length, taps)
@@ -205,11 +205,11 @@ def test_step_is_the_last_position(taps):
 
 @every_kernel
 def test_step_from_slots_that_are_written_in_turns(taps):
-    """K slots and an ancestry of K + 2 give what those of all positions give."""
+    """K slots with an ancestry of K + 2 give the same result as slots for all positions."""
     length = 3 * taps + 5
     values, weights = draw(2, length, 3, 4), draw(1, 2, taps).detach()
     owner, position = torch.randint(3, (6, length)), torch.randint(taps, length, (6,))
-    # Of each hypothesis by itself: the others' positions differ
+    # One hypothesis at a time, because their positions differ
     for row in range(6):
         last = int(position[row])
         turns, rows = torch.full((2, taps, 3, 4), 1e3, dtype=values.dtype), torch.zeros(6, taps + 2).long()
@@ -224,7 +224,7 @@ def test_step_from_slots_that_are_written_in_turns(taps):
 @every_kernel
 @pytest.mark.parametrize("softmax", [True, False])
 def test_a_product_over_all_slots_is_the_definition(taps, softmax):
-    """The twin gathers windows; slots of any age, more of them than taps, positions before the first."""
+    """With slots of any age, more slots than taps, and positions before the first."""
     sentences, beam, heads, size, slots = 3, random.choice([1, 4]), 2, 5, taps + random.randrange(3)
     values = torch.randn(sentences, heads, slots, beam, size, dtype=torch.float64)
     owner = torch.randint(beam, (sentences * beam, slots + random.randrange(3)))
@@ -312,7 +312,7 @@ def test_keep_words_have_the_probability_they_say(drop):
 
 
 def test_drop_weights():
-    """Kept weights are scaled by the rounded probability, dropped ones are 0 and get no gradient; none is no change."""
+    """Kept weights are scaled by the rounded probability; dropped ones are 0 and get no gradient."""
     weights, keep = draw(5, 40), torch.rand(5, 40) < 0.5
     same(drop_weights(weights, None, 1.0), weights)
     y = drop_weights(weights, pack(keep), 0.25)
@@ -336,7 +336,7 @@ def test_attention_is_its_reference(causal):
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_bfloat16_attention(causal):
-    """In training on a CPU the definition is taken, otherwise torch's: both near float32."""
+    """Training on a CPU takes the definition, other calls torch's kernel: both are close to float32."""
     q, k, v = (torch.randn(2, 3, 6, 8) for _ in range(3))
     exact = attention(q, k, v, causal=causal)
     narrow = [part.bfloat16() for part in (q, k, v)]
@@ -349,7 +349,7 @@ def test_bfloat16_attention(causal):
 
 @pytest.mark.parametrize("drop", [0.001, 0.1, 0.3, 0.5, 0.9])
 def test_dropout_keeps_the_mean(drop):
-    """Kept elements are scaled by 1 / keep, the share kept is as said, and the gradient follows the mask."""
+    """Kept elements are scaled by 1 / keep, their share is as given, and the gradient follows the mask."""
     x, keep = torch.ones(300, 1000, requires_grad=True), keep_probability(drop)
     y = dropout(x, drop)
     kept = y != 0

@@ -1,6 +1,6 @@
 """The Triton kernels against float64, in value and in every gradient: on a GPU compiled, else in Triton's interpreter.
 
-Every output buffer is born full of NaN, so that whatever a kernel leaves unwritten shows.
+Output buffers are filled with NaN first, so that a number that a kernel leaves unwritten shows.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def test_few_batches(count):
 
 
 def test_calls_of_a_copier(monkeypatch):
-    """With a stand-in for the GPU: pinned, copied without blocking on a stream of its own, waited for by an event."""
+    """With a stand-in for the GPU: batches are pinned, copied without blocking on another stream, and waited for."""
     seen: list[Any] = []
 
     @contextmanager
@@ -73,7 +73,7 @@ def test_calls_of_a_copier(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "to", lambda self, device, **given: seen.append(given) or self.clone())
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, which: seen.append(("keep", which is current)))
     copier, given = StreamCopier(torch.device("cuda")), batch(5)
-    # From this process, and from a worker
+    # A batch of this process, and a packed one of a worker
     for sent in (given, Packed.of(given)):
         seen.clear()
         finish = copier(sent)
@@ -84,7 +84,7 @@ def test_calls_of_a_copier(monkeypatch):
         for one, other in zip(found, given, strict=True):
             assert torch.equal(one, other)
             assert one.dtype == other.dtype
-            # As the parts of a batch of their own are: kernels are compiled for such pointers
+            # Kernels are compiled for aligned pointers
             assert one.data_ptr() % 16 == 0
 
 
@@ -99,7 +99,7 @@ def test_a_packed_batch_is_the_batch(shape):
 
 
 @pytest.mark.gpu
-def test_what_arrives_on_a_gpu():
+def test_batches_arrive_whole_on_a_gpu():
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     device = torch.device("cuda", 0)

@@ -53,7 +53,7 @@ def keep_words(
     if keep == 256:
         return last.expand(size).contiguous()
     words = torch.zeros(size, dtype=torch.int32, device=device)
-    # Each digit halves the weight of those before it
+    # Each digit halves the weight of the earlier digits
     for digit in significant_digits(keep):
         if torch.compiler.is_compiling() or (device is not None and device.type != "cpu"):
             drawn = torch.randint(-(2**31), 2**31, size, dtype=torch.int32, device=device)

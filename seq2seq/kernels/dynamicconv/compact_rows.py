@@ -35,7 +35,7 @@ def load_taps(logits, stride, row, taps, TAPS: tl.constexpr):
 
 @triton.jit
 def store_taps(to, stride, row, length, taps, pieces):
-    """Write compact rows, those before length."""
+    """Write the compact rows before `length`."""
     for s in tl.static_range(len(pieces)):
         tap = s * PIECE + tl.arange(0, PIECE)[None, :]
         mask = (tap < taps) & (row < length)[:, None]
@@ -162,7 +162,7 @@ def skew(matrix, offset, COUNT: tl.constexpr):
 
 @triton.jit
 def squares(matrix, taps, TILE: tl.constexpr, BACKS: tl.constexpr):
-    """Gather compact rows of a tile into its own square and those of the BACKS tiles before it: (TILE, TILE) each."""
+    """Gather a tile's compact rows into squares (TILE, TILE) for itself and for the BACKS tiles before it."""
     TAPS: tl.constexpr = matrix.shape[1]
     # Tiles that lie TAPS apart have the same gathered matrix, and each keeps a part of it
     TURNS: tl.constexpr = (TAPS + TILE - 1) // TILE

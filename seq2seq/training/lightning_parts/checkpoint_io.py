@@ -43,7 +43,7 @@ class AtomicCheckpointIO(CheckpointIO):
             ) from None
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        """Read the state of a training to the CPU, whatever `map_location` is: Lightning moves the weights itself."""
+        """Read the state of a training to the CPU, without `map_location`: Lightning moves the weights by itself."""
         return read_state(Path(path))
 
     def remove_checkpoint(self, path: Any) -> None:

@@ -1,4 +1,4 @@
-"""The loggers of a run's settings, what they log, and a CSV logger to which a resumed run appends."""
+"""The loggers of a run, the functions that log to them, and a CSV logger to which a resumed run appends."""
 
 from __future__ import annotations
 

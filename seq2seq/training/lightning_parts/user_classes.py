@@ -117,7 +117,7 @@ def _call(key: str, node: Mapping[str, Any], arguments: Mapping[str, Any]) -> An
 def _wrong_type(key: str, node: Mapping[str, Any], found: type, base: type) -> ValueError:
     wanted = f"{base.__module__}.{base.__qualname__}"
     problem = f"{key}._target_={node['_target_']} makes a {found.__qualname__}, not a {base.__name__} of Lightning"
-    # The packages lightning and pytorch_lightning have the same classes, and each refuses those of the other.
+    # lightning and pytorch_lightning have the same classes, but each package refuses the classes of the other.
     if any(each.__module__.startswith("pytorch_lightning.") for each in found.__mro__):
         return ValueError(f"{problem}, but one of pytorch_lightning: derive it from {wanted}")
     return ValueError(f"{problem} ({wanted})")

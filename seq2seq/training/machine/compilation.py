@@ -48,9 +48,9 @@ def resolve_compile(settings: TrainerSettings, accelerator: str, model: nn.Modul
 
 
 def unrolled(model: nn.Module) -> list[str]:
-    """List the mixer classes that a compiler unrolls position by position: those with a true attribute `unrolls`.
+    """List the classes of mixers whose attribute `unrolls` is true.
 
-    These are loops and recurrent layers, which are compiled again for every length.
+    These are loops and recurrent layers, which a compiler unrolls position by position, again for every length.
     """
     mixers = (module for module in model.modules() if isinstance(module, SelfMixer | CrossMixer))
     return sorted({type(mixer).__name__ for mixer in mixers if getattr(mixer, "unrolls", False)})

@@ -48,7 +48,7 @@ def resolve_precision(precision: str, accelerator: str) -> str:
     """Return Lightning's name of a precision: float32, or bf16 autocast over float32 weights.
 
     tf32 is float32 whose matrix products and recurrent layers may be rounded to TF32. auto is bf16 where the hardware
-    has it. A warning says what a GPU without bf16 does instead.
+    has it. A GPU without bf16 gets a warning.
     """
     bf16 = has_bf16(accelerator)
     if accelerator == "gpu" and not bf16 and precision in ("auto", "bf16", "bf16-true"):
