@@ -64,7 +64,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as exhaustive what a module's EXHAUSTIVE or REPRESENTATIVE leaves to `make test-all`.
+    """Skip tests of a GPU without one; mark as exhaustive what EXHAUSTIVE or REPRESENTATIVE leaves to `make test-all`.
 
     EXHAUSTIVE names tests, REPRESENTATIVE gives of further tests the cases that `make test` keeps. Both are about time
     that a GPU does not take.
@@ -73,6 +73,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         # Processes that run tests in parallel must agree on the names; an object's address differs between them
         if " at 0x" in item.name:
             raise pytest.UsageError(f"{item.nodeid}: give this case a name that is the same in every process")
+        if item.get_closest_marker("gpu") and DEVICE == "cpu":
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
         if DEVICE == "cuda" or not isinstance(item, pytest.Function):
             continue
         name = item.originalname
@@ -178,8 +180,6 @@ def platform(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """float64 on the CPU; with a GPU, float32 and bfloat16 there."""
     chosen = PLATFORMS[request.param]
     if chosen.device == "cuda":
-        if not torch.cuda.is_available():
-            pytest.skip("needs a CUDA device")
         monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
         monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
     return chosen

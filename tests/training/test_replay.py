@@ -323,8 +323,6 @@ def test_graphs_that_cannot_be_taken_are_refused(given, accelerator, key):
 
 @pytest.mark.gpu
 def test_a_capture_that_fails_leaves_random_numbers_as_they_were():
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
     device = torch.device("cuda", 0)
     earlier, x = CudaRecorder(device), torch.zeros(8, device=device)
     replay = earlier.record(lambda: x.uniform_())
@@ -349,8 +347,6 @@ def test_a_capture_that_fails_leaves_random_numbers_as_they_were():
 @pytest.mark.parametrize("precision", ["32", "bf16"])
 def test_a_gpu_replays_the_bits_of_plain_passes(corpus, tmp_path, mixer, precision):
     """With DropConnect, accumulation and another epoch; a resumed run captures all shapes again."""
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
     taps = ("mixer.encoder.per_layer.kernel_size=[3,7]", "mixer.decoder.per_layer.kernel_size=[3]")
     given = (f"mixer={mixer}", *(taps if "conv" in mixer else ()), f"trainer.precision={precision}", "trainer.ema=0.9")
     given = (

@@ -147,7 +147,7 @@ class Replay:
 
         def passes() -> None:
             try:
-                # Other graphs overwrite the memory that captured passes compute in
+                # The results are copied, because other graphs overwrite the memory of these passes
                 for place, value in zip(kept, self._passes(mine, window), strict=True):
                     place.copy_(value)
             except (RuntimeError, ValueError) as error:
