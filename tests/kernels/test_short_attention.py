@@ -19,7 +19,7 @@ pytest.importorskip("triton")
 
 from seq2seq.kernels.attention import attention, serve_groups, triton
 from seq2seq.kernels.attention.reference import attention_reference
-from seq2seq.kernels.attention.short_rows import divide, is_on, obstacle, side_by_side
+from seq2seq.kernels.attention.short_rows import divide, is_on, is_served, side_by_side
 from seq2seq.kernels.dropconnect import keep_words, unpack
 from seq2seq.kernels.fused import fused
 from seq2seq.mixers.attention import Attention, CrossAttention
@@ -160,23 +160,20 @@ def test_off_unless_asked_for():
 
 
 LEFT_TO_TORCH = {
-    "65 queries": (Case(queries=65), None),
-    "65 keys": (Case(keys=65), None),
+    "queries": (Case(queries=65), None),
+    "keys": (Case(keys=65), None),
     "channels": (Case(width=129), None),
-    "torch.float32": (Case(queries=40, keys=40), None),
-    "torch.float64": (Case(dtype=torch.float64), None),
-    "a mask": (Case(), torch.ones(3, 1, 6, 6, dtype=torch.bool)),
-    "values": (Case(heads=3), None),
+    "float32": (Case(queries=40, keys=40), None),
+    "float64": (Case(dtype=torch.float64), None),
+    "mask": (Case(), torch.ones(3, 1, 6, 6, dtype=torch.bool)),
+    "heads": (Case(heads=3), None),
 }
 
 
-@pytest.mark.parametrize("why", list(LEFT_TO_TORCH))
-def test_what_is_left_to_torch(why):
-    case, mask = LEFT_TO_TORCH[why]
-    q, k, v = inputs(case)[0]
-    found = obstacle(q, k, v, None, mask)
-    assert found is not None
-    assert why in found
+@pytest.mark.parametrize(("case", "mask"), LEFT_TO_TORCH.values(), ids=LEFT_TO_TORCH)
+def test_other_calls_are_left_to_torch(case, mask):
+    assert not is_served(*inputs(case)[0], None, mask)
+    assert is_served(*inputs(Case())[0], None, None)
 
 
 def test_longer_rows_are_as_today():

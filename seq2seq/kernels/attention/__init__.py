@@ -48,7 +48,7 @@ def attention(
 
     Reference: Vaswani et al. 2017, eq. 1.
     """
-    by_one_tile = short.is_on() and weights == "softmax" and short.obstacle(q, k, v, bias, mask) is None
+    by_one_tile = short.is_on() and weights == "softmax" and short.is_served(q, k, v, bias, mask)
     # A program sums the gradients of k and v over a group of query heads, but not the gradient of a bias
     if not by_one_tile or bias is not None:
         k, v = serve_groups(q, k, v)

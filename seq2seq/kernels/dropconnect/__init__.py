@@ -118,16 +118,6 @@ def random_bytes(shape: Sequence[int]) -> Tensor:
     return draws.view(torch.uint8)[:count].view(size)
 
 
-def pack(keep: Tensor) -> Tensor:
-    """Pack boolean (..., K) to int32 words (..., ceil(K / 32)); the bits after K are 0."""
-    words = -(-keep.shape[-1] // 32)
-    padded = torch.nn.functional.pad(keep, (0, words * 32 - keep.shape[-1]))
-    bits = padded.unflatten(-1, (words, 32)).to(torch.int64)  # (..., words, 32)
-    total = (bits << torch.arange(32, device=keep.device)).sum(-1)  # unsigned, (..., words)
-    # int32 has two's complement: bit 31 is its sign
-    return torch.where(total >= 2**31, total - 2**32, total).to(torch.int32)
-
-
 def unpack(words: Tensor, kernel_size: int) -> Tensor:
     """Unpack int32 words (..., ceil(K / 32)) to boolean (..., K)."""
     # (..., words, 32)
