@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -52,16 +53,12 @@ def narrow(layers: Iterable[nn.Linear], dtype: torch.dtype) -> Iterator[None]:
     copies: Any = dict(zip(weights, _Cast.apply(dtype, *weights), strict=True)) if weights else {}  # type: ignore[misc]
     for layer in chosen:
         # Replaces the method of the class
-        vars(layer)["forward"] = _call(copies[layer.weight], copies.get(layer.bias))
+        vars(layer)["forward"] = partial(F.linear, weight=copies[layer.weight], bias=copies.get(layer.bias))
     try:
         yield
     finally:
         for layer in chosen:
             del vars(layer)["forward"]
-
-
-def _call(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-    return lambda x: F.linear(x, weight, bias)
 
 
 class _Cast(torch.autograd.Function):
