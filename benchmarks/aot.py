@@ -361,7 +361,7 @@ def _types(job: Job) -> dict[str, str]:
         return types | given | {"lse": "*fp32", "dbias": "*fp32", "scale": "fp32", "keep_scale": "fp32"}
     types = dict.fromkeys(("x", "y", "dy", "dx", "logits", "dlogits", "values"), f"*{job.dtype}")
     types |= {"lse": "*fp32", "partial": "*fp32", "scale": "fp32", "owner": "*i64", "position": "*i64"}
-    types |= {"labels": "*i64", "mask": "*i1", "costs": "*fp32", "at_label": "fp32", "share": "fp32"}
+    types |= {"labels": "*i64", "mask": "*i1", "costs": "*fp32", "at_label": "fp32"}
     types["weights"] = f"*{job.dtype}" if values.get("SOFTMAX") else "*fp32"
     if values.get("COLUMNS", 0) < values.get("WIDTH", 0):  # parts of a head add up
         types["dlogits"] = "*fp32"

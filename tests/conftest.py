@@ -63,7 +63,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as exhaustive the tests that a module's EXHAUSTIVE or REPRESENTATIVE leaves to `make test-all`.
+    """Skip tests of a GPU without one; mark as exhaustive what EXHAUSTIVE or REPRESENTATIVE leaves to `make test-all`.
 
     EXHAUSTIVE names whole tests; REPRESENTATIVE names further tests with the cases that `make test` runs. On a GPU all
     of them are quick.
@@ -72,6 +72,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         # Parallel processes must agree on the names, and the address of an object differs between them
         if " at 0x" in item.name:
             raise pytest.UsageError(f"{item.nodeid}: give this case a name that is the same in every process")
+        if item.get_closest_marker("gpu") and DEVICE == "cpu":
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
         if DEVICE == "cuda" or not isinstance(item, pytest.Function):
             continue
         name = item.originalname
@@ -171,8 +173,18 @@ def platform(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """float64 on the CPU; with a GPU, float32 and bfloat16 there."""
     chosen = PLATFORMS[request.param]
     if chosen.device == "cuda":
-        if not torch.cuda.is_available():
-            pytest.skip("needs a CUDA device")
         monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
         monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
     return chosen
+
+
+@pytest.fixture
+def poisoned_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fill the floats of torch.empty with NaN, so that a number that a kernel leaves unwritten shows."""
+    empty = torch.empty
+
+    def poisoned(*size: Any, **rest: Any) -> torch.Tensor:
+        found = empty(*size, **rest)
+        return found.fill_(float("nan")) if found.is_floating_point() else found
+
+    monkeypatch.setattr(torch, "empty", poisoned)

@@ -16,8 +16,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from seq2seq.training.lightning_parts.replay import Replay
-
 CPU = torch.device("cpu")
 # Functions that read a tensor on the host, and operations that do so or copy from it.
 READS = {"item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__", "__array__"}
@@ -164,23 +162,16 @@ def tensors(tree: Any) -> list[Tensor]:
 
 
 def multiply_without_looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Multiply gradients by the gradient of the loss, as on a GPU, where reading it first would wait."""
-
-    def multiplied(ctx: Any, grad_loss: Tensor, name: str) -> list[Tensor | None]:
-        found, ctx.gradients = ctx.gradients, None
-        return [None if part is None else part * grad_loss.to(part.dtype) for part in found]
-
-    for place in ("loss", "r_drop"):
-        monkeypatch.setattr(f"seq2seq.training.objective.{place}.hand_over", multiplied)
+    """Multiply gradients by the gradient of the loss, as on a GPU, without reading it first."""
+    monkeypatch.setattr(
+        "seq2seq.training.objective.loss.scaled",
+        lambda gradients, factor: [None if each is None else each * factor.to(each.dtype) for each in gradients],
+    )
 
 
 def replay_by_twin(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Let training runs on a CPU replay by the twin, unless trainer.graphs=false, and return what it counts."""
     found: dict[str, int] = {}
-
-    def on_gpu(passes: Any, parameters: Any, device: torch.device) -> Replay:
-        return Replay(passes, parameters, make=lambda: TwinRecorder(found))
-
-    monkeypatch.setattr(Replay, "on_gpu", staticmethod(on_gpu))
+    monkeypatch.setattr("seq2seq.training.lightning_parts.task.CudaRecorder", lambda device: TwinRecorder(found))
     monkeypatch.setattr("seq2seq.training.run.resolve_graphs", lambda settings, *_, **__: settings.graphs == "auto")
     return found

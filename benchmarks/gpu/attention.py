@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.gpu.steps import wait
 from seq2seq.kernels.attention import attention, packed_attention
-from seq2seq.kernels.attention.one_tile import divide
+from seq2seq.kernels.attention.short_rows import divide
 from seq2seq.kernels.fused import fused
 from seq2seq.kernels.launch_config import ONE_TILE
 from seq2seq.search.graphs import CudaRecorder

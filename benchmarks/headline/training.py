@@ -12,7 +12,7 @@ from seq2seq.data.batching import Batch
 from seq2seq.network.build import build_model
 from seq2seq.network.model import Seq2Seq
 from seq2seq.settings.optim import OptimSettings
-from seq2seq.training.machine.compilation import Graphs, compile_parts, count_graphs, unrolled
+from seq2seq.training.machine.compilation import CompiledGraphs, compile_parts, count_graphs, unrolled
 from seq2seq.training.machine.throughput import Meter
 from seq2seq.training.objective.loss import projected_cross_entropy
 from seq2seq.training.objective.optim import build_optimizer, learning_rate, scale_and_clip
@@ -85,7 +85,7 @@ class Trainer:
 
     def _compilation(self) -> dict[str, Any]:
         """Return if all calls ran compiled, with the number of graphs and of calls that did not."""
-        graphs = count_graphs() if self.compiled else Graphs(0, 0)
+        graphs = count_graphs() if self.compiled else CompiledGraphs(0, 0)
         return {"compiled": graphs.whole, "graphs": graphs.compiled, "eager_calls": graphs.eager}
 
     def _backward(self, batch: Batch) -> Any:

@@ -1,7 +1,7 @@
-"""A convolution as a band matrix times values: the torch path of lightconv and dynamicconv, and its gradients.
+"""A convolution as a band matrix times values, with gradients: the torch path of lightconv and dynamicconv.
 
-With weights w (..., T, K), y_t = sum_k w_{t,k} x_{t+k-left} is y = A x where A has row t's weights on the band
-s - t + left = k. Blocks of `block` rows keep memory linear in T.
+With weights w (..., T, K), y_t = sum_k w_{t,k} x_{t+k-left} is y = A x, and A has weight w_{t,k} in row t and column
+s = t + k - left. Blocks of `block` rows keep memory linear in T.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Rows of a block: one costs block + K - 1 products in place of K, but the matrices stay large enough to be fast.
+# Rows of a block: a row takes block + K - 1 products instead of K, but the matrices are large enough to be fast.
 BLOCK = 64
 
 
@@ -20,10 +20,10 @@ def left_padding(kernel_size: int, causal: bool) -> int:
 
 
 def tap_inputs(x: Tensor, taps: int, *, left: int) -> Tensor:
-    """Copy what the taps of each position read of x (B, T, D), (B, T, K, D), zeros outside the sequence.
+    """Copy the inputs of each position's taps from x (B, T, D): (B, T, K, D), zeros outside the sequence.
 
-    For kernels of every position and channel a product with this copy is several times as fast as band matrices, and
-    as the product with overlapping views.
+    For separate kernels at every position and channel, a product with this copy is several times as fast as band
+    matrices or a product with overlapping views.
     """
     padded = F.pad(x, (0, 0, left, taps - 1 - left))
     return torch.stack([padded[:, k : k + x.shape[1]] for k in range(taps)], 2)
@@ -33,21 +33,21 @@ def skew(weights: Tensor) -> Tensor:
     """Shift row t of (..., T, K) right by t places: band matrices (..., T, T + K - 1)."""
     rows, taps = weights.shape[-2:]
     flat = F.pad(weights, (0, rows)).flatten(-2)  # each row is followed by T zeros: T + K a row
-    # Read back with rows one shorter, each row begins one place later than the row before it
+    # Reading with rows one shorter shifts each row by one place against the row before it
     return flat[..., : rows * (rows + taps - 1)].unflatten(-1, (rows, rows + taps - 1))
 
 
 def unskew(band: Tensor) -> Tensor:
-    """Invert `skew`: the band of (..., T, T + K - 1) as rows (..., T, K), a view; what lies off the band is dropped."""
+    """Invert `skew`: return the band of (..., T, T + K - 1) as rows (..., T, K), a view; other cells are dropped."""
     band = band.contiguous()
     rows, width = band.shape[-2:]
-    # The inverse: each row begins one place later than the row before it
+    # Each row begins one place later than the row before it
     steps = (*band.stride()[:-2], width + 1, 1)
     return band.as_strided((*band.shape[:-1], width - rows + 1), steps, band.storage_offset())
 
 
 def mirrored(weights: Tensor, left: int) -> Tensor:
-    """Weights (..., T, K) of the transposed band: A' dy is a convolution by them with K - 1 - left for left.
+    """Return the weights (..., T, K) of the transposed band: A' dy is a convolution by them with left K - 1 - left.
 
     Position s reads row s + k - (K - 1 - left) through tap K - 1 - k of that row.
     """
@@ -70,10 +70,10 @@ def band_conv(x: Tensor, weights: Tensor, *, left: int, block: int = BLOCK) -> T
     """
     length = x.shape[1]
     taps = weights.shape[-1]
-    values = x.transpose(1, 2).contiguous()  # (B, H, T, R); a product would copy it too, and take five times as long
-    # Short sentences: one T x T matrix a head is faster than blocks; an exported graph has no branches by length
+    values = x.transpose(1, 2).contiguous()  # (B, H, T, R); the product would copy it too, five times as slowly
+    # For short sentences one T x T matrix a head is faster than blocks; an exported graph cannot branch by length
     if torch.compiler.is_exporting() or length <= 2 * block:
-        band = skew(weights)[..., left : left + length]  # columns outside the sequence meet zeros only
+        band = skew(weights)[..., left : left + length]  # columns outside the sequence would multiply zeros
         return (band.to(x.dtype) @ values).transpose(1, 2)
     band = skew(_blocks(weights, block))  # (B or 1, H, blocks, block, block + K - 1)
     mixed = band.to(x.dtype) @ _windows(values, taps, left, block)  # (B, H, blocks, block, R)
@@ -91,7 +91,7 @@ def band_conv_transposed(dy: Tensor, weights: Tensor, *, left: int, block: int =
     if length <= 2 * block:
         band = skew(weights)[..., left : left + length].to(dy.dtype)  # (B or 1, H, T, T)
         return (band.transpose(-1, -2) @ dy.transpose(1, 2).contiguous()).transpose(1, 2)
-    # A' is a band matrix too, with the mirrored weights as its rows
+    # A' is also a band matrix, with the mirrored weights as its rows
     return band_conv(dy, mirrored(weights, left), left=taps - 1 - left, block=block)
 
 
@@ -105,7 +105,7 @@ def band_weight_gradient(dy: Tensor, x: Tensor, taps: int, *, left: int, block: 
     values = x.transpose(1, 2).contiguous()  # (B, H, T, R)
     grads = dy.transpose(1, 2).contiguous()  # (B, H, T, R)
     if length <= 2 * block:
-        # All T x T products, of which the band is kept
+        # Compute all T x T products, and keep the band
         return unskew(F.pad(grads @ values.transpose(-1, -2), (left, taps - 1 - left)))
     # (B, H, blocks, block, block + K - 1)
     products = _blocks(grads, block) @ _windows(values, taps, left, block).transpose(-1, -2)
@@ -118,7 +118,7 @@ def _blocks(rows: Tensor, block: int) -> Tensor:
 
 
 def _windows(values: Tensor, taps: int, left: int, block: int) -> Tensor:
-    """Unfold what each block of rows reads of values (B, H, T, R): (B, H, blocks, block + K - 1, R)."""
+    """Unfold the values (B, H, T, R) that each block of rows reads: (B, H, blocks, block + K - 1, R)."""
     tail = -values.shape[2] % block  # completes the last block
     padded = F.pad(values, (0, 0, left, taps - 1 - left + tail))  # (B, H, blocks * block + K - 1, R)
     # Overlapping views; `unfold` puts their rows last

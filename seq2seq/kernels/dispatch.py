@@ -16,33 +16,32 @@ from seq2seq.kernels.launch_config import MAX_HEAD_DIM, MAX_TAPS
 from seq2seq.system.errors import first_line
 
 BACKENDS = ("auto", "triton", "torch")
-# Types that the Triton kernels load and store; float64 goes to torch.
+# Types that the Triton kernels load and store; torch computes in float64.
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 _log = logging.getLogger(__name__)
-# What has been logged: each choice, with its reason, is reported once in a process.
+# Logged messages: each choice is reported once in a process, with its reason.
 _said: set[str] = set()
 
 
 def require_backend(backend: str) -> str:
-    """Return `backend` if it is one, else raise ValueError."""
+    """Return `backend` if it is the name of one, else raise ValueError."""
     if backend not in BACKENDS:
         raise ValueError(f"backend is {backend!r}; choose one of {', '.join(BACKENDS)}")
     return backend
 
 
 def portable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mixer's settings without a demand for Triton, which was made of the training machine alone."""
-    demand = values.get("backend") == "triton"
-    return {**values, "backend": "auto"} if demand else dict(values)
+    """Return a mixer's settings without backend="triton", which applies to the training machine alone."""
+    return {**values, "backend": "auto"} if values.get("backend") == "triton" else dict(values)
 
 
 def is_plain(op: str, backend: str, x: Tensor) -> bool:
-    """Return True if an eager call is left to torch's own operations and their gradients, as on a CPU.
+    """Return True if a call takes torch's own operations and their gradients, as eager calls on a CPU do.
 
-    They are a tenth faster there than an operator with gradients by formula. Compiled graphs and GPUs take the
-    operator, which chooses by `takes_triton` when it runs; so do tensors on the meta device, so that its own
-    formula counts its operations. An exported graph has torch's own operations alone, which other programs know.
+    On a CPU they are a tenth faster than an operator with gradients by formula. Compiled graphs and GPUs take the
+    operator, which chooses by `takes_triton` when it runs. The meta device takes it because the operator's formula
+    counts its operations. An exported graph has torch's own operations alone, which other programs know.
     """
     compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
     if require_backend(backend) == "triton" or x.is_cuda or x.is_meta or compiled:
@@ -65,11 +64,11 @@ def takes_triton(
     Args:
         op: The operation's name, for messages.
         backend: "auto", "triton" or "torch".
-        x: Its input, of a convolution (B, T, C).
+        x: The operation's input, for a convolution (B, T, C).
         others: Its other floating-point inputs.
-        heads: Heads that the channels of x are divided into; None for what is not a convolution.
-        taps: Width of its kernels.
-        unserved: What the call asks for that no Triton kernel does; None if there is nothing.
+        heads: Heads that divide the channels of x; None if this is not a convolution.
+        taps: Width of the convolution's kernels.
+        unserved: A property of the call that no Triton kernel serves, or None.
 
     Raises:
         ValueError: backend="triton", and Triton cannot serve the call.
@@ -77,7 +76,7 @@ def takes_triton(
     if require_backend(backend) == "torch" or (backend == "auto" and not x.is_cuda):
         _report_torch(op, backend, x)
         return False
-    # "auto" falls back to torch with a warning; "triton" is a demand, so failing it is an error
+    # "auto" falls back to torch with a warning; "triton" is a demand, and raises
     problem = unserved or obstacle(x, *others, heads=heads, taps=taps)
     if problem is None:
         _say(logging.INFO, f"{op}: Triton kernel ({'as asked' if backend == 'triton' else 'tensors are on a GPU'})")
@@ -93,7 +92,7 @@ def obstacle(x: Tensor, *others: Tensor, heads: int | None = None, taps: int = 1
     for part in (x, *others):
         if part.dtype not in TYPES:
             return f"type {part.dtype} (float32, float16 and bfloat16 are served)"
-        # Inside a sentence positions are counted in 32 bits
+        # Kernels compute offsets inside a sentence in 32 bits
         if part.dim() > 2:
             reach = part.shape[1] * max(part.stride(1), part.shape[2:].numel())
             if reach >= 2**31:
@@ -109,7 +108,7 @@ def device_obstacle(device: torch.device) -> str | None:
     """Return why Triton cannot serve tensors on a device, None if it can."""
     if device.type == "cuda":
         return gpu_obstacle(device)
-    # Triton's interpreter runs the kernels on CPU tensors, for tests
+    # In tests Triton's interpreter runs the kernels on CPU tensors
     if os.environ.get("TRITON_INTERPRET") != "1":
         return f"tensors on {device.type} (a CUDA device is served, or any with TRITON_INTERPRET=1)"
     return None if find_spec("triton") else "triton is not installed"
@@ -120,7 +119,7 @@ def gpu_obstacle(device: torch.device) -> str | None:
     """Return why Triton cannot serve this GPU, None if it can."""
     if find_spec("triton") is None:
         return "triton is not installed"
-    # 8.0 is Ampere, the first with products in bfloat16 and TF32
+    # 8.0 is Ampere, the first generation with products in bfloat16 and TF32
     capability = torch.cuda.get_device_capability(device)
     if capability < (8, 0):
         return f"compute capability {capability[0]}.{capability[1]} is less than 8.0"
@@ -129,11 +128,11 @@ def gpu_obstacle(device: torch.device) -> str | None:
 
 @functools.cache
 def launcher_obstacle() -> str | None:
-    """Return why Triton cannot build the C module by which it launches kernels on this GPU, None if it can."""
+    """Return why Triton cannot build the C module that launches kernels on this GPU, None if it can."""
     from triton.runtime import driver
 
     try:
-        # Builds it, or finds it in Triton's cache; this needs a C compiler and Python's headers
+        # Builds the module, which needs a C compiler and Python's headers, or finds it in Triton's cache
         active: Any = driver.active
         _ = active.utils
     except Exception as error:  # of the compiler, of the linker, of the driver

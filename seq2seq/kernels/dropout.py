@@ -1,4 +1,4 @@
-"""Dropout that draws eight elements' randomness from one number, since a CPU's generator is its slow part."""
+"""Dropout that draws the masks of eight elements from one random number, because a CPU's generator is slow."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from seq2seq.kernels.dropconnect import keep_probability, random_bytes
 
 
 def dropout(x: Tensor, drop: float, *, training: bool = True) -> Tensor:
-    """Set elements of x to 0 with probability `drop` and scale the others, so that the mean stays.
+    """Set elements of x to 0 with probability `drop` and scale the others, so that the mean does not change.
 
-    On a CPU the keep probability is rounded to 1/256; elsewhere this is torch's own.
+    On a CPU the keep probability is rounded to 1/256; elsewhere this is torch's dropout.
 
     Reference:
         Srivastava et al. 2014.
     """
     if not training or drop == 0.0:
         return x
-    # A GPU draws fast; a compiled graph fuses the drawing with what is around it
+    # A GPU draws fast, and a compiled graph fuses the drawing with other operations
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, drop)
     keep = keep_probability(drop)
     highest = int(keep * 256) - 1  # uint8 has no 256 to compare with
     mask = (random_bytes(x.shape) <= highest).to(x.dtype)  # 1 with probability keep
-    # The scale as a number, which is not rounded to the type of x
+    # A Python number is not rounded to the type of x
     return (x * mask).mul_(1.0 / keep)
 
 

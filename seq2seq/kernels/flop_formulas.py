@@ -1,7 +1,7 @@
-"""Floating-point operations of our operators, for torch's `FlopCounterMode`: importing this module registers them.
+"""FLOP formulas of our operators for torch's `FlopCounterMode`: importing this module registers them.
 
-Apart from the operators, because torch's counter loads Triton, which translating with a trained model does not need.
-Each formula is given the shapes of an operator's inputs, and counts useful work alone.
+They are separate from the operators because torch's counter loads Triton, which translation does not need. A formula
+takes the shapes of an operator's inputs, and counts useful work alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-# The operators, which must exist to be counted
+# These imports register the operators, which must exist
 from seq2seq.kernels import dynamicconv as dynamicconv
 from seq2seq.kernels import lightconv as lightconv
 
@@ -26,7 +26,7 @@ def _dynamicconv(x: Any, logits: Any, *given: Any, **_: Any) -> int:
 
 @register_flop_formula(torch.ops.seq2seq.dynamicconv_backward)
 def _dynamicconv_backward(dy: Any, x: Any, logits: Any, *given: Any, **_: Any) -> int:
-    """Count the same for the gradient of x and again for that of the weights."""
+    """Count the forward pass twice: for the gradient of x and for the gradient of the weights."""
     return 2 * _dynamicconv(x, logits)
 
 
@@ -39,7 +39,7 @@ def _lightconv(x: Any, weights: Any, *given: Any, out_shape: Any = None, **_: An
 
 @register_flop_formula(torch.ops.seq2seq.lightconv_backward)
 def _lightconv_backward(dy: Any, x: Any, weights: Any, *given: Any, **_: Any) -> int:
-    """Count the same for the gradient of x and again for that of the weights."""
+    """Count the forward pass twice: for the gradient of x and for the gradient of the weights."""
     batch_size, length, channels = dy
     return 4 * batch_size * length * channels * weights[1]  # two products, a multiply-add counted as two
 

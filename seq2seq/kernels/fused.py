@@ -1,4 +1,4 @@
-"""The switch of fused training kernels that no GPU has run yet: attention of short rows, and a sublayer's norm."""
+"""Switch for fused training kernels that have not run on a GPU yet: attention of short rows, and a sublayer's norm."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 import torch
 
-# Of the process, not of a thread: a checkpointed layer runs again in the thread of its backward pass
+# For the whole process, because a checkpointed layer runs again in the thread of its backward pass
 _on = False
 
 
 @contextmanager
 def fused(on: bool = True) -> Iterator[None]:
-    """Take the fused kernels in a block wherever they serve a call; on a CPU in Triton's interpreter."""
+    """Use the fused kernels in a block for all calls that they serve; on a CPU in Triton's interpreter."""
     global _on
     before, _on = _on, on
     try:

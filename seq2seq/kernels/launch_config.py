@@ -1,7 +1,7 @@
 """Launch settings of the Triton kernels: tile sizes, warps, stages, registers.
 
-A tile is some positions of one head. The kernel of a position reaches K - 1 positions back (after a shift, for same
-padding), so the band that mixes a tile lies in the tile itself and in the (K - 1) / tile ones before it, rounded up.
+A tile is a number of positions of one head. A position reads K - 1 positions back (after a shift, for same padding), so
+a tile reads itself and the ceil((K - 1) / tile) tiles before it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from torch import Tensor
 
 # The kernels read two DropConnect words of a row at most, 32 taps each
 MAX_TAPS = 64
-# A backward kernel stores up to 32,768 numbers for each static kernel, and counts them in 32 bits
+# A backward kernel stores up to 32,768 numbers for each static kernel, and computes their offsets in 32 bits
 MAX_KERNELS = 1 << 15
 # A direct kernel takes all channels of a head into one program
 MAX_HEAD_DIM = 256
-# Longer chunks amortize a program's set-up once there are this many programs, four for each multiprocessor of a big GPU
+# Chunks, which amortize a program's set-up, grow beyond this many programs: four for each multiprocessor of a big GPU
 PROGRAMS = 528
-# Up to this many taps, one multiply-add per tap beats a band matrix whose every row has 2 * 16 columns
+# Up to this many taps, one multiply-add per tap is faster than a band matrix, whose rows have 2 * 16 columns
 DIRECT_TAPS = 3
-# The longest sentence that is taken as one tile
+# Positions of the longest sentence that fits one tile
 ONE_TILE = 64
-# Compute capability 9.0: what is assumed where there is no GPU
+# Compute capability 9.0, which is assumed without a GPU
 HOPPER = 90
 
 
@@ -39,7 +39,7 @@ class Config(NamedTuple):
         num_warps: Warps of a program, 32 threads each.
         num_stages: Stages of pipelined loads.
         columns: Channels of a head that a program takes, at most.
-        registers: A thread's, at most; None leaves it to the compiler, which may spill a few to fit one more block.
+        registers: Limit for a thread; None leaves it to the compiler, which may spill a few to fit one more block.
     """
 
     tile: int
@@ -51,14 +51,14 @@ class Config(NamedTuple):
 
     @property
     def launch(self) -> dict[str, int]:
-        """Return the settings by Triton's names."""
+        """Return the settings under Triton's names."""
         limit = {} if self.registers is None else {"maxnreg": self.registers}
         return {"num_warps": self.num_warps, "num_stages": self.num_stages, **limit}
 
 
 # Settings by operation, see `override`
 _overrides: dict[str, Config] = {}
-# What remembers results that depend on them
+# Caches of results that depend on the settings
 _caches: list[Any] = []
 
 _P = ParamSpec("_P")
@@ -66,38 +66,30 @@ _T = TypeVar("_T")
 
 
 def remembered(choose: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Let a function of launch settings compute each result once, until `override` changes them.
-
-    A result is shared by all who ask for it, who only read it.
-    """
+    """Cache the results of a function of launch settings until `override` changes these; callers only read a result."""
     cached = functools.cache(choose)
     _caches.append(cached)
     return cast("Callable[_P, _T]", cached)
 
 
-def _forget() -> None:
-    for each in _caches:
-        each.cache_clear()
-
-
 def backs(taps: int, tile: int) -> int:
-    """Return how many tiles before its own a tile reads, at least 1."""
+    """Return the number of earlier tiles that a tile reads, at least 1."""
     return max(1, -(-(taps - 1) // tile))
 
 
 def columns(head_dim: int, most: int = MAX_HEAD_DIM, least: int = 16) -> int:
-    """Return the channels of a head that a program takes: all, up to `most`, as a power of two from `least`."""
+    """Return the channels of a head that a program takes, at most `most`, as a power of two from `least`."""
     return min(most, max(least, 1 << (head_dim - 1).bit_length()))
 
 
 def is_direct(op: str, taps: int) -> bool:
-    """Return True if an operation takes one multiply-add per tap rather than a band matrix."""
+    """Return True if an operation takes one multiply-add per tap instead of a band matrix."""
     return taps <= DIRECT_TAPS and op not in _overrides
 
 
 @remembered
 def config(op: str, taps: int, head_dim: int, dtype: torch.dtype, arch: int = HOPPER) -> Config:
-    """Return the launch settings of an operation, or those of `override`.
+    """Return the launch settings of an operation, from `override` if it has set them.
 
     Args:
         op: "dynamicconv", "lightconv" or "<either>_backward".
@@ -108,8 +100,8 @@ def config(op: str, taps: int, head_dim: int, dtype: torch.dtype, arch: int = HO
     """
     if op in _overrides:
         return _overrides[op]
-    # Without spilled registers, on sm_80 to sm_100 (benchmarks/aot.py), and of these the best by estimate
-    # (benchmarks/roofline); not yet chosen by time
+    # The best by estimate (benchmarks/roofline) of the settings that spill no registers on sm_80 to sm_100
+    # (benchmarks/aot.py); not yet chosen by time
     if is_direct(op, taps):
         across = columns(head_dim)
         tile = 32 if across <= 64 else 16
@@ -119,31 +111,28 @@ def config(op: str, taps: int, head_dim: int, dtype: torch.dtype, arch: int = HO
     most = _most_columns(op, taps, wide)
     across = columns(head_dim, most)  # channels a program takes
     backward, short = op.endswith("_backward"), 17 if op.startswith("lightconv") else 32
-    # A tile of 16 reaches 17 taps with one tile before it, of 32 reaches 33, of 64 all
+    # With one earlier tile, a tile of 16 reads 17 taps, a tile of 32 reads 33, and a tile of 64 all
     tile = 16 if taps <= 17 or wide else 32 if taps <= short or (backward and arch != HOPPER) else 64
-    unaligned = head_dim % 16 != 0  # loads of single numbers, with an address each
+    unaligned = head_dim % 16 != 0  # every number is loaded separately, with its own address
     heavy = (backward and taps > short) or (wide and taps > 17)
-    stages = _stages(op, tile, wide) if arch == HOPPER else 1
+    stages = 1  # only sm_90 has the registers for more
+    if arch == HOPPER and op.startswith("lightconv"):
+        # Short tiles: one tile ahead hides half of a load
+        stages = 2 if wide else 3
+    elif arch == HOPPER and backward and tile < 64:
+        stages = 2
     limit = None
     if op.startswith("lightconv") and arch != HOPPER and not heavy:
-        # Without a limit these compilers spill; of 168 registers, three blocks of 128 threads fit a multiprocessor
+        # Without a limit these compilers spill; with 168 registers, three blocks of 128 threads fit a multiprocessor
         limit = 255 if backward or across > 64 else 168
     return Config(tile, 16, 8 if heavy or unaligned else 4, stages, most, limit)
 
 
-def _stages(op: str, tile: int, wide: bool) -> int:
-    """Return the stages of pipelined loads for which a thread of sm_90 has the registers."""
-    if op.startswith("lightconv"):
-        # Short tiles: one tile ahead hides half of a load
-        return 2 if wide else 3
-    return 2 if op.endswith("_backward") and tile < 64 else 1
-
-
 def one_tile(op: str, taps: int, length: int, head_dim: int, dtype: torch.dtype) -> int:
-    """Return the positions of a tile that a whole sentence is taken as, 0 if it is taken otherwise."""
+    """Return the size of a tile that holds a whole sentence; 0 if its kernels do not serve the sentence."""
     if is_direct(op, taps) or op in _overrides or not 0 < length <= ONE_TILE:
         return 0
-    # A program takes a whole head, for which there are too few registers
+    # A program takes a whole head, and there are too few registers for it
     if op == "dynamicconv_backward" and dtype == torch.float32 and head_dim > 64:
         return 0
     return columns(length)
@@ -151,29 +140,29 @@ def one_tile(op: str, taps: int, length: int, head_dim: int, dtype: torch.dtype)
 
 @remembered
 def one_tile_config(op: str, tile: int, head_dim: int, dtype: torch.dtype, arch: int = HOPPER) -> Config:
-    """Return the launch settings for sentences of one tile, or those of `override` for "<op>_one_tile"."""
+    """Return the launch settings for sentences of one tile, from `override` if it has set "<op>_one_tile"."""
     if f"{op}_one_tile" in _overrides:
         return _overrides[f"{op}_one_tile"]
     if op.startswith("lightconv"):
-        # A program goes from sentence to sentence, and loads the next two while it works on this one
+        # A program loads the next two sentences while it computes one
         heavy = tile > 32 and op.endswith("_backward")
         most = 64 if dtype != torch.float32 else 16 if heavy else 32
         warps, stages = (8, 1) if heavy and arch != HOPPER else (4 if tile > 32 else 2, 3)
         return Config(tile, chunk=1, num_warps=warps, num_stages=stages, columns=most)
-    # Two warps for a tile of 32 positions and 64 channels: of fewer instructions in all than four, without spills
+    # Two warps for a tile of 32 positions and 64 channels take fewer instructions than four, without spills
     size = tile * max(64, columns(head_dim)) * (2 if dtype == torch.float32 else 1)
     return Config(tile, chunk=1, num_warps=min(8, max(1, size // 1024)), num_stages=1, columns=MAX_HEAD_DIM)
 
 
 def attention_warps(queries: int, keys: int, head_dim: int, dtype: torch.dtype, *, backward: bool) -> int:
-    """Return the warps of a program of attention whose rows are one tile, 0 where it would not have the registers.
+    """Return the warps of a program of attention whose rows are one tile, or 0 if it would run out of registers.
 
     Args:
         queries: T.
         keys: S.
         head_dim: Channels of a head.
         dtype: Type of the values; products in float32 take many registers.
-        backward: Return those of the backward kernel, which has more tiles.
+        backward: True for the backward kernel, which has more tiles.
     """
     longest = max(queries, keys)
     # Numbers of the largest tile
@@ -181,12 +170,12 @@ def attention_warps(queries: int, keys: int, head_dim: int, dtype: torch.dtype, 
     wide = dtype == torch.float32
     if longest > ONE_TILE or size > (2048 if wide else 8192):
         return 0
-    # Without spilled registers, on sm_80 to sm_100 (benchmarks/aot.py); not yet chosen by time
+    # No registers are spilled on sm_80 to sm_100 (benchmarks/aot.py); not yet chosen by time
     return min(8, max(1, size // 1024) * (2 if wide else 1) * (2 if backward else 1))
 
 
 def _most_columns(op: str, taps: int, wide: bool) -> int:
-    """Return the channels for which one program has the registers."""
+    """Return the number of channels for which a program has enough registers."""
     if not op.endswith("_backward"):
         return 64 if wide else 128
     if wide:
@@ -206,7 +195,7 @@ def _capability(device: torch.device) -> int:
 
 
 def chunk_size(op: str, settings: Config, tiles: int) -> int:
-    """Return the tiles in a row per program, of `tiles` in all: `settings.chunk`, or so few that PROGRAMS are left."""
+    """Return the consecutive tiles per program: `settings.chunk`, or fewer so that `tiles` fill PROGRAMS programs."""
     return settings.chunk if op in _overrides else max(1, min(settings.chunk, tiles // PROGRAMS))
 
 
@@ -214,9 +203,11 @@ def chunk_size(op: str, settings: Config, tiles: int) -> int:
 def override(op: str, settings: Config) -> Iterator[None]:
     """Launch `op` with exactly these settings inside the block; for tuning and tests."""
     _overrides[op] = settings
-    _forget()
     try:
+        for each in _caches:
+            each.cache_clear()
         yield
     finally:
         del _overrides[op]
-        _forget()
+        for each in _caches:
+            each.cache_clear()

@@ -9,7 +9,7 @@ from seq2seq.kernels.precision import without_autocast
 
 
 class LayerNorm(nn.LayerNorm):
-    """Layer norm in the type of x, while autocast on a GPU would return float32; mean and variance are float32's.
+    """Layer norm in the type of x, where autocast on a GPU would return float32; mean and variance are in float32.
 
     Reference: Ba et al. 2016.
     """

@@ -1,4 +1,4 @@
-"""Call one implementation in two ways: as an operator of torch in graphs, and directly in eager calls."""
+"""Operations that are torch operators in graphs, and plain functions in eager calls."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch.autograd.function import once_differentiable
 
 
 class Operation:
-    """Operation on tensors, which a graph has as one node, torch.ops.seq2seq.<name>.
+    """Operation on tensors that is one node of a graph, torch.ops.seq2seq.<name>.
 
-    A call through torch's registry of operators costs the host two times as much as the implementation itself
-    (benchmarks.host_time), so an eager call takes an autograd function around that.
+    A call through torch's registry of operators costs the host twice as much as the implementation itself
+    (benchmarks.host_time), so an eager call takes an autograd function around the implementation.
 
     Args:
         name: The operator's name.
-        compute: The implementation. The operator's schema follows from its annotations; the first argument is a tensor,
-            and no result shares memory with an argument.
+        compute: The implementation. Its annotations define the operator's schema; the first argument is a tensor, and
+            no result shares memory with an argument.
         fake: The same without data: shapes, types and strides of the results.
-        mutates: Names of arguments that it overwrites.
+        mutates: Names of the arguments that it overwrites.
     """
 
     def __init__(
@@ -43,19 +43,19 @@ class Operation:
             save(ctx, given, found)
             return found
 
-        # torch's `setup_context` apart from `forward` would inspect the signature at each call
+        # With a separate `setup_context`, torch would inspect the signature at each call
         methods = {"forward": staticmethod(forward), "backward": staticmethod(once_differentiable(backward))}
         self._eager = type(self.name, (torch.autograd.Function,), methods).apply
 
     def __call__(self, *given: Any) -> Any:
-        """Compute the operation; a gradient asks for all arguments."""
+        """Compute the operation, given all arguments."""
         if is_traced(given[0]):
             return self._operator(*given)
         return self._eager(*given) if torch.is_grad_enabled() else self._compute(*given)
 
 
 def is_traced(x: Tensor) -> bool:
-    """Return True where operators are looked at: by a compiler, by a mode that counts, or in tensors without data."""
+    """Return True if a compiler, a dispatch mode or a tensor without data has to see the operator."""
     if torch.compiler.is_compiling():
         return True
     return x.is_meta or torch._C._len_torch_dispatch_stack() > 0 or type(x) not in (Tensor, torch.nn.Parameter)

@@ -1,4 +1,4 @@
-"""Bounds of padded sentences: the first position of each and the one after its last."""
+"""Bounds of padded sentences: the first position, and the position after the last."""
 
 from __future__ import annotations
 

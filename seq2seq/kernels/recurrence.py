@@ -24,30 +24,20 @@ def over_positions(
         state: Before the first position.
         inputs: Tensors whose axis `dim` is positions, all of the same length.
     """
-    if torch.compiler.is_exporting():
-        return _scan(update, state, inputs, dim)
-    outputs = []
-    for t in range(inputs[0].shape[dim]):
-        state, y = update(state, tuple(part.select(dim, t) for part in inputs))
-        outputs.append(y)
-    return torch.stack(outputs, dim)
-
-
-def _scan(
-    update: Callable[[State, tuple[Tensor, ...]], tuple[State, Tensor]],
-    state: State,
-    inputs: tuple[Tensor, ...],
-    dim: int,
-) -> Tensor:
-    """Compute `over_positions` by torch's scan: a loop would fix the number of positions in the graph."""
-    # A prototype in torch, and used where there is no other way alone
+    if not torch.compiler.is_exporting():
+        outputs = []
+        for t in range(inputs[0].shape[dim]):
+            state, y = update(state, tuple(part.select(dim, t) for part in inputs))
+            outputs.append(y)
+        return torch.stack(outputs, dim)
+    # A loop would fix the number of positions in the graph; torch's scan, a prototype, does not
     from torch._higher_order_ops import scan
 
     def combine(carry: State, now: tuple[Tensor, ...]) -> tuple[State, Tensor]:
         following, y = update(carry, now)
-        # No output may share memory with another
+        # Outputs must not share memory
         return following, y.clone()
 
-    # Positions first: so the operator stacks its outputs
+    # The operator stacks its outputs along the first axis
     _, outputs = scan(combine, state, tuple(part.movedim(dim, 0) for part in inputs))
     return outputs.movedim(0, dim)

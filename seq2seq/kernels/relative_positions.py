@@ -1,4 +1,4 @@
-"""Relative positions of keys and queries, on a line or on a grid that is read row by row."""
+"""Relative positions of keys and queries, on a line or on a grid in row-major order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def require_axes(grid_width: int | None, *, causal: bool) -> int:
-    """Return 1, the axes of a line, or 2, those of a grid with `grid_width` columns, encoder-only."""
+    """Return the number of axes: 1 for a line, 2 for a grid with `grid_width` columns, which is encoder-only."""
     if grid_width is None:
         return 1
     if grid_width < 1:
@@ -19,7 +19,7 @@ def require_axes(grid_width: int | None, *, causal: bool) -> int:
 
 
 def coordinates(position: Tensor, grid_width: int | None) -> Tensor:
-    """Return the coordinates (axes, ...) of position (...): itself on a line, its row and column on a grid."""
+    """Return the coordinates (axes, ...) of position (...): the position on a line, its row and column on a grid."""
     if grid_width is None:
         return position[None]
     return torch.stack([position // grid_width, position % grid_width])  # row, column
@@ -37,7 +37,7 @@ def offsets(query: Tensor, key: Tensor, grid_width: int | None = None) -> Tensor
 
 
 def extents(length: int, grid_width: int | None = None) -> tuple[int, ...]:
-    """Return how far apart two of `length` positions can be along each axis."""
+    """Return the largest distance between two of `length` positions along each axis."""
     if grid_width is None:
         return (length - 1,)
     return (length - 1) // grid_width, min(grid_width, length) - 1
@@ -45,17 +45,17 @@ def extents(length: int, grid_width: int | None = None) -> tuple[int, ...]:
 
 def slot_offsets(position: Tensor, slots: int, beam: int) -> Tensor:
     """Return d of a cache's slots, `beam` to a position, from position (N,): (1, N / beam, beam, slots)."""
-    # The cache lays a position's beam slots side by side, so slot s is position s // beam
+    # The beam slots of a position are adjacent in the cache, so slot s has position s // beam
     return offsets(position.view(-1, beam), torch.arange(slots, device=position.device) // beam)
 
 
 def to_grid(x: Tensor, grid_width: int) -> Tensor:
-    """Lay positions out row by row, zeros after the end: (B, T, C) -> (B, rows, grid_width, C)."""
+    """Arrange positions in row-major order, with zeros after the end: (B, T, C) -> (B, rows, grid_width, C)."""
     return F.pad(x, (0, 0, 0, -x.shape[1] % grid_width)).unflatten(1, (-1, grid_width))
 
 
 def seen_in_line(real: Tensor, *, causal: bool) -> Tensor:
-    """Return who sees whom in each line of real (..., n), (..., n, n): real positions, and oneself in padding too.
+    """Return the attention mask (..., n, n) of lines real (..., n): each position sees the real ones and itself.
 
     Args:
         causal: Position i sees positions <= i only.

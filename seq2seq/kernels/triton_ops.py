@@ -1,6 +1,6 @@
-"""Pieces that the Triton kernels share: rows of a head, bounds of sentences, gates, exact products.
+"""Functions that the Triton kernels share: rows of a head, bounds of sentences, gates, exact products.
 
-Inside a kernel, `row` is a vector of positions.
+In a kernel, `row` is a vector of positions.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# exp x = 2^(x LOG2E): GPUs have an instruction for powers of two
+# exp x = 2^(x LOG2E), because GPUs have an instruction for powers of two
 LOG2E = tl.constexpr(1.4426950408889634)
-# Under TRITON_INTERPRET=1, which runs no assembly
+# True under TRITON_INTERPRET=1, which cannot run assembly
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
@@ -20,7 +20,7 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 def load_rows(base, stride, row, column, first, last, WIDTH: tl.constexpr):
     """Load rows [first, last) of a matrix of WIDTH columns, 0 elsewhere: (rows, columns)."""
     mask = ((row >= first) & (row < last))[:, None]  # (rows, 1)
-    # Columns are a power of two, or a part of the head; where they are the head, no mask is needed
+    # Columns are a power of two, or a part of the head; no mask is needed if they are the whole head
     if column.shape[0] != WIDTH:
         mask = mask & (column < WIDTH)[None, :]
     return tl.load(base + row[:, None] * stride + column[None, :], mask=mask, other=0.0)
@@ -37,7 +37,7 @@ def store_rows(base, stride, row, column, last, value, WIDTH: tl.constexpr):
 
 @triton.jit
 def log2(x):
-    """Compute log2 x to 2^-22: one instruction instead of twelve."""
+    """Compute log2 x to 2^-22, in one instruction instead of twelve."""
     if INTERPRETED:
         return tl.log2(x)
     return tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
@@ -45,7 +45,7 @@ def log2(x):
 
 @triton.jit
 def reciprocal(x):
-    """Compute 1 / x to the last place: one instruction instead of eight."""
+    """Compute 1 / x to the last place, in one instruction instead of eight."""
     if INTERPRETED:
         return 1.0 / x
     return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
@@ -53,7 +53,7 @@ def reciprocal(x):
 
 @triton.jit
 def place(heads, chunks, chunk, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
-    """Return this program's part of a head, head, first tile, sentence: parts of a head, then heads, are neighbors."""
+    """Return this program's part of a head, head, first tile and sentence; neighboring programs differ in the part."""
     parts: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0) // parts
     sentence = (program // heads // chunks).to(tl.int64)  # 64 bits: it multiplies batch strides
@@ -62,7 +62,7 @@ def place(heads, chunks, chunk, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def bounds(start, end, sentence, length, STARTS: tl.constexpr, ENDS: tl.constexpr):
-    """Load the first real position of a sentence and the one after the last, within 0 and length."""
+    """Load the first real position of a sentence and the position after the last, between 0 and length."""
     first = tl.maximum(tl.load(start + sentence), 0).to(tl.int32) if STARTS else 0
     last = tl.minimum(tl.load(end + sentence), length).to(tl.int32) if ENDS else length
     return first, last
@@ -70,16 +70,16 @@ def bounds(start, end, sentence, length, STARTS: tl.constexpr, ENDS: tl.constexp
 
 @triton.jit
 def tanh(x):
-    """Compute tanh x to 2^-11: one instruction."""
+    """Compute tanh x to 2^-11, in one instruction."""
     if INTERPRETED:
         return 1.0 - 2.0 / (1.0 + tl.exp2(x * (2.0 * LOG2E)))
-    # Not pure, so that it is computed once: of a pure one, the compiler repeats results in every warp that needs them
+    # Not pure, so that it is computed once: the compiler repeats a pure one in every warp that needs the result
     return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=False, pack=1)
 
 
 @triton.jit
 def gate(b):
-    """Compute sigmoid(b) in float32, for b of 16 bits to 2^-12: half of what rounding does to a gate of 1."""
+    """Compute sigmoid(b) in float32; for b of 16 bits to 2^-12, half the rounding error of a gate of 1."""
     if b.dtype == tl.float32:
         return reciprocal(1.0 + tl.exp2(b * -LOG2E))
     return 0.5 * tanh(0.5 * b.to(tl.float32)) + 0.5
@@ -87,23 +87,23 @@ def gate(b):
 
 @triton.jit
 def product(a, b, acc, WIDE: tl.constexpr):
-    """Compute a @ b + acc, accumulated in float32; a takes b's type, or both become float32 where WIDE."""
+    """Compute a @ b + acc, accumulated in float32; a is cast to b's type, or with WIDE both are cast to float32."""
     if WIDE:
-        # tf32x3: three TF32 products have nearly the digits of one in float32
+        # tf32x3: three TF32 products are nearly as precise as one in float32
         return tl.dot(a.to(tl.float32), b.to(tl.float32), acc, input_precision="tf32x3")
     return tl.dot(a.to(b.dtype), b, acc)
 
 
 @triton.jit
 def narrow(weights, values, WIDE: tl.constexpr):
-    """Cast weights to the type of the values that they are multiplied with."""
+    """Cast weights to the type of the values by which they are multiplied."""
     return weights if WIDE else weights.to(values.dtype)
 
 
 def aligned(x: Tensor) -> Tensor:
-    """Return x with adjacent channels and rows that start at multiples of 16 bytes where their width allows it.
+    """Return x with adjacent channels, and rows that start at multiples of 16 bytes if their width allows it.
 
-    16 bytes are the widest load of a thread. What is not laid out so is copied.
+    16 bytes are the widest load of a thread. A tensor with another layout is copied.
     """
     unit = x.stride(-1) == 1 or x.shape[-1] == 1
     even = x.data_ptr() % 16 == 0 and all(stride * x.element_size() % 16 == 0 for stride in x.stride()[:-1])
@@ -116,5 +116,5 @@ def unit_stride(x: Tensor) -> Tensor:
 
 
 def needs_wide(dtype: torch.dtype) -> bool:
-    """Return True for products in float32: of float32, and of bf16 in Triton's interpreter, which gets it wrong."""
+    """Return True for products in float32: for float32, and for bf16 in Triton's interpreter, where it is wrong."""
     return dtype == torch.float32 or (dtype == torch.bfloat16 and INTERPRETED.value)

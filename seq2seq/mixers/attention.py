@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.kernels.attention import attention, packed_attention
-from seq2seq.kernels.attention.one_tile import divide
+from seq2seq.kernels.attention.short_rows import divide
 from seq2seq.kernels.attention.weights import allow, normalize, require_weights
 from seq2seq.kernels.precision import at_least_float32
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.kernels.attention import attention
-from seq2seq.kernels.attention.one_tile import divide
+from seq2seq.kernels.attention.short_rows import divide
 from seq2seq.kernels.shortconv import shortconv, shortconv_step
 from seq2seq.mixers.past import attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.kernels.attention import attention
-from seq2seq.kernels.attention.one_tile import divide
+from seq2seq.kernels.attention.short_rows import divide
 from seq2seq.kernels.relative_positions import offsets, slot_offsets
 from seq2seq.mixers.past import Past, attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split

@@ -102,11 +102,9 @@ class Run:
         self.callbacks = [*callbacks, *user_callbacks(plan.run.callbacks, taken=set(STATE_KEYS))]
         check_loggers(plan.loggers)
         ranks.require_startable(plan.trainer.devices, plan.trainer.nodes, sweep=plan.job is not None)
-        hardware.require_sharding(plan.trainer)
         self.accelerator = hardware.resolve_accelerator(plan.trainer)
         self.precision = hardware.resolve_precision(plan.trainer.precision, self.accelerator)
         hardware.require_autocast(plan.trainer, self.precision)
-        hardware.require_gpu_of_kernels(plan.trainer, self.accelerator)
         self.start = start or finetune.load_start(plan.start, trust=plan.trust)
         if self.start and not start:
             plan = self.plan = finetune.adopt(plan, self.start)

@@ -1,6 +1,6 @@
 """The Triton kernels compiled for real GPUs, without one: nothing spills, and benchmarks/aot.py tells when it does.
 
-Everything runs in processes of its own, since this one may define kernels for Triton's interpreter.
+Everything runs in other processes, since this one may define kernels for Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TRITON = importlib.util.find_spec("triton")
 TOOLS = Path(TRITON.origin).parent / "backends" / "nvidia" / "bin" if TRITON and TRITON.origin else Path()
 
 pytestmark = [
-    pytest.mark.exhaustive,  # compilers in processes of their own
+    pytest.mark.exhaustive,  # compiles in other processes
     pytest.mark.skipif(TRITON is None, reason="triton is not installed"),
     pytest.mark.skipif(not (TOOLS / "cuobjdump").exists(), reason="triton came without cuobjdump"),
 ]
@@ -140,7 +140,7 @@ for k, *given, causal in (*options, (one, None, mask, words, True)):
     attention.forward(q, k, k, *given, causal, 0.1)
     attention.backward(q, f(2, 4, 20), q, k, k, *given, causal=causal, drop=0.1)
 assert planned == launched, (planned - launched, launched - planned)
-# five for each K, and those of one tile, which more than three taps have: two for each size
+# five for each K, and two for each size of one tile, which needs more than three taps
 assert len(planned) >= 5 * len(aot.OTHER_TAPS) + 2 * 3, len(planned)
 """
 

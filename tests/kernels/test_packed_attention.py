@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seq2seq.kernels import attention as kernel
 from seq2seq.kernels.attention import packed
-from seq2seq.kernels.attention.reference import attention_reference, varlen_reference
+from seq2seq.kernels.attention.reference import attention_reference
 from seq2seq.mixers.attention import Attention, CrossAttention
 
 LENGTHS = [3, 7, 1, 7]
@@ -25,10 +25,25 @@ def inputs(queries: int = 5, keys: int = 7, heads: int = 2, width: int = 8, **op
     return q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), mask
 
 
+def attend_by_sequence(
+    q: Tensor, k: Tensor, v: Tensor, q_bounds: Tensor, k_bounds: Tensor, longest_q: int, longest_k: int
+) -> Tensor:
+    """Attend within each sequence alone, as torch's `varlen_attn`: q, k, v (all queries or keys, H, d)."""
+    parts = []
+    for i in range(len(q_bounds) - 1):
+        queries = slice(int(q_bounds[i]), int(q_bounds[i + 1]))
+        keys = slice(int(k_bounds[i]), int(k_bounds[i + 1]))
+        assert queries.stop - queries.start <= longest_q
+        assert keys.stop - keys.start <= longest_k
+        one = (q[queries].transpose(0, 1), k[keys].transpose(0, 1), v[keys].transpose(0, 1))  # (H, ., d)
+        parts.append(attention_reference(*one).transpose(0, 1))
+    return torch.cat(parts)
+
+
 @pytest.fixture
 def on_a_cpu(monkeypatch):
     """Let the reference implementation take the place of torch's kernel, which needs a GPU."""
-    monkeypatch.setattr(packed, "varlen_attn", varlen_reference)
+    monkeypatch.setattr(packed, "varlen_attn", attend_by_sequence)
     monkeypatch.setattr(packed, "obstacle", lambda q, dropout: None)
 
 
@@ -52,7 +67,7 @@ def test_packed_is_masked_attention(on_a_cpu, queries):
 
 def test_mixers_train_packed_and_decode_with_masks(on_a_cpu, monkeypatch):
     calls: list[str] = []
-    monkeypatch.setattr(packed, "varlen_attn", lambda *given: [calls.append("packed"), varlen_reference(*given)][1])
+    monkeypatch.setattr(packed, "varlen_attn", lambda *given: [calls.append("packed"), attend_by_sequence(*given)][1])
     mask = inputs()[-1]
     x = torch.randn(len(LENGTHS), 7, 16)
     for kind in ("self", "cross"):

@@ -17,8 +17,7 @@ from seq2seq.kernels import residual_norm as package
 from seq2seq.kernels.dropout import Dropout
 from seq2seq.kernels.fused import fused
 from seq2seq.kernels.layer_norm import LayerNorm
-from seq2seq.kernels.residual_norm import residual_norm, skip_and_norm, torch_impl
-from seq2seq.kernels.residual_norm.reference import residual_norm_reference
+from seq2seq.kernels.residual_norm import reference, residual_norm, skip_and_norm
 from seq2seq.kernels.residual_norm.triton import PROGRAMS, TILE
 from seq2seq.network.model import Sublayer
 
@@ -50,7 +49,7 @@ def mask_of(like: Tensor, drop: float) -> tuple[Tensor | None, float]:
         return None, 1.0
     key = torch.randint(2**62, (1,), device=DEVICE)
     width = like.shape[-1]
-    return torch_impl.kept(key, like.numel() // width, width, keep).view(like.shape), keep / 256
+    return reference.kept(key, like.numel() // width, width, keep).view(like.shape), keep / 256
 
 
 def by_definition(
@@ -60,7 +59,7 @@ def by_definition(
     torch.manual_seed(1)
     mask, keep = mask_of(inputs[1], drop)
     wide = [part.detach().double().requires_grad_() for part in inputs]
-    outputs = residual_norm_reference(*wide, eps=eps, kept=mask, keep=keep)
+    outputs = reference.residual_norm_reference(*wide, eps=eps, kept=mask, keep=keep)
     used = [(out, grad.double()) for out, grad in zip(outputs, grads, strict=True) if grad is not None]
     found = torch.autograd.grad([out for out, _ in used], wide, [grad for _, grad in used], allow_unused=True)
     return list(outputs), [part for part in found if part is not None]
@@ -150,7 +149,7 @@ def test_masks_follow_from_the_seed():
 def test_share_of_what_is_kept(drop):
     """Of 200,000 numbers, in every column and row alike; neighbors are independent."""
     keep = round(256 * (1 - drop))
-    kept = torch_impl.kept(torch.randint(2**62, (1,)), 400, 500, keep).double()
+    kept = reference.kept(torch.randint(2**62, (1,)), 400, 500, keep).double()
     share, spread = keep / 256, (keep / 256 * (1 - keep / 256)) ** 0.5
     assert abs(kept.mean() - share) < 5 * spread / 200_000**0.5
     assert (kept.mean(0) - share).abs().max() < 5 * spread / 400**0.5

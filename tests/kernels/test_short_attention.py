@@ -1,6 +1,6 @@
 """Attention of short rows by one tile against torch's own in float64: on a GPU compiled, else in Triton's interpreter.
 
-Every output buffer is born full of NaN, so that whatever a kernel leaves unwritten shows.
+Output buffers are filled with NaN first, so that a number that a kernel leaves unwritten shows.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch.utils.checkpoint import checkpoint
 
 pytest.importorskip("triton")
 
-from seq2seq.kernels.attention import attention, triton
-from seq2seq.kernels.attention.one_tile import divide, is_on, obstacle, side_by_side
-from seq2seq.kernels.attention.reference import kept_reference
+from seq2seq.kernels.attention import attention, serve_groups, triton
+from seq2seq.kernels.attention.reference import attention_reference
+from seq2seq.kernels.attention.short_rows import divide, is_on, is_served, side_by_side
 from seq2seq.kernels.dropconnect import keep_words, unpack
 from seq2seq.kernels.fused import fused
 from seq2seq.mixers.attention import Attention, CrossAttention
@@ -35,16 +35,7 @@ from seq2seq.mixers.relative_bias import RelativeBias
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-3 if DEVICE == "cuda" else 1e-2}
 
 
-@pytest.fixture(autouse=True)
-def _poisoned_outputs(monkeypatch):
-    """torch.empty with NaN where a float could be left unwritten."""
-    empty = torch.empty
-
-    def poisoned(*size: Any, **rest: Any) -> Tensor:
-        found = empty(*size, **rest)
-        return found.fill_(float("nan")) if found.is_floating_point() else found
-
-    monkeypatch.setattr(torch, "empty", poisoned)
+pytestmark = pytest.mark.usefixtures("poisoned_outputs")
 
 
 class Case(NamedTuple):
@@ -135,23 +126,14 @@ def test_kernels_are_their_reference(case):
     found = by_kernels(case, parts, mask, keep, dy)
     wide: list[Any] = [part.detach().double().requires_grad_() for part in parts]
     q, k, v, bias = [*wide, None][:4]
-    y = kept_reference(q, k, v, bias, mask, keep, case.causal, case.drop)
+    # Dropout is given by words, none without
+    given = {"bias": bias, "mask": mask, "causal": case.causal, "dropout": case.drop, "keep": keep}
+    y = attention_reference(q, *serve_groups(q, k, v), **given)
     expected = [y, *torch.autograd.grad(y, wide, dy.double())]
     for one, other in zip(found, expected, strict=True):
         assert one.shape == other.shape
         close(one, other.detach(), TOLERANCE[case.dtype])
     assert all(torch.equal(*pair) for pair in zip(found, by_kernels(case, parts, mask, keep, dy), strict=True))
-
-
-def test_reference_is_torchs_attention():
-    parts, mask, _ = inputs(Case(queries=5, keys=9, heads=4, lengths=(9, 1, 4), bias=(4, 5, 9)))
-    q, k, v, bias = (part.detach().double() for part in parts)
-    assert mask is not None
-    added = bias.masked_fill(~mask, float("-inf"))
-    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=added, enable_gqa=True)
-    torch.testing.assert_close(kept_reference(q, k, v, bias, mask, None, False, 0.0), expected)
-    causal = kept_reference(q, k, v, None, None, None, True, 0.0)
-    torch.testing.assert_close(causal, F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True))
 
 
 def test_a_query_that_sees_no_key_gets_zeros():
@@ -178,23 +160,20 @@ def test_off_unless_asked_for():
 
 
 LEFT_TO_TORCH = {
-    "65 queries": (Case(queries=65), None),
-    "65 keys": (Case(keys=65), None),
+    "queries": (Case(queries=65), None),
+    "keys": (Case(keys=65), None),
     "channels": (Case(width=129), None),
-    "torch.float32": (Case(queries=40, keys=40), None),
-    "torch.float64": (Case(dtype=torch.float64), None),
-    "a mask": (Case(), torch.ones(3, 1, 6, 6, dtype=torch.bool)),
-    "values": (Case(heads=3), None),
+    "float32": (Case(queries=40, keys=40), None),
+    "float64": (Case(dtype=torch.float64), None),
+    "mask": (Case(), torch.ones(3, 1, 6, 6, dtype=torch.bool)),
+    "heads": (Case(heads=3), None),
 }
 
 
-@pytest.mark.parametrize("why", list(LEFT_TO_TORCH))
-def test_what_is_left_to_torch(why):
-    case, mask = LEFT_TO_TORCH[why]
-    q, k, v = inputs(case)[0]
-    found = obstacle(q, k, v, None, mask)
-    assert found is not None
-    assert why in found
+@pytest.mark.parametrize(("case", "mask"), LEFT_TO_TORCH.values(), ids=LEFT_TO_TORCH)
+def test_other_calls_are_left_to_torch(case, mask):
+    assert not is_served(*inputs(case)[0], None, mask)
+    assert is_served(*inputs(Case())[0], None, None)
 
 
 def test_longer_rows_are_as_today():

@@ -1,6 +1,6 @@
 """The Triton kernels against float64, in value and in every gradient: on a GPU compiled, else in Triton's interpreter.
 
-Every output buffer is born full of NaN, so that whatever a kernel leaves unwritten shows.
+Output buffers are filled with NaN first, so that a number that a kernel leaves unwritten shows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -26,7 +25,7 @@ from seq2seq.kernels import dispatch, launch_config
 from seq2seq.kernels.band_matrix import left_padding
 from seq2seq.kernels.conv_step import conv_step
 from seq2seq.kernels.conv_step.reference import conv_step_reference
-from seq2seq.kernels.dropconnect import keep_probability, keep_words, significant_digits, unpack
+from seq2seq.kernels.dropconnect import keep_probability, keep_words, unpack
 from seq2seq.kernels.dropconnect.torch_impl import keep_words as keep_words_by_torch
 from seq2seq.kernels.dynamicconv import dynamicconv
 from seq2seq.kernels.dynamicconv import triton as dynamicconv_triton
@@ -46,6 +45,7 @@ REPRESENTATIVE = {
     "test_layouts_in_memory": ["3-dynamicconv"],
     "test_channels_of_a_head": ["24-lightconv-glu"],
     "test_sentences_of_one_tile": ["31-27", "7-16"],
+    "test_lightconv_of_one_tile": ["27-lightconv", "33-lightconv-glu"],
     "test_dropped_taps": ["33-dynamicconv"],
     "test_logits_far_from_zero": ["3-dynamicconv", "9-dynamicconv"],
     "test_padding_does_not_leak": ["both-3-dynamicconv", "end-9-lightconv"],
@@ -54,6 +54,7 @@ REPRESENTATIVE = {
     "test_decoding_step": ["3-dynamicconv", "15-lightconv", "33-dynamicconv"],
     "test_masks_have_the_probability_they_say": ["0.1", "0.999"],
 }
+pytestmark = pytest.mark.usefixtures("poisoned_outputs")
 KERNELS = [1, 2, 3, 5, 7, 15, 16, 17, 18, 31, 32, 33, 34, 63, 64]
 OPS = ["dynamicconv", "lightconv", "lightconv-glu"]
 every_op = pytest.mark.parametrize("op", OPS)
@@ -61,18 +62,6 @@ every_op = pytest.mark.parametrize("op", OPS)
 every_path = pytest.mark.parametrize("op", [*OPS, "dynamicconv-long"])
 # By norm; the interpreter cuts bfloat16 off where a GPU rounds it
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-3 if DEVICE == "cuda" else 1e-2}
-
-
-@pytest.fixture(autouse=True)
-def _poisoned_outputs(monkeypatch):
-    """torch.empty with NaN where a float could be left unwritten."""
-    empty = torch.empty
-
-    def poisoned(*size: Any, **rest: Any) -> Tensor:
-        found = empty(*size, **rest)
-        return found.fill_(float("nan")) if found.is_floating_point() else found
-
-    monkeypatch.setattr(torch, "empty", poisoned)
 
 
 @pytest.fixture(autouse=True)
@@ -273,6 +262,51 @@ def test_sentences_that_fit_one_tile_take_its_kernels(monkeypatch):
         anything("dynamicconv", Shape(1, 65, 1, 4, 5), True).results()
 
 
+@pytest.mark.parametrize("op", OPS[1:])
+@pytest.mark.parametrize("length", [1, 5, 16, 17, 27, 32, 33, 64])
+def test_lightconv_of_one_tile(op, length, monkeypatch):
+    """At the borders of tiles, shorter and longer than K, with fewer programs than sentences."""
+    for name in lightconv_triton.PROGRAMS:
+        monkeypatch.setitem(lightconv_triton.PROGRAMS, name, random.choice([1, 4]))
+    for name in ("band_forward", "band_backward", "direct_forward", "direct_backward"):
+        monkeypatch.setattr(lightconv_triton, name, None)
+    for taps in (4, random.choice([7, 16, 17]), random.choice([31, 34, 64])):
+        check(anything(op, Shape(3, length, 2, 4, taps), random.random() < 0.5))
+
+
+def test_other_lightconvs_take_other_kernels(monkeypatch):
+    """More than 64 positions, few taps, and given settings."""
+    for name in ("one_tile_forward", "one_tile_backward"):
+        monkeypatch.setattr(lightconv_triton, name, None)
+    check(anything("lightconv-glu", Shape(2, 65, 1, 4, 4), False))
+    check(anything("lightconv", Shape(2, 9, 2, 4, 3), True))
+    with ExitStack() as stack:
+        forced(stack, "lightconv", Config(16, 1, num_warps=4, num_stages=1))
+        check(anything("lightconv-glu", Shape(2, 27, 2, 4, 4), False))
+    assert one_tile("lightconv", 31, 64, 64, torch.bfloat16) == 64
+    with pytest.raises(TypeError, match="NoneType"):
+        anything("lightconv-glu", Shape(2, 9, 2, 4, 4), True).results()
+
+
+def test_parts_of_a_head_in_one_tile():
+    """A program takes 32 of a head's 48 channels, so the last program takes only 16."""
+    settings = Config(32, 1, 4, 2, columns=32)
+    with override("lightconv_one_tile", settings), override("lightconv_backward_one_tile", settings):
+        check(anything("lightconv-glu", Shape(2, 20, 2, 48, 5), False))
+
+
+def test_gate_by_tanh_is_exact_enough_for_16_bits():
+    """tanh.approx has an error of up to 2^-11, a gate of 2^-12; gated values have far less than their rounding."""
+    a, b = torch.randn(2, 100_000, dtype=torch.float64)
+    error = (torch.rand_like(a) * 2 - 1) * 2**-11
+    gates = 0.5 * torch.tanh(0.5 * b) * (1 + error) + 0.5
+    assert (gates - b.sigmoid()).abs().max() < 2**-12
+    wanted = a * b.sigmoid()
+    missed = [torch.linalg.vector_norm(found - wanted) for found in (a * gates, wanted.bfloat16())]
+    assert missed[0] < missed[1] / 8
+    close(a * gates, wanted, TOLERANCE[torch.float16] / 16)
+
+
 @every_path
 @pytest.mark.parametrize(
     "types",
@@ -283,6 +317,8 @@ def test_narrow_types(op, types):
     """Types of x and of logits or weights, alike or mixed, by the direct and by the band kernels."""
     for taps in (random.choice([2, 3]), random.choice([5, 15, 17, 33])):
         check(anything(op, shape(taps, 21), random.random() < 0.5, types=types))
+    if op == "lightconv-glu":  # its gate is a tanh; 70 positions are more than one tile
+        check(anything(op, Shape(1, 70, 2, 4, 6), random.random() < 0.5, types=types))
 
 
 @every_op
@@ -438,35 +474,6 @@ def test_decoding_step(op, taps):
 
 
 # ---- DropConnect
-
-
-def philox(seed: int, counter: np.ndarray) -> np.ndarray:
-    """Philox 4x32-10 (Salmon et al. 2011): four random words (4, n) for each counter (n,)."""
-    mask = np.uint64(0xFFFFFFFF)
-    low, high = seed & 0xFFFFFFFF, seed >> 32
-    c0 = counter.astype(np.uint64)
-    c1 = c2 = c3 = np.zeros_like(c0)
-    for _ in range(10):
-        a, b = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
-        c0, c1 = (b >> np.uint64(32)) ^ c1 ^ np.uint64(low), b & mask
-        c2, c3 = (a >> np.uint64(32)) ^ c3 ^ np.uint64(high), a & mask
-        low, high = (low + 0x9E3779B9) & 0xFFFFFFFF, (high + 0xBB67AE85) & 0xFFFFFFFF
-    return np.stack([c0, c1, c2, c3])
-
-
-@pytest.mark.parametrize("keep", [1, 128, 230, 255])
-def test_masks_by_hand(keep):
-    """The words are what Philox and the digits of the probability make of the seed, bit by bit, and 0 after K."""
-    seed, size, taps = random.randrange(2**62), (2, 300), 300 * 32 - random.randrange(32)
-    found = torch.ops.seq2seq.keep_words(torch.tensor([seed], device=DEVICE), size, keep, taps)
-    i = np.arange(600)
-    drawn = np.concatenate([philox(seed, 2 * i), philox(seed, 2 * i + 1)])  # (8, 600), the last digit's first
-    words = np.zeros(600, np.uint64)
-    for place, digit in zip(range(8)[-len(significant_digits(keep)) :], significant_digits(keep), strict=True):
-        words = words | drawn[place] if digit else words & drawn[place]
-    words = words.astype(np.int64).reshape(size)
-    words[:, -1] &= (1 << 32 - 300 * 32 + taps) - 1
-    assert np.array_equal(found.cpu().numpy().astype(np.int64) & 0xFFFFFFFF, words)
 
 
 @pytest.mark.parametrize("taps", [1, 31, 32, 33, 64])

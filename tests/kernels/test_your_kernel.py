@@ -38,7 +38,7 @@ def example(length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("length", [1, 16, 37])
 def test_kernel_is_its_reference(length, dtype):
-    """In value and gradient, with NaN in padding, whatever the layout of x and dy."""
+    """In value and gradient, with NaN in padding, for any layout of x and dy."""
     x, mask = example(length, dtype)
     exact = x.double().masked_fill(~mask[:, :, None], 0.0).requires_grad_()
     dy = torch.randn(70, dtype=dtype).to(DEVICE).expand_as(x)  # strides of 0
@@ -70,7 +70,7 @@ def test_times_are_ratios(capsys):
     assert re.fullmatch(r"\{'copy': '1.00 copies', 'triton': '[\d.]+ copies', 'torch': .*\}\n", capsys.readouterr().out)
 
 
-@pytest.mark.exhaustive  # a compiler in a process of its own
+@pytest.mark.exhaustive  # compiles in another process
 @pytest.mark.skipif(importlib.util.find_spec("triton.backends.nvidia") is None, reason="Triton without its compiler")
 def test_compiled_for_a_gpu_without_one():
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

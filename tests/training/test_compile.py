@@ -1,4 +1,4 @@
-"""torch.compile in training: when, in place, and few graphs: none of validations, none more after the first epoch."""
+"""torch.compile in training: when it is used, and that it makes few graphs, none of them in validations."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from seq2seq.training.make_trainer import prepare_for_training
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
 
-# What compiles takes seconds; `make test-all` has it
+# Compiling takes seconds; `make test-all` runs these
 EXHAUSTIVE = {"test_a_run_compiles_few_graphs_and_none_in_validations", "test_calls_without_a_graph_are_counted"}
 
-# Of encoder and decoder: one for a single row, one for other numbers of rows
+# Graphs of encoder and decoder: one for a single row, one for other numbers of rows
 MOST = 4
 
 
@@ -48,35 +48,28 @@ def counter(monkeypatch, request):
 
 
 class Graphs(L.Callback):
-    """Recorder of the number of graphs at the end of each epoch."""
+    """Recorder of the number of graphs before and after each validation, and at the end of each epoch."""
 
     def __init__(self, counter: CompileCounterWithBackend) -> None:
-        self.counter, self.found = counter, []
-
-    def on_train_epoch_end(self, *_: Any) -> None:
-        self.found.append(self.counter.frame_count)
-
-
-class Validations(L.Callback):
-    """Recorder of the number of graphs before each validation and after it."""
-
-    def __init__(self, counter: CompileCounterWithBackend) -> None:
-        self.counter, self.found = counter, []
+        self.counter, self.validations, self.epochs = counter, [], []
 
     def on_validation_start(self, *_: Any) -> None:
-        self.found.append(self.counter.frame_count)
+        self.validations.append(self.counter.frame_count)
 
     on_validation_end = on_validation_start
+
+    def on_train_epoch_end(self, *_: Any) -> None:
+        self.epochs.append(self.counter.frame_count)
 
 
 def test_a_run_compiles_few_graphs_and_none_in_validations(tmp_path, counter):
     corpus = toycorpus.write(tmp_path / "toy", (120, 20, 15))
     given = ("trainer.compile=true", "trainer.max_steps=12", "trainer.val_steps=4", "data.max_tokens=192")
-    validations = Validations(counter)
-    run = Run(make_plan(toycorpus.settings(corpus, tmp_path, *given), mixer="transformer"), callbacks=[validations])
+    graphs = Graphs(counter)
+    run = Run(make_plan(toycorpus.settings(corpus, tmp_path, *given), mixer="transformer"), callbacks=[graphs])
     run.execute()
-    assert len(validations.found) >= 6
-    assert validations.found[0::2] == validations.found[1::2]
+    assert len(graphs.validations) >= 6
+    assert graphs.validations[0::2] == graphs.validations[1::2]
     assert 0 < counter.frame_count <= MOST
     results = read_json(run.folder.results)
     assert (results["compiled"], results["graphs"], results["eager_calls"]) == (True, counter.frame_count, 0)
@@ -87,7 +80,7 @@ def test_a_run_compiles_few_graphs_and_none_in_validations(tmp_path, counter):
 )
 @pytest.mark.exhaustive
 def test_no_graph_is_compiled_after_the_first_epoch(tmp_path, counter, mixer):
-    """Batches of all shapes in three epochs, DropConnect and all; what is saved loads without compiling."""
+    """Three epochs of batches of all shapes, with DropConnect; the checkpoint loads without compiling."""
     corpus = toycorpus.write(tmp_path / "toy", (400, 20, 15))
     small = [f"mixer.{slot}.per_layer.kernel_size=[3]" for slot in ("encoder", "decoder")] if "conv" in mixer else []
     given = (f"mixer={mixer}", "trainer.compile=true", "trainer.max_steps=null", "trainer.max_epochs=3",
@@ -95,9 +88,8 @@ def test_no_graph_is_compiled_after_the_first_epoch(tmp_path, counter, mixer):
     graphs = Graphs(counter)
     run = Run(make_plan(toycorpus.settings(corpus, tmp_path, *given), mixer=mixer), callbacks=[graphs])
     run.execute()
-    assert len(graphs.found) == 3
-    assert graphs.found[0] > 0
-    assert graphs.found == [graphs.found[0]] * 3
+    assert graphs.epochs[0] > 0
+    assert graphs.epochs == [graphs.epochs[0]] * 3
     checkpoint.load(run.folder.best)
 
 
@@ -106,7 +98,7 @@ def settings(**given: Any) -> TrainerSettings:
 
 
 @pytest.mark.parametrize("accelerator", ["cpu", "gpu"])
-def test_compiled_where_told_alone(monkeypatch, caplog, accelerator):
+def test_only_true_compiles(monkeypatch, caplog, accelerator):
     monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)
     monkeypatch.setattr(compilation, "launcher_obstacle", lambda: None)
     for told in ("auto", False, True):
@@ -133,7 +125,7 @@ SHAPES = [
 ]  # fmt: skip
 
 
-# aot_eager traces gradients, too: their guards count, and so do layers that are traced twice
+# aot_eager also traces gradients, so their guards count, as do layers that are traced twice
 @pytest.mark.parametrize(
     ("counter", "mixer", "most"),
     [
@@ -160,7 +152,7 @@ def test_equal_widths_in_the_first_batch_cost_no_further_graph(counter, mixer, m
 
 def test_a_settled_model_compiles_no_more_until_another_is_made(counter):
     model = small()
-    compilation.settle(model)  # which is not compiled: nothing to settle
+    compilation.settle(model)  # does nothing, because the model is not compiled
     compilation.compile_parts(model)
     made = trained(model, 3)
     assert made.whole
@@ -169,7 +161,7 @@ def test_a_settled_model_compiles_no_more_until_another_is_made(counter):
     assert trained(model, 1) == made
     with compilation.eager(model):
         assert trained(model, 1) == made
-    # Settled still, after a validation
+    # Still settled after a validation
     assert trained(model, 1) == made
     assert torch.equal(gradients(model, rows=1), expected)
     following = small()
@@ -195,7 +187,7 @@ def small(*overrides: str) -> Any:
     return composed.tiny("mixer=transformer", *sizes, *overrides).train()
 
 
-def trained(model: Any, rows: int) -> compilation.Graphs:
+def trained(model: Any, rows: int) -> compilation.CompiledGraphs:
     """One pass forward and backward of `rows` sentences."""
     src = torch.full((rows, 4), 5)
     model.features(src, src > 0, src, src > 0).sum().backward()
@@ -204,7 +196,7 @@ def trained(model: Any, rows: int) -> compilation.Graphs:
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_checkpointed_layers_are_computed_twice_compiled_or_not(monkeypatch, compiled):
-    """Each forward pass of a layer runs again in the backward pass, and gradients are those of plain layers."""
+    """Each forward pass of a layer runs again in the backward pass, and gradients equal those without checkpoints."""
     runs = 0
 
     def backend(graph: Any, inputs: Any) -> Any:
@@ -226,14 +218,14 @@ def test_checkpointed_layers_are_computed_twice_compiled_or_not(monkeypatch, com
         for layer in (*model.encoder.layers, *model.decoder.layers):
             layer.mix.register_forward_pre_hook(lambda *_: backend(lambda: None, None)())
     assert torch.equal(gradients(model), expected)
-    # Two layers, there and back
+    # Two layers, forward and again in the backward pass
     assert runs == 4
     assert not compiled or compilation.count_graphs() == (2, 0)
     torch._dynamo.reset()
 
 
 def gradients(model: nn.Module, rows: int = 3) -> torch.Tensor:
-    """All gradients of one batch, in one row."""
+    """Return all gradients of one batch as one vector."""
     model.zero_grad()
     trained(model, rows)
     return torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])

@@ -1,8 +1,8 @@
-"""Batches that are copied ahead: in what order on any machine, and what arrives on a GPU."""
+"""Batches that are copied ahead: their order on any machine, and their contents on a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -21,18 +21,21 @@ def batch(number: int) -> Batch:
 
 
 class Recorder:
-    """Copier that writes down what it is asked for."""
+    """Copier that writes down the calls that it gets."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
 
-    def start(self, batch: Batch) -> int:
-        self.seen.append(f"start {int(batch.index[0])}")
-        return int(batch.index[0])
+    def __call__(self, given: Batch | Packed) -> Callable[[], Batch]:
+        assert isinstance(given, Batch)
+        number = int(given.index[0])
+        self.seen.append(f"start {number}")
 
-    def finish(self, ticket: int) -> Batch:
-        self.seen.append(f"finish {ticket}")
-        return batch(-ticket)
+        def finish() -> Batch:
+            self.seen.append(f"finish {number}")
+            return batch(-number)
+
+        return finish
 
 
 def test_the_next_copy_begins_before_a_batch_is_handed_out():
@@ -51,7 +54,7 @@ def test_few_batches(count):
 
 
 def test_calls_of_a_copier(monkeypatch):
-    """With a stand-in for the GPU: pinned, copied without blocking on a stream of its own, waited for by an event."""
+    """With a stand-in for the GPU: batches are pinned, copied without blocking on another stream, and waited for."""
     seen: list[Any] = []
 
     @contextmanager
@@ -70,18 +73,18 @@ def test_calls_of_a_copier(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "to", lambda self, device, **given: seen.append(given) or self.clone())
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, which: seen.append(("keep", which is current)))
     copier, given = StreamCopier(torch.device("cuda")), batch(5)
-    # From this process, and from a worker
+    # A batch of this process, and a packed one of a worker
     for sent in (given, Packed.of(given)):
         seen.clear()
-        ticket = copier.start(sent)
+        finish = copier(sent)
         assert seen == ["pin", "enter", {"non_blocking": True}, ("record", "side"), "leave"]
         seen.clear()
-        found = copier.finish(ticket)
+        found = finish()
         assert seen == [("wait", True), ("keep", True)]
         for one, other in zip(found, given, strict=True):
             assert torch.equal(one, other)
             assert one.dtype == other.dtype
-            # As the parts of a batch of their own are: kernels are compiled for such pointers
+            # Kernels are compiled for aligned pointers
             assert one.data_ptr() % 16 == 0
 
 
@@ -96,9 +99,7 @@ def test_a_packed_batch_is_the_batch(shape):
 
 
 @pytest.mark.gpu
-def test_what_arrives_on_a_gpu():
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
+def test_batches_arrive_whole_on_a_gpu():
     device = torch.device("cuda", 0)
     given = [batch(number) for number in range(1, 200)]
     sent = [Packed.of(each) if i % 2 else each for i, each in enumerate(given)]

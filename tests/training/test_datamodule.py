@@ -116,7 +116,7 @@ def test_second_start_tokenises_and_trains_nothing(folder, monkeypatch):
     one, two = (list(made.train_dataloader()) for made in (first, second))
     for left, right in zip(one, two, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
-    # The budget, the seed and the rules about length need nothing anew either.
+    # Another budget, seed or rule about length uses the same cache.
     assert prepared(folder, max_tokens=500, seed=9, clean={"max_length": 30}).size("train") < 300
 
 
@@ -257,7 +257,7 @@ def test_subword_sampling_varies_by_epoch_follows_the_seed_and_holds_the_budget(
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
 def test_most_sentences_have_a_drawn_segmentation(folder, model_type):
-    """As many as in draws without batches, also of the longer half."""
+    """As many as in draws without batches, also among the longer half."""
     made = module(folder, tokenizer={"sampling_alpha": 0.2, "type": model_type})
     data, tokenizer = made.prepared.split("train"), made.prepared.tokenizer
     for side, encode in (("src", tokenizer.encode_src), ("tgt", tokenizer.encode_tgt)):
@@ -297,7 +297,7 @@ def test_workers_deliver_the_same_batches(folder):
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_a_signal_to_all_processes_leaves_the_workers(folder, number):
-    """The run itself saves and ends; a worker that died before would end it with an error."""
+    """The run saves and ends by itself; a worker that died first would end it with an error."""
     alone, helped = module(folder), module(folder, num_workers=1)
     batches = iter(helped.train_dataloader())
     found = [next(batches)]
@@ -308,8 +308,8 @@ def test_a_signal_to_all_processes_leaves_the_workers(folder, number):
         assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 
-def test_a_process_ends_whatever_its_worker_does():
-    """Also where its iterator of batches is never closed, as after an error: nothing else ends a worker then."""
+def test_a_process_ends_although_its_worker_sleeps():
+    """Even if the iterator of batches is never closed, as after an error."""
     script = """if True:
         import time
         from torch.utils.data import IterableDataset
@@ -354,7 +354,7 @@ def test_a_test_set_that_ranks_cannot_share_is_refused_before_training(folder):
 
 
 class Recorder(LightningModule):
-    """Notes the order in which Lightning's own loop hands out sentences."""
+    """Records the order in which Lightning's loop yields sentences."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -435,7 +435,7 @@ def test_several_processes_write_the_same_cache(folder, tmp_path, num_proc, monk
 
 
 def test_a_killed_process_of_several_is_told(folder, tmp_path):
-    """As the system does where memory runs out."""
+    """As the system does if memory runs out."""
     encoder = Encoder(tokenizer=prepared(folder).tokenizer)
 
     def blocks() -> Iterator[tuple[list[str], list[str]]]:
@@ -480,18 +480,15 @@ def test_hash_set_agrees_with_a_set(values, size):
 
 
 def test_loaders_of_a_gpu_copy_ahead(folder, monkeypatch):
-    """All three, and only where the rank's device is a GPU; what they yield is what the copier returns."""
+    """On a GPU loaders yield what the copier returns; on a CPU they have no copier."""
     made, copiers = module(folder), []
 
     class Copier:
         def __init__(self, device):
             copiers.append(device)
 
-        def start(self, batch):
-            return batch
-
-        def finish(self, ticket):
-            return ticket._replace(index=-ticket.index)
+        def __call__(self, batch):
+            return lambda: batch._replace(index=-batch.index)
 
     monkeypatch.setattr("seq2seq.training.lightning_parts.datamodule.StreamCopier", Copier)
     for device, sign in (("cpu", 1), ("cuda", -1)):

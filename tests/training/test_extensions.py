@@ -1,4 +1,4 @@
-"""Test callbacks, loggers and mixers of the user's own: refusals, their place in the order, and their states."""
+"""Callbacks, loggers and mixers of a user: refusals, their order, and their states."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def target(name: str) -> str:
         ({"_target_": "no_such_package.Plain"}, "there is no package 'no_such_package'; install it, or start"),
     ],
 )
-def test_what_names_no_class_is_refused_before_anything_is_imported(node, message):
+def test_an_entry_without_a_class_is_refused_before_imports(node, message):
     for section in ("callbacks", "logger"):
         config = {"callbacks": {}, "logger": {}, section: {"mine": node}}
         with pytest.raises(ValueError, match=re.escape(message.replace("callbacks.", f"{section}."))) as error:
@@ -103,7 +103,7 @@ def test_what_names_no_class_is_refused_before_anything_is_imported(node, messag
         ),
     ],
 )
-def test_what_is_no_callback_is_one_line(node, message):
+def test_a_wrong_callback_is_refused_in_one_line(node, message):
     with pytest.raises(ValueError, match=re.escape(message)) as error:
         user_callbacks({"mine": node}, taken=set(STATE_KEYS))
     assert "\n" not in str(error.value)
@@ -128,7 +128,7 @@ def test_entries_are_plain_values_in_order_and_null_turns_one_off():
     assert entries(None) == {}
 
 
-def test_what_is_no_logger_is_refused_without_making_it(tmp_path, monkeypatch):
+def test_a_wrong_logger_is_refused_without_making_it(tmp_path, monkeypatch):
     check_loggers({"a": {"_target_": "lightning.pytorch.loggers.CSVLogger"}, "b": None})
     for node, message in (
         ({"_target_": target("NoCallback")}, r"^logger.mine.*makes a NoCallback, not a Logger of Lightning"),
@@ -148,7 +148,7 @@ def test_callbacks_are_part_of_a_run_and_loggers_are_not():
 
 @pytest.fixture
 def documented(tmp_path, monkeypatch) -> list[str]:
-    """The settings of the command in the documentation, whose module is beside it."""
+    """Return the settings of the documented command, and write the module that it names."""
     blocks = re.findall(r"```(python|bash)\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     ((_, code),) = [each for each in blocks if each[0] == "python" and "class StopAtLoss" in each[1]]
     ((_, command),) = [each for each in blocks if each[0] == "bash" and "StopAtLoss" in each[1]]
@@ -170,7 +170,7 @@ def test_the_documented_callback_stops_a_run_and_keeps_its_state(documented, tmp
     # The first part ends before the callback has seen enough
     folder = run("trainer.max_steps=1").folder
     assert read_state(folder.last)["callbacks"]["StopAtLoss"] == {"seen": 1}
-    # A new part goes on with what the first one saw
+    # The resumed run continues from the count of the first part
     assert run("resume=auto").folder.read_results()["steps"] == 2
     assert read_state(folder.last)["callbacks"]["StopAtLoss"] == {"seen": 2}
     assert "mine/seen" in (folder.path / "metrics.csv").read_text()
@@ -197,7 +197,7 @@ class Freeze(L.Callback):
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "muon"])
-def test_a_run_with_frozen_parameters_goes_on_and_has_an_average(tmp_path, optimizer):
+def test_a_run_with_frozen_parameters_is_resumed_with_its_average(tmp_path, optimizer):
     corpus = toycorpus.write(tmp_path / "corpus")
     words = [f"+callbacks.freeze._target_={target('Freeze')}", f"optim.name={optimizer}", "trainer.ema=0.5", "run=x"]
 
@@ -219,7 +219,7 @@ class Mine(Average):
 
 
 def test_a_mixer_of_another_package_is_trained(tmp_path):
-    """By a preset on the search path; the run trusts what its settings name, its checkpoint is trusted by no one."""
+    """By a preset on the search path. The run trusts the packages in its settings; its checkpoint needs `trust`."""
     corpus = toycorpus.write(tmp_path / "corpus")
     (tmp_path / "conf" / "mixer" / "self").mkdir(parents=True)
     (tmp_path / "conf" / "mixer" / "self" / "mine.yaml").write_text(f"_target_: {HERE}.Mine\n")

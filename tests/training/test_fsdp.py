@@ -35,7 +35,7 @@ from seq2seq.training.machine.fsdp import (
     make_whole,
     shard,
 )
-from seq2seq.training.machine.hardware import require_sharding
+from seq2seq.training.machine.hardware import resolve_accelerator
 from seq2seq.training.objective.loss import projected_cross_entropy
 from seq2seq.training.objective.optim import build_optimizer, scale_and_clip
 
@@ -209,8 +209,6 @@ def test_parts_do_what_the_whole_does(tmp_path, seed):
 @pytest.mark.skipif(not hasattr(FSDPModule, "reset_iter_state"), reason="needs torch 2.13")
 def test_one_gpu(tmp_path, seed):
     """NCCL, streams and fused updates, though one process has it all."""
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
     place = Place(0, str(tmp_path), seed, size=1, device="cuda")
     every_mixer(place)
     updates(place)
@@ -236,6 +234,6 @@ def test_the_strategy_of_settings():
 
 def test_an_old_torch_is_told(monkeypatch):
     monkeypatch.delattr(FSDPModule, "reset_iter_state")
-    require_sharding(TrainerSettings(max_steps=1, strategy="fsdp"))
+    resolve_accelerator(TrainerSettings(max_steps=1, accelerator="cpu", strategy="fsdp"))
     with pytest.raises(ValueError, match=r"trainer\.strategy=fsdp.*torch 2\.13.*strategy=ddp"):
-        require_sharding(TrainerSettings(max_steps=1, devices=2, strategy="fsdp"))
+        resolve_accelerator(TrainerSettings(max_steps=1, accelerator="cpu", devices=2, strategy="fsdp"))

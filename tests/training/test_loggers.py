@@ -1,4 +1,4 @@
-"""Test what loggers get: translations of each validation and final scores; TensorBoard's file is read back."""
+"""Loggers get the translations of each validation and the final scores; TensorBoard's file is read back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCORES = {"final/valid_bleu": 1.5, "final/test_bleu": 2.5, "final/test_chrf": 3.
 
 
 class MyLogger(Logger):
-    """A logger of the user's own, which takes text and nothing else."""
+    """A logger of a user that takes text."""
 
     made: ClassVar[list[MyLogger]] = []
 
@@ -89,7 +89,7 @@ def test_a_run_with_tensorboard_and_a_logger_of_ones_own(tmp_path):
     (score,) = found.Scalars("final/test_bleu")
     assert (score.step, score.value) == (2, pytest.approx(results["test"]["bleu"], abs=1e-4))
     assert settings_in(found)["model.dim"] == 16
-    # metrics.csv is as it was: results.json is beside it
+    # Final scores are in results.json, not in metrics.csv
     header = next(csv.reader((run.folder.path / "metrics.csv").open()))
     assert not any(name.startswith("final") for name in header)
 

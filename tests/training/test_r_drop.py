@@ -1,4 +1,4 @@
-"""R-Drop: the loss of two passes, measured by torch's cross entropy and KL divergence, and its place in training."""
+"""R-Drop: the loss of two passes against torch's cross entropy and KL divergence, and its use in training."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_by_hand():
     assert found.loss.item() == pytest.approx(found.nll.item() + divergence / 2)
 
 
-def test_equal_passes_cost_what_one_does():
+def test_the_loss_of_equal_passes_is_the_loss_of_one():
     features, output, target, mask = example()
     same = features[:1].expand_as(features)
     found = r_drop_cross_entropy(same, output, target, mask, smoothing=0.1, weight=5.0)
@@ -98,8 +98,8 @@ def test_under_autocast():
         torch.testing.assert_close(one, other, rtol=0, atol=0.02 * float(other.abs().max()))
 
 
-def test_the_passes_have_dropouts_of_their_own():
-    """With dropout the divergence counts; without it, and in validation, the loss is that of one pass."""
+def test_the_passes_have_different_dropout():
+    """With dropout the divergence counts; without it, and in validation, the loss equals the loss of one pass."""
     one = batch([0, 3, 5])
     plain, still = make().train(), make(r_drop=5.0).train()
     lone = plain.sum_losses(one).loss.item()

@@ -1,6 +1,6 @@
-"""Replayed passes against plain ones, bit for bit, with a twin of CUDA graphs on a CPU; and planted errors.
+"""Replayed passes equal plain ones bit for bit, with a twin of CUDA graphs on a CPU; planted errors are found.
 
-DropConnect is left to a GPU: its masks on a CPU copy a number of the host's.
+DropConnect is tested on a GPU alone: on a CPU its masks copy a number from the host.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def without_looking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Let runs replay by the twin, and count what it does."""
+    """Make runs replay by the twin, and count its captures and replays."""
     return replay_by_twin(monkeypatch)
 
 
@@ -71,7 +71,7 @@ def require_same(one: Run, other: Run) -> None:
 
 
 class Spoil(L.Callback):
-    """Makes the gradient of update 6 infinite, wherever it comes from."""
+    """Makes the gradient of update 6 infinite."""
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         if trainer.global_step == 5:
@@ -121,13 +121,13 @@ def test_replayed_runs_have_the_bits_of_plain_ones(corpus, tmp_path, counts, giv
     assert state(replayed)["skipped"] == 1
 
 
-def test_a_resumed_run_meets_all_shapes_anew_and_repeats_exactly(corpus, tmp_path, counts):
+def test_a_resumed_run_captures_all_shapes_again_and_repeats_exactly(corpus, tmp_path, counts):
     given = ("mixer=transformer", "data.max_tokens=300", "optim.schedule=constant", "trainer.accumulate=2")
     whole = trained(corpus, tmp_path, "run=whole", "trainer.max_steps=18", *given)
     trained(corpus, tmp_path, "run=parts", "trainer.max_steps=11", *given)
     parts = trained(corpus, tmp_path, "run=parts", "resume=auto", "trainer.max_steps=18", *given)
     require_same(whole, parts)
-    # It may go on plainly, too, and has the same name
+    # It may also continue with plain passes, under the same name
     plain = trained(
         corpus, tmp_path, "run=parts", "resume=auto", "trainer.max_steps=20", "trainer.graphs=false", *given
     )
@@ -181,7 +181,7 @@ class Passes:
 
 
 class BakedIn(Passes):
-    """The loss depends on a number of the host that changes."""
+    """The loss depends on a number of the host, which changes."""
 
     def loss(self, sums: LossSums) -> torch.Tensor:
         return sums.loss * self.calls
@@ -223,7 +223,7 @@ def test_gradients_of_each_call_are_those_of_plain_passes():
     batches = Passes().batches(5)
     expected = gradients(Passes(), batches, replayed=False)
     assert same(gradients(Passes(), batches, replayed=True), expected)
-    # Added up where they are not cleared
+    # Gradients that are not cleared add up
     expected = gradients(Passes(), batches, replayed=False, clear=False)
     assert same(gradients(Passes(), batches, replayed=True, clear=False), expected)
 
@@ -247,7 +247,7 @@ class Waits(Passes):
         return sums.loss if float(sums.loss) > 0 else -sums.loss
 
 
-def test_what_cannot_be_captured_runs_plainly_and_says_so_once(caplog):
+def test_passes_that_cannot_be_captured_run_plainly_with_one_warning(caplog):
     passes = Waits()
     replay = Replay(passes, passes.model.parameters(), make=lambda: TwinRecorder({}))
     expected = gradients(Passes(), Passes().batches(1), replayed=False)
@@ -270,8 +270,8 @@ def test_the_latest_recordings_are_kept(monkeypatch):
     assert (replay.counts["captured"], replay.counts["replayed"], len(replay._recordings)) == (4, 6, 2)
 
 
-def test_recordings_of_a_generator_that_is_gone_are_made_anew():
-    """Else replays would repeat its random numbers."""
+def test_recordings_of_a_stale_generator_are_captured_again():
+    """Otherwise replays would repeat its random numbers."""
     recorder = Unreleased({})
     passes = Passes()
     replay = Replay(passes, passes.model.parameters(), make=lambda: recorder)
@@ -286,7 +286,7 @@ def test_recordings_of_a_generator_that_is_gone_are_made_anew():
 
 
 class Unreleased(TwinRecorder):
-    """A recorder that goes on after it has waited."""
+    """A recorder that continues after it has waited."""
 
     def release(self) -> None:
         pass
@@ -295,7 +295,7 @@ class Unreleased(TwinRecorder):
 # ---- settings
 
 
-def test_graphs_wherever_they_can_be_had():
+def test_auto_takes_graphs_if_it_can():
     settings = TrainerSettings(max_steps=1)
     assert resolve_graphs(settings, "gpu", compiled=False)
     assert resolve_graphs(TrainerSettings(max_steps=1, devices=2), "gpu", compiled=False)
@@ -313,7 +313,7 @@ def test_graphs_wherever_they_can_be_had():
         ({"lightning": LightningSettings(detect_anomaly=True)}, "gpu", "detect_anomaly"),
     ],
 )
-def test_graphs_that_are_asked_for_and_cannot_be_had(given, accelerator, key):
+def test_graphs_that_cannot_be_taken_are_refused(given, accelerator, key):
     with pytest.raises(ValueError, match=rf"trainer\.graphs=true: .*{key}.* set trainer\.graphs=auto"):
         resolve_graphs(TrainerSettings(max_steps=1, graphs=True, **given), accelerator, compiled=False)
 
@@ -323,8 +323,6 @@ def test_graphs_that_are_asked_for_and_cannot_be_had(given, accelerator, key):
 
 @pytest.mark.gpu
 def test_a_capture_that_fails_leaves_random_numbers_as_they_were():
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
     device = torch.device("cuda", 0)
     earlier, x = CudaRecorder(device), torch.zeros(8, device=device)
     replay = earlier.record(lambda: x.uniform_())
@@ -348,9 +346,7 @@ def test_a_capture_that_fails_leaves_random_numbers_as_they_were():
 @pytest.mark.parametrize("mixer", ["transformer", "lightconv", "dynamicconv", "bahdanau"])
 @pytest.mark.parametrize("precision", ["32", "bf16"])
 def test_a_gpu_replays_the_bits_of_plain_passes(corpus, tmp_path, mixer, precision):
-    """With DropConnect, accumulation and another epoch; then a resumed run meets all shapes anew."""
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
+    """With DropConnect, accumulation and another epoch; a resumed run captures all shapes again."""
     taps = ("mixer.encoder.per_layer.kernel_size=[3,7]", "mixer.decoder.per_layer.kernel_size=[3]")
     given = (f"mixer={mixer}", *(taps if "conv" in mixer else ()), f"trainer.precision={precision}", "trainer.ema=0.9")
     given = (

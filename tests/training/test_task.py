@@ -38,7 +38,7 @@ def batch(rows: list[int], seed: int = 0) -> Batch:
 
 
 class Data(L.LightningDataModule):
-    """Given training batches; the 12 sentences for validation, some twice."""
+    """Given training batches; validation has 12 sentences, some of them twice."""
 
     def __init__(self, training: list[Batch], validation: list[Batch] | None = None) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ def test_a_blank_source_has_an_empty_translation():
 
 
 def window(checkpoint: dict[str, Any], *, ranks: int, accumulate: int = 4, accumulate_start: int | None = 1) -> int:
-    """Micro-batches of an update on each rank that goes on from `checkpoint`."""
+    """Return the micro-batches of an update on each rank of a run that continues from `checkpoint`."""
     settings = TrainerSettings(max_steps=9, accumulate=accumulate, accumulate_start=accumulate_start)
     trainer: Any = SimpleNamespace(world_size=ranks, accumulate_grad_batches=settings.first_window)
     restore_window(trainer, checkpoint, Budget(settings))

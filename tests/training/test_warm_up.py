@@ -1,6 +1,6 @@
-"""Kernels that are compiled before a run's clock starts: which they are, and that they are, in threads.
+"""Kernels are listed and compiled in threads before a run's clock starts.
 
-Triton compiles in a process of its own, since this one may define kernels for its interpreter.
+Triton compiles in another process, since this one may define kernels for its interpreter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from seq2seq.training.objective.batch_loss import sum_losses
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-REPRESENTATIVE = {"test_what_training_steps_launch_is_listed_and_compiled": {"dynamicconv"}}
+REPRESENTATIVE = {"test_kernels_of_training_steps_are_listed_and_compiled": {"dynamicconv"}}
 SETTINGS = OptimSettings()
 
 
@@ -88,8 +88,8 @@ print(json.dumps(constants))
 
 @needs_triton
 @pytest.mark.parametrize("mixer", [pytest.param("dynamicconv", marks=pytest.mark.exhaustive), "lightconv"])
-def test_what_training_steps_launch_is_listed_and_compiled(tmp_path, mixer):
-    """By the constants that kernels are compiled for, in the types of autocast; weights have no gradient after it."""
+def test_kernels_of_training_steps_are_listed_and_compiled(tmp_path, mixer):
+    """Kernels have the expected constants, in the types of autocast; weights have no gradient afterwards."""
     env = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", LISTED, mixer]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env)
@@ -108,7 +108,7 @@ def test_nothing_is_done_on_a_cpu():
 
 
 @needs_triton
-def test_a_run_goes_on_where_it_fails(caplog):
+def test_a_run_continues_if_it_fails(caplog):
     with (
         mock.patch("torch.random.fork_rng"),
         mock.patch(
@@ -124,9 +124,7 @@ def test_a_run_goes_on_where_it_fails(caplog):
 @pytest.mark.gpu
 @pytest.mark.parametrize("mixer", ["transformer", "lightconv", "dynamicconv"])
 def test_kernels_of_a_gpu_are_compiled_before_they_are_launched(mixer, caplog, monkeypatch, tmp_path):
-    """Weights, gradients and random states are those of before; a step afterwards finds nothing to compile."""
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
+    """Weights, gradients and random states do not change; a later step finds nothing to compile."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     device, before = torch.device("cuda", 0), torch.cuda.get_rng_state()
     model = composed.tiny(f"mixer={mixer}", "model.dim=64", "model.num_heads=2").to(device).train()

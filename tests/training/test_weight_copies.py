@@ -111,8 +111,6 @@ def test_training_has_the_bits_of_autocast(mixer, how):
 @pytest.mark.gpu
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_training_on_a_gpu_has_the_bits_of_autocast(mixer):
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
     require_same(train(mixer, together=False, device="cuda"), train(mixer, together=True, device="cuda"))
 
 

@@ -1,18 +1,19 @@
-"""Attention by torch's kernels; by its definition in exported graphs, for weights other than softmax, and in bf16 with
-gradients on a CPU; by the project's own kernels for short rows in `one_tile`.
+"""Attention by torch's kernels, by its definition, or by the project's kernels for short rows.
+
+The definition serves exported graphs, weights other than softmax, and bf16 with gradients on a CPU.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seq2seq.kernels.attention import one_tile as short
+from seq2seq.kernels.attention import short_rows as short
 from seq2seq.kernels.attention.reference import attention_reference
 from seq2seq.kernels.attention.weights import allow
 
@@ -36,49 +37,49 @@ def attention(
     Shape:
         q: (..., T, d); k and v: (..., S, d); returns (..., T, d).
         bias, mask: broadcastable to (..., T, S).
-        Of q (B, H, T, d), k and v may be (B, G, S, d): each of their heads serves H / G neighbors among q's.
+        With q (B, H, T, d), k and v may be (B, G, S, d): each of their heads serves H / G neighboring heads of q.
 
     Args:
         bias: Added to the scores.
         mask: Boolean, True where a query may see a key.
-        causal: Query t sees keys s <= t only; with a mask too, there must be a bias (SDPA takes one or the other).
+        causal: Query t sees keys s <= t only. With a mask as well it needs a bias, since SDPA takes one of the two.
         dropout: Probability to drop a weight.
-        weights: What stands in place of the softmax, see `weights.normalize`; there is no fast path for others.
+        weights: The function that replaces the softmax, see `weights.normalize`; only softmax has fast paths.
 
     Reference: Vaswani et al. 2017, eq. 1.
     """
-    by_one_tile = short.is_on() and weights == "softmax" and short.obstacle(q, k, v, bias, mask) is None
-    # A program sums the gradients of k and v over a group of query heads, but it does not sum a bias's gradient
+    by_one_tile = short.is_on() and weights == "softmax" and short.is_served(q, k, v, bias, mask)
+    # A program sums the gradients of k and v over a group of query heads, but not the gradient of a bias
     if not by_one_tile or bias is not None:
         k, v = serve_groups(q, k, v)
     if by_one_tile:
         return short.one_tile_attention(q, k, v, bias, mask, causal=causal, dropout=dropout)
-    # A graph for another runtime: its products take transposed keys as they lie, which SDPA's decomposition copies
+    # In an exported graph SDPA's decomposition would copy the transposed keys
     if torch.compiler.is_exporting() or weights != "softmax":
         return attention_reference(q, k, v, bias=bias, mask=mask, causal=causal, dropout=dropout, weights=weights)
     # In bf16 on a CPU the backward pass of SDPA is up to ten times slower than two plain products (T = S = 10: 29.7
-    # against 2.6 ms; 512: 24.6 against 18.6 ms)
+    # and 2.6 ms; 512: 24.6 and 18.6 ms)
     if q.device.type == "cpu" and q.dtype == torch.bfloat16 and torch.is_grad_enabled():
         return attention_reference(q, k, v, bias=bias, mask=mask, causal=causal, dropout=dropout)
-    # SDPA adds one tensor to the scores: masks and causality become -inf in the bias
+    # SDPA adds one tensor to the scores, so the mask and causality become -inf in the bias
     if bias is not None:
         bias = allow(bias.to(q.dtype), mask, causal)
         mask = bias.expand(*q.shape[:-1], k.shape[-2])  # (..., T, S)
-        causal = False  # in the bias already; SDPA refuses both
+        causal = False  # SDPA refuses both
     with without_cudnn(q.is_cuda), without_flash(q):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
 
 
 def packed_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, dropout: float = 0.0) -> Tensor:
     """Compute `attention` of q (B, H, T, d) to the keys where mask (B, S) is True; see `packed.packed_attention`."""
-    # Imported where it is asked for: it registers operators of torch.
+    # Imported on use, because the import registers operators
     from seq2seq.kernels.attention import packed
 
     return packed.packed_attention(q, *serve_groups(q, k, v), mask, dropout=dropout)
 
 
 def serve_groups(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Repeat heads of keys and values for the group of query heads that each serves, as torch's kernels want them."""
+    """Repeat heads of keys and values for their groups of query heads, as torch's kernels need them."""
     if q.dim() != 4 or q.shape[1] <= k.shape[1]:
         return k, v
     groups = q.shape[1] // k.shape[1]
@@ -86,45 +87,38 @@ def serve_groups(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def without_cudnn(on_gpu: bool) -> Any:
-    """Return a context in which SDPA does not choose cuDNN; one that does nothing where it cannot.
+    """Return a context in which SDPA does not choose cuDNN.
 
-    It cannot off a GPU, nor with its flag off, as it is for compiled calls: see `training.compilation.compile_parts`.
+    It does nothing if SDPA cannot choose cuDNN: on a CPU, and with the flag off, as compiled calls have it (see
+    `training.machine.compilation.compile_parts`).
 
     On Hopper torch 2.11 to 2.13 prefer cuDNN, whose backward pass gives NaN under a mask for some lengths
-    (pytorch#196678) and which plans anew for every shape; without it FLASH serves no mask, EFFICIENT a padding mask.
-    Torch's own context, `sdpa_kernel`, takes 0.4 ms of an eager call, and keeps compiled ones out of the compiler's
-    cache (pytorch#194007).
+    (pytorch#196678), and which plans again for every shape. Without it flash attention serves calls without a mask, and
+    the memory-efficient kernel calls with a padding mask. Torch's own context, `sdpa_kernel`, takes 0.4 ms of an eager
+    call, and keeps compiled calls out of the compiler's cache (pytorch#194007).
     """
     if not on_gpu or torch.compiler.is_compiling() or not torch.backends.cuda.cudnn_sdp_enabled():
         return contextlib.nullcontext()
-    return _flag_off()
+    return _off(torch.backends.cuda.enable_cudnn_sdp, before=True)
 
 
 def without_flash(q: Tensor) -> Any:
     """Return a context in which SDPA does not choose flash attention to train queries of short rows on a GPU.
 
-    Its tiles have 64 to 128 queries. On an H200, forward and backward pass over 16,384 causal queries take 532 us by it
-    and 183 by the memory-efficient kernel in rows of 28, 149 and 128 in rows of 128, and 169 and 242 in rows of 256.
+    Its tiles have 64 to 128 queries. On an H200, the forward and backward pass over 16,384 causal queries takes 532 us
+    with flash attention and 183 us with the memory-efficient kernel in rows of 28, 149 and 128 us in rows of 128, and
+    169 and 242 us in rows of 256.
     """
     if not (q.is_cuda and torch.is_grad_enabled()) or q.shape[-2] > _SHORT or torch.compiler.is_compiling():
         return contextlib.nullcontext()
-    return _flash_off()
+    return _off(torch.backends.cuda.enable_flash_sdp, before=torch.backends.cuda.flash_sdp_enabled())
 
 
 @contextlib.contextmanager
-def _flash_off() -> Iterator[None]:
-    before = torch.backends.cuda.flash_sdp_enabled()
-    torch.backends.cuda.enable_flash_sdp(False)
+def _off(switch: Callable[[bool], None], *, before: bool) -> Iterator[None]:
+    """Turn a kernel of SDPA off in a block."""
+    switch(False)
     try:
         yield
     finally:
-        torch.backends.cuda.enable_flash_sdp(before)
-
-
-@contextlib.contextmanager
-def _flag_off() -> Iterator[None]:
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    try:
-        yield
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(True)
+        switch(before)

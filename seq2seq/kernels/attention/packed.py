@@ -1,4 +1,4 @@
-"""Attention to the real keys of right-padded rows, without a mask: torch's kernel for sequences of many lengths."""
+"""Attention to the real keys of right-padded rows without a mask, by torch's kernel for sequences of any lengths."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ import torch
 from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
-# What FlashAttention's backward pass takes.
+# Limit of FlashAttention's backward pass.
 _WIDEST_HEAD = 256
 
 
 def packed_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, dropout: float = 0.0) -> Tensor:
-    """Compute softmax(q k' / sqrt(d) where allowed) v on a GPU, each row of the batch a sequence of its own length.
+    """Compute softmax(q k' / sqrt(d) where allowed) v on a GPU; each row of the batch is a sequence of its own length.
 
-    Nothing is copied and no length is read by the host: rows stay where they are, padding included, and the kernel is
-    given twice as many sequences as there are rows. Those with even numbers have the queries of a row and its real
-    keys; those with odd numbers have its padded keys and no query.
+    Nothing is copied, and the host reads no length. The rows keep their padding, and the kernel gets two sequences for
+    each row: the queries of the row with its real keys, and its padded keys without a query.
 
     Args:
         q: (B, H, T, d).
         k: (B, H, S, d); v is like it.
-        mask: (B, S), True at the real keys, of which each row has some, all before its padding.
+        mask: (B, S), True at the real keys; each row has at least one, and all of them come before its padding.
         dropout: Must be 0.
 
     Returns:
@@ -42,7 +41,7 @@ def packed_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, dropout: 
 
 
 def bounds(lengths: Tensor, queries: int, keys: int) -> tuple[Tensor, Tensor]:
-    """Return where the sequences of `packed_attention` end, after a 0: of queries and of keys, (2 B + 1,) int32 each.
+    """Return a 0 and the ends of the sequences of `packed_attention`, for queries and keys: (2 B + 1,) int32 each.
 
     Args:
         lengths: Real keys of each row, (B,).
@@ -52,14 +51,14 @@ def bounds(lengths: Tensor, queries: int, keys: int) -> tuple[Tensor, Tensor]:
     row = torch.arange(len(lengths), device=lengths.device)  # (B,)
     ends = (row + 1) * queries
     real = row * keys + lengths
-    # (B, 2): of the queries and real keys of a row, and of its padding
+    # (B, 2): ends of the sequence of real keys, and of the sequence of padding
     pairs = torch.stack([ends, ends], 1), torch.stack([real, (row + 1) * keys], 1)
     of_queries, of_keys = (torch.nn.functional.pad(pair.flatten(), (1, 0)).to(torch.int32) for pair in pairs)
     return of_queries, of_keys
 
 
 def obstacle(q: Tensor, *, dropout: float = 0.0) -> str | None:
-    """Return why `packed_attention` cannot serve queries (B, H, T, d), with what to change; None if it can."""
+    """Return why `packed_attention` cannot serve queries (B, H, T, d), and a remedy; None if it can."""
     if problem := settings_obstacle(q.shape[-1], dropout):
         return problem
     if not q.is_cuda:
@@ -70,7 +69,7 @@ def obstacle(q: Tensor, *, dropout: float = 0.0) -> str | None:
 
 
 def settings_obstacle(head_dim: int, dropout: float) -> str | None:
-    """Return why `packed_attention` can serve no queries of heads of `head_dim` channels, None if it can."""
+    """Return why `packed_attention` cannot serve heads of `head_dim` channels, None if it can."""
     if dropout:
         return "it drops no attention weights: set model.attention_dropout=0"
     if head_dim > _WIDEST_HEAD or head_dim % 8:

@@ -1,21 +1,19 @@
-"""Attention of short rows on a GPU: all queries and all keys of a head and sentence are one tile of one program.
+"""Attention of short rows on a GPU: all queries and keys of a head of a sentence are one tile of one program.
 
 Arguments of the kernels:
     q, k, v: Queries (B, H, T, d), keys and values (B, G, S, d), each with the strides named after it; each of the G
-        heads of keys serves H / G neighbors among those of queries.
+        heads of keys serves H / G neighboring heads of queries.
     mask: Real keys, (B, S); not read without MASKED.
     bias: Added to the scores, (B, H, T, S), some of its strides 0; not read without BIASED.
-    keep: Words of dropout, (B, H, T, WORDS), see `kernels.dropconnect`; not read where WORDS is 0.
+    keep: Words of dropout, (B, H, T, WORDS), see `kernels.dropconnect`; not read if WORDS is 0.
     lse: Base-2 logarithm of each query's sum of exponentials, (B, H, T).
-Constants:
+Compile-time constants:
     WIDTH: d. COLUMNS: d as a power of two. QUERIES, KEYS: T and S as powers of two from 16.
     GROUP: H / G.
     CAUSAL: A query sees no key after its own position. WIDE: Products are in float32, see `product`.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 import triton
@@ -37,7 +35,7 @@ from seq2seq.kernels.triton_ops import (
     unit_stride,
 )
 
-# Sizes that vary by batch: a kernel is not compiled anew because one of them is 1 or a multiple of 16
+# Sizes that vary by batch: a kernel is not compiled again because one of them is 1 or a multiple of 16
 VARIES = ("queries", "keys", "mask_batch", "bias_batch", "bias_head", "bias_row")
 
 
@@ -46,7 +44,7 @@ def _scores(
     left, right, mask, bias, row, column, queries, keys, bias_row, scale,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, BIASED: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Compute scores in powers of two, (QUERIES, KEYS): -inf where attention is not allowed."""
+    """Compute scores in units of log2, (QUERIES, KEYS): -inf where attention is not allowed."""
     scores = product(left, tl.trans(right), tl.zeros((row.shape[0], column.shape[0]), tl.float32), WIDE)
     scores *= scale * LOG2E
     inside = column < keys  # (KEYS,)
@@ -64,9 +62,9 @@ def _scores(
 
 @triton.jit
 def _kept(weights, keep, row, column, queries, scale, WORDS: tl.constexpr):
-    """Set what is dropped of weights (QUERIES, KEYS) to 0, and scale the rest."""
+    """Set dropped weights (QUERIES, KEYS) to 0, and scale the others."""
     if WORDS > 0:
-        # A query's word of 32 keys, or of two the one that a key is in
+        # The query's word that has the key's bit: one for 32 keys, or one of two
         word = tl.load(keep + row * WORDS, mask=row < queries, other=0)[:, None]
         if WORDS == 2:
             second = tl.load(keep + row * WORDS + 1, mask=row < queries, other=0)[:, None]
@@ -97,7 +95,7 @@ def one_tile_forward(
         CAUSAL, MASKED, BIASED, WIDE,
     )  # fmt: skip
     highest = tl.max(scores, 1)
-    # A query that sees no key has weights of 0, of sum 1
+    # A query that sees no key has weights of 0; their sum counts as 1
     blind = highest == float("-inf")
     highest = tl.where(blind, 0.0, highest)
     weights = tl.exp2(scores - highest[:, None])
@@ -145,7 +143,7 @@ def one_tile_backward(
         words = keep + at * WORDS
         dropped = _kept(weights, words, row, key, queries, keep_scale, WORDS)
         dvalues = product(tl.trans(narrow(dropped, grad, WIDE)), grad, dvalues, WIDE)
-        # dy_t . v_s of what was kept
+        # dy_t . v_s for the kept weights
         shares = product(grad, tl.trans(values), tl.zeros((QUERIES, KEYS), tl.float32), WIDE)
         shares = _kept(shares, words, row, key, queries, keep_scale, WORDS)
         # dscores = w (g - sum_s w g)
@@ -161,16 +159,6 @@ def one_tile_backward(
     store_rows(dv + own, dk_row, key, column, keys, dvalues, WIDTH)
 
 
-class _Plan(NamedTuple):
-    """Arguments that both kernels have, and their constants."""
-
-    tensors: tuple[Tensor, ...]
-    sizes: tuple[int, ...]
-    scales: tuple[float, ...]
-    strides: tuple[int, ...]
-    values: dict[str, int | bool]
-
-
 def constants(
     queries: int,
     keys: int,
@@ -184,7 +172,7 @@ def constants(
     drop: bool,
     backward: bool,
 ) -> dict[str, int | bool]:
-    """Return the constants that a kernel is compiled for, launch settings included."""
+    """Return a kernel's compile-time constants and launch settings."""
     tiles = {"QUERIES": columns(queries), "KEYS": columns(keys), "COLUMNS": columns(head_dim)}
     flags = {"CAUSAL": causal, "MASKED": masked, "BIASED": biased, "WORDS": -(-keys // 32) if drop else 0}
     launch = {"num_warps": attention_warps(queries, keys, head_dim, dtype, backward=backward), "num_stages": 1}
@@ -206,11 +194,9 @@ def forward(
     batch, heads, queries, width = q.shape
     y = torch.empty(batch, queries, heads, width, dtype=q.dtype, device=q.device)
     lse = torch.empty(batch, heads, queries, dtype=torch.float32, device=q.device)
-    plan = _plan(q, k, bias, mask, keep, causal, drop, backward=False)
+    options, numbers, strides, values = _arguments(q, k, bias, mask, keep, causal, drop, backward=False)
     with torch.cuda.device_of(q):
-        one_tile_forward[(batch * heads,)](
-            q, k, v, *plan.tensors, y, lse, *plan.sizes, *plan.scales, *_strides(q, k, v), *plan.strides, **plan.values
-        )
+        one_tile_forward[(batch * heads,)](q, k, v, *options, y, lse, *numbers, *_strides(q, k, v), *strides, **values)
     return y.transpose(1, 2), lse
 
 
@@ -229,37 +215,32 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Compute dq, dk, dv and, if there is a bias, dbias from dy (B, H, T, d) and the inputs of the forward pass.
 
-    Those of q, k and v are parts of one tensor (B, T, (H + 2 G) d), those of k and v of one (B, S, 2 G d) where S
-    differs from T: a joint projection takes its gradient whole, see `one_tile.divide`.
+    dq, dk and dv are parts of one tensor (B, T, (H + 2 G) d), so that a joint projection gets its gradient whole (see
+    `short_rows.divide`); if S differs from T, only dk and dv share a tensor, (B, S, 2 G d).
     """
     dy, q, k, v = aligned(dy), aligned(q), aligned(k), aligned(v)
-    (batch, heads, queries), (key_heads, keys) = q.shape[:3], k.shape[1:3]
-    dq, dk, dv = _gradients(q, key_heads, keys)
-    shape = (0,) if bias is None else (batch, heads, queries, keys)
-    dbias = torch.empty(shape, dtype=torch.float32, device=q.device)
-    plan = _plan(q, k, bias, mask, keep, causal, drop, backward=True)
-    with torch.cuda.device_of(q):
-        one_tile_backward[(batch * key_heads,)](
-            dy, q, k, v, *plan.tensors, lse, dq, dk, dv, dbias, *plan.sizes, *plan.scales, *_strides(dy, q, k, v),
-            dq.stride(0), dq.stride(2), dk.stride(0), dk.stride(2), *plan.strides, **plan.values,
-        )  # fmt: skip
-    # A bias that sentences or heads share gets the sum of theirs: without atomics, so that a call repeats exactly
-    return dq, dk, dv, None if bias is None else dbias.sum_to_size(bias.shape).to(bias.dtype)
-
-
-def _gradients(q: Tensor, key_heads: int, keys: int) -> tuple[Tensor, ...]:
-    """Allocate dq, dk and dv as `backward` returns them."""
-    batch, heads, queries, width = q.shape
+    (batch, heads, queries, width), (key_heads, keys) = q.shape, k.shape[1:3]
     sizes = [heads, key_heads, key_heads]
     if queries == keys:
         joint = torch.empty(batch, queries, sum(sizes), width, dtype=q.dtype, device=q.device)
-        return joint.transpose(1, 2).split(sizes, 1)
-    dq = torch.empty(batch, queries, heads, width, dtype=q.dtype, device=q.device)
-    joint = torch.empty(batch, keys, 2 * key_heads, width, dtype=q.dtype, device=q.device)
-    return dq.transpose(1, 2), *joint.transpose(1, 2).chunk(2, 1)
+        dq, dk, dv = joint.transpose(1, 2).split(sizes, 1)
+    else:
+        dq = torch.empty(batch, queries, heads, width, dtype=q.dtype, device=q.device).transpose(1, 2)
+        joint = torch.empty(batch, keys, 2 * key_heads, width, dtype=q.dtype, device=q.device)
+        dk, dv = joint.transpose(1, 2).chunk(2, 1)
+    shape = (0,) if bias is None else (batch, heads, queries, keys)
+    dbias = torch.empty(shape, dtype=torch.float32, device=q.device)
+    options, numbers, strides, values = _arguments(q, k, bias, mask, keep, causal, drop, backward=True)
+    with torch.cuda.device_of(q):
+        one_tile_backward[(batch * key_heads,)](
+            dy, q, k, v, *options, lse, dq, dk, dv, dbias, *numbers, *_strides(dy, q, k, v),
+            dq.stride(0), dq.stride(2), dk.stride(0), dk.stride(2), *strides, **values,
+        )  # fmt: skip
+    # Sentences or heads that share a bias add up their gradients here, not atomically, so that a call repeats exactly
+    return dq, dk, dv, None if bias is None else dbias.sum_to_size(bias.shape).to(bias.dtype)
 
 
-def _plan(
+def _arguments(
     q: Tensor,
     k: Tensor,
     bias: Tensor | None,
@@ -269,24 +250,20 @@ def _plan(
     drop: float,
     *,
     backward: bool,
-) -> _Plan:
-    """Choose the arguments that both kernels have."""
+) -> tuple[tuple[Tensor, ...], tuple[float, ...], tuple[int, ...], dict[str, int | bool]]:
+    """Return what both kernels take: mask, bias and keep; sizes and scales; strides of mask and bias; constants."""
     (batch, heads, queries, width), (key_heads, keys) = q.shape, k.shape[1:3]
-    # A kernel takes a pointer for everything: queries stand for what is absent, and are not read
+    # A kernel takes a pointer for every argument: queries stand for absent ones, and are not read
     real = q if mask is None else unit_stride(mask[:, 0, 0]).expand(batch, -1)
     added = q
     if bias is not None:
-        # Keys first, so that what sentences or heads share is copied once if at all
+        # Keys are expanded first, so that a bias shared by sentences or heads is copied once if at all
         added = unit_stride(bias.expand(*bias.shape[:-1], keys)).expand(batch, heads, queries, keys)
     flags = {"causal": causal, "masked": mask is not None, "biased": bias is not None, "drop": keep is not None}
-    flags |= {"group": heads // key_heads, "backward": backward}
-    return _Plan(
-        tensors=(real, added, q if keep is None else keep),
-        sizes=(queries, keys, heads),
-        scales=(width**-0.5, 1.0 / keep_probability(drop)),
-        strides=(real.stride(0), *added.stride()[:3]),
-        values=constants(queries, keys, width, q.dtype, **flags),
-    )
+    values = constants(queries, keys, width, q.dtype, group=heads // key_heads, backward=backward, **flags)
+    options = (real, added, q if keep is None else keep)
+    numbers = (queries, keys, heads, width**-0.5, 1.0 / keep_probability(drop))
+    return options, numbers, (real.stride(0), *added.stride()[:3]), values
 
 
 def _strides(*tensors: Tensor) -> list[int]:

@@ -1,4 +1,4 @@
-"""Weights of attention from its scores: where it is allowed, softmax and what may stand in its place."""
+"""Weights of attention from its scores: masks, softmax, and the functions that may replace it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import importlib
 import torch
 from torch import Tensor
 
+from seq2seq.kernels.dropconnect import drop_weights, keep_probability
 from seq2seq.kernels.dropout import dropout as dropout_
 from seq2seq.kernels.precision import at_least_float32
 from seq2seq.system.packages import require_installed
 
 WEIGHTS = ("softmax", "relu", "sparsemax", "entmax15")
-# Computed by an optional package.
+# An optional package computes these.
 _OF_PACKAGE = ("sparsemax", "entmax15")
 
 
 def require_weights(weights: str) -> str:
-    """Return the name of a function from scores to weights, checked.
+    """Return the name of a function from scores to weights if it is known and its package is installed.
 
     Raises:
-        ValueError: There is none of this name, or the package that computes it is not installed.
+        ValueError: The name is unknown, or the package that computes it is not installed.
     """
     if weights not in WEIGHTS:
         raise ValueError(f"weights is {weights!r}; choose one of {', '.join(WEIGHTS)}")
@@ -30,7 +31,7 @@ def require_weights(weights: str) -> str:
 
 
 def normalize(scores: Tensor, weights: str) -> Tensor:
-    """Compute weights (..., T, S) of scores, -inf where there is none; those of "relu" have no fixed sum.
+    """Compute weights (..., T, S) from scores, which are -inf where a weight is 0; "relu" has no fixed sum.
 
     Reference:
         Zhang et al. 2021, 'Sparse Attention with Linear Units'; Martins & Astudillo 2016 (sparsemax); Peters et al.
@@ -41,7 +42,7 @@ def normalize(scores: Tensor, weights: str) -> Tensor:
     if weights == "relu":
         return scores.relu()
     function = getattr(importlib.import_module("entmax"), weights)
-    # Thresholds of sorted sums need more than the 8 bits of bfloat16
+    # Thresholds of sorted sums need more precision than bfloat16's 8 bits
     return function(scores.to(at_least_float32(scores.dtype)), dim=-1)
 
 
@@ -53,13 +54,18 @@ def weigh(
     causal: bool = False,
     dropout: float = 0.0,
     weights: str = "softmax",
+    keep: Tensor | None = None,
 ) -> Tensor:
     """Compute softmax(scores where allowed) v for any scores (..., T, S) and v (..., S, d), broadcast.
 
-    `weights` names what stands in place of the softmax, see `normalize`.
+    `weights` names the function that replaces the softmax (see `normalize`), and `keep` is a given dropout mask in the
+    words of `kernels.dropconnect`.
     """
-    # The softmax is taken in the scores' type, which may be wider than v's
-    return dropout_(normalize(allow(scores, mask, causal), weights).to(v.dtype), dropout) @ v
+    # The softmax has the scores' type, which may be wider than v's
+    shares = normalize(allow(scores, mask, causal), weights).to(v.dtype)
+    if keep is not None:
+        return drop_weights(shares, keep, keep_probability(dropout)) @ v
+    return dropout_(shares, dropout) @ v
 
 
 def allow(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:

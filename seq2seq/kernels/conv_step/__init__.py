@@ -17,12 +17,12 @@ def conv_step(
 ) -> Tensor:
     """Compute y_{n,h,r} = sum_k w_{n,h,k} v_{n,h,position_n+k-K+1,r}, with v zero before position 0.
 
-    It reads K rows of the cache in place, without reordering or copying it. It has no gradient.
+    K rows of the cache are read in place; it is neither reordered nor copied. There is no gradient.
 
     Args:
-        values: The cache's slots, (B, H, L, beam, R); slot p mod L has position p, so that L is K or more. All are
-            finite: on a CPU slots that no hypothesis reads are multiplied by zero.
-        owner: Which of its sentence's beam rows wrote hypothesis n's position p, at p mod M, (N, M).
+        values: The cache's slots, (B, H, L, beam, R); slot p mod L has position p, so L is at least K. All are finite:
+            on a CPU slots that no hypothesis reads are multiplied by zero.
+        owner: The beam row of its sentence that wrote hypothesis n's position p, at p mod M, (N, M); N = B * beam.
         position: The newest position, (N,).
         weights: w, (N or 1, H, K).
         softmax: Take the softmax of the weights over K first.
@@ -31,20 +31,9 @@ def conv_step(
     Returns:
         y (N, H * R).
     """
-    _check(values, owner, position, weights)
     if is_plain(OP, backend, values):
         return torch_impl.conv_step(values, owner, position, weights, softmax=softmax)
     return _conv_step(values, owner, position, weights, softmax, backend)
-
-
-def _check(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor) -> None:
-    rows = values.shape[0] * values.shape[3] if values.dim() == 5 else -1  # N = B * beam
-    fits = owner.dim() == 2 and len(owner) == rows and position.shape == (rows,) and weights.dim() == 3
-    if not fits or weights.shape[0] not in (1, rows) or values.shape[1] != weights.shape[1]:
-        raise ValueError(
-            f"values {tuple(values.shape)}, owner {tuple(owner.shape)}, position {tuple(position.shape)} and weights "
-            f"{tuple(weights.shape)} are not (B, H, L, beam, R), (B beam, M), (B beam,), (B beam or 1, H, K)"
-        )
 
 
 def _compute(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool, backend: str) -> Tensor:
@@ -54,7 +43,7 @@ def _compute(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, s
         from seq2seq.kernels.conv_step import triton
 
         return triton.conv_step(values, owner, position, weights, softmax)
-    # An operator computes in the types that it gets, under autocast too
+    # An operator computes in the types of its inputs, also under autocast
     with torch.autocast(values.device.type, enabled=False):
         return torch_impl.conv_step(values, owner, position, weights, softmax=softmax)
 

@@ -16,7 +16,7 @@ def conv_step_reference(values: Tensor, owner: Tensor, position: Tensor, weights
     _, _, slots, beam, _ = values.shape
     taps = weights.shape[-1]
     time = position[:, None] + torch.arange(1 - taps, 1, device=position.device)  # (N, K)
-    slot = time.clamp(min=0)  # (N, K); before position 0 any slot serves, since it is zeroed below
+    slot = time.clamp(min=0)  # (N, K); before position 0 any slot will do, because it is zeroed below
     sentence = torch.arange(rows, device=owner.device) // beam  # (N,)
     row = owner.gather(1, slot % owner.shape[1])  # (N, K)
     inputs = values[sentence[:, None], :, slot % slots, row]  # (N, K, H, R)

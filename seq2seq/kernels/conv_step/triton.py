@@ -19,7 +19,7 @@ def conv_step_kernel(
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TAPS: tl.constexpr, SOFTMAX: tl.constexpr,
 ):  # fmt: skip
     """Compute sum_k w_k v_{position+k-K+1} for one hypothesis and head; TAPS is K rounded up to a power of two."""
-    # 64 bits: offsets in the cache may pass 2^31
+    # 64 bits: offsets in the cache may exceed 2^31
     head, hypothesis = tl.program_id(0) % heads, (tl.program_id(0) // heads).to(tl.int64)
     k, column = tl.arange(0, TAPS), tl.arange(0, COLUMNS)  # (TAPS,), (COLUMNS,)
     # (TAPS,): the position that tap k reads
@@ -43,12 +43,7 @@ def conv_step_kernel(
 
 def conv_step(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool) -> Tensor:
     """Compute y (N, H R) from values (B, H, L, beam, R), owner (N, M), position (N,) and weights (N or 1, H, K)."""
-    values, owner, weights, position = (
-        unit_stride(values),
-        unit_stride(owner),
-        unit_stride(weights),
-        position.contiguous(),
-    )
+    values, owner, weights, position = map(unit_stride, (values, owner, weights, position))
     rows, heads, taps = owner.shape[0], *weights.shape[1:]  # N, H, K
     _, _, slots, beam, width = values.shape
     y = torch.empty((rows, heads * width), dtype=values.dtype, device=values.device)
@@ -64,7 +59,7 @@ def conv_step(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, 
 
 @launch_config.remembered
 def constants(taps: int, head_dim: int, softmax: bool) -> dict[str, int | bool]:
-    """Return the constants that the kernel is compiled for, launch settings included."""
+    """Return the kernel's compile-time constants and launch settings."""
     columns, rows = launch_config.columns(head_dim), triton.next_power_of_2(taps)
     values: dict[str, int | bool] = {"WIDTH": head_dim, "COLUMNS": columns, "TAPS": rows, "SOFTMAX": softmax}
     # A warp for each 1024 numbers of the (TAPS, COLUMNS) tile: 32 a thread

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from seq2seq.kernels.triton_ops import LOG2E, log2
 
-# Logits that a thread takes at a time: one 16-byte load of a two-byte type. More would take registers for nothing.
+# Logits that a thread takes at a time: one 16-byte load of a two-byte type. More would only take registers.
 EACH = 8
-# Bytes of a row up to which a program has so many warps. A multiprocessor runs 48 of them at once, so that the rows
-# that wait for their second reading are 13 MB of 50 in an H100's cache at 16 KB a row, 26 at 64 KB, 17 at 128 KB.
+# Most bytes of a row, and the warps of its program. A multiprocessor runs 48 warps at once, so the rows that wait for
+# their second reading take 13 of the 50 MB of an H100's cache at 16 KB a row, 26 MB at 64 KB, and 17 MB at 128 KB.
 _WARPS = ((16 << 10, 8), (64 << 10, 16))
 # Less than any logit; finite, so that a difference from it is never NaN.
 _LOWEST = tl.constexpr(-1e38)
@@ -21,13 +21,13 @@ _LOWEST = tl.constexpr(-1e38)
 @triton.jit(do_not_specialize=("rows",))
 def cross_entropy_kernel(
     logits, labels, mask, costs,
-    rows, vocab, row_stride, at_label, share,
+    rows, vocab, row_stride, at_label,
     BLOCK: tl.constexpr, GRADIENT: tl.constexpr,
 ):  # fmt: skip
     """Write -log p_y and -mean log p of a row to costs (2, rows), and its gradient over its logits.
 
-    The first loop keeps, in each lane, the highest logit so far and the sum of exp(z - highest). The second reads the
-    row again: from the second-level cache, which holds the rows of all programs that run at once.
+    In each lane the first loop keeps the highest logit so far and the sum of exp(z - highest). The second loop reads
+    the row again, from the second-level cache, which holds the rows of all running programs.
     """
     row = tl.program_id(0).to(tl.int64)
     base = logits + row * row_stride
@@ -36,7 +36,7 @@ def cross_entropy_kernel(
     label = tl.load(labels + row).to(tl.int32)
     # Padding reads nothing: its bound is 0
     bound = tl.where(real, vocab, 0)
-    # All numbers are relative to some logit, so that logits far from zero lose nothing.
+    # All numbers are relative to a logit, so that logits far from zero lose no precision.
     own = tl.load(base + label, mask=real, other=0.0).to(tl.float32)
     highest = tl.full((BLOCK,), _LOWEST, tl.float32)
     weight = tl.zeros((BLOCK,), tl.float32)  # sum of exp(z - highest) of each lane
@@ -58,22 +58,20 @@ def cross_entropy_kernel(
         for start in range(0, vocab, BLOCK):
             column = start + lane
             z = tl.load(base + column, mask=column < bound, other=float("-inf")).to(tl.float32)
-            gradient = tl.exp2((z - top) * LOG2E - bits) - share - tl.where(column == label, at_label, 0.0)
+            gradient = tl.exp2((z - top) * LOG2E - bits) - tl.where(column == label, at_label, 0.0)
             gradient = tl.where(real, gradient, 0.0)
             tl.store(base + column, gradient.to(logits.dtype.element_ty), mask=column < vocab)
 
 
-def cross_entropy(
-    logits: Tensor, labels: Tensor, mask: Tensor, *, at_label: float, share: float, gradient: bool
-) -> Tensor:
-    """Compute costs (2, n) of logits (n, V); if `gradient`, overwrite the logits by p - at_label * onehot - share."""
+def cross_entropy(logits: Tensor, labels: Tensor, mask: Tensor, *, at_label: float, gradient: bool) -> Tensor:
+    """Compute costs (2, n) of logits (n, V); if `gradient`, overwrite the logits by p - at_label * onehot."""
     rows, vocab = logits.shape
     costs = torch.empty(2, rows, dtype=torch.float32, device=logits.device)
     if not rows:
         return costs
     with torch.cuda.device_of(logits):
         cross_entropy_kernel[(rows,)](
-            logits, labels, mask, costs, rows, vocab, logits.stride(0), at_label, share,
+            logits, labels, mask, costs, rows, vocab, logits.stride(0), at_label,
             **constants(vocab, logits.dtype, gradient),
         )  # fmt: skip
     return costs

@@ -1,12 +1,11 @@
 """DropConnect masks as packed words, so that every implementation of a kernel drops the same weights.
 
-A kernel of K taps is ceil(K / 32) int32 words; bit k % 32 of word k // 32 is 1 where tap k is kept.
-The keep probability is rounded to 1/256 once, here, and everything scales by the rounded value.
+A kernel of K taps has ceil(K / 32) int32 words; bit k % 32 of word k // 32 is 1 if tap k is kept.
+The keep probability is rounded to 1/256 here, and all implementations scale by the rounded value.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -31,12 +30,12 @@ def keep_words(
 ) -> Tensor:
     """Draw a mask for kernels of `shape`: int32 words (*shape, ceil(K / 32)) whose bits are 1 with keep_probability.
 
-    All 32 bits of a word are drawn at once, from as many random words as the probability has binary digits: reading
-    them from the last to the first, a bit that is 1 with probability p is 1 with p / 2 after `and` with a random bit,
-    and with (1 + p) / 2 after `or`. On a GPU one operator does it, unless backend is "torch"; bits after K are 0.
+    All 32 bits of a word are drawn at once, from one random word for each binary digit of the probability, the last
+    digit first: a bit that is 1 with probability p is 1 with p / 2 after `and` with a random bit, and with (1 + p) / 2
+    after `or`. On a GPU one operator draws the mask, unless backend is "torch". Bits after K are 0.
 
     Args:
-        shape: Of the kernels, without their taps.
+        shape: Shape of the kernels, without their taps.
         kernel_size: K.
         drop: Probability to drop a weight.
         device: Device of the mask.
@@ -44,19 +43,22 @@ def keep_words(
     """
     size = (*shape, -(-kernel_size // 32))  # (*shape, words)
     keep = int(keep_probability(drop) * 256)  # of 256
-    # Torch's generator seeds the operator, so that manual_seed decides; the seed stays on the device: no waiting
+    # Torch's generator seeds the operator, so that manual_seed has effect; the host does not wait for the seed
     if keep < 256 and device is not None and device.type == "cuda" and backend != "torch":
         seed = torch.randint(2**62, (1,), device=device)
         return _keep_words(seed, list(size), keep, kernel_size)
-    # Ones where a word has taps: all of them but in the last word
+    # Ones for the taps of each word; only the last word may have fewer than 32
     last = torch.full((size[-1],), -1, dtype=torch.int32, device=device)
     last[-1] = last_word(kernel_size)
     if keep == 256:
         return last.expand(size).contiguous()
     words = torch.zeros(size, dtype=torch.int32, device=device)
-    # Each digit halves the weight of those before it
+    # Each digit halves the weight of the earlier digits
     for digit in significant_digits(keep):
-        drawn = _random_words(size, device)
+        if torch.compiler.is_compiling() or (device is not None and device.type != "cpu"):
+            drawn = torch.randint(-(2**31), 2**31, size, dtype=torch.int32, device=device)
+        else:
+            drawn = random_bytes((*size, 4)).view(torch.int32).view(size)
         words = words | drawn if digit else words & drawn
     return words & last
 
@@ -64,7 +66,7 @@ def keep_words(
 def keep_words_or_none(
     shape: Sequence[int], kernel_size: int, drop: float, *, device: torch.device, backend: str
 ) -> Tensor | None:
-    """Draw `keep_words`; where nothing is dropped, return None, which keeps all weights."""
+    """Draw `keep_words`, or return None, which keeps all weights, if nothing is dropped."""
     return keep_words(shape, kernel_size, drop, device=device, backend=backend) if drop else None
 
 
@@ -74,23 +76,14 @@ def last_word(kernel_size: int) -> int:
 
 
 def significant_digits(keep: int) -> list[int]:
-    """Return the binary digits of keep / 256 that matter, last first: from the last 1 to that of a half."""
+    """Return the binary digits of keep / 256, last first, from the last 1 to the digit of 1/2."""
     digits = [keep >> place & 1 for place in range(8)]
     return digits[digits.index(1) :]
 
 
-def _random_words(size: Sequence[int], device: torch.device | None) -> Tensor:
-    if torch.compiler.is_compiling() or (device is not None and device.type != "cpu"):
-        return torch.randint(-(2**31), 2**31, size, dtype=torch.int32, device=device)
-    # A CPU's generator costs by the call: one 64-bit draw makes two words
-    count = math.prod(size)
-    draws = torch.empty(-(-count // 2), dtype=torch.int64).random_(-(2**63), None)  # type: ignore[arg-type]
-    return draws.view(torch.int32)[:count].view(size)
-
-
 def _compute(seed: Tensor, size: list[int], keep: int, kernel_size: int) -> Tensor:
-    """Draw `keep_words` of `size` with Philox's random numbers of `seed` (1,): the same mask by Triton and by torch."""
-    # Chosen here, not in the function above, where a compiled graph would have to trace the search for Triton
+    """Draw `keep_words` of `size` with Philox from `seed` (1,): Triton and torch draw the same mask."""
+    # Chosen inside the operator, so that a compiled graph does not trace the search for Triton
     if device_obstacle(seed.device) is None:
         from seq2seq.kernels.dropconnect import triton
 
@@ -118,21 +111,11 @@ def check_words(keep: Tensor | None, shape: Sequence[int]) -> None:
 
 def random_bytes(shape: Sequence[int]) -> Tensor:
     """Draw uniform bytes, uint8, on a CPU, from torch's default generator."""
-    # A CPU's generator costs by the call: one 64-bit draw makes eight bytes
+    # A CPU's generator costs by the number drawn: one 64-bit number makes eight bytes
     size = torch.Size(shape)
     count = size.numel()
     draws = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None)  # type: ignore[arg-type]
     return draws.view(torch.uint8)[:count].view(size)
-
-
-def pack(keep: Tensor) -> Tensor:
-    """Pack boolean (..., K) to int32 words (..., ceil(K / 32)); the bits after K are 0."""
-    words = -(-keep.shape[-1] // 32)
-    padded = torch.nn.functional.pad(keep, (0, words * 32 - keep.shape[-1]))
-    bits = padded.unflatten(-1, (words, 32)).to(torch.int64)  # (..., words, 32)
-    total = (bits << torch.arange(32, device=keep.device)).sum(-1)  # unsigned, (..., words)
-    # int32 has two's complement: bit 31 is its sign
-    return torch.where(total >= 2**31, total - 2**32, total).to(torch.int32)
 
 
 def unpack(words: Tensor, kernel_size: int) -> Tensor:
@@ -148,7 +131,7 @@ def drop_weights(weights: Tensor, keep: Tensor | None, keep_prob: float) -> Tens
     Args:
         weights: Normalized kernels.
         keep: Words (..., ceil(K / 32)); None keeps all weights, unscaled.
-        keep_prob: Those that are kept are scaled by 1 / keep_prob, so that their mean stays.
+        keep_prob: Kept weights are scaled by 1 / keep_prob, so that the mean does not change.
 
     Reference:
         Wan et al. 2013, 'Regularization of Neural Networks using DropConnect'.

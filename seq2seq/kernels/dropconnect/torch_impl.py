@@ -1,4 +1,4 @@
-"""DropConnect masks of a seed in torch operations: bit for bit those of the Triton kernel, where that cannot run."""
+"""DropConnect masks of a seed in torch operations, bit for bit the same as the Triton kernel's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def philox(seed: Tensor, counter: Tensor) -> Tensor:
     low, high = seed & LOW, seed >> 32 & LOW
     c0, c1, c2, c3 = counter, *[torch.zeros_like(counter)] * 3
     for _ in range(10):
-        # Products of 64 bits, whose sign is not one: the upper half is cut out
+        # Products of 64 bits in signed numbers: shifting and masking gives the upper half
         a, b = 0xD2511F53 * c0, 0xCD9E8D57 * c2
         c0, c1 = (b >> 32 & LOW) ^ c1 ^ low, b & LOW
         c2, c3 = (a >> 32 & LOW) ^ c3 ^ high, a & LOW

@@ -1,4 +1,4 @@
-"""DropConnect masks drawn on a GPU: 32 kept or dropped taps from eight Philox words, in one kernel."""
+"""DropConnect masks on a GPU: one kernel draws 32 kept or dropped taps from eight Philox words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCK = 512  # words a program
 def keep_words_kernel(seed, words, count, keep, row, last, BLOCK: tl.constexpr):
     """Draw words[i], whose bits are 1 with probability keep / 256: `or` random bits for a digit 1, `and` for a 0.
 
-    Of `row` words of a kernel, the last one has taps only where `last` has bits.
+    Each kernel has `row` words; the last word has taps only where `last` has bits.
     """
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     # Philox gives four words for each counter: eight for the eight binary digits of keep

@@ -36,10 +36,10 @@ def dynamicconv(
         logits: (B, T, H, K); h(c) is the head of channel c.
         causal: Read t and the K - 1 positions before it.
         keep: DropConnect words (B, T, H, ceil(K / 32)) for the normalized weights.
-        keep_prob: The weights are scaled by 1 / keep_prob where there is a `keep`.
+        keep_prob: With a `keep`, the weights are scaled by 1 / keep_prob.
         start: First position of each sentence.
         end: Position after the last.
-        softmax: Normalize the weights; without it, which Triton does not serve, the logits are the weights.
+        softmax: Normalize the weights; if False, which Triton does not serve, the logits are the weights.
         backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
 
     Returns:
@@ -53,7 +53,7 @@ def dynamicconv(
     check_words(keep, logits.shape)
     padding.check(x, start, end)
     given = (x, logits, keep, start, end, causal, 1.0 if keep is None else 1.0 / keep_prob)
-    # An eager CPU call takes torch's own gradients; every other has a gradient by formula, which is below
+    # An eager CPU call takes torch's own gradients; all other calls take the gradient by formula below
     if is_plain("dynamicconv", backend, x):
         with without_autocast(x):
             return torch_impl.convolve(*given, softmax)
@@ -110,7 +110,7 @@ def _takes_triton(backend: str, x: Tensor, logits: Tensor, *others: Tensor, soft
 
 
 def _fake(x: Tensor, logits: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
-    # The shapes, types and layouts that a compiled graph plans with
+    # A compiled graph relies on these shapes, types and layouts
     wide = at_least_float32(logits.dtype)
     return x.new_empty(x.shape), logits.new_empty(logits.shape[:3], dtype=wide)
 
@@ -121,13 +121,13 @@ def _fake_gradients(dy: Tensor, x: Tensor, logits: Tensor, *given: Any) -> tuple
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     x, logits, keep, start, end, ctx.causal, ctx.scale, ctx.backend, ctx.softmax = inputs
-    ctx.mark_non_differentiable(output[1])  # the log-sum-exp serves the backward pass alone
-    ctx.set_materialize_grads(False)  # so that its gradient, which nobody reads, is not filled with zeros
+    ctx.mark_non_differentiable(output[1])  # only the backward pass reads the log-sum-exp
+    ctx.set_materialize_grads(False)  # so that its unused gradient is not filled with zeros
     ctx.save_for_backward(x, logits, output[1], keep, start, end)
 
 
 def _differentiate(ctx: Any, dy: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
-    if dy is None:  # y took no part in what was differentiated
+    if dy is None:  # the differentiated result does not depend on y
         return (None,) * 9
     dx, dlogits = _backward(dy, *ctx.saved_tensors, ctx.causal, ctx.scale, ctx.backend, ctx.softmax)
     return dx, dlogits, *(None,) * 7  # no gradients: keep ... softmax

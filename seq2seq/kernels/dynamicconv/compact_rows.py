@@ -1,15 +1,15 @@
-"""Compact rows in Triton: all K taps of a row in pieces of eight, their way into square matrices, and back.
+"""Compact rows in Triton: all K taps of a row in pieces of eight, and their conversion to square matrices and back.
 
-A square matrix joins rows i and sources j, by tap j + offset_i. Half of its cells or more have no tap; exponentials,
-DropConnect and gradients are therefore worked out on compact rows (rows, TAPS), TAPS being K as a power of two from 16.
-The square is gathered from them.
+In a square matrix of rows i and sources j, a cell has tap j + offset_i, and at least half of the cells have no tap.
+Exponentials, DropConnect and gradients are therefore computed on compact rows (rows, TAPS), where TAPS is K as a power
+of two from 16, and the square is gathered from them.
 
-Compact rows are tuples of TAPS / 8 pieces (rows, 8). Of a piece eight neighboring lanes share a row, so that its sum
-takes three exchanges between lanes; of one tensor (rows, TAPS), compilers lay a row across a whole warp, which takes
-five for each row.
+Compact rows are tuples of TAPS / 8 pieces (rows, 8). In a piece eight neighboring lanes share a row, so the sum of a
+row takes three exchanges between lanes. Compilers lay a row of one tensor (rows, TAPS) across a whole warp, and its sum
+takes five exchanges.
 
-Rows after the end of a sentence read its last row again, which saves masks: nothing of theirs is stored, and they meet
-rows of dy that are zero.
+Rows after the end of a sentence read its last row again, which saves masks: their results are not stored, and their dy
+is zero.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def load_taps(logits, stride, row, taps, TAPS: tl.constexpr):
 
 @triton.jit
 def store_taps(to, stride, row, length, taps, pieces):
-    """Write compact rows, those before length."""
+    """Write the compact rows before `length`."""
     for s in tl.static_range(len(pieces)):
         tap = s * PIECE + tl.arange(0, PIECE)[None, :]
         mask = (tap < taps) & (row < length)[:, None]
@@ -98,11 +98,11 @@ def load_words(keep, row, stride, WORDS: tl.constexpr):
 
 @triton.jit
 def drop(pieces, words, scale):
-    """Multiply the taps that DropConnect keeps by scale, and the others by 0; without words, return the pieces."""
+    """Multiply kept taps by scale and dropped taps by 0; without words, return the pieces."""
     dropped = ()
     if len(words) > 0:
         for s in tl.static_range(len(pieces)):
-            # A bit of its own for each of the eight lanes
+            # Each of the eight lanes has another bit
             bit = 1 << (tl.arange(0, PIECE)[None, :] + s % 4 * PIECE)
             dropped += (tl.where((words[s // 4][:, None] & bit) != 0, pieces[s] * scale, 0.0),)
     else:
@@ -114,7 +114,7 @@ def drop(pieces, words, scale):
 def joined(p):
     """Join pieces: (rows, TAPS)."""
     rows: tl.constexpr = p[0].shape[0]
-    # tl.join adds a last dimension of two: of 8 pieces, those whose numbers differ by 4, then by 2, then by 1
+    # tl.join adds a last dimension of two: join pieces whose numbers differ by 4, then by 2, then by 1
     if len(p) == 2:
         matrix = tl.reshape(tl.permute(tl.join(p[0], p[1]), (0, 2, 1)), (rows, 16))
     elif len(p) == 4:
@@ -140,7 +140,7 @@ def divided(matrix):
         pieces = (a0, b0, a1, b1)
     else:
         even, odd = tl.split(tl.permute(tl.reshape(matrix, (rows, 2, 2, 2, 8)), (0, 4, 1, 2, 3)))
-        a, c = tl.split(even)  # numbers of pieces that leave 0 and 2, divided by 4
+        a, c = tl.split(even)  # pieces whose numbers are 0 and 2 modulo 4
         b, d = tl.split(odd)  # 1 and 3
         a0, a1 = tl.split(a)
         b0, b1 = tl.split(b)
@@ -152,19 +152,19 @@ def divided(matrix):
 
 @triton.jit
 def skew(matrix, offset, COUNT: tl.constexpr):
-    """Gather cell (i, j + offset_i) for each j below COUNT, 0 where there is none: (rows, COUNT)."""
+    """Gather cell (i, j + offset_i) for each j below COUNT, 0 outside the matrix: (rows, COUNT)."""
     SIZE: tl.constexpr = matrix.shape[1]
     at = tl.arange(0, COUNT)[None, :] + offset[:, None]
-    # One comparison: a negative number without its sign is a great one
+    # One comparison: a negative number read as unsigned is large
     inside = at.to(tl.uint32, bitcast=True) < SIZE
     return tl.where(inside, tl.gather(matrix, at & (SIZE - 1), 1), 0.0)
 
 
 @triton.jit
 def squares(matrix, taps, TILE: tl.constexpr, BACKS: tl.constexpr):
-    """Gather compact rows of a tile into its own square and those of the BACKS tiles before it: (TILE, TILE) each."""
+    """Gather a tile's compact rows into squares (TILE, TILE) for itself and for the BACKS tiles before it."""
     TAPS: tl.constexpr = matrix.shape[1]
-    # Tiles that lie TAPS apart have the same gathered matrix, of which each keeps a part
+    # Tiles that lie TAPS apart have the same gathered matrix, and each keeps a part of it
     TURNS: tl.constexpr = (TAPS + TILE - 1) // TILE
     i = tl.arange(0, TILE)
     tap = i[None, :] - i[:, None] + (taps - 1)  # in the tile's own square
@@ -189,8 +189,8 @@ def compacted(square, taps, TAPS: tl.constexpr):
     source = tl.arange(0, TAPS)[None, :] + i[:, None] - (taps - 1)  # in the tile's own square
     found = tl.zeros((TILE, TAPS), tl.float32)
     for r in tl.static_range(TURNS):
-        if r < len(square):  # those before hold no tap below K
-            # Of tiles that lie TAPS apart, each has its part of one matrix
+        if r < len(square):  # tiles further back hold no tap below K
+            # Tiles that lie TAPS apart each hold a part of one matrix
             matrix = square[r]
             for s in tl.static_range(r + TURNS, len(square), TURNS):
                 matrix = tl.where((tap - s * TILE).to(tl.uint32, bitcast=True) < TAPS, square[s], matrix)

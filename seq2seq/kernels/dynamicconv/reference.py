@@ -1,4 +1,4 @@
-"""DynamicConv by its definition: slow, short, and what every other path is compared with."""
+"""DynamicConv by its definition: slow and short, the reference for all other implementations."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def dynamicconv_reference(
     """Compute y_{t,c} = sum_k softmax(logits_{t,h(c)})_k x_{t+k-left,c}, one multiply per tap (Wu et al. 2019, eq. 4).
 
     x (B, T, C), logits (B, T, H, K), keep: DropConnect words (B, T, H, ceil(K / 32)); channel c belongs to head
-    h = c // (C / H). The softmax is over all K taps, also those that fall outside the sequence, where x is 0; without
-    it the logits themselves are the weights.
+    h = c // (C / H). The softmax is over all K taps, including taps outside the sequence, where x is 0. With
+    softmax=False the logits are the weights.
     """
     batch_size, length, heads, taps = logits.shape
-    # (B, T, H, K); DropConnect after the softmax, whose sum it does not restore
+    # (B, T, H, K); DropConnect comes after the softmax, and weights are not normalized again
     weights = drop_weights(logits.softmax(-1) if softmax else logits, keep, keep_prob)
     left = left_padding(taps, causal)
     values = x.view(batch_size, length, heads, -1)  # (B, T, H, R)

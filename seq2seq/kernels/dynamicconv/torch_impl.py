@@ -1,4 +1,4 @@
-"""DynamicConv in torch operations: band matrices, on any device, in any type and length; gradients by formula."""
+"""DynamicConv in torch operations by band matrices, on any device, for any type and length; gradients by formula."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def convolve(
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
-    """Compute log2 sum_k exp(logits_k), (B, T, H), from which the backward pass makes the weights."""
+    """Compute log2 sum_k exp(logits_k), (B, T, H), from which the backward pass computes the weights."""
     return _wide(logits).logsumexp(-1) / math.log(2)
 
 

@@ -1,25 +1,29 @@
 """DynamicConv on a GPU: softmax, DropConnect and convolution in one kernel each way; nothing is added atomically.
 
-Sources are numbered u = s - shift, where shift = K - 1 - left is 0 for a causal convolution: then tap k of row t reads
-u = t + k - (K - 1), which lies in the same tile of rows or in one of the BACKS tiles before it. A tile's output is a
-sum of square matrices of weights, one for each of these tiles, times their values. The weights themselves are worked
-out on compact rows (`compact_rows.py`). They are never stored: the backward pass makes them again from the logits and
-the saved log-sum-exp, in units of log2.
+Sources are numbered u = s - shift, where shift = K - 1 - left is 0 for a causal convolution. Tap k of row t then reads
+u = t + k - (K - 1), which lies in the same tile of rows or in one of the BACKS tiles before it. A tile's output is the
+sum of a product for each of these tiles: a square matrix of weights times the tile's values. The weights are computed
+on compact rows (`compact_rows.py`) and never stored: the backward pass computes them again from the logits and the
+saved log-sum-exp, in units of log2.
 
-Sentences that fit one tile have kernels of their own (`one_tile.py`), and so have kernels of up to three taps.
-Otherwise a program works through `chunk` tiles of one head of one sentence, or of one part of a head's channels
-where a head has more than COLUMNS. It carries the values of the last tiles along, and in the backward pass their
-unfinished dx.
+Sentences that fit one tile have separate kernels, as have convolutions of up to three taps. Otherwise a program works
+through `chunk` tiles of one head of one sentence, or of one part of a head's channels if a head has more than COLUMNS.
+It keeps the values of the last tiles, and in the backward pass their unfinished dx.
+
+In the kernels for one tile, a program takes one head of one sentence. Row t's tap k reads source t + k - left, so the
+cell of t and u in the square matrix of rows and sources has tap u - t + left. Taps whose source lies outside the tile
+count in the softmax alone. Causal and centered convolutions differ in `left`.
 
 Arguments of the kernels, in memory:
     x, dy: (B, T, C) by the strides of batch and row; a head is WIDTH adjacent channels. y, dx: contiguous.
     logits: (B, T, H, K) by the strides of batch, row and head, taps adjacent. dlogits: (parts, B, T, H, K), contiguous.
     lse: (B, T, H), float32. keep: (B, T, H, WORDS), int32. start, end: (B,). All contiguous.
 
-Constants that they are compiled for:
-    WIDTH: Channels of a head. COLUMNS: those that one program takes, a power of two, so that some may be masked.
-    TILE: Positions of a tile. BACKS: Tiles before its own that a tile reads.
-    TAPS: K as a power of two from 16; of the direct kernels K itself.
+Compile-time constants:
+    WIDTH: Channels of a head. COLUMNS: Channels that a program takes, a power of two, so that some may be masked.
+    TILE: Positions of a tile; for one tile the sentence's, as a power of two from 16.
+    BACKS: Tiles before its own that a tile reads.
+    TAPS: K as a power of two from 16; in the direct kernels K itself.
     WORDS: DropConnect words of a row, 0 without. STARTS, ENDS: Sentences have bounds. WIDE: Products in float32.
 """
 
@@ -40,12 +44,12 @@ from seq2seq.kernels.dynamicconv.compact_rows import (
     less,
     load_taps,
     load_words,
+    skew,
     squares,
     store_taps,
     times,
     total,
 )
-from seq2seq.kernels.dynamicconv.one_tile import one_tile_backward, one_tile_forward
 from seq2seq.kernels.launch_config import (
     backs,
     chunk_size,
@@ -72,10 +76,10 @@ from seq2seq.kernels.triton_ops import (
     unit_stride,
 )
 
-# In loops over tiles K is written as min(K, n + TAPS). That is K, but a compiler cannot know: it works out the indices
-# of gathers for each tile, rather than before the loop, where they would take a quarter of the registers until its end.
+# Loops over tiles write K as min(K, n + TAPS). This equals K, but the compiler cannot know it, and computes the indices
+# of gathers for each tile. Computed before the loop, they would take a quarter of the registers until its end.
 
-# Sizes that vary by batch or layer: a kernel is not compiled anew because one of them is 1 or a multiple of 16
+# Sizes that vary by batch or layer: a kernel is not compiled again because one of them is 1 or a multiple of 16
 VARIES = ("length", "taps", "shift", "chunks", "chunk", "tiles", "logit_batch", "logit_row", "logit_head",
           "part_size")  # fmt: skip
 
@@ -100,7 +104,7 @@ def band_forward(
     values = ()
     for s in tl.static_range(BACKS):
         values += (load_rows(x, x_row, (tile - 1 - s) * TILE + i + shift, column, first, last, WIDTH),)
-    # Logits and words of a tile are read while the one before it is worked on
+    # Logits and words of a tile are read while the tile before it is computed
     near = tl.minimum(tile * TILE + i, length - 1)
     scores = load_taps(logits, logit_row, near, taps, TAPS)
     words = load_words(keep, near, heads * WORDS, WORDS)
@@ -108,10 +112,10 @@ def band_forward(
     for n in range(tile, tl.minimum(tile + chunk, tl.cdiv(length, TILE))):
         row, taps = n * TILE + i, tl.minimum(taps, n + TAPS)  # the same K, see above VARIES
         values = (load_rows(x, x_row, row + shift, column, first, last, WIDTH),) + values
-        # Over all K taps, within the sentence or not
+        # Over all K taps, inside and outside the sentence
         highest = largest(scores) * LOG2E
         weights = exponentials(scores, highest)
-        sums = total(weights)  # before DropConnect, which does not normalize anew
+        sums = total(weights)  # before DropConnect, after which weights are not normalized again
         dropped = squares(narrow(joined(drop(weights, words, 1.0)), values[0], WIDE), taps, TILE, BACKS)
         near = tl.minimum(row + TILE, length - 1)
         scores = load_taps(logits, logit_row, near, taps, TAPS)
@@ -119,7 +123,7 @@ def band_forward(
         mixed = tl.zeros((TILE, COLUMNS), tl.float32)  # (rows, channels)
         for s in tl.static_range(BACKS + 1):
             mixed = product(dropped[s], values[s], mixed, WIDE)
-        # The same for all parts
+        # All parts have the same log-sum-exp
         tl.store(lse + at + row * heads, highest + log2(sums), mask=(row < length) & (part == 0))
         mixed *= (scale * reciprocal(sums))[:, None]  # one division a row, after the sum
         store_rows(y + at * WIDTH, heads * WIDTH, row, column, length, mixed, WIDTH)
@@ -143,8 +147,8 @@ def band_backward(
 ):  # fmt: skip
     """Compute dlogits = w (g - sum_k w g), g_k = dy_t . x_{t+k-left}, and dx_s = sum_t w_{t,s-t+left} dy_t.
 
-    A tile of dx is complete when the BACKS tiles of rows after it have been read; those after the last tile of a chunk
-    are read once more. dlogits are linear in g, so that parts of a head write theirs apart, part_size numbers each.
+    A tile of dx is complete when the BACKS tiles of rows after it have been read; the tiles after the last one of a
+    chunk are read twice. dlogits are linear in g, so parts of a head write separate dlogits of part_size numbers.
     """
     part, head, tile, sentence = place(heads, chunks, chunk, WIDTH, COLUMNS)
     first, last = bounds(start, end, sentence, length, STARTS, ENDS)  # real positions
@@ -158,7 +162,7 @@ def band_backward(
     for s in tl.static_range(BACKS):
         values += (load_rows(x, x_row, (tile - 1 - s) * TILE + i + shift, column, first, last, WIDTH),)
         unfinished += (tl.zeros((TILE, COLUMNS), tl.float32),)  # dx of earlier tiles
-    # What a tile takes but x and dy is read while the one before it is worked on
+    # Everything but x and dy is read while the tile before it is computed
     near = tl.minimum(tile * TILE + i, length - 1)
     scores, norm = load_taps(logits, logit_row, near, taps, TAPS), tl.load(lse + near * heads)
     words = load_words(keep, near, heads * WORDS, WORDS)
@@ -182,7 +186,7 @@ def band_backward(
         mine = tl.where((n - BACKS >= tile) | (tile == 0), length, 0)  # tiles before a chunk are its neighbor's
         _finish(dx, heads, row - BACKS * TILE + shift, column, first, last, mine, sent[BACKS], WIDTH)
         values, unfinished = values[:-1], sent[:-1]  # the last tile is finished
-    for e in tl.static_range(BACKS):  # rows after the chunk complete the dx of its last tiles
+    for e in tl.static_range(BACKS):  # rows after the chunk complete the dx of the chunk's last tiles
         row = (stop + e) * TILE + i
         near, grad = tl.minimum(row, length - 1), load_rows(dy, dy_row, row, column, 0, length, WIDTH)  # dy
         words = load_words(keep, near, heads * WORDS, WORDS)
@@ -194,6 +198,70 @@ def band_backward(
         mine = tl.where((stop + e - BACKS >= tile) | (tile == 0), length, 0)
         _finish(dx, heads, row - BACKS * TILE + shift, column, first, last, mine, sent[BACKS - e - 1], WIDTH)
         unfinished = sent
+
+
+@triton.jit(do_not_specialize=VARIES)
+def one_tile_forward(
+    x, logits, keep, start, end, y, lse,
+    length, taps, shift, heads, scale,
+    x_batch, x_row, logit_batch, logit_row, logit_head,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr, TAPS: tl.constexpr,
+    WORDS: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Compute the same as band_forward."""
+    head = tl.program_id(0) % heads
+    sentence = (tl.program_id(0) // heads).to(tl.int64)  # 64 bits: it multiplies batch strides
+    at = sentence * length * heads + head  # of position 0 in (B, T, H)
+    row, column = tl.arange(0, TILE), tl.arange(0, COLUMNS)
+    real = tl.minimum(row, length - 1)
+    # The first reads are needed last
+    scores = load_taps(logits + sentence * logit_batch + head * logit_head, logit_row, real, taps, TAPS)
+    words = load_words(keep + at * WORDS, real, heads * WORDS, WORDS)
+    first, last = bounds(start, end, sentence, length, STARTS, ENDS)
+    values = load_rows(x + sentence * x_batch + head * WIDTH, x_row, row, column, first, last, WIDTH)
+    # The softmax is over all K taps, and is not normalized again after DropConnect
+    highest = largest(scores) * LOG2E
+    weights = exponentials(scores, highest)
+    sums = total(weights)
+    left = taps - 1 - shift
+    band = skew(narrow(joined(drop(weights, words, 1.0)), values, WIDE), left - row, TILE)
+    mixed = product(band, values, tl.zeros((TILE, COLUMNS), tl.float32), WIDE)
+    mixed *= (scale * reciprocal(sums))[:, None]  # one division a row, after the sum
+    tl.store(lse + at + row * heads, highest + log2(sums), mask=row < length)
+    store_rows(y + at * WIDTH, heads * WIDTH, row, column, length, mixed, WIDTH)
+
+
+@triton.jit(do_not_specialize=VARIES)
+def one_tile_backward(
+    dy, x, logits, lse, keep, start, end, dx, dlogits,
+    length, taps, shift, heads, scale,
+    dy_batch, dy_row, x_batch, x_row, logit_batch, logit_row, logit_head,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr, TAPS: tl.constexpr,
+    WORDS: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Compute the same as band_backward; taps whose source is outside the sentence have g = 0."""
+    head = tl.program_id(0) % heads
+    sentence = (tl.program_id(0) // heads).to(tl.int64)
+    at = sentence * length * heads + head
+    row, column = tl.arange(0, TILE), tl.arange(0, COLUMNS)
+    real = tl.minimum(row, length - 1)
+    scores = load_taps(logits + sentence * logit_batch + head * logit_head, logit_row, real, taps, TAPS)
+    norm = tl.load(lse + at + real * heads)
+    words = load_words(keep + at * WORDS, real, heads * WORDS, WORDS)
+    first, last = bounds(start, end, sentence, length, STARTS, ENDS)
+    grad = load_rows(dy + sentence * dy_batch + head * WIDTH, dy_row, row, column, 0, length, WIDTH)
+    values = load_rows(x + sentence * x_batch + head * WIDTH, x_row, row, column, first, last, WIDTH)
+    left = taps - 1 - shift
+    weights = exponentials(scores, norm)
+    # dy_t . x_u for row t and source u, then for row t and tap k, whose source is t + k - left
+    g = product(grad, tl.trans(values), tl.zeros((TILE, TILE), tl.float32), WIDE)
+    shares = times(weights, drop(divided(skew(g, row - left, TAPS)), words, scale))
+    # dlogits = w (g - sum_k w g)
+    grads = less(shares, weights, total(shares))
+    store_taps(dlogits + at * taps, heads * taps, row, length, taps, grads)
+    band = skew(narrow(joined(drop(weights, words, scale)), grad, WIDE), left - row, TILE)
+    whole = product(tl.trans(band), grad, tl.zeros((TILE, COLUMNS), tl.float32), WIDE)
+    _finish(dx + at * WIDTH, heads, row, column, first, last, length, whole, WIDTH)
 
 
 @triton.jit(do_not_specialize=VARIES)
@@ -270,10 +338,10 @@ def direct_backward(
     grads = weight * (g - tl.sum(weight * g, 1)[:, None])
     to = dlogits + at * TAPS + row[:, None] * (heads * TAPS) + tap
     tl.store(to, grads.to(dlogits.dtype.element_ty), mask=here)
-    # dx is gathered: each row asks the rows that read it, so nothing is added atomically
+    # dx is gathered from the rows that read a row, so nothing is added atomically
     whole = tl.zeros((TILE, COLUMNS), tl.float32)
     for k in tl.static_range(TAPS):
-        reader = row - (k + shift - TAPS + 1)  # the row whose tap k is this one
+        reader = row - (k + shift - TAPS + 1)  # the row whose tap k reads this row
         there = (reader >= 0) & (reader < length)
         a = tl.load(logits + reader * logit_row + k, mask=there, other=float("-inf")).to(tl.float32) * LOG2E
         weight = tl.exp2(a - tl.load(lse + at + reader * heads, mask=there, other=0.0))
@@ -288,11 +356,11 @@ def direct_backward(
 def constants(
     op: str, taps: int, head_dim: int, dtype: torch.dtype, *, words: int, starts: bool, ends: bool, arch: int
 ) -> tuple[bool, dict[str, int | bool]]:
-    """Return True for the direct kernel, and the constants that the one taken is compiled for, launch settings too."""
+    """Return True for the direct kernel, False for the band kernel, and its constants with its launch settings."""
     settings = config(op, taps, head_dim, dtype, arch)
     values: dict[str, int | bool] = {"WIDTH": head_dim, "WORDS": words, "STARTS": starts, "ENDS": ends}
     values |= settings.launch
-    least = 32 if dtype == torch.float32 else 16  # of 16 columns in float32, the compiler spills registers
+    least = 32 if dtype == torch.float32 else 16  # with 16 columns in float32, the compiler spills registers
     values |= {"TILE": settings.tile, "COLUMNS": columns(head_dim, settings.columns, least)}
     if is_direct(op, taps):
         return True, values | {"TAPS": taps}
@@ -305,7 +373,7 @@ def constants(
 def one_tile_constants(
     op: str, tile: int, taps: int, head_dim: int, dtype: torch.dtype, *, words: int, starts: bool, ends: bool, arch: int
 ) -> dict[str, int | bool]:
-    """Return the constants that the kernel for sentences of up to `tile` positions is compiled for."""
+    """Return the constants of the kernel for sentences of up to `tile` positions."""
     values: dict[str, int | bool] = {"WIDTH": head_dim, "WORDS": words, "STARTS": starts, "ENDS": ends}
     values |= one_tile_config(op, tile, head_dim, dtype, arch).launch
     # K and channels as powers of two, from 16
@@ -319,7 +387,7 @@ def forward(
     x, logits = aligned(x), unit_stride(logits)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     lse = torch.empty(logits.shape[:3], dtype=torch.float32, device=x.device)
-    # A kernel takes a pointer for everything: lse stands for what is absent, and is not read
+    # A kernel takes a pointer for every argument: lse stands for absent ones, and is not read
     given = [lse if part is None else part.contiguous() for part in (keep, start, end)]
     tensors = [x, logits, *given, y, lse]
     strides = (*x.stride()[:2], *logits.stride()[:3])
@@ -338,13 +406,13 @@ def backward(
     causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """Compute dx (B, T, C) and dlogits (B, T, H, K) from dy (B, T, C) and what the forward pass took and saved."""
+    """Compute dx (B, T, C) and dlogits (B, T, H, K) from dy (B, T, C), the inputs and the saved log-sum-exp."""
     dy, x, logits = aligned(dy), aligned(x), unit_stride(logits)
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     op = "dynamicconv_backward"
     length, heads, taps = logits.shape[1:]
     head_dim = x.shape[-1] // heads
-    # Parts of a head's channels, for each of which there is a program
+    # Each part of a head's channels has a program
     most = config(op, taps, head_dim, x.dtype, target(x)).columns
     parts = 1 if one_tile(op, taps, length, head_dim, x.dtype) else triton.cdiv(head_dim, most)
     # Parts are summed below, in float32

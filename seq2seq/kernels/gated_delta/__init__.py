@@ -1,4 +1,4 @@
-"""The gated delta rule by chunks: within one a triangular system, between them one state."""
+"""The gated delta rule by chunks: a triangular system within a chunk, and one state between chunks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from seq2seq.kernels.recurrence import over_positions
 
 __all__ = ["gated_delta", "gated_delta_step"]
 
-# Positions solved at once: a chunk costs its square, the state between chunks is carried one after another.
+# Positions solved at once: a chunk costs the square of its length, and chunks follow one another.
 CHUNK = 64
 
 
@@ -31,7 +31,7 @@ def gated_delta(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor
     wide = at_least_float32(q.dtype)
     parts = [part.to(wide) for part in (q, k, v, log_decay, rate)]
     state = parts[0].new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1])  # (B, H, d, e)
-    # An exported graph has neither a loop over chunks, whose number it would fix, nor triangular systems
+    # An exported graph has no triangular systems, and a loop over chunks would fix their number
     if torch.compiler.is_exporting():
         return over_positions(_step, (state,), tuple(parts), dim=2)
     outputs = []
@@ -51,7 +51,7 @@ def _step(state: tuple[Tensor], now: tuple[Tensor, ...]) -> tuple[tuple[Tensor],
 def _chunk(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     total = log_decay.cumsum(-1)  # log g (B, H, c)
     future = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device).triu(1)
-    # Masked before the exponential, which would overflow above the diagonal
+    # Masked first, because the exponential would overflow above the diagonal
     ratio = (total[..., :, None] - total[..., None, :]).masked_fill(future, float("-inf")).exp()  # g_t / g_i
     grown = total.exp()[..., None]  # g, (B, H, c, 1)
     rate = rate[..., None]  # b, (B, H, c, 1)

@@ -1,4 +1,4 @@
-"""The gated delta rule as a recurrence: slow, short, and what the form by chunks is compared with."""
+"""The gated delta rule as a recurrence: slow and short, the reference for the computation by chunks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def gated_delta_reference(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, ra
 def gated_delta_step(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute one position: replace, at the rate b, what the decayed state returns for k by v.
+    """Compute one position: move the decayed state's value for the key k towards v, at the rate b.
 
     Shape:
         q, k (N, H, d), v (N, H, e), log_decay, rate (N, H), state (N, H, d, e) -> y (N, H, e) and the next state.

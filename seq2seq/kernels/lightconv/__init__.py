@@ -34,12 +34,11 @@ def lightconv(
 
     Args:
         x: (B, T, C); counts as zero outside positions [start, end), both (B,), None for no bound.
-        weights: (H, K), used as they are: a mixer whose weights sum to one normalizes them first; h(c) is the head of
-            channel c.
+        weights: (H, K), used as they are; a mixer may normalize them first. h(c) is the head of channel c.
         causal: Read t and the K - 1 positions before it.
-        glu: x is (B, T, 2 C), and what is convolved is x[..., :C] sigmoid(x[..., C:]).
+        glu: x is (B, T, 2 C), and the convolution's input is x[..., :C] sigmoid(x[..., C:]).
         keep: DropConnect words (H, ceil(K / 32)) for the weights.
-        keep_prob: The weights are scaled by 1 / keep_prob where there is a `keep`.
+        keep_prob: With a `keep`, the weights are scaled by 1 / keep_prob.
         start: First position of each sentence.
         end: Position after the last.
         backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
@@ -55,9 +54,9 @@ def lightconv(
         raise ValueError(f"x {tuple(x.shape)} and weights {tuple(weights.shape)} are not (B, T, {width}) and (H, K)")
     check_words(keep, weights.shape)
     padding.check(x, start, end)
-    # Weights are dropped here, (H, K) numbers: torch differentiates that, and the operators see weights alone
+    # The few weights, (H, K), are dropped here: torch differentiates this, and the operators take plain weights
     given = (x, drop_weights(weights, keep, keep_prob), start, end, causal, glu)
-    # An eager CPU call takes torch's own gradients; every other has a gradient by formula, which is below
+    # An eager CPU call takes torch's own gradients; all other calls take the gradient by formula below
     if is_plain("lightconv", backend, x):
         with without_autocast(x):
             return torch_impl.convolve(*given)
@@ -98,7 +97,7 @@ def _compute_gradients(
 def _takes_triton(backend: str, x: Tensor, weights: Tensor, *others: Tensor, glu: bool) -> bool:
     heads, taps = weights.shape  # H, K
     unserved = f"{heads} kernels are more than {MAX_KERNELS}" if heads > MAX_KERNELS else None
-    # With GLU x has 2 C channels, so twice as many heads of the same width
+    # With GLU x has 2 C channels, which are twice as many heads of the same width
     heads *= 2 if glu else 1
     return takes_triton("lightconv", backend, x, weights, *others, heads=heads, taps=taps, unserved=unserved)
 

@@ -1,4 +1,4 @@
-"""LightConv by its definition: slow, short, and what every other path is compared with."""
+"""LightConv by its definition: slow and short, the reference for all other implementations."""
 
 from __future__ import annotations
 

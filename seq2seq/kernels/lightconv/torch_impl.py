@@ -1,6 +1,6 @@
-"""LightConv in torch operations, on any device, in any type and length; gradients by formula.
+"""LightConv in torch operations, on any device, for any type and length; gradients by formula.
 
-Band matrices, or torch's own convolution where each channel has a kernel of its own and that is faster.
+It multiplies by band matrices, or takes torch's convolution if each channel has a separate kernel and this is faster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def convolve(x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | Non
         kernels = weights[:, None].to(values.dtype)  # (C, 1, K)
         return F.conv1d(_padded(values, weights, left), kernels, groups=len(weights)).transpose(1, 2)
     values = values.unflatten(-1, (weights.shape[0], -1))  # (B, T, H, R)
-    # Long sentences in blocks; of short ones, and in an exported graph, one T x T band a head serves the whole batch
+    # Long sentences are cut into blocks; otherwise one T x T band for each head serves the whole batch
     if not torch.compiler.is_exporting() and values.shape[1] > 2 * BLOCK:
         return band_conv(values, _rows(weights, values.shape[1])[None], left=left).flatten(-2)
     # (H, T, T) @ (H, T, B R)
@@ -55,7 +55,7 @@ def backward(
         columns = _columns(grads)  # (H, T, B R)
         dvalues = _merged(band.transpose(-1, -2) @ columns, values).flatten(-2)  # (B, T, C)
         products = columns @ _columns(values).transpose(-1, -2)  # (H, T, T)
-        # A tap's gradient is the sum of a diagonal: `unskew` stands diagonals upright, (H, T, K)
+        # A tap's gradient is the sum of a diagonal: `unskew` turns diagonals into columns, (H, T, K)
         dweights = unskew(F.pad(products.to(weights.dtype), (left, taps - 1 - left))).sum(-2)
     # Padding was set to zero, so nothing flows back to it
     dvalues = within(dvalues, start, end)
@@ -64,11 +64,9 @@ def backward(
 
 
 def _is_grouped(values: Tensor, weights: Tensor) -> bool:
-    """Return True where torch's convolution is faster: each kernel has one channel, and bands are long or of use once.
+    """Return True if torch's convolution of values (B, T, C) by weights (H, K) is faster than band matrices.
 
-    Args:
-        values: (B, T, C).
-        weights: (H, K).
+    This holds if each kernel has one channel, and bands are long or used once.
     """
     return len(weights) == values.shape[2] and (len(values) == 1 or values.shape[1] > BLOCK)
 
@@ -90,12 +88,12 @@ def _grouped_backward(dy: Tensor, values: Tensor, weights: Tensor, left: int) ->
 
 
 def _values(x: Tensor, start: Tensor | None, end: Tensor | None, glu: bool) -> Tensor:
-    inside = within(x, start, end)  # before the GLU: what padding holds, NaN too, reaches no gradient
+    inside = within(x, start, end)  # before the GLU, so that NaN in padding reaches no gradient
     return F.glu(inside, -1) if glu else inside
 
 
 def _rows(weights: Tensor, length: int) -> Tensor:
-    return weights[:, None].expand(-1, length, -1)  # (H, T, K): every position the same kernel
+    return weights[:, None].expand(-1, length, -1)  # (H, T, K): the same kernel at every position
 
 
 def _band(weights: Tensor, values: Tensor, left: int) -> Tensor:

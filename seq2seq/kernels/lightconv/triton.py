@@ -1,17 +1,17 @@
 """LightConv on a GPU, optionally with the gate of its input (GLU) in the same kernels; nothing is added atomically.
 
 Sources are numbered as for DynamicConv, u = s - shift with shift = K - 1 - left, so that a tile of rows reads its own
-tile and the BACKS tiles before it. The matrices by which it does are the same for every tile of a head: a program makes
-them once and then works through its share of the batch. Sentences of up to ONE_TILE positions have their own kernels:
-one matrix, and no tile before.
+tile and the BACKS tiles before it. All tiles of a head have the same weight matrices: a program makes them once and
+then works through its share of the batch. Sentences of up to ONE_TILE positions have separate kernels, with one matrix
+and no tile before.
 
 Arguments of the kernels, in memory:
     x, dy: (B, T, C), x (B, T, 2 C) with GLU, by the strides of batch and row; a head is WIDTH adjacent channels.
     y, dx: as x and dy, contiguous. weights: (H, K), contiguous. start, end: (B,), contiguous.
-    partial: (programs, H, parts, TILE, (BACKS + 1) TILE), float32, of one tile (programs, H, parts, TILE, TILE), of a
-        direct kernel (programs, H, 1, 4).
+    partial: float32, (programs, H, parts, TILE, (BACKS + 1) TILE); (programs, H, parts, TILE, TILE) for one tile;
+        (programs, H, 1, 4) for the direct kernel.
 
-Constants that they are compiled for: as DynamicConv's, and GLU, the gate of the input.
+Compile-time constants: as for DynamicConv, and GLU, the gate of the input.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from seq2seq.kernels.launch_config import (
 )
 from seq2seq.kernels.triton_ops import aligned, bounds, gate, load_rows, needs_wide, product, store_rows
 
-# Programs of a forward and a backward launch: enough to fill a GPU, few enough that partial sums stay small
+# Programs of a launch: enough to fill a GPU, but so few that partial sums stay small
 PROGRAMS = {"lightconv": 4224, "lightconv_backward": 528}
 
-# Sizes that vary by batch or layer: a kernel is not compiled anew because one of them is 1 or a multiple of 16
+# Sizes that vary by batch or layer: a kernel is not compiled again because one of them is 1 or a multiple of 16
 VARIES = ("length", "taps", "shift", "chunks", "chunk", "tiles", "units")
 
 
@@ -66,7 +66,7 @@ def _load_halves(x, stride, row, column, first, last, channels, WIDTH: tl.conste
 
 @triton.jit
 def _gated(half, other, GLU: tl.constexpr):
-    """Compute the values to be convolved: x, or with GLU x[:C] sigmoid(x[C:])."""
+    """Compute the convolution's input: x, or with GLU x[:C] sigmoid(x[C:])."""
     if GLU:
         return (half.to(tl.float32) * gate(other)).to(half.dtype)  # rounded as in torch
     return half
@@ -74,7 +74,7 @@ def _gated(half, other, GLU: tl.constexpr):
 
 @triton.jit
 def _load_values(x, stride, row, column, first, last, channels, WIDTH: tl.constexpr, GLU: tl.constexpr):
-    """Load rows of the values to be convolved."""
+    """Load rows of the convolution's input."""
     half, other = _load_halves(x, stride, row, column, first, last, channels, WIDTH, GLU)
     return _gated(half, other, GLU)
 
@@ -308,13 +308,13 @@ def direct_backward(
     tl.store(partial + tl.program_id(0) * 4 + tap, tl.sum(total, 0))
 
 
-class _Plan(NamedTuple):
+class Launch(NamedTuple):
     """Launch of a kernel.
 
     Attributes:
-        kind: Its name without the direction: "band", "tile" or "direct".
-        values: Its constants, launch settings among them.
-        sizes: Its integers, except strides.
+        kind: The kernel's name without the direction: "band", "tile" or "direct".
+        values: Its constants and launch settings.
+        sizes: Its integer arguments, except strides.
         programs: Programs for each part of a head.
         parts: Parts of a head.
     """
@@ -330,12 +330,12 @@ class _Plan(NamedTuple):
 def constants(
     op: str, taps: int, head_dim: int, dtype: torch.dtype, *, glu: bool, starts: bool, ends: bool, arch: int
 ) -> tuple[bool, dict[str, int | bool]]:
-    """Return True for the direct kernel, and the constants that the one taken is compiled for, launch settings too."""
+    """Return True for the direct kernel, False for the band kernel, and its constants with its launch settings."""
     values = _values(config(op, taps, head_dim, dtype, arch), head_dim, glu, starts, ends)
     if is_direct(op, taps):
         narrow = dtype != torch.float32 and values["COLUMNS"] == 64 and not glu
         if op == "lightconv_backward" and taps == 3 and narrow and arch == HOPPER:
-            # Left alone, Triton 3.6's assembler spills two registers for the sake of one more block
+            # Without a limit, Triton 3.6's assembler spills two registers to fit one more block
             values["maxnreg"] = 72
         return True, values | {"TAPS": taps}
     return False, values | {"BACKS": backs(taps, values["TILE"]), "WIDE": needs_wide(dtype)}
@@ -345,13 +345,13 @@ def constants(
 def one_tile_constants(
     op: str, tile: int, taps: int, head_dim: int, dtype: torch.dtype, *, glu: bool, starts: bool, ends: bool, arch: int
 ) -> dict[str, int | bool]:
-    """Return the constants of the kernel for sentences of up to `tile` positions: the same for all K."""
+    """Return the constants of the kernel for sentences of up to `tile` positions, which do not depend on K."""
     settings = one_tile_config(op, tile, head_dim, dtype, arch)
     return _values(settings, head_dim, glu, starts, ends) | {"WIDE": needs_wide(dtype)}
 
 
 def _values(settings: Config, head_dim: int, glu: bool, starts: bool, ends: bool) -> dict[str, int | bool]:
-    """Return the constants that all kernels have."""
+    """Return the constants of all kernels."""
     flags = {"WIDTH": head_dim, "GLU": glu, "STARTS": starts, "ENDS": ends, "TILE": settings.tile}
     return flags | settings.launch | {"COLUMNS": columns(head_dim, settings.columns)}
 
@@ -360,13 +360,13 @@ def forward(x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | None
     """Compute y (B, T, C) from x (B, T, C), or (B, T, 2 C) with glu, and weights (H, K)."""
     x, weights = aligned(x), weights.contiguous()
     y = torch.empty((*x.shape[:2], x.shape[2] // (2 if glu else 1)), dtype=x.dtype, device=x.device)
-    plan = _plan("lightconv", y, weights, start, end, causal, glu)
-    kernel = {"band": band_forward, "tile": one_tile_forward, "direct": direct_forward}[plan.kind]
-    # A kernel takes a pointer for everything: weights stand for an absent bound, and are not read
+    launch = _launch("lightconv", y, weights, start, end, causal, glu)
+    kernel = {"band": band_forward, "tile": one_tile_forward, "direct": direct_forward}[launch.kind]
+    # A kernel takes a pointer for every argument: weights stand for an absent bound, and are not read
     extent = [weights if bound is None else bound.contiguous() for bound in (start, end)]
     with torch.cuda.device_of(x):
-        kernel[(plan.programs * weights.shape[0] * plan.parts,)](
-            x, weights, *extent, y, *plan.sizes, *x.stride()[:2], **plan.values
+        kernel[(launch.programs * weights.shape[0] * launch.parts,)](
+            x, weights, *extent, y, *launch.sizes, *x.stride()[:2], **launch.values
         )
     return y
 
@@ -377,32 +377,32 @@ def backward(
     """Compute dx, as x, and dweights (H, K) from dy (B, T, C) and the inputs of the forward pass."""
     dy, x, weights = aligned(dy), aligned(x), weights.contiguous()
     heads, taps = weights.shape
-    plan = _plan("lightconv_backward", dy, weights, start, end, causal, glu)
-    kernel = {"band": band_backward, "tile": one_tile_backward, "direct": direct_backward}[plan.kind]
-    dx, tile = torch.empty(x.shape, dtype=x.dtype, device=x.device), plan.values["TILE"]
-    # Every program stores its share of dweights apart, so that sums need no atomics and repeat exactly
-    share_of = {"band": (tile, (plan.values.get("BACKS", 0) + 1) * tile), "tile": (tile, tile), "direct": (4,)}
-    shape = (plan.programs, heads, plan.parts, *share_of[plan.kind])
+    launch = _launch("lightconv_backward", dy, weights, start, end, causal, glu)
+    kernel = {"band": band_backward, "tile": one_tile_backward, "direct": direct_backward}[launch.kind]
+    dx, tile = torch.empty(x.shape, dtype=x.dtype, device=x.device), launch.values["TILE"]
+    # Every program stores its share of dweights separately, so sums need no atomics and repeat exactly
+    share_of = {"band": (tile, (launch.values.get("BACKS", 0) + 1) * tile), "tile": (tile, tile), "direct": (4,)}
+    shape = (launch.programs, heads, launch.parts, *share_of[launch.kind])
     partial = torch.empty(shape, dtype=torch.float32, device=x.device)
     extent = [weights if bound is None else bound.contiguous() for bound in (start, end)]
     with torch.cuda.device_of(x):
-        kernel[(plan.programs * heads * plan.parts,)](
-            dy, x, weights, *extent, dx, partial, *plan.sizes, *dy.stride()[:2], *x.stride()[:2], **plan.values
+        kernel[(launch.programs * heads * launch.parts,)](
+            dy, x, weights, *extent, dx, partial, *launch.sizes, *dy.stride()[:2], *x.stride()[:2], **launch.values
         )
     total = partial.sum((0, 2))
-    if plan.kind == "direct":
+    if launch.kind == "direct":
         total = total[:, :taps]
     else:
-        # A tap is a diagonal of the products: of one tile's after a shift, else of the last tile + K - 1 columns
+        # A tap is a diagonal of the products: after a shift for one tile, else of the last tile + K - 1 columns
         shift = _shift(taps, causal)
-        band = pad(total, (taps - 1 - shift, shift)) if plan.kind == "tile" else total[..., -(tile + taps - 1) :]
+        band = pad(total, (taps - 1 - shift, shift)) if launch.kind == "tile" else total[..., -(tile + taps - 1) :]
         total = unskew(band).sum(-2)
     return dx, total.to(weights.dtype).contiguous()
 
 
-def _plan(
+def _launch(
     op: str, y: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | None, causal: bool, glu: bool
-) -> _Plan:
+) -> Launch:
     """Choose the kernel, its constants and sizes, and the number of programs."""
     (batch_size, length, channels), (heads, taps) = y.shape, weights.shape
     head_dim, arch, shift = channels // heads, target(y), _shift(taps, causal)
@@ -421,7 +421,7 @@ def _plan(
         sizes = (length, shift, heads, chunks, units)
         sizes = sizes if direct else (length, taps, shift, heads, chunks, chunk, units)
     programs = min(units, max(1, PROGRAMS[op] // heads))
-    return _Plan(kind, values, sizes, programs, triton.cdiv(head_dim, values["COLUMNS"]))
+    return Launch(kind, values, sizes, programs, triton.cdiv(head_dim, values["COLUMNS"]))
 
 
 def _shift(taps: int, causal: bool) -> int:

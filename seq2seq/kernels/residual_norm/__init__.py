@@ -1,4 +1,4 @@
-"""Dropout, residual sum and layer norm of a sublayer: on a GPU one kernel each way, inside of `seq2seq.kernels.fused`.
+"""Dropout, residual sum and layer norm of a sublayer: on a GPU one kernel each way, within `seq2seq.kernels.fused`.
 
 Post-norm, norm(x + dropout(y)), is one call. Pre-norm is two: x and norm(x) before the sublayer, whose gradients are
 summed by the norm's kernel, and x + dropout(y) after it.
@@ -23,7 +23,7 @@ MAX_WIDTH = 4096
 
 
 def residual_norm(x: Tensor | None, y: Tensor, *, dropout: Dropout, norm: LayerNorm | None) -> Tensor:
-    """Compute norm(x + dropout(y)) of (..., D), in the type of x; x and norm may be None, and are then left out."""
+    """Compute norm(x + dropout(y)) of (..., D), in the type of x; x or norm is left out if it is None."""
     if x is not None and dropout.training and _takes_triton(x, y):
         keep = int(keep_probability(dropout.drop) * 256)  # of 256
         if norm is not None or keep < 256:
@@ -31,7 +31,7 @@ def residual_norm(x: Tensor | None, y: Tensor, *, dropout: Dropout, norm: LayerN
             return total if normed is None else normed
     y = dropout(y)
     if x is not None:
-        # In the stream's type, also where a mixer returns a wider one
+        # A mixer may return a wider type than the residual stream has
         y = x + y.to(x.dtype)
     return y if norm is None else norm(y)
 
@@ -49,7 +49,7 @@ def _takes_triton(x: Tensor, y: Tensor) -> bool:
 
 
 def _fused(x: Tensor, y: Tensor | None, norm: LayerNorm | None, keep: int) -> Any:
-    # Torch's generator seeds the kernels, so that manual_seed decides; the seed stays on the device
+    # Torch's generator seeds the kernels, so that manual_seed has effect; the seed stays on the device
     seed = torch.randint(2**62, (1,), device=x.device) if keep < 256 else None
     affine = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
     return _ResidualNorm.apply(x, y, seed, *affine, keep)
@@ -76,7 +76,7 @@ class _ResidualNorm(torch.autograd.Function):
         s, out, stats = triton.forward(x.contiguous(), y, seed, weight, bias, eps=eps, keep=keep)
         ctx.save_for_backward(s if weight is not None else None, stats, weight, seed)
         ctx.how = {"keep": keep, "dtype": None if y is None else y.dtype}
-        # An output that is not used further has no gradient, rather than one of zeros
+        # An unused output has no gradient, instead of a gradient of zeros
         ctx.set_materialize_grads(False)
         return (x if y is None else s), out
 

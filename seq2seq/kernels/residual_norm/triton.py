@@ -1,14 +1,14 @@
 """Dropout, residual sum and layer norm of a sublayer on a GPU: one kernel each way, no mask stored, no atomics.
 
-Forward, s = x + dropout(y) and out = norm(s). Backward, dx and dy from the gradients of both; each program writes
-partial sums of the gradients of weight and bias. Dropout's mask is drawn anew from its seed. What is None at a call is
-left out of the kernel: without y, s is x; without weight there is no norm; without a seed nothing is dropped; without
-ds, s is not used further; without dy, it is dx.
+The forward kernel computes s = x + dropout(y) and out = norm(s), the backward kernel dx and dy from the gradients of
+both; each of its programs writes partial sums of the gradients of weight and bias. It draws dropout's mask again from
+the seed. Arguments that are None are left out of the kernel: without y, s is x; without weight there is no norm;
+without a seed nothing is dropped; without ds, s has no other reader; without dy, dy is dx.
 
 Arguments in memory: x, y, s, out and their gradients (rows, WIDTH); weight and bias (WIDTH,); stats (2, rows), mean and
 1 / standard deviation; seed (1,); partial (programs, 2, WIDTH). All are contiguous; stats and partial are float32.
 
-Constants that the kernels are compiled for:
+Compile-time constants:
     WIDTH: Channels. BLOCK: The same as a power of two. ROWS: Rows that a program takes at a time.
 """
 
@@ -23,15 +23,15 @@ from seq2seq.kernels.triton_ops import load_rows, store_rows
 
 # Numbers that a program takes at a time, at least: four rows of 512
 TILE = 2048
-# Backward programs: three for each multiprocessor of a big GPU, which has the registers for as many. Their sums for
-# weight and bias are 5% of the bytes of a call of 16,384 rows in bf16.
+# Backward programs: three for each multiprocessor of a big GPU, as many as its registers allow. Their sums for weight
+# and bias are 5% of the bytes of a call of 16,384 rows in bf16.
 PROGRAMS = 396
 
 
 @triton.jit
 def kept(seed, row, column, threshold, WIDTH: tl.constexpr):
     """Draw the mask of rows and columns, True with probability threshold / 2^16: (rows, columns)."""
-    # A thread has eight neighbors in a row, which share a counter: Philox then runs once for the eight
+    # A thread has eight neighboring elements of a row, which share a counter, so Philox runs once for them
     counter = row[:, None] * ((WIDTH + 7) // 8) + column[None, :] // 8
     w0, w1, w2, w3 = tl.randint4x(tl.load(seed), counter)
     place = column[None, :] % 8
@@ -53,7 +53,7 @@ def residual_norm_forward(
         more = load_rows(y + at, WIDTH, row, column, 0, last, WIDTH).to(tl.float32)
         if seed is not None:
             more = tl.where(kept(seed, start + row, column, threshold, WIDTH), more * scale, 0.0)
-        # What is normalized is what the backward kernel and the next sublayer read
+        # The norm takes the rounded sum, which the backward kernel and the next sublayer read
         value = (value.to(tl.float32) + more).to(s.dtype.element_ty)
         store_rows(s + at, WIDTH, row, column, last, value, WIDTH)
     if weight is not None:
@@ -95,7 +95,7 @@ def residual_norm_backward(
             real = tl.minimum(row, last - 1)
             mean = tl.load(stats + start + real)
             inverse = tl.load(stats + rows + start + real)
-            # Outside, g is 0, and so is all that is multiplied with z
+            # Outside, g is 0, and so are all products with z
             z = (z - mean[:, None]) * inverse[:, None]
             dweight += g * z
             dbias += g
@@ -150,7 +150,7 @@ def backward(
     """Return dx in s's type, dy, and the gradients of weight and bias (2, D) in float32.
 
     Args:
-        ds: None where s is not used further.
+        ds: None if s has no other reader.
         s: None without a norm, as are dout, stats and weight.
         dtype: y's; None without y.
     """
@@ -176,7 +176,7 @@ def backward(
 
 
 def constants(direction: str, width: int) -> dict[str, int]:
-    """Return the constants that a kernel is compiled for, launch settings included."""
+    """Return a kernel's compile-time constants and launch settings."""
     block = triton.next_power_of_2(width)
     tile = max(block, TILE)
     # The backward kernel has more numbers of each column in registers

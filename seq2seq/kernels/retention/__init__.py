@@ -11,14 +11,14 @@ from seq2seq.kernels.retention.reference import retention_step
 
 __all__ = ["retention", "retention_parallel", "retention_step"]
 
-# Positions weighed at once: a chunk costs its square, the state between chunks is carried one after another.
+# Positions weighed at once: a chunk costs the square of its length, and chunks follow one another.
 CHUNK = 64
 
 
 def retention(q: Tensor, k: Tensor, v: Tensor, *, decay: Tensor | None = None, chunk: int = CHUNK) -> Tensor:
     """Compute causal retention by chunks of c positions: O(T (c + d) e) time, no (T, d, e) states.
 
-    Within a chunk products are weighed as in `retention_parallel`; what lies before it is read from one state (d, e).
+    Products within a chunk are weighed as in `retention_parallel`; earlier positions are read from one state (d, e).
     Sums are taken in float32 at least.
 
     Shape:
@@ -36,11 +36,11 @@ def retention(q: Tensor, k: Tensor, v: Tensor, *, decay: Tensor | None = None, c
     with without_autocast(q):
         if length <= chunk:
             return _weigh(q, k, v, decays(decay, length, q))
-        # Padded at the end, which no real position reads: (B, H, chunks, c, d or e)
+        # Real positions do not read the padding at the end: (B, H, chunks, c, d or e)
         q, k, v = (F.pad(part, (0, 0, 0, -length % chunk)).unflatten(2, (-1, chunk)) for part in (q, k, v))
         within = _weigh(q, k, v, decays(decay, chunk, q).unsqueeze(-3))  # by pairs of a chunk
         before = _states(k, v, decay, chunk)  # (B, H, chunks, d, e)
-        # The state is of the last position before the chunk, 1 to c steps ago
+        # The state belongs to the last position before the chunk, 1 to c steps back
         age = torch.arange(1, chunk + 1, device=q.device)
         faded = q if decay is None else q * (decay[:, None].to(q) ** age)[:, None, :, None]
         return (within + faded @ before).flatten(2, 3)[:, :, :length]  # (B, H, T, e)
@@ -68,7 +68,7 @@ def decays(decay: Tensor | None, length: int, like: Tensor, *, causal: bool = Tr
     distance = time[:, None] - time  # i - j, (T, T)
     one = like.new_ones(1) if decay is None else decay.to(like)  # (H,) or (1,)
     weights = one[:, None, None] ** distance.abs()
-    # `tril` after the power: with |i - j| no power of gamma overflows
+    # `tril` comes after the power: with |i - j| no power of gamma overflows
     return weights.tril() if causal else weights
 
 

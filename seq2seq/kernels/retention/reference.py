@@ -1,4 +1,4 @@
-"""Decayed linear attention as a recurrence: slow, short, and what every other path is compared with."""
+"""Decayed linear attention as a recurrence: slow and short, the reference for all other implementations."""
 
 from __future__ import annotations
 

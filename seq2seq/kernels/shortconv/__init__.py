@@ -1,4 +1,4 @@
-"""A depthwise convolution of a few taps: one multiply-add of the whole sequence per tap, nothing is unfolded."""
+"""A depthwise convolution of a few taps: one multiply-add of the whole sequence per tap, without unfolding."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def shortconv(x: Tensor, weight: Tensor, *, causal: bool) -> Tensor:
     padded = F.pad(x, (0, 0, left, taps - 1 - left))  # (B, T + K - 1, C)
     kernel = _per_channel(weight, x)  # (K, C)
     y = padded[:, :length] * kernel[0]
-    # Tap k is the sequence shifted by k: views, of which nothing is copied
+    # Tap k reads the sequence shifted by k, as a view
     for k in range(1, taps):
         y = y + padded[:, k : k + length] * kernel[k]
     return y

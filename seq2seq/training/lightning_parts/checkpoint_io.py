@@ -1,4 +1,4 @@
-"""Checkpoints of Lightning, written atomically: the state of the training, and checkpoints for use."""
+"""Write Lightning's checkpoints atomically: the state of the training, and checkpoints for translation."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from seq2seq.training.bounds.faults import TrainingFault
 
 
 class AtomicCheckpointIO(CheckpointIO):
-    """Write Lightning's dictionary: to a .safetensors file what translation needs, to any other file the whole."""
+    """Write Lightning's dictionary: the part that translation needs to .safetensors files, and all of it to others."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Write `checkpoint` to `path`.
 
         Raises:
-            TrainingFault: Its weights are not finite: nothing could translate with it or continue from it.
+            TrainingFault: The weights are not finite, so neither translation nor training could use them.
         """
-        # A callback such as ModelCheckpoint leaves it to the writer.
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
         path = Path(path)
+        # Callbacks such as ModelCheckpoint leave this to the writer.
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
             if path.suffix == ".safetensors":
                 meta = {**checkpoint[KEY], "step": checkpoint["global_step"]}
@@ -43,8 +43,7 @@ class AtomicCheckpointIO(CheckpointIO):
             ) from None
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        """Read the state of a training to the CPU."""
-        # Always to the CPU, whatever `map_location` says: Lightning moves the weights itself.
+        """Read the state of a training to the CPU, without `map_location`: Lightning moves the weights by itself."""
         return read_state(Path(path))
 
     def remove_checkpoint(self, path: Any) -> None:
@@ -53,14 +52,14 @@ class AtomicCheckpointIO(CheckpointIO):
 
 
 def plugins() -> list[Any]:
-    """Return the plugins that Lightning writes checkpoints with, and by which its processes find each other.
+    """Return Lightning's plugins for writing checkpoints and connecting processes.
 
-    Requeueing is not left to it: a run has one owner of signals, `Signals` (Lightning's issue 14610).
+    Lightning must not requeue a job: `Signals` alone handles the signals of a run (Lightning's issue 14610).
     """
     environment: list[Any] = []
     if ranks.launcher() == "srun":
         environment = [SLURMEnvironment(auto_requeue=False)]
-    # Lightning would take any other job of SLURM for one whose processes SLURM has started.
+    # In any other job of SLURM, Lightning would wrongly assume that SLURM has started its processes.
     elif "SLURM_NTASKS" in os.environ and not ranks.launcher():
         environment = [LightningEnvironment()]
     return [AtomicCheckpointIO(), *environment]

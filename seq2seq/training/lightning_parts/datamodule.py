@@ -1,4 +1,4 @@
-"""The Lightning data module: loaders over prepared data, and the position that a run is resumed from."""
+"""The Lightning data module: loaders over prepared data, and the position from which a run is resumed."""
 
 from __future__ import annotations
 
@@ -25,36 +25,30 @@ log = logging.getLogger(__name__)
 
 
 class EvalTexts:
-    """Raw text of the splits of prepared data, as `EvalData` asks for it."""
+    """Raw text of the splits of prepared data (see `EvalData`)."""
 
     def __init__(self, prepared: PreparedData) -> None:
         self.prepared = prepared
-
-    def sources(self, split: str) -> list[str]:
-        """Load the raw source text of a split."""
-        return self.prepared.sources(split)
-
-    def references(self, split: str) -> list[str]:
-        """Load the raw target text of a split."""
-        return self.prepared.references(split)
+        self.sources = prepared.sources
+        self.references = prepared.references
 
     def directions(self, split: str) -> list[Direction]:
-        """List the parts of a split that are scored by themselves; none if it is one corpus."""
+        """List the parts of a split that are scored separately; empty for a single corpus."""
         plan = self.prepared.plan
         data = self.prepared.split(split)
-        # A corpus of a mixture may lack the split; the others follow one another in it.
+        # A corpus of a mixture may lack the split; the others are concatenated in it.
         parts = [part for part in plan.parts if split in part.corpus.splits]
         sizes = [len(part) for part in data.parts] if isinstance(data, MixedPairs) else [len(data)]
         return directions(parts, sizes, lambda language: tokenize_for(language, plan.tokenize))
 
 
 class TranslationDataModule(LightningDataModule):
-    """Batches of prepared data, on each rank its own.
+    """Batches of prepared data, different on each rank.
 
     Args:
         src_multiple: The width of a batch's source is a multiple of this.
-        window: Micro-batches of the largest update on each rank; data.batch_tokens decides it where it is set.
-        processes: Ranks there will be.
+        window: Micro-batches of the largest update on each rank, unless data.batch_tokens is set.
+        processes: The number of ranks of the run.
     """
 
     def __init__(self, prepared: PreparedData, *, src_multiple: int = 1, window: int = 1, processes: int = 1) -> None:
@@ -69,13 +63,13 @@ class TranslationDataModule(LightningDataModule):
         self._stream: PairStream | None = None
 
     def setup(self, stage: str) -> None:
-        """Agree with the other ranks on the smallest batch size that `data.max_tokens=auto` gave to any of them.
+        """Agree on the smallest batch size that `data.max_tokens=auto` found on any rank.
 
         Raises:
             ValueError: A split to score has fewer sentences than there are ranks.
         """
         _, world_size = self._world()
-        # Here, not when the split's turn has come: that of the test set is after the last update
+        # Checked here, because the test set is read only after the last update
         for split in ("valid", "test"):
             if (size := self.prepared.size(split)) < world_size:
                 raise ValueError(
@@ -83,11 +77,11 @@ class TranslationDataModule(LightningDataModule):
                     f"devices, or a larger {split} set"
                 )
         if self.prepared.plan.auto and world_size > 1:
-            # Ranks agree on a maximum, so the minimum is that of the negated sizes.
+            # Ranks agree on a maximum, so sizes are negated to find the minimum.
             (least,) = Agreement().maxima([-self.max_tokens])
             if -int(least) != self.max_tokens:
                 self.prepared = self.prepared.with_max_tokens(-int(least))
-                # Built for another batch size by `describe` before; made anew on first use.
+                # `describe` built them for another batch size; they are built again on first use.
                 self._train_sampler = self._stream = None
                 self.describe()
         if self.cut and self.trainer is not None:
@@ -106,7 +100,7 @@ class TranslationDataModule(LightningDataModule):
 
     @property
     def streaming(self) -> bool:
-        """True if the training text is read during training."""
+        """True if training reads its text during the run."""
         return self.prepared.plan.stream is not None
 
     @property
@@ -116,21 +110,21 @@ class TranslationDataModule(LightningDataModule):
 
     @property
     def cut(self) -> UpdateCut | None:
-        """The cut of updates into micro-batches; None where an update is a number of these."""
+        """The cut of an update of data.batch_tokens into micro-batches; None if an update is a number of batches."""
         return self.prepared.cut(self.processes)
 
     @property
     def window(self) -> int:
         """Micro-batches of the largest update on each rank."""
-        # The cut of a stream is that of a rank's own share
+        # Each rank cuts its own share of a stream
         ranks = 1 if self.streaming else self.processes
         return self.cut.micro_batches // ranks if self.cut else self._window
 
     @property
     def padding_share(self) -> float:
-        """Padding over all cells of an epoch (of a stream: of its first shuffle buffer), source and target together.
+        """Share of padding in all cells of an epoch (for a stream: of its first shuffle buffer), both sides together.
 
-        Of the best segmentations, where training draws others.
+        With sampled segmentations, this is the share for the best ones.
         """
         if self.streaming:
             return self.prepared.first_padding
@@ -139,7 +133,7 @@ class TranslationDataModule(LightningDataModule):
         return padding_share(data.src_lengths, data.tgt_lengths, batches, src_multiple=self.src_multiple)
 
     def shapes(self) -> set[tuple[int, int, int]]:
-        """Return rows, source width and target width of this epoch's training batches; none are known of a stream."""
+        """Return rows, source width and target width of this epoch's training batches; empty for a stream."""
         if self.streaming:
             return set()
         src, tgt = self.prepared.split("train").room
@@ -151,41 +145,41 @@ class TranslationDataModule(LightningDataModule):
         return math.inf if self.streaming else len(self._training_sampler())
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order (and subword sampling) the next iteration over training batches has."""
+        """Set the epoch, which decides the order (and subword sampling) of the next iteration over training batches."""
         self.epoch = int(epoch)
         if not self.streaming:
             self._training_sampler().set_epoch(self.epoch)
 
     def seek(self, *, epoch: int, step: int) -> None:
-        """Let the next iteration over training batches (only) begin at this rank's batch `step` of `epoch`."""
+        """Start the next iteration over training batches, and only that one, at this rank's batch `step` of `epoch`."""
         if self.streaming:
-            log.info("reading the stream again up to batch %s, where the run goes on", f"{step:,}")
+            log.info("reading the stream again up to batch %s, where the run continues", f"{step:,}")
             self._training_stream().start = step
             return
         sampler = self._training_sampler()
         if step > len(sampler):
             raise ValueError(
-                f"the checkpoint was made after batch {step:,} of an epoch, and with the data settings of this "
-                f"command an epoch has {len(sampler):,}: resume with the settings it was trained with, or begin a new "
-                "run from its weights with init_from=<checkpoint>"
+                f"the checkpoint was made after batch {step:,} of an epoch, but with the data settings of this command "
+                f"an epoch has {len(sampler):,} batches: resume with the settings of the checkpoint's run, or begin a "
+                "new run from its weights with init_from=<checkpoint>"
             )
         sampler.seek(epoch=epoch, step=step)
 
     def refuse_rescaling(self, processes: int) -> None:
-        """Raise ValueError if a run of `processes` ranks cannot be resumed by another number of them."""
+        """Raise ValueError if a run of `processes` ranks cannot be resumed with another number of ranks."""
         if self.streaming:
-            raise ValueError(f"a streamed run is continued with as many processes as before: {processes}")
+            raise ValueError(f"data.streaming=true: resume this run with as many processes as before: {processes}")
 
     # Loaders
 
     def train_dataloader(self) -> DataLoader:
         """Build the loader of training batches, shuffled by (seed, epoch)."""
-        # Lightning asks for a loader before the first epoch's hook sets the epoch.
+        # Lightning asks for a loader before the hook of the first epoch sets the epoch.
         if self.trainer is not None:
             self.epoch = self.trainer.current_epoch
         if self.streaming:
             loader = StreamLoader(self._training_stream(), num_workers=self.prepared.plan.num_workers)
-            return _copied(loader, self._device)
+            return self._copied_ahead(loader)
         self.set_epoch(self.epoch)
         return self._loader("train", self._training_sampler())
 
@@ -200,7 +194,13 @@ class TranslationDataModule(LightningDataModule):
     def _loader(self, split: str, sampler: TokenBatchSampler) -> DataLoader:
         data = self.prepared.split(split).sampled_by(sampler, self.src_multiple)
         loader = BatchLoader(data, batch_sampler=sampler, num_workers=self.prepared.plan.num_workers)
-        return _copied(loader, self._device)
+        return self._copied_ahead(loader)
+
+    def _copied_ahead(self, loader: PackedLoader) -> PackedLoader:
+        """Make a loader copy its batches to a GPU ahead of their use."""
+        if self._device.type == "cuda":
+            loader.ahead = functools.partial(copied_ahead, start=StreamCopier(self._device))
+        return loader
 
     @property
     def _device(self) -> torch.device:
@@ -208,7 +208,7 @@ class TranslationDataModule(LightningDataModule):
 
     def _training_sampler(self) -> TokenBatchSampler:
         current = self._train_sampler
-        # Before there is a trainer (`describe`) the world is one rank; the sampler of a run knows its own.
+        # `describe` may be called without a trainer, and then builds a sampler for one rank.
         if current is None or (current.rank, current.world_size) != self._world():
             current = self._sampler("train")
             current.set_epoch(self.epoch)
@@ -217,7 +217,7 @@ class TranslationDataModule(LightningDataModule):
 
     def _training_stream(self) -> PairStream:
         rank, world_size = self._world()
-        # As above: a stream skips what other ranks read.
+        # A stream skips the pairs of other ranks, so it also depends on the number of ranks.
         if self._stream is None or (self._stream.rank, self._stream.world_size) != (rank, world_size):
             ranks = {"rank": rank, "world_size": world_size}
             self._stream = self.prepared.stream(**ranks, src_multiple=self.src_multiple, cut=self.cut)
@@ -237,10 +237,10 @@ class TranslationDataModule(LightningDataModule):
             shuffle=training,
             rank=rank,
             world_size=world_size,
-            # A window on one rank is the same update as a micro-batch on each of as many ranks.
+            # A window of n micro-batches on one rank is the same update as one micro-batch on each of n ranks.
             window=self._window if training else 1,
             cut=self.cut if training else None,
-            # Corpora with weights or a temperature are sampled; else every pair comes once an epoch.
+            # Corpora with weights or a temperature are sampled; otherwise every pair occurs once an epoch.
             mixture=self.prepared.mixture() if training else None,
         )
 
@@ -248,10 +248,3 @@ class TranslationDataModule(LightningDataModule):
         """Return this process's rank and the number of ranks."""
         trainer = self.trainer
         return (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
-
-
-def _copied(loader: PackedLoader, device: torch.device) -> PackedLoader:
-    """Let a loader copy its batches to a GPU ahead of their use; on a CPU they stay as they are."""
-    if device.type == "cuda":
-        loader.ahead = functools.partial(copied_ahead, copier=StreamCopier(device))
-    return loader

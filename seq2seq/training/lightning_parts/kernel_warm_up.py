@@ -1,6 +1,6 @@
 """Compile the Triton kernels of a run's batches on all cores, before its clock starts.
 
-Triton compiles a kernel when it is launched first, one after another: in the first seconds of a run a GPU waits for it.
+Triton compiles a kernel at its first launch, one kernel after another, so a GPU would wait in a run's first seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 # Rows, source width and target width of a batch.
 Shape = tuple[int, int, int]
-# Compiles one kernel.
+# A function that compiles one kernel.
 Compilation = Callable[[], object]
 
 
@@ -41,15 +41,15 @@ def warm_kernels(
     device: torch.device,
     context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
 ) -> None:
-    """Compile what forward and backward passes over batches of `shapes` launch on a GPU, and load what else they call.
+    """Compile the kernels that training steps over batches of `shapes` launch on a GPU, and load libraries.
 
-    Weights, gradients and random states stay as they are. A run goes on if this fails: kernels are then compiled when
-    they are launched.
+    Weights, gradients and random states do not change. If this fails, the run continues and compiles kernels when they
+    are launched.
 
     Args:
-        model: In training mode, on `device`; nothing is done if it is sharded, or on a CPU.
-        optim: The loss.
-        context: Makes the context of a training step, such as that of autocast.
+        model: In training mode, on `device`; nothing happens if it is sharded, or on a CPU.
+        optim: The settings of the loss.
+        context: Makes the context of a training step, such as autocast.
     """
     if device.type != "cuda" or is_sharded(model) or find_spec("triton") is None:
         return
@@ -59,7 +59,7 @@ def warm_kernels(
             found = _compilations(model, optim, representatives(shapes), device, context)
         threads = min(len(found), os.cpu_count() or 1)
         _compile(found, threads, device)
-    except Exception as error:  # of a mixer, of a compiler, of the driver: whatever it is, training itself will tell
+    except Exception as error:  # of a mixer, a compiler or the driver; training itself will report a real problem
         log.warning("kernels are compiled as they are launched: %s", first_line(error))
         return
     if found:
@@ -67,10 +67,10 @@ def warm_kernels(
 
 
 def representatives(shapes: Iterable[Shape]) -> list[Shape]:
-    """Select batches that launch all kernels which those of `shapes` do.
+    """Select a few of `shapes` that together launch the kernels of all shapes.
 
-    A kernel is compiled for sentences up to a power of two, or for all that are longer than one tile; neither the
-    number of rows nor the other side's width matters to it.
+    A kernel is compiled for sentences up to a power of two, or for all sentences longer than one tile; it depends
+    neither on the number of rows nor on the other side's width.
     """
     chosen: dict[Shape, None] = {}
     seen: set[tuple[int, int]] = set()
@@ -89,10 +89,10 @@ def _compilations(
     device: torch.device,
     context: Callable[[], contextlib.AbstractContextManager[Any]],
 ) -> list[Compilation]:
-    """Run training steps in which Triton's kernels are listed rather than compiled and launched.
+    """Run training steps in which Triton's kernels are listed instead of compiled and launched.
 
-    What they would have computed is arbitrary numbers. All else is computed, so that torch's own kernels and libraries
-    are loaded, by the thread of backward passes, too.
+    The results of these kernels are arbitrary. Everything else is computed, so that torch's own kernels and libraries
+    are loaded, also in the thread of backward passes.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with collected() as found, eager(model):
@@ -102,14 +102,14 @@ def _compilations(
             real = torch.ones_like(src, dtype=torch.bool), torch.ones_like(tgt, dtype=torch.bool)
             with context():
                 loss = sum_losses(model, Batch(src, real[0], tgt, tgt, real[1], src[:, 0]), optim).loss
-            # Not `backward`, which would add to the gradients
+            # `backward` would add to the parameters' gradients
             torch.autograd.grad(loss, trained, allow_unused=True)
     return list(found.values())
 
 
 @contextlib.contextmanager
 def collected() -> Iterator[dict[Any, Compilation]]:
-    """Skip, in this block, launches of kernels that are yet to be compiled; yield the compilations, each once."""
+    """Skip launches of kernels that are not compiled yet in this block; yield the compilations, each once."""
     from triton import knobs
 
     found: dict[Any, Compilation] = {}
@@ -128,13 +128,13 @@ def collected() -> Iterator[dict[Any, Compilation]]:
 
 
 def _compile(compilations: Iterable[Compilation], threads: int, device: torch.device) -> None:
-    """Compile in threads, which release the interpreter for most of it."""
+    """Compile in threads, which release the interpreter for most of the time."""
 
     def compile_one(compilation: Compilation) -> None:
-        # Each thread has a current device of its own
+        # Each thread has its own current device
         with torch.cuda.device(device):
             compilation()
 
     with ThreadPoolExecutor(max(1, threads)) as pool:
-        # Consumed, so that an error is raised here
+        # `list` waits for the results, so that errors are raised here
         list(pool.map(compile_one, compilations))

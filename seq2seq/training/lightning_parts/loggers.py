@@ -1,9 +1,10 @@
-"""Loggers of a run: those of the settings, what they log, and a CSV logger that a resumed run appends to."""
+"""The loggers of a run, the functions that log to them, and a CSV logger to which a resumed run appends."""
 
 from __future__ import annotations
 
 import csv
 import io
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from seq2seq.training.lightning_parts.user_classes import accepted, make, requir
 
 
 def check_loggers(section: Mapping[str, Any] | None) -> None:
-    """Import the classes of the section `logger` and check their arguments, without making them: some write at once.
+    """Import the classes of the section `logger` and check their arguments; some would write if they were made.
 
     Raises:
         ValueError: A class is missing, is not a logger, or takes other arguments.
@@ -29,24 +30,19 @@ def check_loggers(section: Mapping[str, Any] | None) -> None:
 
 
 def make_loggers(section: Mapping[str, Any] | None, folder: RunFolder, *, step: int) -> list[Logger]:
-    """Make the loggers, which continue after update `step` of an earlier part of the run.
-
-    Args:
-        section: The section `logger`: a class and its arguments by name.
-        step: 0 for a new run.
-    """
+    """Make the loggers of the section `logger`, which continue after update `step` (0 for a new run)."""
     made = []
     for name, node in entries(section).items():
         target = require_call(f"logger.{name}", node, Logger)
         given = accepted(target, {"save_dir": str(folder.path)})
-        # A run has one page there, however often it is resumed.
+        # A run has one page at wandb, however often it is resumed.
         if class_name(node) == "WandbLogger":
             given |= {"name": folder.path.name, "id": folder.path.name}
-        # TensorBoard hides what an earlier part logged from this update on.
+        # TensorBoard hides what an earlier part of the run logged from this update on.
         if class_name(node) == "TensorBoardLogger" and step:
             given["purge_step"] = step + 1
         logger = make(f"logger.{name}", node, Logger, **given)
-        # The run repeats the updates after its checkpoint, and would log them twice.
+        # The run repeats the updates after its checkpoint, which would be logged twice.
         if isinstance(logger, CsvLogger):
             logger.keep_until(step)
         made.append(logger)
@@ -54,7 +50,7 @@ def make_loggers(section: Mapping[str, Any] | None, folder: RunFolder, *, step: 
 
 
 def log_settings(loggers: Sequence[Logger], config: Mapping[str, Any]) -> None:
-    """Log the settings of a run that begins to those loggers that take them without scores."""
+    """Log the settings of a new run to the loggers that take them without scores."""
     for logger in loggers:
         if not _takes(logger, "log_hyperparams", "metrics"):
             logger.log_hyperparams(flat(config))
@@ -63,8 +59,8 @@ def log_settings(loggers: Sequence[Logger], config: Mapping[str, Any]) -> None:
 def log_samples(loggers: Sequence[Logger], rows: Sequence[tuple[str, str, str]], step: int) -> None:
     """Log (source, hypothesis, reference) of a few sentences, on rank 0.
 
-    A logger takes them by `log_text(key, columns, data, step)`, as Lightning's WandbLogger does, or by the
-    `add_text(tag, text, step)` of its experiment, as TensorBoard's.
+    A logger needs `log_text(key, columns, data, step)`, as Lightning's WandbLogger has, or an experiment with
+    `add_text(tag, text, step)`, as TensorBoard's.
     """
     columns = ["source", "hypothesis", "reference"]
     for logger in loggers:
@@ -72,18 +68,14 @@ def log_samples(loggers: Sequence[Logger], rows: Sequence[tuple[str, str, str]],
             table = [list(row) for row in rows]
             logger.log_text(key="val/samples", columns=columns, data=table, step=step)  # type: ignore[attr-defined]
         elif callable(add_text := getattr(getattr(logger, "experiment", None), "add_text", None)):
-            # Markdown: in an indented block nothing is markup, such as <unk>.
+            # In an indented Markdown block, <unk> is not markup.
             lines = [[f"    {name:<10} {text}" for name, text in zip(columns, row, strict=True)] for row in rows]
             blocks = ["\n".join(each) for each in lines]
             add_text("val/samples", "\n    \n".join(blocks), step)
 
 
 def log_results(loggers: Sequence[Logger], config: Mapping[str, Any], results: Mapping[str, Any], step: int) -> None:
-    """Log the final scores, on rank 0: with the settings, as a summary, or as metrics, whichever a logger has.
-
-    Args:
-        results: The entries of results.json.
-    """
+    """Log the final scores of results.json, on rank 0: with the settings, as a summary, or as metrics."""
     scores = {
         f"final/{split}_{name}": float(value)
         for split in ("valid", "test")
@@ -91,12 +83,12 @@ def log_results(loggers: Sequence[Logger], config: Mapping[str, Any], results: M
         if isinstance(value, int | float)
     }
     for logger in loggers:
-        # results.json is beside metrics.csv.
+        # results.json lies next to metrics.csv.
         if isinstance(logger, CsvLogger):
             continue
         summary = getattr(getattr(logger, "experiment", None), "summary", None)
         if _takes(logger, "log_hyperparams", "metrics"):
-            # TensorBoard: the table of hyperparameters has a row for the run.
+            # TensorBoard's table of hyperparameters has a row for each run.
             also = accepted(logger.log_hyperparams, {"step": step})
             logger.log_hyperparams(flat(config), metrics=scores, **also)
         elif summary is not None and callable(getattr(summary, "update", None)):
@@ -115,8 +107,8 @@ def _takes(logger: Logger, method: str, *names: str) -> bool:
 class CsvLogger(Logger):
     """Logger that writes `metrics.csv`: one row per call, one column per metric.
 
-    Rows of an earlier part of the run stay; Lightning's own logger deletes them. A metric has one value per update: a
-    row that comes again, as that of a validation which a kill interrupted, replaces the one before.
+    Unlike Lightning's logger, it keeps the rows of earlier parts of the run. A metric has one value per update: a row
+    that is logged again, after a killed validation, replaces the earlier one.
     """
 
     def __init__(self, *, save_dir: str, filename: str = "metrics.csv") -> None:
@@ -128,21 +120,21 @@ class CsvLogger(Logger):
             with open(self.path, newline="", encoding="utf-8") as file:
                 reader = csv.DictReader(file)
                 self._columns = list(reader.fieldnames or self._columns)
-                # A write that was cut short leaves a row without all its columns.
+                # A write that was cut short leaves an incomplete row.
                 self._rows = [row for row in reader if None not in row.values() and row.get("step", "").isdigit()]
 
     @property
     def name(self) -> str:
-        """Name of the logger, which Lightning requires."""
+        """Return the name that Lightning requires."""
         return "csv"
 
     @property
     def version(self) -> str:
-        """Empty version, which Lightning requires: the run's folder is the version."""
+        """Return the version that Lightning requires, empty because a run has its own folder."""
         return ""
 
     def keep_until(self, step: int) -> None:
-        """Drop the rows after `step`: the run is about to repeat them."""
+        """Drop the rows after `step`, which the run is about to repeat."""
         if not is_first_process():
             return
         self._rows = [row for row in self._rows if int(row["step"]) <= step]
@@ -154,11 +146,16 @@ class CsvLogger(Logger):
             return
         row: dict[str, Any] = {"step": step or 0}
         row.update((key, f"{value:.6g}" if isinstance(value, float) else value) for key, value in metrics.items())
-        again = self._drop(row)
+        # Rows are in the order of their updates, so the rows of this update are among the last.
+        latest = itertools.takewhile(lambda earlier: int(earlier["step"]) >= row["step"], reversed(self._rows))
+        mine = (earlier for earlier in latest if int(earlier["step"]) == row["step"])
+        again = next((earlier for earlier in mine if any(earlier.get(key) for key in row if key != "step")), None)
+        if again is not None:
+            self._rows.remove(again)
         self._rows.append(row)
-        # A new column changes the header, so the file is written again; else one line is appended.
+        # A new column changes the header: the file is written again. Otherwise one line is appended.
         new = [key for key in row if key not in self._columns]
-        if new or again or not self.path.exists():
+        if new or again is not None or not self.path.exists():
             self._columns += new
             self._rewrite()
             return
@@ -166,19 +163,7 @@ class CsvLogger(Logger):
             csv.DictWriter(file, self._columns).writerow(row)
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """Log nothing: config.yaml has them."""
-
-    def _drop(self, row: Mapping[str, Any]) -> bool:
-        """Remove the earlier row of this update with the same metrics; return True if there was one."""
-        # Rows are in the order of their updates, and an update has few.
-        for number in range(len(self._rows) - 1, -1, -1):
-            earlier = self._rows[number]
-            if int(earlier["step"]) < row["step"]:
-                return False
-            if int(earlier["step"]) == row["step"] and any(earlier.get(key) for key in row if key != "step"):
-                del self._rows[number]
-                return True
-        return False
+        """Log nothing: config.yaml has the settings."""
 
     def _rewrite(self) -> None:
         text = io.StringIO(newline="")

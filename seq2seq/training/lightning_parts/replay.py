@@ -1,44 +1,43 @@
-"""Replay forward and backward passes on a GPU: captured once for each shape of batches, they cost the host a launch.
+"""Replay forward and backward passes on a GPU: captured once for each batch shape, then launched as one CUDA graph.
 
-Launched operation by operation, an update of a base model keeps a GPU busy for half of its time. Captured are the loss
-of a micro-batch and its gradients, and nothing else: clipping, optimizer, schedule and callbacks stay as they are.
+Launched operation by operation, an update of a base model keeps a GPU busy for half of its time. The graph holds the
+loss of a micro-batch and its gradients alone; clipping, optimizer, schedule and callbacks run as usual.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from seq2seq.data.batching import Batch
-from seq2seq.search.graphs import CudaRecorder, Recorder
+from seq2seq.search.graphs import Recorder
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.system.errors import first_line
 from seq2seq.training.objective.loss import LossSums
 
 log = logging.getLogger(__name__)
 
-# Recordings that are kept, the latest used ones: each has some 20 MiB beside the memory that all share.
+# Number of recordings to keep, the most recently used ones: each takes about 20 MiB besides the shared memory.
 _MOST = 256
-# Computes the losses of a batch and adds its gradients; the number is the length of its window.
+# Computes the losses of a batch and adds its gradients; the integer is the length of the window.
 Passes = Callable[[Batch, int], LossSums]
 
 
 def resolve_graphs(settings: TrainerSettings, accelerator: str, *, compiled: bool) -> bool:
-    """Decide whether a run replays its passes; `auto` does wherever it can.
+    """Return True if a run replays its passes; with `auto` it does if it can.
 
     Args:
         accelerator: "cpu" or "gpu".
-        compiled: The model is compiled.
+        compiled: True if the model is compiled.
 
     Raises:
-        ValueError: trainer.graphs=true cannot be met.
+        ValueError: The run cannot replay, and trainer.graphs=true.
     """
     obstacles = {
         "a CPU has none": accelerator != "gpu",
@@ -53,26 +52,26 @@ def resolve_graphs(settings: TrainerSettings, accelerator: str, *, compiled: boo
     return bool(settings.graphs) and not found
 
 
-class _Recording(NamedTuple):
-    """Captured passes: the batch that they read, and what runs them."""
+class CapturedPasses(NamedTuple):
+    """Captured passes: the batch that they read, and the function that runs them."""
 
     batch: Batch
     replay: Callable[[], None]
 
 
 class Replay:
-    """Losses and gradients of micro-batches: plain at the first of a shape, captured at the second, then replayed.
+    """Compute losses and gradients of micro-batches: the first of a shape plainly, the next ones by a captured graph.
 
-    Replayed passes have the bits of plain ones, so a resumed run, which meets all shapes anew, repeats exactly.
-    Gradients stay where the first passes have put them: `clear` sets them to 0 where an optimizer would drop them.
+    Replayed passes return the same bits as plain ones, so a resumed run, which captures all shapes again, repeats
+    exactly. Gradients stay in the memory of the first passes: `clear` sets them to 0 instead of dropping them.
 
     Args:
         passes: The plain passes.
-        parameters: All of the model.
-        make: Makes the recorder, at the first capture.
+        parameters: All parameters of the model.
+        make: Makes the recorder at the first capture.
 
     Attributes:
-        counts: Passes that were "captured", "replayed" and "plain", and the "seconds" of captures.
+        counts: Numbers of "captured", "replayed" and "plain" passes, and the "seconds" of captures.
     """
 
     def __init__(self, passes: Passes, parameters: Iterable[nn.Parameter], *, make: Callable[[], Recorder]) -> None:
@@ -84,20 +83,15 @@ class Replay:
         self._failed = False
         self._trained: list[bool] = []
         self._gradients: list[Tensor | None] = []
-        self._sums: LossSums | None = None  # where captured passes write; made by the first plain ones
+        self._sums: LossSums | None = None  # captured passes write here; allocated by the first plain passes
         self._seen: set[tuple[int, ...]] = set()
-        self._recordings: OrderedDict[tuple[int, ...], _Recording] = OrderedDict()
-
-    @classmethod
-    def on_gpu(cls, passes: Passes, parameters: Iterable[nn.Parameter], device: torch.device) -> Replay:
-        """Capture on a CUDA device."""
-        return cls(passes, parameters, make=functools.partial(CudaRecorder, device))
+        self._recordings: OrderedDict[tuple[int, ...], CapturedPasses] = OrderedDict()
 
     def clear(self) -> None:
         """Set all gradients to 0, before the first micro-batch of an update."""
         trained = [parameter.requires_grad for parameter in self._parameters]
         if trained != self._trained:
-            # Frozen parameters have no gradient, and what was captured would write where it was
+            # Frozen parameters have no gradient now, but captured passes would still write it
             self.release()
             self._trained = trained
             self._gradients = [None] * len(trained)
@@ -108,14 +102,11 @@ class Replay:
             torch._foreach_zero_(gradients)  # type: ignore[reportPrivateImportUsage]
 
     def __call__(self, batch: Batch, window: int, *, seed: Callable[[], None]) -> LossSums:
-        """Return the losses of a micro-batch, detached, and add its gradients.
+        """Return the losses of a micro-batch, detached, and add its gradients; the next call may overwrite the losses.
 
         Args:
             window: Micro-batches of the update.
             seed: Seeds the device's generator for this micro-batch.
-
-        Returns:
-            Sums that the next call may overwrite.
         """
         if self._recorder is not None and self._recorder.stale:
             self.release()
@@ -140,15 +131,15 @@ class Replay:
         return self._sums
 
     def release(self) -> None:
-        """Forget all recordings, and give their memory back."""
+        """Drop all recordings and free their memory."""
         if self._recorder is not None:
             self._recorder.release()
         self._recordings.clear()
         self._seen.clear()
         self._recorder = None
 
-    def _record(self, key: tuple[int, ...], batch: Batch, window: int) -> _Recording | None:
-        """Capture the passes of a batch's shape, without running them; None if that fails."""
+    def _record(self, key: tuple[int, ...], batch: Batch, window: int) -> CapturedPasses | None:
+        """Capture the passes of a batch's shape without running them; return None if that fails."""
         began = time.perf_counter()
         mine = Batch(*(part.clone() for part in batch))
         assert self._sums is not None
@@ -156,21 +147,26 @@ class Replay:
 
         def passes() -> None:
             try:
-                # What captured passes compute lies in memory that others write
+                # The results are copied, because other graphs overwrite the memory of these passes
                 for place, value in zip(kept, self._passes(mine, window), strict=True):
                     place.copy_(value)
             except (RuntimeError, ValueError) as error:
-                # Here, since to end a capture that has failed is another error
+                # Reported here, because ending a failed capture raises another error
                 self._fail(first_line(error))
                 raise
 
-        # Autocast keeps casts of weights, which would be in memory that graphs write
+        # Autocast caches casts of weights, which would lie in memory that graphs overwrite
         torch.clear_autocast_cache()
         try:
             if self._recorder is None:
                 self._recorder = self._make()
-                self._warm_up(passes)
-            recording = _Recording(mine, self._recorder.record(passes))
+                # Libraries load their kernels, and the gradients of these passes are undone
+                gradients = [gradient for gradient in self._gradients if gradient is not None]
+                before = [gradient.clone() for gradient in gradients]
+                self._recorder.warm_up(passes)
+                if gradients:
+                    torch._foreach_copy_(gradients, before)  # type: ignore[reportPrivateImportUsage]
+            recording = CapturedPasses(mine, self._recorder.record(passes))
         except (RuntimeError, ValueError) as error:
             self._fail(first_line(error))
             self.release()
@@ -179,25 +175,15 @@ class Replay:
             torch.clear_autocast_cache()
             self.counts["seconds"] += time.perf_counter() - began
         if len(self._recordings) == _MOST:
-            # It may be running
+            # The graph may still be running
             self._recorder.release()
             self._recordings.popitem(last=False)
         self._recordings[key] = recording
         self.counts["captured"] += 1
         return recording
 
-    def _warm_up(self, passes: Callable[[], None]) -> None:
-        """Run passes where they are captured, so that libraries load what they need, and undo their gradients."""
-        assert self._recorder is not None
-        gradients = [gradient for gradient in self._gradients if gradient is not None]
-        before = [gradient.clone() for gradient in gradients]
-        self._recorder.warm_up(passes)
-        copy: Any = torch._foreach_copy_  # type: ignore[reportPrivateImportUsage]
-        if gradients:
-            copy(gradients, before)
-
     def _fail(self, reason: str) -> None:
-        """Capture nothing from here on."""
+        """Stop capturing for the rest of the run."""
         if not self._failed:
             log.warning("training without CUDA graphs: %s", reason)
         self._failed = True

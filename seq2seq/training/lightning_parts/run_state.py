@@ -1,4 +1,4 @@
-"""The state of a run that its callbacks share, and the part of results.json that comes from it."""
+"""The state that the callbacks of a run share, and the entries of results.json that are made from it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,15 @@ if TYPE_CHECKING:
 
 
 class BestScore:
-    """Best validation so far: by BLEU, and among equal ones by the likelihood of the references.
-
-    Early in training BLEU is 0 for long; then the likelier model is the better one.
-    """
+    """Best validation so far: by BLEU, then by the likelihood of the references, because early BLEU scores are 0."""
 
     def __init__(self) -> None:
-        self.bleu: float
-        self.step: int
-        self.report: dict[str, Any]
         self.forget()
         self.improved = False  # by the last validation
 
     def add(self, step: int, bleu: float, report: Mapping[str, Any]) -> None:
         """Compare a validation with the best one; `report` has its `nll`."""
-        # Pairs compare BLEU first; before the first validation the likelihood is the worst possible.
+        # Before the first validation the likelihood is the worst possible.
         self.improved = (bleu, -report["nll"]) > (self.bleu, -self.report.get("nll", math.inf))
         if self.improved:
             self.bleu = bleu
@@ -37,11 +31,13 @@ class BestScore:
             self.report = dict(report)
 
     def forget(self) -> None:
-        """Begin anew: the next validation is the best."""
-        self.bleu, self.step, self.report = -1.0, 0, {}
+        """Forget earlier validations, so that the next one is the best."""
+        self.bleu = -1.0
+        self.step = 0
+        self.report: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that a resumed run continues from."""
+        """Return the state from which a resumed run continues."""
         return {"best": self.bleu, "best_step": self.step, "best_scores": self.report}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -52,10 +48,10 @@ class BestScore:
 
 
 class RunState:
-    """State that the callbacks of a run share; each value is written by one of them.
+    """State that the callbacks of a run share; each value has one writer.
 
     Args:
-        continued: Changes of settings in the course of the run, as `Resumed` has them.
+        continued: Changes of settings during the run, as in `Resumed`.
     """
 
     def __init__(
@@ -68,22 +64,22 @@ class RunState:
         self.continued = [dict(each) for each in continued or ()]
         self.budget = Budget(settings, callbacks)
         self.best = BestScore()
-        # For the report: written by `ProgressLog`.
+        # `ProgressLog` writes these four for the report.
         self.epochs = 0.0
-        self.target_tokens = 0.0  # of all updates, and of the first one of each part
-        self.start_tokens = 0.0
+        self.target_tokens = 0.0  # of all updates
+        self.start_tokens = 0.0  # of the first update of each part of the run
         self.meter: Meter | None = None
-        self.stopped: str | None = None  # why median stopping ended the run
-        self.signum = 0  # that arrived when the test was nearly done; `Signals` sets it
+        self.stopped: str | None = None  # the reason why median stopping ended the run
+        self.signum = 0  # the signal that arrived when the test was nearly done; `Signals` sets it
 
     @property
     def ended_by(self) -> str | None:
-        """Setting that ended the run."""
+        """The setting that ended the run."""
         return "median_stop" if self.stopped else self.budget.ended_by
 
     @property
     def cpu_seconds(self) -> float | None:
-        """CPU seconds of training; None where several processes train, or have trained."""
+        """CPU seconds of training; None if several processes train or have trained."""
         seconds = self.budget.training.cpu_seconds
         return None if math.isnan(seconds) or self.settings.processes > 1 else round(seconds, 2)
 
@@ -92,7 +88,7 @@ class RunState:
         seconds = self.budget.training.seconds
         elapsed = self.budget.clock.seconds
         limit = self.settings.max_time
-        # Tokens a second after the first update, which compiles and loads, if there are others
+        # The first update compiles and loads libraries; it is left out of the rate if there are others
         start = self.budget.start_seconds if self.target_tokens > self.start_tokens else 0.0
         tokens = self.target_tokens - (self.start_tokens if start else 0.0)
         rate = tokens / max(seconds - start, 1e-9)

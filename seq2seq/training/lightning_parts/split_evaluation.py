@@ -1,4 +1,4 @@
-"""Evaluate a split during a run: its evaluator, the results of all ranks, and what its lengths mean for the score."""
+"""Evaluate a split during a run: decode it on all ranks, score it, and warn of sentences that are too long."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A warning comes beyond this share of references that no translation can reach the length of.
+# A warning is logged if more than this share of the references is longer than any translation.
 _MANY = 0.01
 
 
@@ -36,10 +36,10 @@ class SplitEvaluations:
         self._task = task
         self._evaluator: Any = None
         self._split = "valid"
-        self._told: set[str] = set()  # splits whose lengths have been logged
+        self._reported: set[str] = set()  # splits whose lengths have been logged
 
     def start(self, split: str) -> None:
-        """Start to evaluate a split, unless the weights are useless."""
+        """Start to evaluate a split; refuse weights that are not finite."""
         task = self._task
         # Ranks decode different numbers of steps, so sharded weights are gathered first.
         make_whole(task.model)
@@ -49,36 +49,43 @@ class SplitEvaluations:
 
     def add(self, batch: Batch) -> None:
         """Decode a batch and sum its losses."""
-        with eager(self._task.model):
-            self._evaluator.add(batch, self._finite_losses)
+        task = self._task
+
+        def finite_losses(batch: Batch) -> LossSums:
+            sums = task.sum_losses(batch)
+            require_finite_loss(sums.loss, task.optim, step=task.trainer.global_step, split=self._split)
+            return sums
+
+        with eager(task.model):
+            self._evaluator.add(batch, finite_losses)
 
     def finish(self, name: str) -> None:
-        """Score the split, and log its scores under a name."""
-        evaluator, self._evaluator = self._evaluator, None  # its texts go with it
+        """Score the split, and log its scores under a name; all ranks must call this together."""
+        evaluator, self._evaluator = self._evaluator, None  # the evaluator's texts are freed with it
         task = self._task
-        task.evaluation = result_of_all_ranks(evaluator, world_size=task.trainer.world_size)
-        # All ranks know the same of it by now.
-        if self._split not in self._told and task.trainer.is_global_zero:
+        if task.trainer.world_size > 1:
+            # Every rank decoded other sentences: gather their texts and losses.
+            parts: list[Any] = [None] * task.trainer.world_size
+            dist.all_gather_object(parts, evaluator.partial())
+            evaluator.merge(parts)
+        evaluation: Evaluation = evaluator.result()
+        task.evaluation = evaluation
+        # After the merge all ranks know all lengths.
+        if self._split not in self._reported and task.trainer.is_global_zero:
             log_lengths(evaluator, self._split)
-            # An early validation has little of the references' characters
-            if self._split == "test":
-                log_forms(evaluator)
-        self._told.add(self._split)
-        # Every rank has the same values already: they come from gathered texts and summed losses.
-        values = {f"{name}/{key}": value for key, value in task.evaluation.numbers().items()}
+            texts = evaluator.texts()
+            # Translations of an early validation have few of the references' characters
+            if self._split == "test" and (found := form_difference(texts.hypotheses, texts.references)):
+                log.warning("test set: translations and references differ in Unicode form: %s", found)
+        self._reported.add(self._split)
+        # Every rank has the same values: they come from gathered texts and summed losses.
+        values = {f"{name}/{key}": value for key, value in evaluation.numbers().items()}
         task.log_dict(values, logger=False, batch_size=1, rank_zero_only=True)
         make_parts(task.model)
 
-    def _finite_losses(self, batch: Batch) -> LossSums:
-        """Compute the summed losses of a batch, which come before its translations."""
-        task = self._task
-        sums = task.sum_losses(batch)
-        require_finite_loss(sums.loss, task.optim, step=task.trainer.global_step, split=self._split)
-        return sums
-
 
 def make_evaluator(task: TranslationTask, data: EvalData, split: str) -> Evaluator:
-    """Make the evaluator of a split, with the search of the task at this moment."""
+    """Make the evaluator of a split, with the task's current search."""
     search = task.search
     translator = Translator(
         model=task.model,
@@ -100,36 +107,28 @@ def make_evaluator(task: TranslationTask, data: EvalData, split: str) -> Evaluat
 
 
 def decoding_graphs(task: TranslationTask) -> Graphs | None:
-    """Return what captures decoding steps on a GPU, the same in all of a run; None where steps stay plain."""
-    # Sharded layers are hooked by the host, and weights in bf16 are decoded within Lightning's own default type
+    """Return the graphs that capture decoding steps on a GPU, one object for the whole run; None for plain steps."""
+    # Sharded layers have hooks on the host, and weights in bf16 are decoded within Lightning's default type
     narrow = any(parameter.dtype != torch.float32 for parameter in task.model.parameters())
     if task.device.type != "cuda" or is_sharded(task.model) or narrow:
         return None
     return vars(task).setdefault("decoding_graphs", cuda_graphs(task.device, quiet=True))
 
 
-def result_of_all_ranks(evaluator: Evaluator, *, world_size: int) -> Evaluation:
-    """Score what every rank decoded; all of them call it together, and compute the same."""
-    if world_size > 1:
-        # Every rank decoded sentences of its own: gather their texts and losses.
-        parts: list[Any] = [None] * world_size
-        dist.all_gather_object(parts, evaluator.partial())
-        evaluator.merge(parts)
-    return evaluator.result()
-
-
 def log_lengths(evaluator: Evaluator, split: str) -> None:
-    """Warn of pairs that were cut, and of references that are longer than a translation may be."""
+    """Warn of pairs that were cut, and of references that are longer than any translation."""
     size = len(evaluator.texts().sources)
     translator = evaluator.translator
     if evaluator.cut:
+        lines = [f"{row + 1:,}" for row in sorted(evaluator.cut)]
         log.warning(
-            "%s set: %d of %d pairs have a side of more than %d pieces, and count as cut there (%s)",
-            split, len(evaluator.cut), size, translator.max_len, _first_lines(evaluator.cut),
+            "%s set: %d of %d pairs have a side of more than %d pieces, and count as cut there (line%s %s%s)",
+            split, len(lines), size, translator.max_len,
+            "s" if len(lines) > 1 else "", ", ".join(lines[:3]), ", ..." if len(lines) > 3 else "",
         )  # fmt: skip
     if len(evaluator.beyond) > _MANY * size:
         search = translator.settings
-        # A validation has the lower of its own limit and the test's, which the checkpoint keeps.
+        # A validation has the lower of two limits: its own, and the test's, which the checkpoint keeps.
         own = search.max_len_ratio < search_settings(translator.meta).max_len_ratio
         prefix = "trainer.val_" if own else "search."
         log.warning(
@@ -137,15 +136,3 @@ def log_lengths(evaluator: Evaluator, split: str) -> None:
             "raise %smax_len_ratio",
             split, len(evaluator.beyond), size, search.max_len_ratio, search.max_len_extra, prefix,
         )  # fmt: skip
-
-
-def log_forms(evaluator: Evaluator) -> None:
-    """Warn of translations that are not in the Unicode form of the references."""
-    texts = evaluator.texts()
-    if found := form_difference(texts.hypotheses, texts.references):
-        log.warning("test set: translations and references differ in Unicode form: %s", found)
-
-
-def _first_lines(rows: set[int]) -> str:
-    lines = [f"{row + 1:,}" for row in sorted(rows)[:3]]
-    return f"line{'s' if len(lines) > 1 else ''} {', '.join(lines)}{', ...' if len(rows) > 3 else ''}"

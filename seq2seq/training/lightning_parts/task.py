@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import struct
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import lightning as L
@@ -20,6 +20,7 @@ from seq2seq.evaluation.evaluator import Evaluation
 from seq2seq.metadata import KEY
 from seq2seq.network.build import hidden_matrices
 from seq2seq.network.model import Seq2Seq
+from seq2seq.search.graphs import CudaRecorder
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.settings.search import SearchSettings
 from seq2seq.training.bounds.budget import Budget
@@ -32,20 +33,20 @@ from seq2seq.training.objective.batch_loss import sum_losses
 from seq2seq.training.objective.loss import LossSums
 from seq2seq.training.objective.optim import Schedule, build_optimizer, scale_and_clip
 
-# The name of this range in a profile; callbacks/profiler.py looks it up.
+# Name of this range in a profile, which callbacks/profiler.py reads.
 FORWARD = "forward pass"
 
 
 class TranslationTask(L.LightningModule):
-    """Training of a Seq2Seq: sums of token losses, divided by the tokens of the window before the update.
+    """Train a Seq2Seq: token losses are summed, and divided by the tokens of the accumulation window.
 
-    The window is the micro-batches of one update over all ranks, so that accumulation and ranks change nothing but
-    rounding. Dropout is a function of (seed, update, micro-batch of the window).
+    A window consists of the micro-batches of one update on all ranks, so accumulation and the number of ranks change
+    rounding alone. Dropout is a function of (seed, update, micro-batch of the window).
 
     Args:
         description: The model, languages and search that a checkpoint keeps for translation.
-        search: How validations decode; the test sets its own.
-        sentences: Sentences of "valid" and "test" that are evaluated (default: all).
+        search: The search of validations; the test replaces it.
+        sentences: Numbers of "valid" and "test" sentences that are evaluated (default: all).
         graphs: Capture and replay the passes, which needs a GPU; see `resolve_graphs`.
     """
 
@@ -65,36 +66,39 @@ class TranslationTask(L.LightningModule):
     ) -> None:
         super().__init__()
         self.model = model
-        self.tokenizer, self.description = tokenizer, description
-        self.optim, self.search, self.seed = optim, search, seed
+        self.tokenizer = tokenizer
+        self.description = description
+        self.optim = optim
+        self.search = search
+        self.seed = seed
         self.sentences = sentences or {}
         self.evaluation: Evaluation | None = None
         self.evaluations = SplitEvaluations(self)
-        self.budget = budget  # whose used share an annealed learning rate follows
+        self.budget = budget  # an annealed learning rate follows its used share
         self.graphs = graphs
         self.replay: Replay | None = None
-        # Plain attributes, as they are not part of the weights. Sums over ranks: loss, nll, tokens, sentences.
+        # Not buffers, because they are not weights. Sums over ranks: loss, nll, tokens, sentences.
         self.train_sums = torch.zeros(4, dtype=torch.float64)
         self.grad_norm = torch.zeros(())
         self._window_sums = torch.zeros(4, dtype=torch.float64)
         self.skipped = SkippedUpdates(max_skipped, remedies=remedies(optim))
-        self.batch_shape: tuple[int, ...] | None = None  # of the last one: sentences, source and target width
+        self.batch_shape: tuple[int, ...] | None = None  # of the last batch: sentences, source and target width
 
     def configure_model(self) -> None:
-        """Shard the model if the strategy does so; Lightning calls this before training and before the test."""
+        """Shard the model if the strategy shards; Lightning calls this before training and before the test."""
         if self.device_mesh is not None and not is_sharded(self.model):
             shard(self.model, self.device_mesh["data_parallel"])
 
     # Training
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Return the summed loss of a micro-batch, times the window's length because Lightning will divide by it."""
+        """Return the summed loss of a micro-batch, times the window's length, by which Lightning will divide it."""
         window = self.trainer.accumulate_grad_batches
-        # Numbers over all ranks: R ranks with windows of A draw the dropout that one rank with R * A draws.
+        # Numbered over all ranks: R ranks with windows of A draw the same dropout as one rank with R * A.
         micro_batch = batch_idx % window * self.trainer.world_size + self.trainer.global_rank
         number = micro_batch_seed(self.seed, self.trainer.global_step, micro_batch)
-        seed = functools.partial(seed_generator, number, batch.src.device)
-        self.batch_shape = (*batch.src.shape, batch.tgt_in.shape[1])  # (B, S, T), for `as_fault`
+        seed = partial(seed_generator, number, batch.src.device)
+        self.batch_shape = (*batch.src.shape, batch.tgt_in.shape[1])  # for `as_fault`
         self.skipped.note(batch.index)  # to name its sentences if the gradient is not finite
         if self.replay is None:
             seed()
@@ -103,9 +107,9 @@ class TranslationTask(L.LightningModule):
             if batch_idx % window == 0:
                 self.replay.clear()
             sums = self.replay(batch, window, seed=seed)
-        # Sums stay on the device: reading them here would wait for it at every micro-batch.
+        # Sums stay on the device: reading them would wait for it at every micro-batch.
         loss = sums.loss.detach().double()
-        sentences = (batch.index >= 0).sum().double()  # without an idle one
+        sentences = (batch.index >= 0).sum().double()  # an idle micro-batch has index -1
         counts = torch.stack([loss, sums.nll.double(), sums.tokens.double(), sentences])  # (4,)
         self._window_sums = self._window_sums.to(loss.device) + counts
         return sums.loss * window
@@ -115,7 +119,7 @@ class TranslationTask(L.LightningModule):
             return self.sum_losses(batch)
 
     def _passes(self, batch: Batch, window: int) -> LossSums:
-        """Compute the losses of a micro-batch and add its gradients, with the very operations of Lightning's loop."""
+        """Compute the losses of a micro-batch and add its gradients, with the same operations as Lightning's loop."""
         sums = self._forward(batch)
         loss = sums.loss * window / window
         with torch.autocast(loss.device.type, enabled=False):
@@ -123,59 +127,59 @@ class TranslationTask(L.LightningModule):
         return LossSums(*(each.detach() for each in sums))
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Run the backward pass, unless `training_step` has done so."""
+        """Run the backward pass, unless `training_step` has run it."""
         if self.replay is None:
             super().backward(loss, *args, **kwargs)
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
-        """Drop the gradients, unless they are those of `training_step`: Lightning calls this after it."""
+        """Drop the gradients, unless `training_step` has just computed them: Lightning calls this after it."""
         if self.replay is None:
             super().optimizer_zero_grad(epoch, batch_idx, optimizer)
 
     def on_train_epoch_start(self) -> None:
-        """Set the epoch of the data: Lightning sets that of samplers, and not of batch samplers."""
-        self._data.set_epoch(self.trainer.current_epoch)
+        """Set the epoch of the data; Lightning sets the epoch of samplers, but not of batch samplers."""
+        self.trainer.datamodule.set_epoch(self.trainer.current_epoch)  # type: ignore[attr-defined]
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the gradients, summed over the window and all ranks, by the tokens of the window, then clip.
 
-        An update that is not finite is skipped, and counts neither in the weights nor in the sums.
+        An update that is not finite is skipped, and changes neither the weights nor the sums.
         """
         sums, ranks = self._window_sums, self.trainer.world_size
         if ranks > 1:
             dist.all_reduce(sums)  # one message: the tokens to divide by, and the sums to report
-        # Lightning's division by the window is undone in `training_step`; FSDP's mean over ranks is undone here.
+        # `training_step` undoes Lightning's division by the window; this undoes FSDP's mean over ranks.
         scale = (1 if self.device_mesh is None else ranks) / sums[2].clamp(min=1).float()
         self.grad_norm = scale_and_clip(self.parameters(), scale, clip_norm=self.optim.clip_norm)
         skipped = self.skipped.count
         bad = self.skipped.judge(self.grad_norm, optimizer, self.trainer.global_step)
-        # Of sharded weights each rank has a part, and the limit of skipped updates ends such a run.
+        # A rank has only a shard of sharded weights; the limit of skipped updates ends such a run.
         if self.skipped.count > skipped and self.device_mesh is None:
             require_finite_weights(self.model, self.optim, step=self.trainer.global_step)
         self.train_sums = self.train_sums.to(sums.device) + torch.where(bad, torch.zeros_like(sums), sums)
         self._window_sums = torch.zeros_like(sums)
 
     def configure_optimizers(self) -> Any:
-        """Build the optimizer and its schedule, which Lightning steps once per update."""
+        """Build the optimizer and its schedule, which Lightning steps once an update."""
         optimizer = build_optimizer(self.parameters(), self.optim, hidden_matrices(self.model))
         schedule = {"scheduler": Schedule(optimizer, self.optim), "interval": "step"}
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def on_train_start(self) -> None:
-        """Prepare to replay, and set the rate of the first update, which may follow another budget than before."""
+        """Prepare to replay passes, and set the rate of the first update, since a resumed run may have a new budget."""
         if self.graphs:
-            self.replay = Replay.on_gpu(self._passes, self.model.parameters(), self.device)
+            self.replay = Replay(self._passes, self.model.parameters(), make=partial(CudaRecorder, self.device))
         if self.budget and self.trainer.global_step:
             self.budget.agree()
             self.lr_schedulers().follow(self.budget.schedule_share(self.trainer))  # type: ignore[union-attr]
 
     def on_train_end(self) -> None:
-        """Give the memory of recordings back: the test follows."""
+        """Free the memory of recordings before the test."""
         if self.replay is not None:
             self.replay.release()
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        """Step the schedule, which takes no metric, but the used share of the budget, once after each update."""
+        """Step the schedule after an update, with the used share of the budget; it takes no metric."""
         if self.budget:
             self.budget.end_update()
             if self.budget.updates == FIRST_UPDATES:
@@ -184,13 +188,13 @@ class TranslationTask(L.LightningModule):
         scheduler.step()
 
     def sum_losses(self, batch: Batch) -> LossSums:
-        """Compute the summed losses of a batch, in training by R-Drop where it is chosen."""
+        """Sum the losses of a batch, in training with R-Drop if it is set."""
         return sum_losses(self.model, batch, self.optim)
 
     # Validation and test
 
     def on_validation_epoch_start(self) -> None:
-        """Start a validation, unless its weights are useless."""
+        """Start a validation."""
         self.evaluations.start("valid")
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -205,67 +209,50 @@ class TranslationTask(L.LightningModule):
         """Start the test."""
         self.evaluations.start("test")
 
-    def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """Decode a batch and sum its losses."""
-        self.validation_step(batch, batch_idx)
+    test_step = validation_step
 
     def on_test_epoch_end(self) -> None:
         """Score the test set and log it."""
         self.evaluations.finish("test")
 
-    @property
-    def _data(self) -> Any:
-        return self.trainer.datamodule  # type: ignore[attr-defined]
-
     # Checkpoint
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what translation needs beside the weights."""
+        """Add the data that translation and resuming need besides the weights."""
         checkpoint[KEY] = self.description
         checkpoint["train_sums"] = self.train_sums.tolist()
-        # A GPU's verdicts are read late; the count in the file must include them.
+        # A GPU's results are read late, and the count in the file must include them.
         self.skipped.settle()
         checkpoint["skipped"] = self.skipped.count
         checkpoint |= window_state(self.trainer, self.budget)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take up the sums, and let the data continue after the last batch of the checkpoint."""
+        """Restore the sums, and continue the data after the last batch of the checkpoint."""
         self.train_sums = torch.tensor(checkpoint["train_sums"], dtype=torch.float64)
         self.skipped.count = checkpoint["skipped"]
         restore_window(self.trainer, checkpoint, self.budget)
-        seek_data(checkpoint, self.trainer, self._data)
+        seek_data(checkpoint, self.trainer, self.trainer.datamodule)  # type: ignore[attr-defined]
 
 
 def window_state(trainer: L.Trainer, budget: Budget | None) -> dict[str, Any]:
-    """Return the number of ranks, the micro-batches of an update, and whether these have grown, for a checkpoint."""
+    """Return the number of ranks, the micro-batches of an update, and True if these have grown, for a checkpoint."""
     window = trainer.accumulate_grad_batches
     grown = budget is not None and bool(budget.settings.accumulate_start) and window > budget.settings.first_window
     return {"processes": trainer.world_size, "accumulated": window, "grown": grown}
 
 
 def restore_window(trainer: L.Trainer, checkpoint: Mapping[str, Any], budget: Budget | None) -> None:
-    """Let a batch that has grown stay so, in a run whose settings let it grow."""
+    """Restore a grown window, if the settings of this run grow it too."""
     if budget and budget.settings.accumulate_start and checkpoint["grown"]:
         trainer.accumulate_grad_batches = budget.settings.accumulate
 
 
 def seek_data(checkpoint: dict[str, Any], trainer: L.Trainer, data: Any) -> None:
-    """Let the data continue after the last batch of a checkpoint, and Lightning count from there; in place."""
+    """Move the data behind the last batch of a checkpoint, and fit Lightning's counts to this run, in place."""
     loops = checkpoint["loops"]["fit_loop"]
     # `processed`, not `completed`, which lags by one in the hook that saves.
     epoch = loops["epoch_progress"]["current"]["processed"]
     progress = loops["epoch_loop.batch_progress"]
-    fit_to_machine(progress, checkpoint, trainer, data)
-    batches = progress["current"]
-    # Lightning begins the next epoch by itself if the checkpoint was made in the last batch's hook; if it was made
-    # after that, it asks for one batch more, and must find the epoch at its end.
-    done = batches["processed"] == data.batches_per_epoch
-    if not (done and batches["completed"] < batches["processed"]):
-        data.seek(epoch=epoch, step=batches["processed"])
-
-
-def fit_to_machine(progress: dict[str, Any], checkpoint: Mapping[str, Any], trainer: L.Trainer, data: Any) -> None:
-    """Turn a position in an epoch that other ranks or micro-batches have shared into this run's; in place."""
     window, ranks, before = trainer.accumulate_grad_batches, trainer.world_size, checkpoint["processes"]
     if before != ranks:
         data.refuse_rescaling(before)
@@ -273,29 +260,35 @@ def fit_to_machine(progress: dict[str, Any], checkpoint: Mapping[str, Any], trai
         rescale(progress, (window, checkpoint["accumulated"]), window)
     elif before != ranks:
         rescale(progress, (before, ranks), window)
+    batches = progress["current"]
+    # Lightning starts the next epoch by itself if the checkpoint was saved in the hook of the last batch. If it was
+    # saved later, Lightning asks for one more batch, and must find the epoch at its end.
+    done = batches["processed"] == data.batches_per_epoch
+    if not (done and batches["completed"] < batches["processed"]):
+        data.seek(epoch=epoch, step=batches["processed"])
 
 
 def rescale(progress: dict[str, Any], ratio: tuple[int, int], window: int) -> None:
-    """Multiply a rank's counts of batches by a ratio, in whole windows; in place."""
+    """Rescale a rank's counts of batches to another number of ranks or micro-batches, in whole windows, in place."""
     new, old = ratio
     for counts in (progress["current"], progress["total"]):
         # Rounded down to a whole window: an update is never resumed in its middle.
         processed = counts["processed"] * new // old // window * window
+        # The lag of `completed` tells in which hook the checkpoint was saved; `seek_data` reads it.
         lag = counts["processed"] - counts["completed"]
-        # The lag of `completed` says in which hook the checkpoint was made; `on_load_checkpoint` reads it.
         counts |= {"ready": processed, "started": processed, "processed": processed, "completed": processed - lag}
 
 
 def micro_batch_seed(seed: int, step: int, micro_batch: int) -> int:
-    """Derive a 63-bit seed that differs for every (seed, update, micro-batch of the window over all ranks)."""
+    """Derive a 63-bit seed that differs for every (seed, update, micro-batch of the window on all ranks)."""
     digest = hashlib.blake2b(struct.pack("<qqq", seed, step, micro_batch), digest_size=8).digest()
-    # Shifted by one bit, to fit a signed 64-bit seed.
+    # A seed is a signed 64-bit number.
     return int.from_bytes(digest, "little") >> 1
 
 
 def seed_generator(seed: int, device: torch.device) -> None:
-    """Seed the generators that training on `device` draws from."""
-    # torch.manual_seed also queues a call, with a traceback, for every type of device that was never used.
+    """Seed the generators of training on `device`."""
+    # torch.manual_seed also queues a call, with a traceback, for every unused type of device.
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)

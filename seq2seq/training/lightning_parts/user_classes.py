@@ -1,4 +1,4 @@
-"""Make the user's own callbacks and loggers, which settings name by their class."""
+"""Make the callbacks and loggers that a user's settings name by their class."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from seq2seq.settings.values import suggestion
 
 Made = TypeVar("Made")
 
-# Callbacks of Lightning whose work a setting does, as they do not fit what a run validates, keeps and resumes: averages
-# would be scored and not kept, or kept by nobody, and a resumed run would have another number of micro-batches.
+# Callbacks of Lightning that a setting replaces, because they do not fit the validations, checkpoints and resumption of
+# a run: averages would be scored but not saved, and a resumed run would have another number of micro-batches.
 _SETTINGS_INSTEAD: dict[type[L.Callback], str] = {
     WeightAveraging: "trainer.ema",
     StochasticWeightAveraging: "trainer.ema, or trainer.keep_last with python -m seq2seq.average,",
@@ -33,8 +33,8 @@ def user_callbacks(section: Mapping[str, Any] | None, *, taken: set[str]) -> lis
         taken: Names under which the run's own callbacks save their states.
 
     Raises:
-        ValueError: A class is missing, refuses its arguments, is not a callback or does what a setting does, or two
-            save under one name.
+        ValueError: A class is missing, refuses its arguments, is not a callback, is replaced by a setting, or saves its
+            state under the same name as another one.
     """
     made = []
     owners = dict.fromkeys(taken, "a callback of every run")
@@ -45,7 +45,7 @@ def user_callbacks(section: Mapping[str, Any] | None, *, taken: set[str]) -> lis
         for refused, instead in _SETTINGS_INSTEAD.items():
             if isinstance(callback, refused):
                 raise ValueError(f"{key}: a run cannot use {type(callback).__name__}; set {instead} instead")
-        # Lightning would refuse it, after the corpus was prepared.
+        # Lightning would refuse this, but only after the corpus was prepared.
         if is_overridden("state_dict", callback, parent=L.Callback):
             if callback.state_key in owners:
                 raise ValueError(
@@ -58,23 +58,24 @@ def user_callbacks(section: Mapping[str, Any] | None, *, taken: set[str]) -> lis
 
 
 def require_call(key: str, node: Mapping[str, Any], base: type | None = None) -> Callable[..., Any]:
-    """Import what an entry names, and check that it takes the entry's arguments.
+    """Import the class or function of an entry, and check that it takes the entry's arguments.
 
     Args:
         key: The entry, for messages.
-        base: The class that it must be of, if it is a class; None leaves that to `make`.
+        base: The base class of a class; None leaves this check to `make`.
 
     Returns:
-        What is named: a class, or a function.
+        The class or function.
 
     Raises:
-        ValueError: It cannot be imported, or takes other arguments.
+        ValueError: The import fails, or an argument is unknown.
     """
     target = _call(key, node, {"_target_": node["_target_"], "_partial_": True}).func
     if base and isinstance(target, type) and not issubclass(target, base):
         raise _wrong_type(key, node, target, base)
-    arguments = {str(name): value for name, value in node.items() if not _is_hydras(name)}
     parameters = _parameters(target)
+    # Hydra's own arguments: _target_, _args_, _partial_, _recursive_, _convert_
+    arguments = [name for name in map(str, node) if not (name.startswith("_") and name.endswith("_"))]
     unknown = [name for name in arguments if name not in parameters]
     if unknown and not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
         hint = suggestion(unknown[0], list(parameters)) or f"; it takes {', '.join(parameters) or 'none'}"
@@ -83,13 +84,13 @@ def require_call(key: str, node: Mapping[str, Any], base: type | None = None) ->
 
 
 def make(key: str, node: Mapping[str, Any], base: type[Made], **given: Any) -> Made:
-    """Make the object that an entry describes.
+    """Make the object of an entry.
 
     Args:
-        given: Arguments that the entry need not have.
+        given: Arguments for which the entry may have other values.
 
     Raises:
-        ValueError: Its class refuses the arguments, or it is not a `base`.
+        ValueError: The class refuses the arguments, or the object is not a `base`.
     """
     made = _call(key, node, {**given, **node})
     if not isinstance(made, base):
@@ -98,7 +99,7 @@ def make(key: str, node: Mapping[str, Any], base: type[Made], **given: Any) -> M
 
 
 def accepted(target: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the `given` arguments that a class or function has a parameter for."""
+    """Return the `given` arguments for which a class or function has a parameter."""
     parameters = _parameters(target)
     return {name: value for name, value in given.items() if name in parameters}
 
@@ -107,7 +108,7 @@ def _call(key: str, node: Mapping[str, Any], arguments: Mapping[str, Any]) -> An
     try:
         return instantiate(arguments, _convert_="all")
     except InstantiationException as error:
-        # Hydra's message has several lines; the cause is that of the class, or of its import.
+        # Hydra's message has several lines; its cause is the error of the class or of its import.
         cause = error.__cause__ or error
         text = " ".join(str(cause).split()) or type(cause).__name__
         raise ValueError(f"{key}: {node['_target_']} cannot be made: {text}") from error
@@ -116,7 +117,7 @@ def _call(key: str, node: Mapping[str, Any], arguments: Mapping[str, Any]) -> An
 def _wrong_type(key: str, node: Mapping[str, Any], found: type, base: type) -> ValueError:
     wanted = f"{base.__module__}.{base.__qualname__}"
     problem = f"{key}._target_={node['_target_']} makes a {found.__qualname__}, not a {base.__name__} of Lightning"
-    # Both packages have all classes, and neither knows the other's.
+    # lightning and pytorch_lightning have the same classes, but each package refuses the classes of the other.
     if any(each.__module__.startswith("pytorch_lightning.") for each in found.__mro__):
         return ValueError(f"{problem}, but one of pytorch_lightning: derive it from {wanted}")
     return ValueError(f"{problem} ({wanted})")
@@ -126,11 +127,6 @@ def _parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         found = inspect.signature(target).parameters
     except (TypeError, ValueError):
-        # Without a signature anything may be an argument.
+        # Without a signature any argument may be right.
         return {"arguments": inspect.Parameter("arguments", inspect.Parameter.VAR_KEYWORD)}
     return {name: each for name, each in found.items() if each.kind is not inspect.Parameter.VAR_POSITIONAL}
-
-
-def _is_hydras(name: Any) -> bool:
-    # _target_, _args_, _partial_, _recursive_, _convert_
-    return str(name).startswith("_") and str(name).endswith("_")

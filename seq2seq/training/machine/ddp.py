@@ -1,4 +1,4 @@
-"""Train a copy of the model on every rank, and sum the gradients of a window over the ranks by one message."""
+"""Train a copy of the model on every rank, and sum the gradients of a window over the ranks in one message."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from torch import Tensor, nn
 
 
 class ReplicatedStrategy(DDPStrategy):
-    """Lightning's DDP strategy without torch's wrapper, which sends gradients from within backward passes.
+    """Lightning's DDP strategy without torch's wrapper, which sends gradients during backward passes.
 
     A rank adds the gradients of its micro-batches, and the ranks exchange them once, between the last backward pass of
-    a window and the update. Passes are therefore those of one process, and can be captured (see `Replay`).
+    a window and the update. Forward and backward passes are therefore the same as in a run of one process, and can be
+    captured (see `Replay`).
     """
 
     def configure_ddp(self) -> None:
-        """Give all ranks the weights of rank 0."""
+        """Send the weights of rank 0 to all ranks."""
         assert self.model is not None
         kept = self.model.state_dict()
         self._send(kept.values())
-        # Statistics of a user's batch norm, for example; others follow from the settings
+        # Buffers in the checkpoint, such as a user's batch-norm statistics; other buffers follow from the settings
         self._statistics = kept.keys() & {name for name, _ in self.model.named_buffers()}
 
     def optimizer_step(
         self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any], model: Any = None, **kwargs: Any
     ) -> Any:
-        """Update the weights by the gradients of all ranks."""
+        """Update the weights with the gradients of all ranks."""
 
         def passes() -> Any:
             loss = closure()
@@ -44,7 +45,7 @@ class ReplicatedStrategy(DDPStrategy):
 
     def _send(self, tensors: Iterable[Tensor]) -> None:
         for tensor in tensors:
-            # A message is contiguous
+            # A message must be contiguous
             sent = tensor.contiguous()
             dist.broadcast(sent, src=0)
             tensor.copy_(sent)
@@ -54,8 +55,8 @@ class ReplicatedStrategy(DDPStrategy):
 def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Sum the gradients of trained parameters over all ranks, in place, by one all-reduce for each type and device.
 
-    Where a rank has no gradient it adds 0. A parameter without a gradient on any rank stays so: an optimizer leaves it
-    as it is, and decay would not.
+    A rank without a gradient adds 0. A parameter that has no gradient on any rank keeps none, so that the optimizer
+    skips it; with a gradient of 0, weight decay would change it.
     """
     groups: defaultdict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = defaultdict(list)
     for parameter in parameters:
@@ -64,17 +65,17 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     for group in groups.values():
         missing = [number for number, parameter in enumerate(group) if parameter.grad is None]
         parts = [torch.zeros_like(each) if each.grad is None else each.grad for each in group]
-        # Behind the gradients, for each parameter: the number of ranks that have one
+        # The message ends with the number of ranks that have a gradient, for each parameter
         owners = parts[0].new_ones(len(group))
         for number in missing:
             owners[number] = 0
         flat = torch.cat([*(part.flatten() for part in parts), owners])
         dist.all_reduce(flat)
         *sums, owners = flat.split([*(part.numel() for part in parts), len(group)])
-        # Only a rank that lacks a gradient reads them: to read is to wait for the device
+        # Reading the counts waits for the device, so only a rank that lacks a gradient does it
         counts = owners.tolist() if missing else []
         for number in missing:
             group[number].grad = parts[number] if counts[number] else None
-        # Into the memory of the gradients, which captured passes write
+        # Copied into the memory that captured passes write
         views = [part.view_as(gradient) for part, gradient in zip(sums, parts, strict=True)]
         torch._foreach_copy_(parts, views)  # type: ignore[reportPrivateImportUsage]

@@ -1,16 +1,16 @@
-"""Variables of the environment that torch and its libraries read when they are imported. Imports no torch."""
+"""Environment variables that torch and its libraries read when they are imported. Imports no torch."""
 
 from __future__ import annotations
 
-# What training sets, unless the user has: `os.environ.update(VARIABLES | os.environ)`, before torch is imported.
+# Training sets these before torch is imported, unless the user has: `os.environ.update(VARIABLES | os.environ)`.
 VARIABLES = {
-    # Compiled matrix kernels that oneDNN keeps: its default, 1,024, is too few for an epoch's shapes times the layers.
+    # Size of oneDNN's cache of matrix kernels; the default 1,024 is too small for an epoch's shapes and layers.
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "8192",
-    # Large tensors in pages of 2 MiB: a step's fresh memory costs few page faults (without, 5 to 20% of its time).
+    # Pages of 2 MiB for large tensors, so that a step's fresh memory costs few page faults (else 5 to 20% of it).
     "THP_MEM_ALLOC_ENABLE": "1",
-    # The profiler's library writes a line for every stage; 6 is above all its levels.
+    # The profiler's library logs a line for every stage; 6 is above all of its log levels.
     "KINETO_LOG_LEVEL": "6",
-    # Threads that wait for others sleep instead of spinning: beside other work, two spinning threads make a tenth of
-    # the updates of one, since the one that has no core holds up the other (measured in docs/log.md).
+    # Waiting threads sleep instead of spinning. When other programs use the cores, two spinning threads make a tenth of
+    # the updates of one thread, because the thread without a core holds up the other (measured in docs/log.md).
     "OMP_WAIT_POLICY": "PASSIVE",
 }

@@ -1,4 +1,4 @@
-"""Shard weights, gradients and optimizer state over the ranks (FSDP2), and gather them where they must be whole."""
+"""Shard weights, gradients and optimizer state over the ranks (FSDP2), and gather them for decoding and checkpoints."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from seq2seq.training.machine.ddp import ReplicatedStrategy
 
 
 def shard(model: Seq2Seq, mesh: DeviceMesh) -> None:
-    """Shard every parameter over the ranks of `mesh`, cut along one dimension, in place.
+    """Shard every parameter over the ranks of `mesh` along one dimension, in place.
 
-    A layer's weights are whole while it runs, forward and backward; those outside layers (tables, output, last norms)
-    from the beginning of `features` to the end of the backward pass, because the loss reads the output layer's weight.
+    A layer's weights are gathered while it runs, forward and backward. All other weights (tables, output, last norms)
+    stay gathered from the beginning of `features` to the end of the backward pass, because the loss reads the output
+    layer's weight.
 
     Reference:
         Zhao et al. 2023, PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel.
@@ -31,40 +32,40 @@ def shard(model: Seq2Seq, mesh: DeviceMesh) -> None:
     place = functools.partial(_cut, parts=mesh.size())
     for layer in (*model.encoder.layers, *model.decoder.layers):
         fully_shard(layer, mesh=mesh, reshard_after_forward=True, shard_placement_fn=place)
-    # Layers first: each becomes a group of its own, and the model's takes the parameters that are left.
+    # Layers first: each becomes a separate group, and the model's group takes the remaining parameters.
     fully_shard(model, mesh=mesh, reshard_after_forward=False, shard_placement_fn=place)
-    # It warns of a `project` that returns views; nobody writes into a context.
+    # FSDP warns of a `project` that returns views, which would matter only if a context were written to.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
-    # FSDP gathers weights when a module is called; these are called by name.
+    # FSDP gathers weights when a module is called, but these methods are called by name.
     for layer in model.decoder.layers:
         register_fsdp_forward_method(layer, "project")
     register_fsdp_forward_method(model, "features")
 
 
 def _cut(parameter: nn.Parameter, *, parts: int) -> Shard:
-    """Cut along the first dimension that is long enough; FSDP2 requires even parts of any dimension but the first."""
-    # Fewer rows than ranks (a small kernel): look for another dimension.
+    """Choose the first dimension that is long enough; FSDP2 requires even parts of every dimension but the first."""
+    # A small kernel has fewer rows than there are ranks, and is cut along another dimension.
     even = (dim for dim, size in enumerate(parameter.shape) if dim and size % parts == 0)
     first = parameter.dim() > 0 and parameter.shape[0] >= parts
     return Shard(0 if first else next(even, 0))
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """True if the model is sharded with FSDP2."""
+    """Return True if the model is sharded with FSDP2."""
     return isinstance(model, FSDPModule)
 
 
 def make_whole(model: nn.Module) -> None:
-    """Gather all weights of a sharded `model` on every rank until `make_parts`; all ranks call it together.
+    """Gather all weights of a sharded `model` on every rank until `make_parts`; all ranks must call this together.
 
-    In between, ranks may run different parts of the model, and not equally often: none waits for another.
+    In between, each rank may run any part of the model any number of times, without waiting for other ranks.
     """
     if not isinstance(model, FSDPModule):
         return
-    # Else the module that runs first is taken for the outermost one.
+    # Else FSDP takes the module that runs first for the outermost one.
     fully_shard.state(model)._lazy_init()  # type: ignore[attr-defined]
     for module in _groups(model):
-        # Gather, and stay gathered however often the module runs.
+        # Gather the weights, and keep them however often the module runs.
         module.set_reshard_after_forward(False, recurse=False)
         module.unshard()
 
@@ -73,10 +74,10 @@ def make_parts(model: nn.Module) -> None:
     """Undo `make_whole`."""
     if not isinstance(model, FSDPModule):
         return
-    # Also forgets what ran: the next backward pass would fetch weights ahead in that order, which differs by process.
+    # Else the next backward pass would prefetch weights in the order of the last calls, which differs by rank.
     model.reset_iter_state()
     for module in _groups(model):
-        # As `shard` set it: layers reshard after their forward pass, the root keeps its weights.
+        # As in `shard`: layers reshard after their forward pass, and the root keeps its weights.
         module.set_reshard_after_forward(module is not model, recurse=False)
 
 
@@ -85,15 +86,15 @@ def _groups(model: nn.Module) -> list[FSDPModule]:
 
 
 def gathered(value: Any, *, keep: bool = True, _found: dict[int, Tensor | None] | None = None) -> Any:
-    """Gather the sharded tensors in nested dicts and lists to the CPU; all ranks call it together.
+    """Gather the sharded tensors in nested dicts and lists to the CPU; all ranks must call this together.
 
     A tensor that occurs several times stays one tensor.
 
     Args:
-        keep: Without it sharded tensors become None: a rank that writes no checkpoint needs no memory for them.
+        keep: False replaces sharded tensors by None, to save memory on a rank that writes no checkpoint.
     """
     found: dict[int, Tensor | None] = {} if _found is None else _found
-    # Descend in the same order on every rank: `full_tensor` below is a collective.
+    # All ranks visit tensors in the same order, because `full_tensor` below is a collective operation.
     if isinstance(value, Mapping):
         return {key: gathered(each, keep=keep, _found=found) for key, each in value.items()}
     if isinstance(value, list):
@@ -101,17 +102,17 @@ def gathered(value: Any, *, keep: bool = True, _found: dict[int, Tensor | None] 
     if not isinstance(value, DTensor):
         return value.detach() if isinstance(value, Tensor) else value
     if id(value) not in found:
-        # By identity, so that a tied table is gathered once, and stays tied in the file.
+        # By identity: a tied table is gathered once, and stays tied in the file.
         whole: Tensor = value.full_tensor()  # type: ignore[reportAttributeAccessIssue]
         found[id(value)] = whole.detach().cpu() if keep else None
     return found[id(value)]
 
 
 def part_like(whole: Tensor, like: Tensor) -> Tensor:
-    """Return this rank's shard of a `whole` tensor, which every rank has, if `like` is sharded; else `whole`."""
+    """Return this rank's shard of `whole` if `like` is sharded, else `whole`; every rank has the whole tensor."""
     if not isinstance(like, DTensor) or isinstance(whole, DTensor):
         return whole
-    # src_data_rank=None: every rank cuts its own copy, without a message.
+    # src_data_rank=None: every rank cuts its copy, without communication.
     return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
@@ -127,30 +128,28 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     # A state names parameters by number, in the order of the groups.
     numbers = [number for group in state["param_groups"] for number in group["params"]]
-    owners = dict(zip(numbers, parameters, strict=True))
-    parts = {number: _parts(values, owners[number]) for number, values in state["state"].items()}
+    parts: dict[int, dict[str, Any]] = {}
+    for number, owner in zip(numbers, parameters, strict=True):
+        if number in state["state"]:
+            # Moments have the parameter's shape; every rank has counters whole
+            parts[number] = {
+                key: part_like(value, owner) if isinstance(value, Tensor) and value.shape == owner.shape else value
+                for key, value in state["state"][number].items()
+            }
     optimizer.load_state_dict({**state, "state": parts})
 
 
-def _parts(values: Mapping[str, Any], owner: Tensor) -> dict[str, Any]:
-    """Return the state of the parameter `owner` on this rank; counters, without dimensions, are whole everywhere."""
-    return {
-        key: part_like(value, owner) if isinstance(value, Tensor) and value.shape == owner.shape else value
-        for key, value in values.items()
-    }
-
-
 def make_strategy(settings: TrainerSettings) -> str | ReplicatedStrategy | ShardedStrategy:
-    """Return the strategy for `L.Trainer`: copies of the model (DDP), or one in shards (FSDP2)."""
+    """Return the strategy for `L.Trainer`: a copy of the model on each rank (DDP), or one sharded model (FSDP2)."""
     if settings.processes == 1:
         return "auto"
     return ShardedStrategy(processes=settings.processes) if settings.sharded else ReplicatedStrategy()
 
 
 class ShardedStrategy(ModelParallelStrategy):
-    """Lightning's strategy for sharded models, with the checkpoints of any other strategy: one whole file.
+    """Lightning's strategy for sharded models, with the same checkpoint as every other strategy: one whole file.
 
-    Lightning's own would write the tied table once for each of its names, and read past our `CheckpointIO`.
+    Lightning's own strategy would write a tied table once for each of its names, and bypass our `CheckpointIO`.
     """
 
     def __init__(self, *, processes: int) -> None:
@@ -167,9 +166,9 @@ class ShardedStrategy(ModelParallelStrategy):
         return True
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Return the whole weights on rank 0, nothing on the others."""
+        """Return the whole weights on rank 0, and nothing on other ranks."""
         assert self.lightning_module is not None
-        # keep_vars: detached, a tied table would be two tensors, and gathered twice.
+        # Without keep_vars a tied table would be two detached tensors, and would be gathered twice.
         whole = gathered(self.lightning_module.state_dict(keep_vars=True), keep=self.is_global_zero)
         return whole if self.is_global_zero else {}
 
@@ -179,7 +178,7 @@ class ShardedStrategy(ModelParallelStrategy):
         load_weights(self.lightning_module, checkpoint["state_dict"], strict=strict)
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Return the whole state on rank 0, nothing on the others."""
+        """Return the whole state on rank 0, and nothing on other ranks."""
         whole = gathered(optimizer.state_dict(), keep=self.is_global_zero)
         return whole if self.is_global_zero else {}
 
@@ -189,5 +188,5 @@ class ShardedStrategy(ModelParallelStrategy):
             load_optimizer(optimizer, state)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Return the dictionary of the file, as our `CheckpointIO` reads it."""
+        """Read the checkpoint with our `CheckpointIO`."""
         return self.checkpoint_io.load_checkpoint(checkpoint_path)

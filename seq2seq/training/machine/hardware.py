@@ -1,4 +1,4 @@
-"""Choose the device and the precision of a run by what the machine has."""
+"""Choose the device and the precision of a run by the hardware of the machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def resolve_accelerator(settings: TrainerSettings) -> str:
     """Return `cpu` or `gpu`.
 
     Raises:
-        ValueError: A GPU is requested and missing, or there are fewer than trainer.devices.
+        ValueError: A GPU or a feature of torch is missing that the settings ask for.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if settings.accelerator == "gpu" and gpus == 0:
@@ -30,41 +30,42 @@ def resolve_accelerator(settings: TrainerSettings) -> str:
         accelerator = "gpu" if gpus else "cpu"
     if accelerator == "gpu" and settings.devices > gpus:
         raise ValueError(f"trainer.devices={settings.devices}, but there are {gpus} GPUs; lower trainer.devices")
+    if settings.fused and accelerator != "gpu":
+        raise ValueError("trainer.fused=true needs a GPU, and this run has none: leave trainer.fused at false")
+    if settings.sharded:
+        # Imported late: a run on one process does not need FSDP.
+        from torch.distributed.fsdp import FSDPModule
+
+        # `make_parts` calls it after a validation.
+        if not hasattr(FSDPModule, "reset_iter_state"):
+            raise ValueError(
+                f"trainer.strategy=fsdp needs torch 2.13, not {torch.__version__}; use trainer.strategy=ddp"
+            )
     return accelerator
 
 
 def resolve_precision(precision: str, accelerator: str) -> str:
-    """Return Lightning's name of a precision: float32, or bf16 autocast over float32 weights. Log `bf16_note`.
+    """Return Lightning's name of a precision: float32, or bf16 autocast over float32 weights.
 
     tf32 is float32 whose matrix products and recurrent layers may be rounded to TF32. auto is bf16 where the hardware
-    has it.
+    has it. A GPU without bf16 gets a warning.
     """
-    if note := bf16_note(precision, accelerator):
-        log.warning(note)
+    bf16 = has_bf16(accelerator)
+    if accelerator == "gpu" and not bf16 and precision in ("auto", "bf16", "bf16-true"):
+        advice = {"auto": "has no bf16: trainer.precision=auto trains in float32"}
+        emulated = "has no bf16, which torch emulates: trainer.precision=32 is faster"
+        log.warning("%s %s", torch.cuda.get_device_name(), advice.get(precision, emulated))
     if precision == "auto":
-        precision = "bf16" if has_bf16(accelerator) else "32"
+        precision = "bf16" if bf16 else "32"
     # tf32 is 32-true for Lightning: `train` sets torch's matmul precision.
     return {"bf16": "bf16-mixed", "bf16-true": "bf16-true"}.get(precision, "32-true")
 
 
-def bf16_note(precision: str, accelerator: str) -> str | None:
-    """Return what a GPU without bf16 makes of trainer.precision, None where there is nothing to say."""
-    if accelerator != "gpu" or precision not in ("auto", "bf16", "bf16-true") or has_bf16(accelerator):
-        return None
-    name = torch.cuda.get_device_name()
-    if precision == "auto":
-        return f"{name} has no bf16: trainer.precision=auto trains in float32"
-    return f"{name} has no bf16, which torch emulates: trainer.precision=32 is faster"
-
-
 def has_bf16(accelerator: str) -> bool:
-    """Return True if matrix products in bfloat16 run in hardware.
-
-    On a CPU that is AMX or AVX-512 BF16, on a GPU Ampere and later.
-    """
+    """Return True if the hardware multiplies in bfloat16: a CPU with AMX or AVX-512 BF16, a GPU from Ampere on."""
     if accelerator == "gpu":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    # Private names of torch, absent from some versions; absent counts as no.
+    # Private names of torch, which some versions lack; a missing name counts as no.
     checks = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
     return any(getattr(torch.cpu, name, lambda: False)() for name in checks)
 
@@ -74,62 +75,50 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
 
 def keep_freed_memory(accelerator: str) -> None:
-    """Keep the memory that tensors on a CPU free, for the tensors after them, instead of returning it to the system.
+    """Keep memory that freed CPU tensors held for later tensors, instead of returning it to the system.
 
-    glibc takes every block above 32 MiB from the system anew, and returns the free end of its heap: each step of
-    training touches fresh pages again, up to a fifth of a step's time. Without effect where the C library is another
-    one, or where a variable of the environment (MALLOC_TRIM_THRESHOLD_ and the like) sets malloc.
+    glibc takes every block above 32 MiB from the system, and returns the free end of its heap. Each training step then
+    touches fresh pages, which takes up to a fifth of its time. This function does nothing for a GPU, with another C
+    library, or if an environment variable (such as MALLOC_TRIM_THRESHOLD_) configures malloc.
 
     Args:
-        accelerator: "cpu" or "gpu", where nothing is changed.
+        accelerator: "cpu" or "gpu".
     """
     chosen = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
     if accelerator != "cpu" or chosen or sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        # All blocks in the heap, whose free end is never returned
+        # Place all blocks in the heap, and never return its free end
         mallopt(_M_MMAP_MAX, 0)
         mallopt(_M_TRIM_THRESHOLD, -1)
 
 
 def src_multiple(accelerator: str, positions: int | None) -> int:
-    """Return what the padded width of a source must be a multiple of: 8 on a GPU, 1 on a CPU.
+    """Return the number that must divide the padded width of a source: 8 on a GPU, 1 on a CPU.
 
-    On a GPU, attention reads a mask without copying it only if its rows have a multiple of 8 entries, and torch.compile
-    makes separate graphs for widths that 8 divides and for others.
+    On a GPU, attention copies a mask unless its rows have a multiple of 8 entries, and torch.compile makes separate
+    graphs for widths that 8 divides and for other widths.
 
     Args:
         accelerator: "cpu" or "gpu".
-        positions: Positions of the model, None for any number. If 8 does not divide them the result is 1, so that no
-            source is padded beyond them.
+        positions: Positions of the model, None for any number. If 8 does not divide them, the result is 1, so that no
+            source is padded beyond the last position.
     """
     return 8 if accelerator == "gpu" and (positions or 0) % 8 == 0 else 1
 
 
-def require_sharding(settings: TrainerSettings) -> None:
-    """Raise ValueError if this torch cannot shard a model as `settings` ask."""
-    if not settings.sharded:
-        return
-    # Imported late: a run on one process needs none of it.
-    from torch.distributed.fsdp import FSDPModule
-
-    # `make_parts` calls it.
-    if not hasattr(FSDPModule, "reset_iter_state"):  # after a validation
-        raise ValueError(f"trainer.strategy=fsdp needs torch 2.13, not {torch.__version__}; use trainer.strategy=ddp")
-
-
 def require_packing(model: nn.Module, accelerator: str, precision: str) -> None:
-    """Raise ValueError if a mixer of `model` is to train without masks (`packed`), and this machine cannot do that.
+    """Raise ValueError if a mixer of `model` trains without masks (`packed`), which this machine cannot do.
 
     Args:
         accelerator: "cpu" or "gpu".
-        precision: Lightning's name of it.
+        precision: Lightning's name of the precision.
     """
     packed = [module for module in model.modules() if getattr(module, "packed", False)]
     if not packed:
         return
-    # Imported late: it registers operators of torch, which other runs do not need.
+    # Imported late: the import registers operators that other runs do not need.
     from seq2seq.kernels.attention.packed import settings_obstacle
 
     if accelerator != "gpu" or precision == "32-true":
@@ -143,14 +132,8 @@ def require_packing(model: nn.Module, accelerator: str, precision: str) -> None:
             raise ValueError(f"packed=true of {type(module).__name__}: {problem}, or leave packed at false")
 
 
-def require_gpu_of_kernels(settings: TrainerSettings, accelerator: str) -> None:
-    """Raise ValueError if trainer.fused is set, and the run has no GPU."""
-    if settings.fused and accelerator != "gpu":
-        raise ValueError("trainer.fused=true needs a GPU, and this run has none: leave trainer.fused at false")
-
-
 def require_autocast(settings: TrainerSettings, precision: str) -> None:
-    """Raise ValueError if trainer.bf16_residual=true and `precision`, Lightning's name, is not autocast to bf16."""
+    """Raise ValueError if trainer.bf16_residual=true and `precision` (Lightning's name) is not autocast to bf16."""
     if settings.bf16_residual is True and precision != "bf16-mixed":
         raise ValueError(
             f"trainer.bf16_residual=true needs autocast to bf16, and trainer.precision={settings.precision} is "

@@ -18,9 +18,8 @@ import torch
 from seq2seq.data.batching import Batch
 from seq2seq.training.machine.flops import training_flops
 
-# Dense matrix products, TFLOP/s in bfloat16 and float32, from the makers' data sheets, for GPUs that Lightning's table
-# lacks (it knows no "NVIDIA H200"), takes for another (L40S for L4), or counts with sparsity, in pairs, or without
-# tensor cores.
+# TFLOP/s of dense products in bfloat16 and float32 by the makers' data sheets. Lightning's table lacks these GPUs
+# ("NVIDIA H200"), takes them for others (L40S for L4), or counts with sparsity, in pairs, or without tensor cores.
 _PEAK = {
     "GH200": (989, 67),
     "H200": (989, 67),
@@ -35,12 +34,10 @@ _PEAK = {
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
-    """Return the peak FLOP/s of matrix products in bfloat16 or float32 by the data sheet; on a CPU it is measured.
+    """Return a GPU's peak FLOP/s of matrix products in bfloat16 or float32 by the data sheet; None if it is unknown.
 
-    Float32 that may run as TF32 has half the peak of bfloat16. None for a device that is in no table.
+    Float32 that may run as TF32 has half the peak of bfloat16.
     """
-    if device.type == "cpu":
-        return measured_flops(device, dtype)
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)
@@ -51,42 +48,35 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
         if re.search(rf"\b{key}\b", name):
             return (bf16 / 2 if tf32 else single if dtype == torch.float32 else bf16) * 1e12
     try:
-        # Here, since a machine that only runs benchmarks.headline has no Lightning
+        # Imported here because a machine that only runs benchmarks.headline has no Lightning
         from lightning.fabric.utilities.throughput import get_available_flops
     except ImportError:
         return None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a GPU that it does not know
+        warnings.simplefilter("ignore")  # Lightning warns of a GPU that it does not know
         return get_available_flops(device, "tfloat32" if tf32 else dtype)
 
 
-def measured_flops(device: torch.device, dtype: torch.dtype) -> float | None:
-    """Return the FLOP/s of a product of large square matrices as measured; None off CPUs and CUDA.
-
-    It is what a model can reach: an H200's product in bfloat16 has 790 TFLOP/s where its data sheet says 989.
-    """
-    return matrix_rate(device, dtype, torch.get_num_threads()) if device.type in ("cpu", "cuda") else None
-
-
 @cache
-def matrix_rate(device: torch.device, dtype: torch.dtype, threads: int) -> float:
-    """Measure the FLOP/s of a product of square matrices, the best of some, once for each number of a CPU's threads."""
+def measured_flops(device: torch.device, dtype: torch.dtype, threads: int) -> float:
+    """Measure the FLOP/s of a product of large square matrices: the best of several, once per number of CPU threads.
+
+    A model can reach this rate: an H200 multiplies in bfloat16 at 790 TFLOP/s, and its data sheet says 989.
+    """
     from torch.utils.benchmark import Timer
 
     size = 1024 if device.type == "cpu" else 8192
-    # A generator of its own: training's random numbers do not depend on this; zeros would take less power, and time
+    # A separate generator leaves training's random numbers as they are; zeros would take less power, and less time
     draws = torch.Generator(device).manual_seed(0)
     a, b = (torch.randn(size, size, generator=draws, device=device).to(dtype) for _ in range(2))  # (size, size)
     matrices = {"a": a, "b": b, "out": torch.empty_like(a)}
-    measured = Timer("torch.mm(a, b, out=out)", globals=matrices, num_threads=threads).blocked_autorange(
-        min_run_time=0.1
-    )
+    timer = Timer("torch.mm(a, b, out=out)", globals=matrices, num_threads=threads)
     # A multiply-add counts as two operations.
-    return 2 * size**3 / min(measured.times)
+    return 2 * size**3 / min(timer.blocked_autorange(min_run_time=0.1).times)
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Let `memory_gib` count from now on, where the system can: not what an earlier run of this process needed."""
+    """Restart the count of `memory_gib`, where the system can, so that an earlier run of this process is left out."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
@@ -100,18 +90,18 @@ def memory_gib(device: torch.device) -> float:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     with contextlib.suppress(OSError):
-        # Unlike getrusage's, it can be reset
+        # Unlike getrusage's peak, this one can be reset
         found = re.search(r"^VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
         if found:
             return int(found[1]) / 2**20
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most / 2 ** (30 if sys.platform == "darwin" else 20)  # bytes there, KiB elsewhere
+    return most / 2 ** (30 if sys.platform == "darwin" else 20)  # macOS counts bytes, other systems KiB
 
 
 class Meter:
-    """Counter of the work and the padding of a run's batches, on this rank and its one device.
+    """Count the work and the padding of a run's batches, on this rank and its device.
 
-    Only shapes and sums are kept, so a batch costs the host a few additions and the device two small sums.
+    The meter keeps shapes and sums alone, so a batch costs the host a few additions and the device two small sums.
 
     Args:
         config: As for `build_model`.
@@ -120,11 +110,15 @@ class Meter:
 
     def __init__(self, config: Mapping[str, Any], *, device: torch.device, dtype: torch.dtype, passes: int = 1) -> None:
         self.device, self._passes = device, passes
-        # A job of a sweep comes after others in the same process.
+        # A sweep runs several jobs in one process.
         reset_peak_memory(device)
         self._flops = training_flops(config)
         self._peak = peak_flops(device, dtype) if self._flops else None
-        self._measured = measured_flops(device, dtype) if self._flops else None
+        self._measured: float | None = None
+        if self._flops and device.type in ("cpu", "cuda"):
+            self._measured = measured_flops(device, dtype, torch.get_num_threads())
+        if device.type == "cpu":
+            self._peak = self._peak or self._measured
         self._shapes: Counter[tuple[int, int, int]] = Counter()
         self._tokens = torch.zeros((), dtype=torch.int64, device=device)
         # FLOPs, cells and tokens: so far, and at the last reading.
@@ -134,7 +128,7 @@ class Meter:
 
     def add(self, batch: Batch) -> None:
         """Count a micro-batch that was trained on."""
-        # Shapes are known to the host; the tokens stay on the device until a reading.
+        # The host knows the shapes; the number of tokens stays on the device until a reading.
         self._shapes[(*batch.src.shape, batch.tgt_in.shape[1])] += 1  # type: ignore[index]
         self._tokens += batch.src_mask.sum() + batch.tgt_mask.sum()
 
@@ -142,7 +136,7 @@ class Meter:
         """Return the rates since the last reading; waits for the device.
 
         Args:
-            seconds: Of training so far.
+            seconds: Training time so far.
         """
         self._settle()
         counts = [new - old for new, old in zip(self._done, self._read, strict=True)]
@@ -152,10 +146,10 @@ class Meter:
         return values
 
     def report(self, seconds: float) -> dict[str, float | None]:
-        """Return the rates over the whole run, for results.json, and the peaks that MFU is a share of.
+        """Return the rates over the whole run, for results.json, and the peaks that MFU is relative to.
 
-        `mfu` is the share of `peak_flops_per_second`, the data sheet's, `mfu_of_measured` that of
-        `measured_flops_per_second`; on a CPU both are measured.
+        `mfu` is relative to `peak_flops_per_second` of the data sheet, `mfu_of_measured` to
+        `measured_flops_per_second`; on a CPU both peaks are measured.
         """
         self._settle()
         values = self._values(list(self._done), seconds)
@@ -180,7 +174,7 @@ class Meter:
     def _settle(self) -> None:
         """Add the batches since the last time to `_done`."""
         flops, cells, tokens = self._done
-        # FLOPs once for each shape, however many batches had it.
+        # FLOPs are computed once for each shape, however many batches had it.
         for (rows, src_len, tgt_len), times in self._shapes.items():
             flops += times * self._flops(self._passes * rows, src_len, tgt_len) if self._flops else 0
             cells += times * rows * (src_len + tgt_len)

@@ -1,9 +1,10 @@
-"""Cast the weights of all linear layers in one step of a pass, in place of one cast a layer by autocast."""
+"""Cast the weights of all linear layers together, where autocast would cast them layer by layer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,16 +19,16 @@ _add: Any = torch._foreach_add_  # type: ignore[reportPrivateImportUsage]
 
 
 def cast_together(model: Seq2Seq, *, device: str = "cuda") -> None:
-    """Let a model in training cast its linear layers' weights at the start of a pass, in place.
+    """Make a model in training cast its linear layers' weights at the start of each pass, in place.
 
     Autocast casts each weight at its first use, and its gradient back: two launches a weight, 168 in a base
-    Transformer. The bits of the loss and of the gradients stay. Autocast still casts what a mixer reads of a weight
-    outside of its layer's call. The output layer is left out: the loss casts its weight, often a table, by itself.
+    Transformer. The bits of the loss and of the gradients do not change. Autocast still casts a weight that a mixer
+    reads outside its layer's call. The output layer is left out: the loss casts its weight, which is often a table.
 
     Args:
-        device: Where to do so; a CPU is no faster by it.
+        device: The device type on which to do so; a CPU gains nothing.
     """
-    # Parametrized layers have classes of their own; a weight that a hook computes is no parameter
+    # A parametrized layer has another class, and a weight that a hook computes is not a parameter
     plain = (each for each in model.modules() if type(each) is nn.Linear and isinstance(each.weight, nn.Parameter))
     layers = [each for each in plain if each is not model.output]
     features = model.features
@@ -39,20 +40,20 @@ def cast_together(model: Seq2Seq, *, device: str = "cuda") -> None:
         with narrow(layers, torch.get_autocast_dtype(kind)):
             return features(src, *given)
 
-    # On the instance, as activation checkpoints are
+    # Set on the instance, as activation checkpointing does
     model.features = narrow_features  # type: ignore[method-assign]
 
 
 @contextmanager
 def narrow(layers: Iterable[nn.Linear], dtype: torch.dtype) -> Iterator[None]:
-    """Call linear layers with copies of their weights and biases inside the block."""
+    """Make linear layers use narrow copies of their weights and biases inside the block."""
     # Autocast casts float32 alone
     chosen = [layer for layer in layers if layer.weight.dtype == torch.float32]
     weights = list({each: None for layer in chosen for each in (layer.weight, layer.bias) if each is not None})
     copies: Any = dict(zip(weights, _Cast.apply(dtype, *weights), strict=True)) if weights else {}  # type: ignore[misc]
     for layer in chosen:
-        # In place of its class's method
-        vars(layer)["forward"] = _call(copies[layer.weight], copies.get(layer.bias))
+        # Replaces the method of the class
+        vars(layer)["forward"] = partial(F.linear, weight=copies[layer.weight], bias=copies.get(layer.bias))
     try:
         yield
     finally:
@@ -60,12 +61,8 @@ def narrow(layers: Iterable[nn.Linear], dtype: torch.dtype) -> Iterator[None]:
             del vars(layer)["forward"]
 
 
-def _call(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-    return lambda x: F.linear(x, weight, bias)
-
-
 class _Cast(torch.autograd.Function):
-    """Copies of float32 weights in another type, by one launch in each direction."""
+    """Copy float32 weights to another type, with one launch in each direction."""
 
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
@@ -73,7 +70,7 @@ class _Cast(torch.autograd.Function):
         copies = [torch.empty_like(each, dtype=dtype) for each in weights]
         _copy(copies, weights)
         ctx.mark_non_differentiable(*(copies[n] for n, each in enumerate(weights) if not each.requires_grad))
-        # The gradient of a weight that took no part stays None
+        # The gradient of an unused weight stays None
         ctx.set_materialize_grads(False)
         return tuple(copies)
 
@@ -87,7 +84,7 @@ class _Cast(torch.autograd.Function):
         sums: list[Tensor] = []
         added: list[Tensor] = []
         for number, grad in zip(places, wide, strict=True):
-            # Autograd takes the first gradient as it is, and would add each further one by a launch of its own
+            # Autograd keeps the first gradient, and would add each later one with a separate launch
             if (before := ctx.weights[number].grad) is None:
                 found[number] = grad
             else:

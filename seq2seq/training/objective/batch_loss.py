@@ -12,26 +12,23 @@ from seq2seq.training.objective.r_drop import r_drop_cross_entropy
 
 
 def sum_losses(model: Seq2Seq, batch: Batch, settings: OptimSettings) -> LossSums:
-    """Compute the summed label-smoothed cross entropy of a batch; in training with R-Drop if `optim.r_drop` is set.
+    """Sum the label-smoothed cross entropy of a batch; in training with R-Drop if `optim.r_drop` is set.
 
-    For R-Drop the batch is concatenated with itself, 2 B rows, and passes through the model once, so that each copy has
-    dropout masks of its own. Static kernels draw one DropConnect mask for both copies, which adds no divergence.
+    For R-Drop the batch is concatenated with itself, 2 B rows, and passes through the model once, so that the copies
+    have different dropout masks. Static kernels draw one DropConnect mask for both copies, which adds no divergence.
 
     An idle micro-batch (see `data.updates.IDLE`) has sums of 0.
     """
-    sums = _sum_losses(model, batch, settings)
-    # Only a row alone may be one
-    return sums if len(batch.index) > 1 else LossSums(*(each * (batch.index[0] >= 0) for each in sums))
-
-
-def _sum_losses(model: Seq2Seq, batch: Batch, settings: OptimSettings) -> LossSums:
     smoothing = settings.label_smoothing
     if model.training and settings.r_drop:
         src, src_mask, tgt_in, _, tgt_mask, _ = (torch.cat([part, part]) for part in batch)
         both = model.features(src, src_mask, tgt_in, tgt_mask).unflatten(0, (2, -1))  # (2, B, T, R)
         given = both, model.output, batch.tgt_out, batch.tgt_mask
-        return r_drop_cross_entropy(*given, smoothing=smoothing, weight=settings.r_drop)
-    features = model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)  # (B, T, R)
-    # All positions, padding too: their number takes few values, while that of real tokens is new in every batch,
-    # and oneDNN compiles its kernels anew for every size.
-    return projected_cross_entropy(features, model.output, batch.tgt_out, batch.tgt_mask, smoothing=smoothing)
+        sums = r_drop_cross_entropy(*given, smoothing=smoothing, weight=settings.r_drop)
+    else:
+        features = model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)  # (B, T, R)
+        # All positions, including padding: oneDNN compiles its kernels for every size, and the number of real tokens
+        # is new in every batch, while the number of positions takes few values.
+        sums = projected_cross_entropy(features, model.output, batch.tgt_out, batch.tgt_mask, smoothing=smoothing)
+    # Only a batch of one row may be idle
+    return sums if len(batch.index) > 1 else LossSums(*(each * (batch.index[0] >= 0) for each in sums))

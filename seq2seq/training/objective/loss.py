@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -21,21 +22,26 @@ class LossSums(NamedTuple):
     tokens: Tensor
 
 
+# Gradients to features, weight and bias
+Gradients = list[Tensor | None]
+# Computes loss, nll and gradients from features, weight, bias, and True if gradients are wanted
+Compute = Callable[[Tensor, Tensor, Tensor | None, bool], tuple[Tensor, Tensor, Gradients]]
+
+# Positions whose logits exist at once, in the type of the products: on a CPU 64 MiB at a vocabulary of 32k in bf16.
+_CPU_CHUNK, _GPU_CHUNK = 1024, 4096
+# Float32 numbers in one block of a CPU's softmax: as many as the second-level cache holds.
+_CPU_CELLS = 1 << 18
+
+
 def label_smoothed_cross_entropy_reference(
     logits: Tensor, target: Tensor, mask: Tensor, *, smoothing: float
 ) -> LossSums:
-    """Compute `projected_cross_entropy` from whole logits (..., V) by torch's own cross entropy."""
+    """Compute `projected_cross_entropy` from whole logits (..., V) with torch's own cross entropy."""
     rows = logits[mask].float()  # (N, V)
     labels = target[mask]  # (N,)
     loss = F.cross_entropy(rows, labels, label_smoothing=smoothing, reduction="sum")
     nll = F.cross_entropy(rows.detach(), labels, reduction="sum")
     return LossSums(loss, nll, mask.sum())
-
-
-# Positions whose logits exist at once, in the type of the products: on a CPU 64 MiB at a vocabulary of 32k in bf16.
-_CPU_CHUNK, _GPU_CHUNK = 1024, 4096
-# Float32 numbers of a CPU's softmax at once: what its second-level cache holds.
-_CPU_CELLS = 1 << 18
 
 
 def projected_cross_entropy(
@@ -50,9 +56,9 @@ def projected_cross_entropy(
 ) -> LossSums:
     """Sum (1 - e) * -log p(y) + e / V * sum_v -log p(v) over the positions where `mask` is True.
 
-    p = softmax(z), z = W x + b, with the logits z of at most `chunk` positions at a time. Loss and gradients are made
-    in one pass, with c = mean_v W_v: dL/dx = W' p - (1 - e) W_y - e c and so on, so that the smoothing costs no pass
-    over the vocabulary. Under autocast products are of its type, sums in float32.
+    p = softmax(z), z = W x + b, with the logits z of at most `chunk` positions at a time. One pass computes loss and
+    gradients. With c = mean_v W_v, dL/dx = W' p - (1 - e) W_y - e c and so on, so that smoothing costs no pass over the
+    vocabulary. Under autocast products are computed in its type, and sums in float32.
     `label_smoothed_cross_entropy_reference` is the reference implementation.
 
     Args:
@@ -68,68 +74,60 @@ def projected_cross_entropy(
         Szegedy et al. 2016, Rethinking the Inception Architecture for Computer Vision, section 7.
     """
     size = chunk or (_CPU_CHUNK if features.device.type == "cpu" else _GPU_CHUNK)
-    return apply_projected(_Projected, features.flatten(0, -2), output, target, mask, smoothing, size, backend)
+    labels, counted = target.flatten(), mask.flatten()  # (N,)
+
+    def compute(rows: Tensor, weight: Tensor, bias: Tensor | None, wanted: bool) -> tuple[Tensor, Tensor, Gradients]:
+        total = _Total(rows, weight, bias, smoothing, gradients=wanted, backend=backend)
+        for start in range(0, rows.shape[0], size):
+            part = slice(start, start + size)
+            total.add(part, labels[part], counted[part])
+        loss = (1 - smoothing) * total.nll + smoothing * total.uniform
+        return loss, total.nll, total.gradients(weight, bias) if wanted else []
+
+    return sum_with_gradients(compute, features.flatten(0, -2), output, counted)
 
 
-def apply_projected(
-    function: Any, rows: Tensor, output: nn.Linear, target: Tensor, mask: Tensor, *options: Any
-) -> LossSums:
-    """Apply a loss with a projection of its own, an autograd function of rows, W, b, labels, mask and options.
+def sum_with_gradients(compute: Compute, rows: Tensor, output: nn.Linear, counted: Tensor) -> LossSums:
+    """Apply a loss that computes its gradients in the forward pass.
 
-    The rows are cast to the type of autocast, where it is enabled, as a linear layer would; the function sees none.
+    The rows are cast to autocast's type if it is enabled, as a linear layer would cast them.
     """
-    weights, device = mask.flatten(), rows.device.type  # (N,)
+    device = rows.device.type
     if torch.is_autocast_enabled(device):
         rows = rows.to(torch.get_autocast_dtype(device))
-    # The casts are made by hand; autocast would add its own to products and sums.
+    # `compute` casts by itself; autocast would also cast products and sums.
     with torch.autocast(device, enabled=False):
-        loss, nll = function.apply(rows, output.weight, output.bias, target.flatten(), weights, *options)
-    return LossSums(loss, nll, weights.sum())
+        loss, nll = _WithGradients.apply(rows, output.weight, output.bias, compute)  # type: ignore[misc]
+    return LossSums(loss, nll, counted.sum())
 
 
-def hand_over(ctx: Any, grad_loss: Tensor, name: str) -> list[Tensor | None]:
-    """Return the gradients that the forward pass of `name` left in `ctx.gradients`, times that of the loss.
-
-    They are given away, so that autograd adds to them in place; there is one backward pass.
-    """
-    found, ctx.gradients = ctx.gradients, None
-    if found is None:
-        raise RuntimeError(f"the gradients of {name} were used up by an earlier backward pass")
-    # A gradient of 1 is the rule; on a GPU looking would cost more than multiplying.
-    if grad_loss.device.type != "cpu" or float(grad_loss) != 1.0:
-        found = [None if part is None else part * grad_loss.to(part.dtype) for part in found]
-    return found
-
-
-class _Projected(torch.autograd.Function):
-    """Projection, loss and gradients over chunks of rows."""
+class _WithGradients(torch.autograd.Function):
+    """Loss whose forward pass computes the gradients as well."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        features: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        target: Tensor,
-        mask: Tensor,
-        smoothing: float,
-        chunk: int,
-        backend: str,
+        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, compute: Compute
     ) -> tuple[Tensor, Tensor]:
-        wanted = any(ctx.needs_input_grad[:3])  # of features, weight or bias
-        total = _Total(features, weight, bias, smoothing, gradients=wanted, backend=backend)
-        for start in range(0, features.shape[0], chunk):
-            part = slice(start, start + chunk)
-            total.add(part, target[part], mask[part])
-        if wanted:
-            ctx.gradients = total.gradients(weight, bias)
-        ctx.mark_non_differentiable(total.nll)
-        return (1 - smoothing) * total.nll + smoothing * total.uniform, total.nll
+        loss, nll, ctx.gradients = compute(features, weight, bias, any(ctx.needs_input_grad))
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        return (*hand_over(ctx, grad_loss, "projected_cross_entropy"), None, None, None, None, None)
+        # The gradients are handed over, so that autograd adds to them in place; there is one backward pass.
+        found, ctx.gradients = ctx.gradients, None
+        if found is None:
+            raise RuntimeError("the gradients of this loss were used up by an earlier backward pass")
+        return *scaled(found, grad_loss), None
+
+
+def scaled(gradients: Gradients, factor: Tensor) -> Gradients:
+    """Multiply gradients by the gradient of the loss, which is nearly always 1."""
+    # On a GPU reading the factor would cost more than multiplying.
+    if factor.device.type == "cpu" and float(factor) == 1.0:
+        return gradients
+    return [None if each is None else each * factor.to(each.dtype) for each in gradients]
 
 
 class _Total:
@@ -150,13 +148,13 @@ class _Total:
         self.bias = None if bias is None else bias.detach().to(features.dtype)  # (V,)
         # Sums are in float32, or in float64 for gradient checks.
         self.wide = at_least_float32(features.dtype)
-        # The mean logit of a row is mean . x + mean_bias: the smoothing needs no sum over V.
+        # The mean logit of a row is mean . x + mean_bias, so smoothing needs no sum over V.
         self.mean = weight.detach().mean(0, dtype=self.wide)  # (R,)
         self.mean_bias = 0.0 if bias is None else bias.detach().mean(dtype=self.wide)  # scalar
         self.nll = torch.zeros((), dtype=self.wide, device=features.device)
         self.uniform = torch.zeros_like(self.nll)
         self.dx = torch.empty_like(features) if gradients else None  # (N, R)
-        self.dw: Tensor | None = None  # (V, R), made with the first chunk
+        self.dw: Tensor | None = None  # (V, R), allocated for the first chunk
         self.db: Tensor | None = None  # (V,)
         if gradients and bias is not None:
             self.db = torch.zeros(weight.shape[0], dtype=self.wide, device=features.device)
@@ -164,11 +162,11 @@ class _Total:
         self.count = torch.zeros_like(self.nll)  # the sum of the mask
 
     def add(self, part: slice, labels: Tensor, mask: Tensor) -> None:
-        """Project rows `part` and add what they cost."""
+        """Project the rows `part`, and add their costs and gradients."""
         x, weight = self.features[part], mask.to(self.wide)  # (n, R), (n,)
         logits = F.linear(x, self.weight, self.bias)  # (n, V)
         if is_served(logits, self.backend):
-            # Over the logits it writes p - (1 - e) onehot, where gradients are wanted
+            # If gradients are wanted, it overwrites the logits by p - (1 - e) onehot
             wanted = self.dx is not None
             costs = cross_entropy_(logits, labels, mask, at_label=1 - self.smoothing, gradient=wanted)  # (2, n)
             nll, uniform = costs.sum(1)
@@ -180,8 +178,8 @@ class _Total:
             self._gradients(part, x, logits, weight)
 
     def _blocks(self, x: Tensor, logits: Tensor, labels: Tensor, weight: Tensor) -> None:
-        """Do the same by torch's operations, for rows x (n, R) with logits (n, V)."""
-        # On a CPU the softmax takes blocks of rows that its cache holds; a GPU takes all at once.
+        """Do the same in torch operations, for rows x (n, R) with logits (n, V)."""
+        # On a CPU each block of rows fits the cache; a GPU takes all rows at once.
         cells = logits.shape[1] if logits.device.type == "cpu" else 1
         block = max(1, _CPU_CELLS // cells)
         # (2, rows, V): the logits in float32 and their softmax, reused by every block.
@@ -191,7 +189,7 @@ class _Total:
         for start in range(0, len(x), block):
             piece = slice(start, start + block)
             self._softmax(logits[piece], labels[piece, None], weight[piece], spare)
-        # -mean_v log p_v = lse - mean_v z_v: `_softmax` added the first term, this is the second.
+        # -mean_v log p_v = lse - mean_v z_v; `_softmax` has added the first term.
         self.uniform -= weight @ (x.to(self.wide) @ self.mean + self.mean_bias)
 
     def _softmax(self, logits: Tensor, labels: Tensor, weight: Tensor, spare: Tensor | None) -> None:
@@ -200,17 +198,17 @@ class _Total:
         at_label, highest = logits.gather(1, labels).to(self.wide), logits.amax(1, keepdim=True)
         if spare is None:
             p = torch.softmax(logits, -1, dtype=self.wide)
-        else:  # fresh memory costs a CPU more than the softmax
+        else:  # allocating memory costs a CPU more than the softmax
             wide, p = spare[:, : len(logits)]
             torch.softmax(wide.copy_(logits), -1, out=p)
-        # The largest probability is exp(highest - lse), so the softmax yields the log-sum-exp, too.
+        # The largest probability is exp(highest - lse), so the softmax also yields the log-sum-exp.
         lse = highest.to(self.wide) - p.amax(1, keepdim=True).log()
         self.nll += weight @ (lse - at_label).squeeze(1)
         self.uniform += weight @ lse.squeeze(1)
         if self.dx is not None:
-            # The e / V of the smoothing is left out here: `_gradients` and `gradients` take it off as a whole.
+            # The e / V of the smoothing is left out here: `_gradients` and `gradients` subtract it for whole sums.
             p.scatter_add_(1, labels, torch.full_like(at_label, self.smoothing - 1))
-            # In place: `_gradients` reads them as the gradient with respect to the logits.
+            # `_gradients` reads these logits as their own gradient.
             logits.copy_(p)
 
     def _gradients(self, part: slice, x: Tensor, grads: Tensor, weight: Tensor) -> None:
@@ -219,11 +217,11 @@ class _Total:
         scale = weight.to(x.dtype)  # (n,)
         self.dx[part] = (grads @ self.weight - (self.smoothing * self.mean).to(x.dtype)) * scale[:, None]
         weighted = x * scale[:, None]  # (n, R)
-        # The first chunk writes instead of adding: no pass over zeros of the size of the weight.
+        # The first chunk writes instead of adding, which saves filling dw with zeros.
         first = self.dw is None
         if self.dw is None:
             self.dw = torch.empty(self.weight.shape, dtype=self.wide, device=x.device)
-        # Parts of the vocabulary whose gradients, in the products' type, fit a CPU's cache; a GPU has one part
+        # On a CPU, the gradients of one part of the vocabulary fit the cache; a GPU takes one part
         size = 2048 if x.device.type == "cpu" else len(self.weight)
         for start in range(0, len(self.weight), size):
             rows = slice(start, start + size)
@@ -237,7 +235,7 @@ class _Total:
     def gradients(self, weight: Tensor, bias: Tensor | None) -> list[Tensor | None]:
         """Return dx, dW and db, with the smoothing's e / V of every row subtracted from dW and db."""
         share = self.smoothing / weight.shape[0]
-        # No chunk was added if the batch is empty.
+        # An empty batch has no chunk.
         dw = torch.zeros_like(weight, dtype=self.wide) if self.dw is None else self.dw
         db = None if self.db is None or bias is None else (self.db - share * self.count).to(bias.dtype)
         return [self.dx, dw.sub_(share * self.seen).to(weight.dtype), db]

@@ -1,4 +1,8 @@
-"""Muon for matrices beside AdamW for all other parameters, as one optimizer with one parameter group."""
+"""Muon for matrices and AdamW for all other parameters, as one optimizer with one parameter group.
+
+torch.optim.Muon makes the same updates with other coefficients (a test compares them), but it takes whole matrices one
+by one, always in bf16, in five steps, and cannot skip an update on the device.
+"""
 
 from __future__ import annotations
 
@@ -10,39 +14,36 @@ from torch import Tensor, nn
 
 from seq2seq.training.machine.hardware import has_bf16
 
-# Matrices, and of each the sizes of the blocks of rows that are one matrix each.
+# For each matrix, the sizes of its blocks of rows; each block is updated as a separate matrix.
 Matrices = Mapping[Tensor, tuple[int, ...]]
-# A matrix, and the first row and the end of one of its blocks.
+# A matrix, and the first row and the end of one block.
 Block = tuple[Tensor, int, int]
-# a, b and c of each step of the quintic iteration. p(x) brings singular values from 0.005 to 1 nearest to 1 in three
-# steps, each the best polynomial for where the step before has left them. Beyond their intervals they rise steeply, and
-# rounding leads there, so these are the coefficients of p(x / 1.02).
+# a, b and c of each step of the quintic iteration. Three steps bring singular values from 0.005 to 1 as near to 1 as
+# possible: each polynomial p is the best one for the interval of the step before it. Beyond that interval p rises
+# steeply, and rounding leads there, so these are the coefficients of p(x / 1.02).
 _COEFFICIENTS = ((8.1360, -23.0214, 16.3849), (3.8384, -2.7526, 0.5065), (3.1124, -2.2431, 0.4509))
-# Most numbers of blocks that are updated together, which are copied several times.
+# Most numbers in the blocks that are updated together, because they are copied several times.
 _MOST = 2**24
 
 
 class MuonWithAdam(torch.optim.Optimizer):
     """Muon for `matrices`, AdamW for the other parameters, with one learning rate, or a multiple of it for AdamW.
 
-    B <- mu B + (1 - mu) G;  W <- W - lr 0.2 sqrt(max(m, n)) orthogonalize((1 - mu) G + mu B), with W (m, n): the root
-    mean square of an update is about that of AdamW's, so that AdamW's rates fit. W also shrinks by lr weight_decay, and
+    B <- mu B + (1 - mu) G;  W <- W - lr 0.2 sqrt(max(m, n)) orthogonalize((1 - mu) G + mu B), with W (m, n). The root
+    mean square of an update is about the same as AdamW's, so AdamW's rates fit. W also shrinks by lr weight_decay, and
     AdamW's parameters by adam_lr_scale lr weight_decay.
 
-    `found_inf`, a tensor, makes `step` leave everything alone where it is not 0, as it does in torch's fused AdamW.
+    If the tensor `found_inf` is not 0, `step` changes nothing, as in torch's fused AdamW.
 
     Args:
-        parameters: All that are trained.
-        matrices: Those of them that Muon updates, with the sizes of their blocks.
-        lr: Muon's rate; the schedule changes that of the parameter group.
-        betas: AdamW's rates of decay.
+        parameters: All trained parameters.
+        matrices: The parameters that Muon updates, with the sizes of their blocks.
+        lr: Muon's rate; the schedule changes the rate of the parameter group.
+        betas: AdamW's decay rates.
         eps: Added to AdamW's denominator.
         momentum: mu.
         adam_lr_scale: AdamW's rate as a multiple of `lr`.
         weight_decay: Decoupled, times the rate.
-
-    Raises:
-        ValueError: There are several parameter groups.
 
     Reference:
         Jordan et al. 2024, Muon: An optimizer for hidden layers in neural networks; Liu et al. 2025, Muon is scalable
@@ -63,7 +64,7 @@ class MuonWithAdam(torch.optim.Optimizer):
         adam_lr_scale: float = 1.0,
         weight_decay: float = 0.0,
     ) -> None:
-        # "fused" tells torch's loader of states to keep AdamW's counters on the device of their parameter
+        # "fused" makes torch load AdamW's counters to the device of their parameter
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay, "fused": True})
         self._momentum = momentum
         self._adam_lr_scale = adam_lr_scale
@@ -85,14 +86,14 @@ class MuonWithAdam(torch.optim.Optimizer):
             self._adam = torch.optim.AdamW(others, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Take the one group of parameters that there is."""
+        """Add the only group of parameters; refuse another one."""
         if self.param_groups:
             raise ValueError("optim.name=muon has one group of parameters; use optim.name=adam for several")
         super().add_param_group(param_group)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update all parameters that have a gradient; `closure`, if any, computes the loss and the gradients."""
+        """Update all parameters that have a gradient; the optional `closure` computes the loss and the gradients."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -103,7 +104,7 @@ class MuonWithAdam(torch.optim.Optimizer):
             if trained:
                 self._update(trained, group["lr"], group["weight_decay"])
         if self._adam is not None:
-            self._adam.state = self.state  # which loading replaces
+            self._adam.state = self.state  # loading a state replaces it
             rates = {"lr": group["lr"] * self._adam_lr_scale, "weight_decay": group["weight_decay"]}
             self._adam.param_groups[0] |= rates
             self._adam.found_inf = self.found_inf  # type: ignore[attr-defined]
@@ -115,31 +116,31 @@ class MuonWithAdam(torch.optim.Optimizer):
         for matrix, _, _ in blocks:
             if "momentum_buffer" not in self.state[matrix]:
                 self.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
-        # Views of their matrices
+        # Views of the matrices
         weights = [matrix[start:end] for matrix, start, end in blocks]
         buffers = [self.state[matrix]["momentum_buffer"][start:end] for matrix, start, end in blocks]
         gradient = torch.stack([matrix.grad[start:end] for matrix, start, end in blocks])  # type: ignore[index]
         weight, momentum = torch.stack(weights), torch.stack(buffers)
         new = momentum.lerp(gradient, 1 - self._momentum)
         direction = gradient.lerp(new, self._momentum)
-        # A CPU that only emulates bf16 would take tens of times as long
+        # A CPU that emulates bf16 would take tens of times as long
         dtype = torch.bfloat16 if has_bf16("cpu" if weight.device.type == "cpu" else "gpu") else torch.float32
         step = orthogonalize(direction.to(dtype)).to(weight.dtype)
         updated = weight * (1 - lr * decay) - step * (lr * 0.2 * max(step.shape[1:]) ** 0.5)
         if self.found_inf is not None:
-            # No branch, which would wait for the device
+            # A branch would wait for the device
             skipped = self.found_inf != 0
             new, updated = torch.where(skipped, momentum, new), torch.where(skipped, weight, updated)
-        # One launch for all blocks: one for each costs the host more than the copies cost a GPU
+        # One launch for all blocks: a launch for each would cost the host more than the copies cost a GPU
         copy: Any = torch._foreach_copy_  # type: ignore[reportPrivateImportUsage]
         copy([*buffers, *weights], [*new.unbind(), *updated.unbind()])
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
-    """Return about U V' of each matrix U S V': (blocks, m, n) -> (blocks, m, n).
+    """Return approximately U V' for each matrix U S V': (blocks, m, n) -> (blocks, m, n).
 
-    X <- a X + b (X X') X + c (X X')^2 X, three times from X = M / |M|, which moves singular values towards 1: those of
-    at least 0.006 |M| come to between 0.48 and 1.5.
+    X <- a X + b (X X') X + c (X X')^2 X, three times from X = M / |M|. This moves singular values towards 1: values of
+    at least 0.006 |M| end between 0.48 and 1.5.
 
     Reference:
         Jordan et al. 2024, Muon: An optimizer for hidden layers in neural networks; Amsel et al. 2025, The Polar

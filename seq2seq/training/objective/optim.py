@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules, counted in updates (optimizer steps), the first update being 1."""
+"""Optimizers and learning-rate schedules, counted in updates (optimizer steps); the first update is 1."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seq2seq.training.objective.muon import Matrices, MuonWithAdam
 
 
 def learning_rate(step: int, settings: OptimSettings, share: float = 0.0) -> float:
-    """Compute the rate of update `step` (1, 2, ...), W = warmup_steps, with `share` (0 to 1) of the budget used.
+    """Compute the rate of update n = `step` (1, 2, ...); W = warmup_steps, and `share` (0 to 1) of the budget is used.
 
     warm-up (n <= W):  init + (lr - init) * n / W, init = warmup_init_lr
     inverse_sqrt:      lr * sqrt(max(W, 1) / n)                                                  (Vaswani et al., 2017)
@@ -27,7 +27,7 @@ def learning_rate(step: int, settings: OptimSettings, share: float = 0.0) -> flo
     if settings.schedule == "anneal":
         return _annealed(share, settings)
     warmup = settings.warmup_steps
-    if step <= warmup:  # never where W = 0: the first update is 1
+    if step <= warmup:
         return settings.warmup_init_lr + (settings.lr - settings.warmup_init_lr) * step / warmup
     if settings.schedule == "inverse_sqrt":
         return max(settings.min_lr, settings.lr * math.sqrt(max(warmup, 1) / step))
@@ -42,7 +42,7 @@ def _annealed(share: float, settings: OptimSettings) -> float:
     fall = max(rise, 1 - settings.decay_share)
     if share < rise:
         return settings.warmup_init_lr + (settings.lr - settings.warmup_init_lr) * share / rise
-    # A fall of no length, decay_share=1e-17, is none
+    # With decay_share=1e-17 the fall has no length
     return _cosine(min(1.0, (share - fall) / (1 - fall)), settings) if share > fall else settings.lr
 
 
@@ -55,44 +55,30 @@ def build_optimizer(
     settings: OptimSettings,
     matrices: Matrices | None = None,
 ) -> torch.optim.Optimizer:
-    """Build the optimizer of `settings`, which may treat the `matrices` among them apart.
+    """Build the optimizer of `settings`; Muon updates the `matrices` among the parameters.
 
     Reference:
         Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization: AdamW's decay, times the learning rate.
     """
-    optimizer = _optimizer([parameter for parameter in parameters if parameter.requires_grad], settings, matrices)
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    # `Schedule` sets the rate of all later updates.
+    given: dict[str, Any] = {"lr": learning_rate(1, settings), "eps": settings.eps}
+    given |= {"weight_decay": settings.weight_decay}
+    optimizer: torch.optim.Optimizer
+    if settings.name == "adadelta":
+        optimizer = torch.optim.Adadelta(trained, rho=settings.rho, **given)
+    elif settings.name == "muon":
+        given |= {"momentum": settings.momentum, "adam_lr_scale": settings.adam_lr_scale}
+        optimizer = MuonWithAdam(trained, matrices or {}, betas=settings.betas, **given)
+    else:
+        # The fused version can also skip updates on the device (`SkippedUpdates` sets its found_inf).
+        optimizer = torch.optim.AdamW(trained, betas=settings.betas, fused=True, **given)
     optimizer.register_load_state_dict_pre_hook(_keep_settings)
     return optimizer
 
 
-def _optimizer(
-    trained: list[nn.Parameter], settings: OptimSettings, matrices: Matrices | None
-) -> torch.optim.Optimizer:
-    # `Schedule` sets the rate of every later update.
-    lr = learning_rate(1, settings)
-    if settings.name == "adadelta":
-        return torch.optim.Adadelta(
-            trained, lr=lr, rho=settings.rho, eps=settings.eps, weight_decay=settings.weight_decay
-        )
-    if settings.name == "muon":
-        return MuonWithAdam(
-            trained,
-            matrices or {},
-            lr=lr,
-            betas=settings.betas,
-            eps=settings.eps,
-            momentum=settings.momentum,
-            adam_lr_scale=settings.adam_lr_scale,
-            weight_decay=settings.weight_decay,
-        )
-    # Fused also because it skips updates on the device (`SkippedUpdates` sets its found_inf).
-    return torch.optim.AdamW(
-        trained, lr=lr, betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay, fused=True
-    )
-
-
 def _keep_settings(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-    """Restore the moments alone: decay rates and the like are those of the settings, not of the file."""
+    """Restore the moments, and keep the current settings, such as decay rates."""
     pairs = zip(optimizer.param_groups, state["param_groups"], strict=True)
     return {**state, "param_groups": [{**own, "params": given["params"]} for own, given in pairs]}
 
@@ -100,8 +86,8 @@ def _keep_settings(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> d
 class Schedule(torch.optim.lr_scheduler.LRScheduler):
     """Schedule that sets every group's rate to `learning_rate(last_epoch + 1)`.
 
-    `last_epoch`, torch's name for it, counts the updates done so far. `share` is the part of the run's budget that is
-    used; whoever knows it sets it before `step`.
+    `last_epoch` (torch's name) counts the updates so far. `share` is the used part of the run's budget, which the
+    caller sets before `step`.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, settings: OptimSettings) -> None:
@@ -114,7 +100,7 @@ class Schedule(torch.optim.lr_scheduler.LRScheduler):
         return [rate for _ in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return only the count and the share: the rate follows from the settings, and a checkpoint stays plain."""
+        """Return the count and the share; the rate follows from the settings."""
         return {"last_epoch": self.last_epoch, "share": self.share}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -123,7 +109,7 @@ class Schedule(torch.optim.lr_scheduler.LRScheduler):
         self.follow(float(state_dict["share"]))
 
     def follow(self, share: float) -> None:
-        """Give the optimizer's groups the rate of the next update, at this share of the budget."""
+        """Set the rate of the next update at this share of the budget."""
         self.share = share
         for group, lr in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
             group["lr"] = lr
@@ -131,23 +117,23 @@ class Schedule(torch.optim.lr_scheduler.LRScheduler):
 
 @torch.no_grad()
 def scale_and_clip(parameters: Iterable[nn.Parameter], scale: Tensor, *, clip_norm: float) -> Tensor:
-    """Multiply all gradients by `scale`, then bound their joint 2-norm by `clip_norm` (0 = off).
+    """Multiply all gradients by `scale`, then clip their joint 2-norm to `clip_norm` (0 = off).
 
-    One multiplication serves both: the factor is scale * min(1, clip_norm / (scale * norm)).
+    One multiplication does both: the factor is scale * min(1, clip_norm / (scale * norm)).
 
     Args:
-        scale: A scalar tensor on the gradients' device, so that nothing waits for it.
+        scale: A scalar tensor on the gradients' device, so that the host does not wait for it.
 
     Returns:
         The norm after scaling and before clipping.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
-    if hasattr(norm, "full_tensor"):  # of sharded gradients: one norm over all ranks
+    if hasattr(norm, "full_tensor"):  # sharded gradients have one norm over all ranks
         norm = norm.full_tensor()  # type: ignore[reportAttributeAccessIssue]
     norm = norm * scale
     if clip_norm > 0:
-        # 1e-6 as in torch's clip_grad_norm_: the norm may be 0.
+        # The norm may be 0; 1e-6 as in torch's clip_grad_norm_.
         scale = scale * torch.clamp(clip_norm / (norm + 1e-6), max=1.0)
     torch._foreach_mul_(gradients, scale)  # type: ignore[reportPrivateImportUsage]
     return norm

@@ -1,18 +1,15 @@
-"""R-Drop: the cross entropy of two passes with dropouts of their own, and the divergence between what they predict."""
+"""R-Drop: the cross entropy of two passes with different dropout, and the divergence between their predictions."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.training.objective.loss import LossSums, apply_projected, hand_over
+from seq2seq.training.objective.loss import Gradients, LossSums, sum_with_gradients
 
-# Positions whose logits exist at once, twice.
+# Positions whose logits, of both passes, exist at once.
 _CPU_CHUNK, _GPU_CHUNK = 256, 2048
 
 
@@ -28,16 +25,16 @@ def r_drop_cross_entropy(
 ) -> LossSums:
     """Sum (L(p) + L(q)) / 2 + weight / 4 (KL(p || q) + KL(q || p)) over the positions where `mask` is True.
 
-    p = softmax(W a + b) and q = softmax(W c + b) are predicted from the features a, c of two passes, L is the
-    label-smoothed cross entropy of `projected_cross_entropy`: half the loss of the paper, so that with equal passes it
-    is L. Loss and gradients are made in one pass over chunks of positions.
+    p = softmax(W a + b) and q = softmax(W c + b) are predicted from the features a and c of two passes; L is the
+    label-smoothed cross entropy of `projected_cross_entropy`. This is half the loss of the paper, so that it is L if
+    both passes agree. One pass over chunks of positions computes loss and gradients.
 
     Args:
         features: Inputs of the output layer from both passes.
         output: The output layer, whose weight W and bias b get gradients too.
         smoothing: e, the share of the target distribution that is uniform over the vocabulary.
-        weight: alpha of the paper, 0 or more (there 5 for translation).
-        chunk: Positions with logits at one time; None for the default of the device.
+        weight: alpha of the paper (which takes 5 for translation), 0 or more.
+        chunk: Positions whose logits exist at once; None for the default of the device.
 
     Shape:
         features (2, ..., R); target (...) int64; mask (...) bool.
@@ -46,49 +43,28 @@ def r_drop_cross_entropy(
         Wu, Li, Wang et al. 2021, R-Drop: Regularized Dropout for Neural Networks, equation 4.
     """
     size = chunk or (_CPU_CHUNK if features.device.type == "cpu" else _GPU_CHUNK)
-    # (2, N, R)
-    return apply_projected(_Projected, features.flatten(1, -2), output, target, mask, smoothing, weight, size)
+    labels, counted = target.flatten(), mask.flatten()  # (N,)
 
-
-class _Projected(torch.autograd.Function):
-    """Projection, loss and gradients over chunks of positions."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        features: Tensor,
-        matrix: Tensor,
-        bias: Tensor | None,
-        target: Tensor,
-        mask: Tensor,
-        smoothing: float,
-        weight: float,
-        chunk: int,
-    ) -> tuple[Tensor, Tensor]:
-        wide = at_least_float32(features.dtype)
-        sums = torch.zeros(2, dtype=wide, device=features.device)  # loss, nll
+    def compute(rows: Tensor, matrix: Tensor, bias: Tensor | None, _: bool) -> tuple[Tensor, Tensor, Gradients]:
+        sums = torch.zeros(2, dtype=at_least_float32(rows.dtype), device=rows.device)  # loss, nll
         w = matrix.detach().requires_grad_()
         b = None if bias is None else bias.detach().requires_grad_()
-        dx = []
-        for start in range(0, features.shape[1], chunk):
-            part = slice(start, start + chunk)
-            x = features[:, part].detach().requires_grad_()  # (2, n, R)
+        dx: list[Tensor] = []
+        for start in range(0, rows.shape[1], size):
+            part = slice(start, start + size)
+            x = rows[:, part].detach().requires_grad_()  # (2, n, R)
             with torch.enable_grad():
                 logits = F.linear(x, w.to(x.dtype), None if b is None else b.to(x.dtype))  # (2, n, V)
-                loss, nll = _costs(logits, target[part], smoothing, weight).where(mask[part], 0.0).sum(1)
-            # Now, not in the backward pass of the model: one chunk's logits exist at a time
+                loss, nll = _costs(logits, labels[part], smoothing, weight).where(counted[part], 0.0).sum(1)
+            # Here, not in the model's backward pass, so that only one chunk's logits exist at once
             loss.backward()
+            assert x.grad is not None
             dx.append(x.grad)
             sums += torch.stack([loss.detach(), nll.detach()])
-        ctx.gradients = [torch.cat(dx, 1), w.grad, None if b is None else b.grad]
         loss, nll = sums
-        ctx.mark_non_differentiable(nll)
-        return loss, nll
+        return loss, nll, [torch.cat(dx, 1), w.grad, None if b is None else b.grad]
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        return (*hand_over(ctx, grad_loss, "r_drop_cross_entropy"), None, None, None, None, None)
+    return sum_with_gradients(compute, features.flatten(1, -2), output, counted)  # rows (2, N, R)
 
 
 def _costs(logits: Tensor, labels: Tensor, smoothing: float, weight: float) -> Tensor:

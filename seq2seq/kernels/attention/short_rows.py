@@ -1,6 +1,6 @@
-"""Attention of short rows by one Triton program for each head and sentence, with its gradients.
+"""Attention of short rows with one Triton program for each head of a sentence, and its gradients.
 
-It is off by default, since the kernels have not run on a GPU yet: `seq2seq.kernels.fused` turns it on.
+It is off by default, because the kernels have not run on a GPU yet: `seq2seq.kernels.fused` turns it on.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seq2seq.kernels.dispatch import obstacle as no_triton
+from seq2seq.kernels.dispatch import obstacle
 from seq2seq.kernels.dropconnect import keep_words_or_none
 from seq2seq.kernels.fused import is_fused
 from seq2seq.kernels.launch_config import attention_warps
@@ -21,38 +21,33 @@ def is_on() -> bool:
     return is_fused() and torch.is_grad_enabled()
 
 
-def obstacle(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None) -> str | None:
-    """Return why the kernels cannot serve arguments of `attention`, None if they can."""
-    parts = (q, k, v) if bias is None else (q, k, v, bias)
-    if any(part.dim() != 4 for part in (q, k, v)):
-        return "queries, keys and values are not (B, H, T, d)"
-    if (
-        not q.numel()
-        or not k.numel()
-        or not attention_warps(q.shape[2], k.shape[2], q.shape[3], q.dtype, backward=True)
-    ):
-        return f"{q.shape[2]} queries and {k.shape[2]} keys of {q.shape[3]} channels in {q.dtype}"
+def is_served(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None) -> bool:
+    """Return True if the kernels serve arguments of `attention`; a mask must be (B, 1, 1, S)."""
+    if any(part.dim() != 4 or not part.numel() for part in (q, k, v)):
+        return False
+    if not attention_warps(q.shape[2], k.shape[2], q.shape[3], q.dtype, backward=True):
+        return False
     if k.shape != (q.shape[0], k.shape[1], k.shape[2], q.shape[3]) or v.shape != k.shape or q.shape[1] % k.shape[1]:
-        return f"queries {tuple(q.shape)}, keys {tuple(k.shape)} and values {tuple(v.shape)}"
+        return False
     if mask is not None and (mask.dtype != torch.bool or mask.dim() != 4 or mask.shape[1:] != (1, 1, k.shape[2])):
-        return f"a mask {tuple(mask.shape)} of {mask.dtype} (a boolean one of keys, (B, 1, 1, S), is served)"
+        return False
     # Autocast would narrow the types of torch's own attention
     if not q.dtype == k.dtype == v.dtype or (q.dtype == torch.float32 and torch.is_autocast_enabled(q.device.type)):
-        return f"queries, keys and values of {q.dtype}, {k.dtype} and {v.dtype}"
-    return no_triton(*parts)
+        return False
+    return obstacle(q, k, v, *([] if bias is None else [bias])) is None
 
 
 def one_tile_attention(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, *, causal: bool, dropout: float
 ) -> Tensor:
-    """Compute `attention` by the kernels, dropping weights by words as DropConnect does."""
+    """Compute `attention` by the kernels, with dropout by DropConnect's words."""
     words = keep_words_or_none((*q.shape[:3],), k.shape[2], dropout, device=q.device, backend="auto")
     y: Any = _OneTile.apply(q, k, v, bias, mask, words, causal, dropout)
     return y
 
 
 class _OneTile(torch.autograd.Function):
-    """Kernels of both passes."""
+    """Attention with the kernels of both passes."""
 
     @staticmethod
     def forward(ctx: Any, *given: Any) -> Tensor:
@@ -73,7 +68,7 @@ class _OneTile(torch.autograd.Function):
 
 
 def divide(x: Tensor, *sizes: int) -> tuple[Tensor, ...]:
-    """Divide the channels of a joint projection into parts of these sizes, whose gradients the kernels join.
+    """Split the channels of a joint projection into parts of these sizes; the kernels join their gradients.
 
     Shape:
         x (..., sum(sizes)) -> (..., size) of each.
@@ -83,7 +78,7 @@ def divide(x: Tensor, *sizes: int) -> tuple[Tensor, ...]:
 
 
 class _Divide(torch.autograd.Function):
-    """Parts of a tensor, whose gradients are joined without a copy where they lie side by side."""
+    """Split a tensor into parts, and join their gradients without a copy if these are adjacent in memory."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
@@ -96,7 +91,7 @@ class _Divide(torch.autograd.Function):
 
 
 def side_by_side(parts: tuple[Tensor, ...]) -> Tensor | None:
-    """Return tensors (..., size) as one (..., sum of sizes) without a copy; None if they do not lie so in memory."""
+    """Return tensors (..., size) as one (..., sum of sizes) without a copy; None if they are not adjacent in memory."""
     first, width = parts[0], 0
     for part in parts:
         same = part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
