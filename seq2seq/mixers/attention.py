@@ -16,7 +16,7 @@ from seq2seq.kernels.precision import at_least_float32
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import CrossMixer, SelfMixer, real_positions, require_divisible, require_probability
-from seq2seq.network.state import HeadCache, NoState
+from seq2seq.network.state import Cache, Device, DType, NoState
 
 
 def rotate(x: Tensor, position: Tensor, head_dim: int) -> Tensor:
@@ -78,8 +78,6 @@ class Attention(SelfMixer):
     Projections have no biases, as published.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         num_heads: H; must divide dim.
         num_kv_heads: G key and value heads, each of which serves H / G query heads (default: H). G
             = 1 is multi-query, others are grouped-query attention.
@@ -99,7 +97,7 @@ class Attention(SelfMixer):
         Astudillo 2016 (sparsemax); Peters et al. 2019 (entmax).
     """
 
-    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(shares_channels=True, dynamic=True, linear=True)
 
     def __init__(
         self,
@@ -159,13 +157,14 @@ class Attention(SelfMixer):
     class State(NamedTuple):
         """Keys and values of the past, D G / H numbers a slot each; rotary keys are turned already."""
 
-        keys: HeadCache
-        values: HeadCache
+        keys: Cache
+        values: Cache
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Attention.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> State:
         """Return empty caches of keys and of values."""
-        sizes = batch_size, max_len, self.num_kv_heads, self.head_dim
-        keys, values = (HeadCache.of_heads(*sizes, device=device, dtype=dtype) for _ in range(2))
+        sizes = batch_size, max_len, self.kv_dim
+        heads = self.num_kv_heads
+        keys, values = (Cache.empty(*sizes, heads=heads, device=device, dtype=dtype) for _ in range(2))
         return self.State(keys, values)
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
@@ -198,8 +197,6 @@ class CrossAttention(CrossMixer):
     Keys and values of a source sentence are computed once and shared by its hypotheses.
 
     Args:
-        dim: Width D of the target's side.
-        memory_dim: Width M of the encoder's output.
         num_heads: H; must divide dim.
         dropout: Probability to drop an attention weight.
         packed: As in `Attention`.

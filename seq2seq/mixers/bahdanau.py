@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.mixers.additive import AdditiveScore
-from seq2seq.mixers.gru import GatedUnit
-from seq2seq.mixers.summary import mean_over_positions
+from seq2seq.mixers.gru import GatedUnit, HiddenState
+from seq2seq.mixers.memory import mean_over_positions
+from seq2seq.mixers.projections import initialize
 from seq2seq.network.introspection import freeze_mixing, mark_mixing
 from seq2seq.network.mixer import CrossMixer, require_positive
 from seq2seq.network.weight_blocks import in_blocks
@@ -87,11 +88,7 @@ class Bahdanau(CrossMixer):
         self.out_hidden = nn.Linear(hidden_dim, width)
         self.out_context = nn.Linear(memory_dim, width, bias=False)
         self.out_input = nn.Linear(dim, width, bias=False) if readout == "maxout" else None
-        for layer in (self.start, self.key, self.read, self.out_hidden, self.out_context, self.out_input):
-            if layer is not None:
-                nn.init.xavier_uniform_(layer.weight)
-                if layer.bias is not None:
-                    nn.init.zeros_(layer.bias)
+        initialize(self.start, self.key, self.read, self.out_hidden, self.out_context, self.out_input)
 
     class Context(NamedTuple):
         """The memory (B, S, M), its keys U h (B, S, A), its mask (B, S), and the first state (B, H)."""
@@ -100,11 +97,6 @@ class Bahdanau(CrossMixer):
         keys: Tensor
         mask: Tensor
         start: Tensor
-
-    class State(NamedTuple):
-        """The recurrence's hidden state (N, H)."""
-
-        hidden: Tensor
 
     def project(self, memory: Tensor, memory_mask: Tensor) -> Bahdanau.Context:
         """Compute keys of memory (B, S, M) and the first hidden state."""
@@ -137,20 +129,20 @@ class Bahdanau(CrossMixer):
             self.forward(x, context)
         return torch.cat(weights, 1)[:, None]
 
-    def init_state(self, context: Bahdanau.Context, max_len: int) -> Bahdanau.State:
+    def init_state(self, context: Bahdanau.Context, max_len: int) -> HiddenState:
         """Return s_0 of each sentence, (B, H)."""
-        return self.State(context.start)
+        return HiddenState(context.start)
 
     def step(
-        self, x: Tensor, context: Bahdanau.Context, state: Bahdanau.State, position: Tensor
-    ) -> tuple[Tensor, Bahdanau.State]:
+        self, x: Tensor, context: Bahdanau.Context, state: HiddenState, position: Tensor
+    ) -> tuple[Tensor, HiddenState]:
         """Advance the recurrence by one position; a sentence's hypotheses are queries of one attention."""
         batch_size = context.memory.shape[0]
         folded = x.view(batch_size, -1, self.dim)  # (B, beam, D)
         before = state.hidden.view(batch_size, x.shape[0] // batch_size, -1)  # (B, beam, H)
         hidden, read = self._advance(self.unit.input(folded), before, context)
         y = self._readout(folded, before, hidden, read)
-        return y.view(x.shape[0], -1), self.State(hidden.flatten(0, 1))
+        return y.view(x.shape[0], -1), HiddenState(hidden.flatten(0, 1))
 
     def _advance(self, gates: Tensor, hidden: Tensor, context: Bahdanau.Context) -> tuple[Tensor, Tensor]:
         weights = mark_mixing(self.attend(hidden, context.keys, context.mask))  # (B, n, S)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,6 +10,7 @@ from seq2seq.kernels.band_matrix import left_padding
 from seq2seq.mixers.past import Window
 from seq2seq.network.introspection import MixingProperties
 from seq2seq.network.mixer import SelfMixer, real_positions, require_positive
+from seq2seq.network.state import Device, DType
 
 
 class Conv(SelfMixer[Window]):
@@ -23,8 +22,6 @@ class Conv(SelfMixer[Window]):
     number: it mixes positions and channels at once, so it has no projections of its own.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         kernel_size: K taps.
 
     Cost:
@@ -35,7 +32,7 @@ class Conv(SelfMixer[Window]):
     """
 
     state_growth = "constant"
-    properties = MixingProperties(sparse=True, shares_positions=True, shares_channels=False, dynamic=False, linear=True)
+    properties = MixingProperties(sparse=True, shares_positions=True, linear=True)
 
     def __init__(self, *, dim: int, causal: bool, kernel_size: int) -> None:
         super().__init__()
@@ -56,13 +53,12 @@ class Conv(SelfMixer[Window]):
         values = F.pad(values, (left, self.kernel_size - 1 - left))  # (B, D, T + K - 1)
         return F.conv1d(values, self.weight, self.bias).transpose(1, 2)  # (B, T, D)
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Window:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Window:
         """Return zeros, which stand before the sentence."""
-        return Window.empty(batch_size, self.kernel_size, self.dim, device=device, dtype=dtype)
+        return Window.empty(batch_size, self.kernel_size, self.dim, device, dtype)
 
     def step(self, x: Tensor, state: Window, position: Tensor) -> tuple[Tensor, Window]:
         """Convolve the last K inputs, of which x (N, D) is the newest."""
-        window = torch.cat([state.past, x.to(state.past.dtype)[:, None]], 1)  # (N, K, D)
+        inputs, state = state.appended(x)  # (N, K, D)
         # Taps before channels in both: (N, K D) by (D, K D)
-        y = F.linear(window.flatten(1), self.weight.transpose(1, 2).flatten(1), self.bias)
-        return y, Window(window[:, 1:])
+        return F.linear(inputs.flatten(1), self.weight.transpose(1, 2).flatten(1), self.bias), state

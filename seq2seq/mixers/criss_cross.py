@@ -15,10 +15,10 @@ from seq2seq.mixers.past import Past, attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_probability
-from seq2seq.network.state import Cache
+from seq2seq.network.state import Cache, Device, DType
 
 
-class CrissCross(SelfMixer[Past[Cache]]):
+class CrissCross(SelfMixer[Past]):
     """Attention to the row and the column of a grid in which a position lies.
 
     M_qk = softmax over the k in q's row or column of x_q' W_q' W_k x_k / sqrt(D / H).
@@ -31,8 +31,6 @@ class CrissCross(SelfMixer[Past[Cache]]):
     by the D / H channels of a head.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         num_heads: H; must divide dim.
         grid_width: Columns w; the grid of an image has its own in their place.
         dropout: Probability to drop an attention weight.
@@ -46,7 +44,7 @@ class CrissCross(SelfMixer[Past[Cache]]):
         attention, rows as the blocks of their fixed one).
     """
 
-    properties = MixingProperties(sparse=True, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(sparse=True, shares_channels=True, dynamic=True, linear=True)
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, grid_width: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -86,11 +84,11 @@ class CrissCross(SelfMixer[Past[Cache]]):
         """Take the columns of the image."""
         return {**values, "grid_width": columns}
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[Cache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Past:
         """Return an empty cache of keys and values."""
         return Past(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype))
 
-    def step(self, x: Tensor, state: Past[Cache], position: Tensor) -> tuple[Tensor, Past[Cache]]:
+    def step(self, x: Tensor, state: Past, position: Tensor) -> tuple[Tensor, Past]:
         """Append this position's key and value, then attend to its row and column of the hypothesis's own past."""
         (q, k), v, visible = attend_to_past(state.past, self.qkv(x), position, self.num_heads)
         near = same_lines(position, self.grid_width, visible).any(0) & visible

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from seq2seq.kernels.dropout import dropout
+from seq2seq.mixers.memory import Values
 from seq2seq.mixers.projections import merge, projection, split, with_zero_gradient
 from seq2seq.network.introspection import mark_mixing
 from seq2seq.network.mixer import CrossMixer, require_divisible, require_positive, require_probability
 from seq2seq.network.state import NoState
 
 
-class CrossConvolution(CrossMixer):
+class CrossConvolution(CrossMixer[Values, NoState]):
     """Convolution of the source around the target's position, with normalized kernels per head.
 
     y_t = W_o sum_k softmax(w_h)_k z_{p + k - K // 2}, z = W_v h, p = min(round(r (t + 1/2) - 1/2), S - 1).
@@ -25,8 +26,6 @@ class CrossConvolution(CrossMixer):
     window of K about the line of slope r, whatever the source says.
 
     Args:
-        dim: Width D of the target's side.
-        memory_dim: Width M of the encoder's output.
         num_heads: H groups of channels that share a kernel; must divide dim.
         kernel_size: K taps.
         predicted: Predict a kernel at every position.
@@ -78,41 +77,33 @@ class CrossConvolution(CrossMixer):
         """Count the rate in positions of the memory."""
         return {**values, "rate": values.get("rate", 1.0) / factor}
 
-    class Context(NamedTuple):
-        """Values in heads, (B, H, S, D / H), and the source's mask (B, S)."""
-
-        value: Tensor
-        mask: Tensor
-
-    def project(self, memory: Tensor, memory_mask: Tensor) -> CrossConvolution.Context:
+    def project(self, memory: Tensor, memory_mask: Tensor) -> Values:
         """Compute values of memory (B, S, M)."""
-        return self.Context(split(self.value(memory), self.num_heads), memory_mask)
+        return Values(split(self.value(memory), self.num_heads), memory_mask)
 
-    def forward(self, x: Tensor, context: CrossConvolution.Context) -> Tensor:
+    def forward(self, x: Tensor, context: Values) -> Tensor:
         """Convolve the source around each position of x (B, T, D)."""
         y = self._read(x, torch.arange(x.shape[1], device=x.device)[None], context)
         return with_zero_gradient(y, x) if self.kernel is None else y
 
-    def introspect(self, x: Tensor, context: CrossConvolution.Context) -> dict[str, Tensor]:
+    def introspect(self, x: Tensor, context: Values) -> dict[str, Tensor]:
         """Return the normalized kernels, static ones (H, K) or those that x (B, T, D) predicts, (B, T, H, K)."""
         if self.kernel is None:
             return {"kernels": self._kernels(x)[0, :, 0]}
         return {"predicted kernels": self._kernels(x).transpose(1, 2)}
 
-    def read_weights(self, x: Tensor, context: CrossConvolution.Context) -> Tensor:
+    def read_weights(self, x: Tensor, context: Values) -> Tensor:
         """Return the kernels over the source, (B, H, T, S); at its ends they sum to less than 1."""
         position = torch.arange(x.shape[1], device=x.device)[None]
         return self._over_source(self._kernels(x), position, context.mask)
 
-    def step(
-        self, x: Tensor, context: CrossConvolution.Context, state: NoState, position: Tensor
-    ) -> tuple[Tensor, NoState]:
+    def step(self, x: Tensor, context: Values, state: NoState, position: Tensor) -> tuple[Tensor, NoState]:
         """Convolve the source around one position; a sentence's hypotheses share its values."""
         folded = x.view(context.mask.shape[0], -1, self.dim)  # (B, beam, D)
         y = self._read(folded, position.view(folded.shape[:2]), context)
         return y.flatten(0, 1), NoState()
 
-    def _read(self, x: Tensor, position: Tensor, context: CrossConvolution.Context) -> Tensor:
+    def _read(self, x: Tensor, position: Tensor, context: Values) -> Tensor:
         """Convolve the source around position (B or 1, n) of x (B, n, D): (B, n, D)."""
         kernels = dropout(mark_mixing(self._kernels(x)), self.weight_dropout, training=self.training)
         weights = self._over_source(kernels, position, context.mask)

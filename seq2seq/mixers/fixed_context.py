@@ -7,8 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seq2seq.mixers.gru import GatedUnit
-from seq2seq.mixers.summary import end_states, mean_over_positions
+from seq2seq.mixers.gru import GatedUnit, HiddenState
+from seq2seq.mixers.memory import end_states, mean_over_positions
+from seq2seq.mixers.projections import initialize
 from seq2seq.network.mixer import CrossMixer, require_positive
 
 SUMMARIES = {"ends": end_states, "mean": mean_over_positions}
@@ -25,7 +26,6 @@ class FixedContext(CrossMixer):
 
     Args:
         dim: Width D of the input.
-        memory_dim: Width M of the encoder's output.
         out_dim: Width of the output (default: dim).
         hidden_dim: Width H of the state s (default: dim).
         summary: c: "ends", the last states, or "mean", the mean over positions.
@@ -70,22 +70,13 @@ class FixedContext(CrossMixer):
         self.unit = GatedUnit(input_dim=dim + memory_dim * every_step, hidden_dim=hidden_dim, reset=reset)
         self.out_hidden = nn.Linear(hidden_dim, self.out_dim)  # W_s
         self.out_context = nn.Linear(memory_dim, self.out_dim, bias=False) if every_step else None  # W_c
-        for layer in (self.start, self.out_hidden, self.out_context):
-            if layer is not None:
-                nn.init.xavier_uniform_(layer.weight)
-                if layer.bias is not None:
-                    nn.init.zeros_(layer.bias)
+        initialize(self.start, self.out_hidden, self.out_context)
 
     class Context(NamedTuple):
         """The source's one vector c (B, M), and the first state (B, H)."""
 
         summary: Tensor
         start: Tensor
-
-    class State(NamedTuple):
-        """The recurrence's hidden state (N, H)."""
-
-        hidden: Tensor
 
     def project(self, memory: Tensor, memory_mask: Tensor) -> FixedContext.Context:
         """Compute c of memory (B, S, M), and the first hidden state."""
@@ -96,19 +87,19 @@ class FixedContext(CrossMixer):
         """Run the recurrence over x (B, T, D)."""
         return self._readout(self.unit(self._inputs(x, context), context.start), context)
 
-    def init_state(self, context: FixedContext.Context, max_len: int) -> FixedContext.State:
+    def init_state(self, context: FixedContext.Context, max_len: int) -> HiddenState:
         """Return s_0 of each sentence, (B, H)."""
-        return self.State(context.start)
+        return HiddenState(context.start)
 
     def step(
-        self, x: Tensor, context: FixedContext.Context, state: FixedContext.State, position: Tensor
-    ) -> tuple[Tensor, FixedContext.State]:
+        self, x: Tensor, context: FixedContext.Context, state: HiddenState, position: Tensor
+    ) -> tuple[Tensor, HiddenState]:
         """Advance the recurrence by one position; a sentence's hypotheses share c."""
         folded = x.view(context.summary.shape[0], -1, self.dim)  # (B, beam, D)
         gates = self.unit.input(self._inputs(folded, context)).flatten(0, 1)  # (N, 3 H)
         hidden = self.unit.update(gates, state.hidden)
         y = self._readout(hidden.view(*folded.shape[:2], -1), context)
-        return y.flatten(0, 1), self.State(hidden)
+        return y.flatten(0, 1), HiddenState(hidden)
 
     def _inputs(self, x: Tensor, context: FixedContext.Context) -> Tensor:
         """Return what the recurrence reads at x (B, n, D): [x; c], or x alone."""

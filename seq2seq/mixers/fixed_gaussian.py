@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from seq2seq.kernels.attention.weights import allow, weigh
 from seq2seq.kernels.precision import at_least_float32
+from seq2seq.mixers.memory import Values
 from seq2seq.mixers.projections import merge, projection, split, with_zero_gradient
 from seq2seq.network.introspection import mark_mixing
 from seq2seq.network.mixer import CrossMixer, require_divisible, require_probability
 from seq2seq.network.state import NoState
 
 
-class FixedGaussian(CrossMixer):
+class FixedGaussian(CrossMixer[Values, NoState]):
     """Attention to the source by a learned Gaussian per head, without content.
 
     M_ts = softmax_s(-a (s - r t - o)^2), y = M h W_v W_o, with rate r, center o and sharpness a per head.
@@ -28,8 +29,6 @@ class FixedGaussian(CrossMixer):
     first head, geometrically, to 1/512 for the last.
 
     Args:
-        dim: Width D of the target's side.
-        memory_dim: Width M of the encoder's output.
         num_heads: H; must divide dim.
         dropout: Probability to drop an attention weight.
         rate: Positions of the source for each of the target at the start of the training; an encoder whose stages
@@ -66,41 +65,33 @@ class FixedGaussian(CrossMixer):
         """Count the rate in positions of the memory."""
         return {**values, "rate": values.get("rate", 1.0) / factor}
 
-    class Context(NamedTuple):
-        """Values in heads, (B, H, S, D / H), and the source's mask (B, 1, 1, S)."""
-
-        value: Tensor
-        mask: Tensor
-
-    def project(self, memory: Tensor, memory_mask: Tensor) -> FixedGaussian.Context:
+    def project(self, memory: Tensor, memory_mask: Tensor) -> Values:
         """Compute values of memory (B, S, M)."""
-        return self.Context(split(self.value(memory), self.num_heads), memory_mask[:, None, None, :])
+        return Values(split(self.value(memory), self.num_heads), memory_mask)
 
-    def forward(self, x: Tensor, context: FixedGaussian.Context) -> Tensor:
+    def forward(self, x: Tensor, context: Values) -> Tensor:
         """Read the source at each position of x (B, T, D), whose content counts for nothing."""
         y = self._read(torch.arange(x.shape[1], device=x.device)[None], context)
         return with_zero_gradient(y, x)
 
-    def introspect(self, x: Tensor, context: FixedGaussian.Context) -> dict[str, Tensor]:
+    def introspect(self, x: Tensor, context: Values) -> dict[str, Tensor]:
         """Return each head's center, counted from r t, its sharpness and its rate, (H,) each."""
         return {"centers": self.centers, "sharpness": self.log_sharpness.exp(), "rates": self.rate + self.rate_offsets}
 
-    def read_weights(self, x: Tensor, context: FixedGaussian.Context) -> Tensor:
+    def read_weights(self, x: Tensor, context: Values) -> Tensor:
         """Return M of each sentence, (B, H, T, S)."""
         position = torch.arange(x.shape[1], device=x.device)[None]
-        return allow(self._scores(position, context.mask.shape[-1]), context.mask, False).softmax(-1)
+        return allow(self._scores(position, context.mask.shape[1]), context.mask[:, None, None], False).softmax(-1)
 
-    def step(
-        self, x: Tensor, context: FixedGaussian.Context, state: NoState, position: Tensor
-    ) -> tuple[Tensor, NoState]:
+    def step(self, x: Tensor, context: Values, state: NoState, position: Tensor) -> tuple[Tensor, NoState]:
         """Read the source at one position (N,); a sentence's hypotheses are its queries."""
         return self._read(position.view(context.mask.shape[0], -1), context).flatten(0, 1), NoState()
 
-    def _read(self, position: Tensor, context: FixedGaussian.Context) -> Tensor:
+    def _read(self, position: Tensor, context: Values) -> Tensor:
         """Read the source at position (B or 1, n): (B, n, D)."""
-        scores = mark_mixing(self._scores(position, context.mask.shape[-1]))
+        scores = mark_mixing(self._scores(position, context.mask.shape[1]))
         dropout = self.dropout if self.training else 0.0
-        return self.out(merge(weigh(scores, context.value, mask=context.mask, dropout=dropout)))
+        return self.out(merge(weigh(scores, context.value, mask=context.mask[:, None, None], dropout=dropout)))
 
     def _scores(self, position: Tensor, length: int) -> Tensor:
         """Compute -a (s - r t - o)^2 of t = position (B or 1, n), (B or 1, H, n, S), in float32 at least."""

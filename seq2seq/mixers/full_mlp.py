@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from seq2seq.mixers.mlp import random_convolutions
 from seq2seq.mixers.past import Past
+from seq2seq.mixers.projections import initialize
 from seq2seq.network.introspection import MixingProperties
 from seq2seq.network.mixer import SelfMixer, real_positions, require_length, require_positive
-from seq2seq.network.state import Cache
+from seq2seq.network.state import Cache, Device, DType
 
 # Most weights over positions and channels of a layer: half a GiB in float32.
 LIMIT = 2**27
 
 
-class FullMLP(SelfMixer[Past[Cache]]):
+class FullMLP(SelfMixer[Past]):
     """Fully connected layer over all positions and channels together.
 
     y_i = W_o sum_j M_ij W_i x_j, with a C x C matrix M_ij for each pair of N x N positions.
@@ -28,8 +27,6 @@ class FullMLP(SelfMixer[Past[Cache]]):
     positions that no sentence of training reached stay that.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         max_len: N; longer sequences are a ValueError.
         hidden_dim: C channels, between projections; dim if None.
 
@@ -41,9 +38,7 @@ class FullMLP(SelfMixer[Past[Cache]]):
         Convolution' (the fully connected layer from which their relation graph starts).
     """
 
-    properties = MixingProperties(
-        sparse=False, shares_positions=False, shares_channels=False, dynamic=False, linear=True
-    )
+    properties = MixingProperties(linear=True)
     length_arguments = ("max_len",)
 
     def __init__(self, *, dim: int, causal: bool, max_len: int, hidden_dim: int | None = None) -> None:
@@ -61,9 +56,7 @@ class FullMLP(SelfMixer[Past[Cache]]):
         self.hidden_dim = width
         self.inner = nn.Linear(dim, width, bias=False)
         self.out = nn.Linear(width, dim)
-        nn.init.xavier_uniform_(self.inner.weight)
-        nn.init.xavier_uniform_(self.out.weight)
-        nn.init.zeros_(self.out.bias)
+        initialize(self.inner, self.out)
         # Each output sums products with C channels
         taps = random_convolutions(width * width, max_len, causal=causal, std=width**-0.5)  # (C^2, N, N)
         self.weight = nn.Parameter(taps.unflatten(0, (width, width)).permute(2, 0, 3, 1).contiguous())  # (N, C, N, C)
@@ -81,12 +74,12 @@ class FullMLP(SelfMixer[Past[Cache]]):
         matrix = weight.flatten(2).flatten(0, 1).to(z.dtype)  # (T C, T C)
         return self.out((z.flatten(1) @ matrix.t()).view_as(z))
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[Cache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Past:
         """Return an empty cache; ValueError if it is longer than there are weights."""
         require_length(max_len, self.max_len)
         return Past(Cache.empty(batch_size, max_len, self.hidden_dim, device=device, dtype=dtype))
 
-    def step(self, x: Tensor, state: Past[Cache], position: Tensor) -> tuple[Tensor, Past[Cache]]:
+    def step(self, x: Tensor, state: Past, position: Tensor) -> tuple[Tensor, Past]:
         """Append this position's input, then multiply all of the past by this position's weights."""
         z = self.inner(x)  # (N, C)
         state.past.append(z, position)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from seq2seq.mixers.gru import reverse_index
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_positive
+from seq2seq.network.state import Device, DType
 
 # Under the root of the norm, and against a division by a key of zeros
 EPSILON = 1e-5
@@ -38,8 +39,6 @@ class GatedDelta(SelfMixer):
     channels of a head but for the convolution; values are not linear in x (swish).
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         num_heads: H; must divide dim.
         kernel_size: K taps of the convolution of q, k and v.
         gate: Gate the output by swish(W_g x).
@@ -63,13 +62,7 @@ class GatedDelta(SelfMixer):
         self.causal = causal
         self.num_heads = num_heads
         self.kernel_size = require_positive(kernel_size, "kernel_size")
-        self.properties = MixingProperties(
-            sparse=False,
-            shares_positions=False,
-            shares_channels=kernel_size == 1,
-            dynamic=True,
-            linear=False,
-        )
+        self.properties = MixingProperties(shares_channels=kernel_size == 1, dynamic=True)
         self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)
         self.gate = projection(dim, dim) if gate else None
@@ -100,7 +93,7 @@ class GatedDelta(SelfMixer):
         memory: Tensor
         recent: Tensor
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> GatedDelta.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> State:
         """Return an empty memory, in float32 at least, and zeros before the first position."""
         recent = torch.zeros(batch_size, self.kernel_size - 1, 3 * self.dim, device=device, dtype=dtype)
         shape = (batch_size, self.num_heads, self.head_dim, self.head_dim)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,9 +12,16 @@ from seq2seq.kernels.precision import without_autocast
 from seq2seq.kernels.recurrence import over_positions
 from seq2seq.network.introspection import MixingProperties
 from seq2seq.network.mixer import SelfMixer, real_positions
+from seq2seq.network.state import Device, DType
 from seq2seq.network.weight_blocks import in_blocks
 
 RESETS = ("before", "after")
+
+
+class HiddenState(NamedTuple):
+    """The hidden state of a recurrence, (N, H)."""
+
+    hidden: Tensor
 
 
 class GatedUnit(nn.Module):
@@ -111,9 +118,7 @@ class BiGRU(SelfMixer):
         Translate', section 3.2.
     """
 
-    properties = MixingProperties(
-        sparse=False, shares_positions=False, shares_channels=False, dynamic=True, linear=False
-    )
+    properties = MixingProperties(dynamic=True)
     unrolls = True
 
     def __init__(self, *, dim: int, causal: bool, out_dim: int | None = None, reset: str = "after") -> None:
@@ -137,7 +142,7 @@ class BiGRU(SelfMixer):
         return both_ways(self.ahead, self.back, x, mask)
 
 
-class GRU(SelfMixer):
+class GRU(SelfMixer[HiddenState]):
     """Gated recurrent unit, in both directions where not causal.
 
     y_t = h_t = GRU(x_t, h_{t-1}); where not causal, [forward GRU; backward GRU]_t, half as wide.
@@ -146,7 +151,6 @@ class GRU(SelfMixer):
     product of Jacobians.
 
     Args:
-        dim: Width D of input and output.
         causal: Read from left to right only.
         reset: Form of the GRU, see GatedUnit.
 
@@ -160,9 +164,7 @@ class GRU(SelfMixer):
     """
 
     state_growth = "constant"
-    properties = MixingProperties(
-        sparse=False, shares_positions=False, shares_channels=False, dynamic=True, linear=False
-    )
+    properties = MixingProperties(dynamic=True)
     unrolls = True
 
     def __init__(self, *, dim: int, causal: bool, reset: str = "after") -> None:
@@ -180,19 +182,14 @@ class GRU(SelfMixer):
         mask = real_positions(x, mask)
         return self.ahead(x) if self.back is None else both_ways(self.ahead, self.back, x, mask)
 
-    class State(NamedTuple):
-        """The hidden state (N, D)."""
-
-        hidden: Tensor
-
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> GRU.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> HiddenState:
         """Return zeros, as in forward."""
-        return self.State(torch.zeros(batch_size, self.dim, device=device, dtype=dtype))
+        return HiddenState(torch.zeros(batch_size, self.dim, device=device, dtype=dtype))
 
-    def step(self, x: Tensor, state: GRU.State, position: Tensor) -> tuple[Tensor, GRU.State]:
+    def step(self, x: Tensor, state: HiddenState, position: Tensor) -> tuple[Tensor, HiddenState]:
         """Read x (N, D)."""
         hidden = self.ahead.update(self.ahead.input(x), state.hidden)
-        return hidden, self.State(hidden)
+        return hidden, HiddenState(hidden)
 
 
 def both_ways(ahead: nn.Module, back: nn.Module, x: Tensor, mask: Tensor) -> Tensor:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 
+from seq2seq.mixers.projections import initialize
 from seq2seq.network.introspection import MixingProperties
 from seq2seq.network.mixer import SelfMixer
-from seq2seq.network.state import NoState
+from seq2seq.network.state import Device, DType, NoState
 
 
 class Identity(SelfMixer):
@@ -25,7 +24,7 @@ class Identity(SelfMixer):
     """
 
     state_growth = "constant"
-    properties = MixingProperties(sparse=True, shares_positions=True, shares_channels=True, dynamic=False, linear=True)
+    properties = MixingProperties(sparse=True, shares_positions=True, shares_channels=True, linear=True)
 
     def __init__(self, *, dim: int, causal: bool) -> None:
         super().__init__()
@@ -33,14 +32,13 @@ class Identity(SelfMixer):
         self.out_dim = dim
         self.causal = causal
         self.out = nn.Linear(dim, dim)
-        nn.init.xavier_uniform_(self.out.weight)
-        nn.init.zeros_(self.out.bias)
+        initialize(self.out)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map x (B, T, D)."""
         return self.out(x)
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> NoState:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> NoState:
         """Return nothing: there is nothing to remember."""
         return NoState()
 

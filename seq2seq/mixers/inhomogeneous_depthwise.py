@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.kernels.band_matrix import left_padding, tap_inputs
 from seq2seq.mixers.past import Window
-from seq2seq.mixers.projections import glu_input
+from seq2seq.mixers.projections import gated, glu_input, initialize
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_positive
+from seq2seq.network.state import Device, DType
 
 
 class InhomogeneousDepthwise(SelfMixer[Window]):
@@ -26,8 +24,6 @@ class InhomogeneousDepthwise(SelfMixer[Window]):
     K D^2 weights. M is sparse and dynamic, and nothing is shared.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         kernel_size: K taps.
         rank: Width r of the bottleneck.
         glu: Gate the input.
@@ -51,18 +47,13 @@ class InhomogeneousDepthwise(SelfMixer[Window]):
         self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.rank = require_positive(rank, "rank")
         self.glu = glu
-        self.properties = MixingProperties(
-            sparse=True, shares_positions=False, shares_channels=False, dynamic=True, linear=not glu
-        )
+        self.properties = MixingProperties(sparse=True, dynamic=True, linear=not glu)
         # Without GLU no bias here: weights that do not sum to one would spread it unevenly
         self.inner = glu_input(dim, glu=glu, bias=glu)
         self.out = nn.Linear(dim, dim)
         self.squeeze = nn.Linear(dim, rank)  # U
         self.weight = nn.Linear(rank, kernel_size * dim)  # V, w_0
-        for layer in (self.inner, self.squeeze, self.out):
-            nn.init.xavier_uniform_(layer.weight)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+        initialize(self.inner, self.squeeze, self.out)
         # What is predicted starts about as large as what is not
         nn.init.normal_(self.weight.weight, std=(rank * kernel_size) ** -0.5)
         nn.init.normal_(self.weight.bias, std=kernel_size**-0.5)
@@ -70,24 +61,20 @@ class InhomogeneousDepthwise(SelfMixer[Window]):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
         mask = real_positions(x, mask)
-        z = self._inner(x).masked_fill(~mask[:, :, None], 0.0)
+        z = gated(self.inner(x), self.glu).masked_fill(~mask[:, :, None], 0.0)
         weights = mark_mixing(self._weights(z))  # (B, T, K, D)
         inputs = tap_inputs(z, self.kernel_size, left=left_padding(self.kernel_size, self.causal))
         return self.out((weights * inputs).sum(2))  # (B, T, D)
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Window:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Window:
         """Return zeros, which stand before the sentence."""
-        return Window.empty(batch_size, self.kernel_size, self.dim, device=device, dtype=dtype)
+        return Window.empty(batch_size, self.kernel_size, self.dim, device, dtype)
 
     def step(self, x: Tensor, state: Window, position: Tensor) -> tuple[Tensor, Window]:
         """Convolve the last K inputs by the kernels that x (N, D), the newest, predicts."""
-        z = self._inner(x).to(state.past.dtype)
-        window = torch.cat([state.past, z[:, None]], 1)  # (N, K, D)
-        return self.out((self._weights(z) * window).sum(1)), Window(window[:, 1:])
-
-    def _inner(self, x: Tensor) -> Tensor:
-        z = self.inner(x)
-        return F.glu(z, -1) if self.glu else z
+        z = gated(self.inner(x), self.glu).to(state.past.dtype)
+        inputs, state = state.appended(z)  # (N, K, D)
+        return self.out((self._weights(z) * inputs).sum(1)), state
 
     def _weights(self, z: Tensor) -> Tensor:
         """Predict kernels (..., K, D) from z (..., D)."""

@@ -15,7 +15,7 @@ from seq2seq.mixers.past import attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_probability
-from seq2seq.network.state import Cache
+from seq2seq.network.state import Cache, Device, DType
 
 
 class Interlaced(SelfMixer):
@@ -30,8 +30,6 @@ class Interlaced(SelfMixer):
     reads, in the columns up to its own, all rows up to its own, and in later columns nothing.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         num_heads: H; must divide dim.
         grid_width: Columns w; the grid of an image has its own in their place.
         dropout: Probability to drop an attention weight, of R and of C.
@@ -45,7 +43,7 @@ class Interlaced(SelfMixer):
         products).
     """
 
-    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(shares_channels=True, dynamic=True, linear=True)
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, grid_width: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -83,7 +81,7 @@ class Interlaced(SelfMixer):
         columns: Cache
         rows: Cache
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Interlaced.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> State:
         """Return two empty caches."""
         columns, rows = (Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype) for _ in range(2))
         return self.State(columns, rows)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from seq2seq.kernels.precision import at_least_float32, without_autocast
 from seq2seq.kernels.retention import retention, retention_step
+from seq2seq.mixers.past import Sums
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible
+from seq2seq.network.state import Device, DType
 
 # Against a division by zero where all features vanish
 EPSILON = 1e-6
 
 
-class LinearAttention(SelfMixer):
+class LinearAttention(SelfMixer[Sums]):
     """Linear attention: a product of feature maps instead of a softmax.
 
     M_ij = phi(q_i) . phi(k_j) / sum_j' phi(q_i) . phi(k_j'), phi(x) = elu(x) + 1, in H heads.
@@ -28,8 +28,6 @@ class LinearAttention(SelfMixer):
     in float32 at least.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         num_heads: H; must divide dim.
 
     Cost:
@@ -40,7 +38,7 @@ class LinearAttention(SelfMixer):
         Katharopoulos et al. 2020, 'Transformers are RNNs'.
     """
 
-    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(shares_channels=True, dynamic=True, linear=True)
     state_growth = "constant"
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int) -> None:
@@ -67,27 +65,18 @@ class LinearAttention(SelfMixer):
             y = q @ (k.transpose(-1, -2) @ v)  # by way of (B, H, d, d + 1)
         return self._merge(y, x)
 
-    class State(NamedTuple):
-        """The sum of phi(k) v' over the past, and beside it that of phi(k): (N, H, d, d + 1)."""
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Sums:
+        """Return a sum of no phi(k) [v, 1]', (N, H, d, d + 1)."""
+        return Sums.empty(batch_size, self.num_heads, self.head_dim, self.head_dim + 1, device=device, dtype=dtype)
 
-        memory: Tensor
-
-    def empty_state(
-        self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None
-    ) -> LinearAttention.State:
-        """Return an empty memory, in float32 at least."""
-        dtype = at_least_float32(dtype)
-        shape = (batch_size, self.num_heads, self.head_dim, self.head_dim + 1)
-        return self.State(torch.zeros(shape, device=device, dtype=dtype))
-
-    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
-        """Add this position's key and value to the memory, then read it."""
+    def step(self, x: Tensor, state: Sums, position: Tensor) -> tuple[Tensor, Sums]:
+        """Add this position's key and value to the sums, then read them."""
         # (N, H, d) each
         query, key, value = (part.unflatten(-1, (self.num_heads, -1)) for part in self.qkv(x).chunk(3, -1))
         with without_autocast(x):
-            y, memory = retention_step(_features(query), _features(key), _with_ones(value), state.memory)
+            y, total = retention_step(_features(query), _features(key), _with_ones(value), state.total)
         # `_merge` has a time axis: one position here
-        return self._merge(y.unsqueeze(2), x).squeeze(1), self.State(memory)
+        return self._merge(y.unsqueeze(2), x).squeeze(1), Sums(total)
 
     def _merge(self, y: Tensor, x: Tensor) -> Tensor:
         """Divide weighed values by the sum of their weights, both in y (B, H, T, d + 1), and project, in x's type."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,7 @@ from seq2seq.kernels.relative_positions import offsets
 from seq2seq.mixers.projections import attention_inputs, projection
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
+from seq2seq.network.state import Device, DType
 
 
 class Local(SelfMixer):
@@ -29,8 +30,6 @@ class Local(SelfMixer):
     by the D / H channels of a head.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         num_heads: H; must divide dim.
         window: w positions; sliding and not causal, an even w sees w + 1.
         blocks: See blocks instead of sliding windows.
@@ -49,7 +48,7 @@ class Local(SelfMixer):
     """
 
     state_growth = "constant"
-    properties = MixingProperties(sparse=True, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(sparse=True, shares_channels=True, dynamic=True, linear=True)
 
     def __init__(
         self,
@@ -141,7 +140,7 @@ class Local(SelfMixer):
 
         past: Tensor
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Local.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> State:
         """Return an empty ring."""
         return self.State(torch.zeros(batch_size, self.window, 2 * self.dim, device=device, dtype=dtype))
 

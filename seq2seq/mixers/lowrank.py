@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from seq2seq.network.mixer import (
     require_positive,
     require_probability,
 )
+from seq2seq.network.state import Device, DType
 
 
 class LowRank(SelfMixer):
@@ -38,8 +39,6 @@ class LowRank(SelfMixer):
     reached keep what they started with.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         num_heads: H; must divide dim.
         max_len: Longest sequence.
         rank: r slots, 2 or more.
@@ -53,7 +52,7 @@ class LowRank(SelfMixer):
         Wang et al. 2020, 'Linformer: Self-Attention with Linear Complexity', eq. 7.
     """
 
-    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(shares_channels=True, dynamic=True, linear=True)
     length_arguments = ("max_len",)
     state_growth = "constant"
 
@@ -104,7 +103,7 @@ class LowRank(SelfMixer):
         value: Tensor
         seen: Tensor
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> LowRank.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> State:
         """Return empty slots, in float32 at least: sums of many small parts."""
         require_length(max_len, self.max_len)
         wide = at_least_float32(dtype)

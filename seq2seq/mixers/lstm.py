@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from seq2seq.kernels.recurrence import over_positions
 from seq2seq.mixers.gru import both_ways
 from seq2seq.network.introspection import MixingProperties
 from seq2seq.network.mixer import SelfMixer, real_positions
+from seq2seq.network.state import Device, DType
 from seq2seq.network.weight_blocks import in_blocks
 
 
@@ -88,9 +89,7 @@ class LSTM(SelfMixer):
     """
 
     state_growth = "constant"
-    properties = MixingProperties(
-        sparse=False, shares_positions=False, shares_channels=False, dynamic=True, linear=False
-    )
+    properties = MixingProperties(dynamic=True)
     unrolls = True
 
     def __init__(self, *, dim: int, causal: bool) -> None:
@@ -114,12 +113,12 @@ class LSTM(SelfMixer):
         hidden: Tensor
         cell: Tensor
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> LSTM.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> State:
         """Return zeros, as in forward."""
         zeros = torch.zeros(batch_size, self.dim, device=device, dtype=dtype)
         return self.State(zeros, zeros)
 
-    def step(self, x: Tensor, state: LSTM.State, position: Tensor) -> tuple[Tensor, LSTM.State]:
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Read x (N, D)."""
         hidden, cell = self.ahead.update(self.ahead.input(x), *state)
         return hidden, self.State(hidden, cell)

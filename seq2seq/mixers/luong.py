@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from seq2seq.kernels.precision import at_least_float32
 from seq2seq.mixers.additive import AdditiveScore
 from seq2seq.mixers.gru import GatedUnit
+from seq2seq.mixers.memory import KeyedMemory, mean_over_positions
 from seq2seq.mixers.projections import projection
-from seq2seq.mixers.summary import mean_over_positions
 from seq2seq.network.introspection import freeze_mixing, mark_mixing
 from seq2seq.network.mixer import CrossMixer, require_length, require_positive
 from seq2seq.network.state import NoState
@@ -20,14 +20,6 @@ from seq2seq.network.weight_blocks import in_blocks
 
 SCORES = ("dot", "general", "concat", "location")
 SCOPES = ("global", "local_m", "local_p")
-
-
-class LuongContext(NamedTuple):
-    """The memory (B, S, M), what scores read of it (B, S, K), and its mask (B, S)."""
-
-    memory: Tensor
-    keys: Tensor
-    mask: Tensor
 
 
 class LuongRead(nn.Module):
@@ -98,21 +90,21 @@ class LuongRead(nn.Module):
             with torch.no_grad():
                 self.key.weight.mul_(query_dim**-0.5)  # type: ignore[union-attr]
 
-    def project(self, memory: Tensor, mask: Tensor) -> LuongContext:
+    def project(self, memory: Tensor, mask: Tensor) -> KeyedMemory:
         """Compute what scores read of memory (B, S, M) under mask (B, S)."""
         if self.max_len is not None:
             require_length(memory.shape[1], self.max_len)
-        return LuongContext(memory, memory if self.key is None else self.key(memory), mask)
+        return KeyedMemory(memory, memory if self.key is None else self.key(memory), mask)
 
     def forward(
-        self, query: Tensor, context: LuongContext, position: Tensor, coverage: Tensor | None = None
+        self, query: Tensor, context: KeyedMemory, position: Tensor, coverage: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return y (B, n, out_dim) and the weights (B, n, S) of query s (B, n, Q) at position (B or 1, n)."""
         weights = mark_mixing(self._weights(query, context, position, coverage))  # (B, n, S)
         read = weights.to(context.memory.dtype) @ context.memory  # (B, n, M)
         return torch.tanh(self.out(torch.cat([read, query], -1))), weights
 
-    def _weights(self, query: Tensor, context: LuongContext, position: Tensor, coverage: Tensor | None) -> Tensor:
+    def _weights(self, query: Tensor, context: KeyedMemory, position: Tensor, coverage: Tensor | None) -> Tensor:
         energy = self._energy(query, context.keys, coverage)
         # Positions need more than the 8 bits of bfloat16
         energy = energy.to(at_least_float32(energy.dtype))
@@ -168,8 +160,6 @@ class LuongAttention(CrossMixer):
     v' tanh(W [x; h]); "location", (W x)_j. Windows: "global", "local_m", "local_p", see LuongRead.
 
     Args:
-        dim: Width D of the target's side.
-        memory_dim: Width M of the encoder's output.
         score: "dot", "general", "concat" or "location".
         scope: "global"; "local_m", around the same position of the source; "local_p", around a
             predicted one.
@@ -215,19 +205,19 @@ class LuongAttention(CrossMixer):
         """Refuse windows around the target's position; see `require_equal_lengths`."""
         return require_equal_lengths(values)
 
-    def project(self, memory: Tensor, memory_mask: Tensor) -> LuongContext:
+    def project(self, memory: Tensor, memory_mask: Tensor) -> KeyedMemory:
         """Compute what scores read of memory (B, S, M)."""
         return self.read.project(memory, memory_mask)
 
-    def forward(self, x: Tensor, context: LuongContext) -> Tensor:
+    def forward(self, x: Tensor, context: KeyedMemory) -> Tensor:
         """Read the source from each of x (B, T, D)."""
         return self.read(x, context, torch.arange(x.shape[1], device=x.device)[None])[0]
 
-    def read_weights(self, x: Tensor, context: LuongContext) -> Tensor:
+    def read_weights(self, x: Tensor, context: KeyedMemory) -> Tensor:
         """Return the attention weights of x (B, T, D), (B, 1, T, S); those of local_p sum to less than 1."""
         return self.read(x, context, torch.arange(x.shape[1], device=x.device)[None])[1][:, None]
 
-    def step(self, x: Tensor, context: LuongContext, state: NoState, position: Tensor) -> tuple[Tensor, NoState]:
+    def step(self, x: Tensor, context: KeyedMemory, state: NoState, position: Tensor) -> tuple[Tensor, NoState]:
         """Read the source at one position; a sentence's hypotheses are its queries."""
         folded = x.view(context.mask.shape[0], -1, self.dim)  # (B, beam, D)
         y, _ = self.read(folded, context, position.view(folded.shape[:2]))
@@ -333,7 +323,7 @@ class Luong(CrossMixer):
         position = torch.arange(x.shape[1], device=x.device)[None]  # (1, T)
         if self.feed is None and not self.coverage:
             states = self.unit(x, context.start)  # (B, T, D)
-            return self.read(states, LuongContext(*context[:3]), position)[0]
+            return self.read(states, KeyedMemory(*context[:3]), position)[0]
         gates = self.unit.input(x)  # (B, T, 3 D)
         state = self._begin(context)
         outputs = []
@@ -381,5 +371,5 @@ class Luong(CrossMixer):
         if self.feed is not None:
             gates = gates + self.feed(state.output)
         hidden = self.unit.update(gates, state.hidden)
-        output, weights = self.read(hidden, LuongContext(*context[:3]), position, state.coverage)
+        output, weights = self.read(hidden, KeyedMemory(*context[:3]), position, state.coverage)
         return self.State(hidden, output, state.coverage + weights if self.coverage else state.coverage)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.network.weight_blocks import in_blocks
@@ -42,6 +43,20 @@ def glu_input(dim: int, *, glu: bool, bias: bool = True) -> nn.Linear:
     """Make the projection before a convolution: (..., D) -> (..., 2 D), values and gates, or (..., D) without `glu`."""
     sizes = [dim, dim] if glu else [dim]
     return in_blocks(nn.Linear(dim, sum(sizes), bias=bias), *sizes)
+
+
+def gated(z: Tensor, glu: bool) -> Tensor:
+    """Apply the gates to what `glu_input` projects: (..., 2 D) -> (..., D), or z itself without `glu`."""
+    return F.glu(z, -1) if glu else z
+
+
+def initialize(*layers: nn.Linear | None) -> None:
+    """Draw weights by Xavier's rule, in this order, and set biases to zero; None is a layer that a mixer lacks."""
+    for layer in layers:
+        if layer is not None:
+            nn.init.xavier_uniform_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
 
 def with_zero_gradient(y: Tensor, x: Tensor) -> Tensor:

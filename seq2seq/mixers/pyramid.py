@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from seq2seq.kernels.precision import at_least_float32
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_probability
-from seq2seq.network.state import Cache
+from seq2seq.network.state import Cache, Device, DType
 
 
 class Pyramid(SelfMixer):
@@ -28,8 +28,6 @@ class Pyramid(SelfMixer):
     by the D / H channels of a head.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         num_heads: H; must divide dim.
         reduction: r positions a block.
         dropout: Probability to drop the weight of a block.
@@ -42,7 +40,7 @@ class Pyramid(SelfMixer):
         of each block.
     """
 
-    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(shares_channels=True, dynamic=True, linear=True)
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, reduction: int = 2, dropout: float = 0.0) -> None:
         super().__init__()
@@ -80,7 +78,7 @@ class Pyramid(SelfMixer):
         past: Cache
         running: Tensor
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Pyramid.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> State:
         """Return an empty cache of a slot for each block, and an empty block."""
         # In float32 at least: in bf16 the mean of a long block would stop moving
         running = torch.zeros(batch_size, 2 * self.dim, device=device, dtype=at_least_float32(dtype))

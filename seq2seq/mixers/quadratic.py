@@ -18,10 +18,10 @@ from seq2seq.mixers.past import Past, attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_probability
-from seq2seq.network.state import Cache
+from seq2seq.network.state import Cache, Device, DType
 
 
-class Quadratic(SelfMixer[Past[Cache]]):
+class Quadratic(SelfMixer[Past]):
     """Attention by quadratic relative positions, a center and a sharpness per head.
 
     M_qk = softmax_k(-a |d - c|^2), d = k - q, with a center c and sharpness a per head.
@@ -39,8 +39,6 @@ class Quadratic(SelfMixer[Past[Cache]]):
     times as far are a convolution of dilation r, every s-th output one of stride s.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         num_heads: H.
         head_dim: Channels of a head (default: D / H); E = H head_dim.
         content: Add (x_q'W_q' + u')W_k x_k / sqrt(head_dim) to the scores. The product of x_q with
@@ -86,7 +84,7 @@ class Quadratic(SelfMixer[Past[Cache]]):
         self.width = num_heads * head_dim  # E
         self.dropout = require_probability(dropout, "attention dropout")
         self.properties = MixingProperties(
-            sparse=False, shares_positions=not content, shares_channels=True, dynamic=content, linear=True
+            shares_positions=not content, shares_channels=True, dynamic=content, linear=True
         )
         width = self.width
         self.inner = attention_inputs(dim, width, width, width) if content else projection(dim, width)  # q, k, v; or v
@@ -127,12 +125,12 @@ class Quadratic(SelfMixer[Past[Cache]]):
         width = values.get("grid_width")
         return {**values, "grid_width": columns if width is None else width}
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[Cache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Past:
         """Return an empty cache of keys and values."""
         width = 2 * self.width if self.content else self.width
         return Past(Cache.empty(batch_size, max_len, width, device=device, dtype=dtype))
 
-    def step(self, x: Tensor, state: Past[Cache], position: Tensor) -> tuple[Tensor, Past[Cache]]:
+    def step(self, x: Tensor, state: Past, position: Tensor) -> tuple[Tensor, Past]:
         """Append this position's key and value, then attend to the hypothesis's own past."""
         query_key, v, visible = attend_to_past(state.past, self.inner(x), position, self.num_heads)
         _, beam, slots = visible.shape

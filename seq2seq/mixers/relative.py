@@ -17,12 +17,12 @@ from seq2seq.mixers.past import Past, attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
-from seq2seq.network.state import Cache
+from seq2seq.network.state import Cache, Device, DType
 
 ENCODINGS = ("learned", "sinusoidal")
 
 
-class Relative(SelfMixer[Past[Cache]]):
+class Relative(SelfMixer[Past]):
     """Attention that sees positions relative to each other, on a line or a grid.
 
     M_qk = softmax_k(((x_q'W_q' + u')W_k x_k + (x_q'W_q' + v')W_r r_d) / sqrt(D / H)).
@@ -31,8 +31,6 @@ class Relative(SelfMixer[Past[Cache]]):
     a head.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         num_heads: H; must divide dim.
         encoding: r, "learned", or "sinusoidal" as in Transformer-XL.
         max_offset: Learned up to this offset either way; farther offsets share its encoding.
@@ -76,7 +74,7 @@ class Relative(SelfMixer[Past[Cache]]):
         self.max_offset = require_positive(max_offset, "max_offset")
         self.dropout = require_probability(dropout, "attention dropout")
         self.properties = MixingProperties(
-            sparse=False, shares_positions=not content, shares_channels=True, dynamic=content, linear=True
+            shares_positions=not content, shares_channels=True, dynamic=content, linear=True
         )
         parts = self.axes * (2 if encoding == "sinusoidal" else 1)  # sines and cosines halve an axis's numbers
         if dim % parts:
@@ -109,12 +107,12 @@ class Relative(SelfMixer[Past[Cache]]):
         width = values.get("grid_width")
         return {**values, "grid_width": columns if width is None else width}
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[Cache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Past:
         """Return an empty cache of keys and values."""
         width = 2 * self.dim if self.content else self.dim
         return Past(Cache.empty(batch_size, max_len, width, device=device, dtype=dtype))
 
-    def step(self, x: Tensor, state: Past[Cache], position: Tensor) -> tuple[Tensor, Past[Cache]]:
+    def step(self, x: Tensor, state: Past, position: Tensor) -> tuple[Tensor, Past]:
         """Append this position's key and value, then attend to the hypothesis's own past."""
         query_key, v, visible = attend_to_past(state.past, self.inner(x), position, self.num_heads)
         _, beam, slots = visible.shape

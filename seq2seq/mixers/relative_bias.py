@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,10 +13,10 @@ from seq2seq.mixers.past import Past, attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
-from seq2seq.network.state import Cache
+from seq2seq.network.state import Cache, Device, DType
 
 
-class RelativeBias(SelfMixer[Past[Cache]]):
+class RelativeBias(SelfMixer[Past]):
     """Attention with a learned bias per offset and head.
 
     M_qk = softmax_k(x_q' W_q' W_k x_k / sqrt(D / H) + b_{h,k-q}).
@@ -27,8 +25,6 @@ class RelativeBias(SelfMixer[Past[Cache]]):
     M is dense, dynamic, shared by the D / H channels of a head.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         num_heads: H; must divide dim.
         max_offset: Farther offsets share the bias of this one, so that no length is too long.
         dropout: Probability to drop an attention weight.
@@ -42,7 +38,7 @@ class RelativeBias(SelfMixer[Past[Cache]]):
         Raffel et al. 2020 (a number per head); Han et al. 2022 (static beside dynamic weights).
     """
 
-    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(shares_channels=True, dynamic=True, linear=True)
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, max_offset: int = 64, dropout: float = 0.0) -> None:
         super().__init__()
@@ -70,11 +66,11 @@ class RelativeBias(SelfMixer[Past[Cache]]):
         )
         return self.out(merge(y))
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[Cache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Past:
         """Return an empty cache of keys and values."""
         return Past(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype))
 
-    def step(self, x: Tensor, state: Past[Cache], position: Tensor) -> tuple[Tensor, Past[Cache]]:
+    def step(self, x: Tensor, state: Past, position: Tensor) -> tuple[Tensor, Past]:
         """Append this position's key and value, then attend to the hypothesis's own past."""
         (q, k), v, visible = attend_to_past(state.past, self.qkv(x), position, self.num_heads)
         _, beam, slots = visible.shape

@@ -26,7 +26,6 @@ class Resolutions(SelfMixer[NoState]):
     and values alone. M is dense, dynamic, shared by the D / H channels of a head.
 
     Args:
-        dim: Width D of input and output.
         causal: Must be False: a block's mean would hold the future.
         num_heads: H; must divide dim.
         resolutions: Positions r of a block, the first for the first heads; 1 is attention. Of more than H
@@ -41,7 +40,7 @@ class Resolutions(SelfMixer[NoState]):
         (HRNet: parallel resolutions); Yuan et al. 2021, 'HRFormer' (with attention).
     """
 
-    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(shares_channels=True, dynamic=True, linear=True)
 
     def __init__(
         self, *, dim: int, causal: bool, num_heads: int, resolutions: Sequence[int], dropout: float = 0.0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,9 +9,10 @@ from torch import Tensor, nn
 from seq2seq.kernels.band_matrix import left_padding
 from seq2seq.kernels.precision import at_least_float32
 from seq2seq.mixers.past import Window
-from seq2seq.mixers.projections import glu_input
+from seq2seq.mixers.projections import gated, glu_input
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible
+from seq2seq.network.state import Device, DType
 from seq2seq.network.weight_blocks import in_blocks
 
 
@@ -30,8 +29,6 @@ class TaLK(SelfMixer[Window]):
     divisor is the largest window K.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         num_heads: H; must divide dim.
         kernel_size: K, the largest window.
         glu: Gate the input.
@@ -60,9 +57,7 @@ class TaLK(SelfMixer[Window]):
         self.kernel_size = kernel_size
         self.left = left_padding(kernel_size, causal)
         self.right = kernel_size - 1 - self.left
-        self.properties = MixingProperties(
-            sparse=True, shares_positions=False, shares_channels=True, dynamic=True, linear=not glu
-        )
+        self.properties = MixingProperties(sparse=True, shares_channels=True, dynamic=True, linear=not glu)
         # Without GLU no bias here: weights that do not sum to one would spread it unevenly
         self.inner = glu_input(dim, glu=glu, bias=glu)
         self.out = nn.Linear(dim, dim)
@@ -78,7 +73,7 @@ class TaLK(SelfMixer[Window]):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Sum windows of x (B, T, D); padding counts as zero where positions mix, after the biases."""
         mask = real_positions(x, mask)
-        z = self._inner(x)  # (B, T, D)
+        z = gated(self.inner(x), self.glu)  # (B, T, D)
         left, right = self._sizes(mark_mixing(z))  # (B, T, H)
         z = z.masked_fill(~mask[:, :, None], 0.0).unflatten(-1, (self.num_heads, -1))  # (B, T, H, R)
         sums = z.cumsum(1, dtype=at_least_float32(z.dtype))
@@ -89,23 +84,19 @@ class TaLK(SelfMixer[Window]):
         y = (high - _between(sums, start, left, -1)) / self.kernel_size
         return self.out(y.flatten(-2).to(z.dtype))
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Window:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Window:
         """Return zeros, which stand before the sentence."""
-        return Window.empty(batch_size, self.kernel_size, self.dim, device=device, dtype=dtype)
+        return Window.empty(batch_size, self.kernel_size, self.dim, device, dtype)
 
     def step(self, x: Tensor, state: Window, position: Tensor) -> tuple[Tensor, Window]:
         """Weigh the last K inputs, of which x (N, D) is the newest, by how much of each the window covers."""
-        z = self._inner(x).to(state.past.dtype)
-        window = torch.cat([state.past, z[:, None]], 1)  # (N, K, D)
+        z = gated(self.inner(x), self.glu).to(state.past.dtype)
+        inputs, state = state.appended(z)  # (N, K, D)
         distance = torch.arange(self.kernel_size - 1, -1, -1, device=x.device)  # K - 1 .. 0
         covered = (1 + self._sizes(z)[0][..., None] - distance).clamp(0, 1)  # (N, H, K)
-        heads = window.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # (N, H, K, R)
+        heads = inputs.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # (N, H, K, R)
         y = (covered[:, :, None].to(heads.dtype) @ heads).flatten(1) / self.kernel_size
-        return self.out(y), Window(window[:, 1:])
-
-    def _inner(self, x: Tensor) -> Tensor:
-        z = self.inner(x)
-        return F.glu(z, -1) if self.glu else z
+        return self.out(y), state
 
     def _sizes(self, z: Tensor) -> tuple[Tensor, Tensor | None]:
         """Predict how far the windows of z (..., D) reach left and right, (..., H); None where they never do."""

@@ -27,11 +27,11 @@ class MixingProperties(NamedTuple):
     Reference: Han et al. 2022, 'On the Connection between Local Attention and Dynamic Depth-wise Convolution'.
     """
 
-    sparse: bool
-    shares_positions: bool
-    shares_channels: bool
-    dynamic: bool
-    linear: bool
+    sparse: bool = False
+    shares_positions: bool = False
+    shares_channels: bool = False
+    dynamic: bool = False
+    linear: bool = False
 
 
 class _Frozen:

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from seq2seq.network.state import Context, Device, NoState, State
+from seq2seq.network.state import Context, Device, DType, NoState, State
 
 # NamedTuples of a mixer that names them, as `SelfMixer[NoState]`: its `step` is then checked against its `empty_state`.
 StateT = TypeVar("StateT", bound=State)
@@ -28,8 +28,8 @@ class SelfMixer(nn.Module, ABC, Generic[StateT]):
     What the builder, a compiler, images or `inspect` may ask of a mixer besides is optional: see
     `seq2seq.network.build`, `seq2seq.training.machine.compilation` and `seq2seq.analysis`.
 
-    Args (of every constructor, besides a mixer's own):
-        dim: Width of the input.
+    Args (of every constructor; a mixer's own docstring describes the others):
+        dim: Width D of the input, and of the output unless the mixer has another `out_dim`.
         causal: Position t sees positions <= t only, as a decoder needs it.
     """
 
@@ -42,9 +42,7 @@ class SelfMixer(nn.Module, ABC, Generic[StateT]):
         """Mix x (B, T, dim) under mask (B, T); without a mask all positions are real."""
 
     # Decoding: one row of state per sentence first, which `seq2seq.network.state.expand` repeats for a beam.
-    def empty_state(
-        self, batch_size: int, max_len: int, *, device: Device = None, dtype: torch.dtype | None = None
-    ) -> StateT:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> StateT:
         """Return the state before the first of at most `max_len` positions of `batch_size` sentences."""
         raise self._cannot_decode()
 
@@ -59,9 +57,9 @@ class SelfMixer(nn.Module, ABC, Generic[StateT]):
 class CrossMixer(nn.Module, ABC, Generic[ContextT, StateT]):
     """Token mixer from source to target: (B, T, dim) and a memory (B, S, memory_dim) -> (B, T, out_dim).
 
-    Args (of every constructor, besides a mixer's own):
-        dim: Width of the target's side.
-        memory_dim: Width of the encoder's output.
+    Args (of every constructor; a mixer's own docstring describes the others):
+        dim: Width D of the target's side, and of the output unless the mixer has another `out_dim`.
+        memory_dim: Width M of the encoder's output.
     """
 
     dim: int

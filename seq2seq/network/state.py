@@ -14,8 +14,9 @@ from torch import Tensor
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.conv_step import conv_step
 
-# Where tensors are made; None is torch's default
+# Where tensors are made, and of which type; None is torch's default
 Device: TypeAlias = torch.device | str | None
+DType: TypeAlias = torch.dtype | None
 
 
 class Ancestry:
@@ -121,18 +122,18 @@ class Ancestry:
 class Cache:
     """Append-only memory of the past, shared by the hypotheses of a sentence.
 
-    Reordering a beam moves no values: it changes the ancestry.
+    Reordering a beam moves no values: it changes the ancestry. A cache without heads is read by `read`, one with heads
+    by `attend` or `convolve`, whose products with one head's numbers read memory in order.
 
     Args:
-        values: What was appended, (B, L, beam, width), written in place.
+        values: What was appended, (B, L, beam, width) or head by head, (B, G, L, beam, d), written in place.
         ancestry: Which of its sentence's rows wrote what a hypothesis sees; other caches of the beam share it.
         steps: How often it was appended to.
     """
 
-    slot_axis = 1  # of the values
-
     def __init__(self, values: Tensor, ancestry: Ancestry, steps: int = 0) -> None:
         self.values = values
+        self.slot_axis = values.dim() - 3
         self.ancestry = ancestry
         self.steps = steps
 
@@ -143,18 +144,21 @@ class Cache:
         slots: int,
         width: int,
         *,
+        heads: int | None = None,
         stride: int = 1,
         device: Device = None,
-        dtype: torch.dtype | None = None,
+        dtype: DType = None,
     ) -> Cache:
         """Allocate `slots` slots of `width` numbers for each sentence, one hypothesis each.
 
         Args:
             slots: Positions of the longest target or, for a mixer that reads only the last K positions, K: the cache is
                 then a ring buffer.
+            heads: G heads, which divide the width.
             stride: Consecutive positions that share a slot.
         """
-        values = torch.zeros(batch_size, slots, 1, width, device=device, dtype=dtype)  # (B, L, 1, width)
+        sizes = (slots, 1, width) if heads is None else (heads, slots, 1, width // heads)
+        values = torch.zeros(batch_size, *sizes, device=device, dtype=dtype)
         return cls(values, Ancestry(batch_size, slots, 1, stride=stride, device=device))
 
     @property
@@ -198,44 +202,11 @@ class Cache:
         """Make room for the hypotheses of an ancestry, before anything is written."""
         # Rows are added while all are empty, so there is nothing to copy; a CPU gives memory only for slots in use
         assert self.steps == 0
-        *sizes, beam, width = self.values.shape
-        assert beam == 1
-        return type(self)(self.values.new_zeros(*sizes, ancestry.beam, width), ancestry)
+        *sizes, _, width = self.values.shape
+        return Cache(self.values.new_zeros(*sizes, ancestry.beam, width), ancestry)
 
-
-class HeadCache(Cache):
-    """Cache whose numbers lie head by head, so that a product with one head's reads memory in order.
-
-    Args:
-        values: (B, G, L, beam, d) of G heads.
-    """
-
-    slot_axis = 2
-
-    @classmethod
-    def of_heads(
-        cls,
-        batch_size: int,
-        slots: int,
-        heads: int,
-        head_dim: int,
-        *,
-        device: Device = None,
-        dtype: torch.dtype | None = None,
-    ) -> HeadCache:
-        """Allocate `slots` slots for each sentence, one hypothesis each."""
-        values = torch.zeros(batch_size, heads, slots, 1, head_dim, device=device, dtype=dtype)
-        return cls(values, Ancestry(batch_size, slots, 1, device=device))
-
-    def attend(
-        self,
-        q: Tensor,
-        values: HeadCache,
-        position: Tensor,
-        *,
-        weights: str = "softmax",
-    ) -> Tensor:
-        """Attend from q (B, H, beam, d) at position (N,) to the keys that each hypothesis has written here.
+    def attend(self, q: Tensor, values: Cache, position: Tensor, *, weights: str = "softmax") -> Tensor:
+        """Attend from q (B, H, beam, d) at position (N,) to the keys that each hypothesis has written here, in G heads.
 
         Args:
             values: The cache of the values beside these keys; H / G heads share both.
@@ -316,7 +287,7 @@ def select(state: Tree, sentences: Tensor, beam: int = 1) -> Tree:
     return _map(
         state,
         lambda tensor: tensor.index_select(0, rows),
-        lambda cache: type(cache)(cache.values.index_select(0, sentences), kept[id(cache.ancestry)], cache.steps),
+        lambda cache: Cache(cache.values.index_select(0, sentences), kept[id(cache.ancestry)], cache.steps),
     )
 
 
@@ -329,7 +300,7 @@ def first(state: Tree, count: int, beam: int = 1) -> Tree:
     return _map(
         state,
         lambda tensor: tensor[: count * beam],
-        lambda cache: type(cache)(cache.values[:count], kept[id(cache.ancestry)], cache.steps),
+        lambda cache: Cache(cache.values[:count], kept[id(cache.ancestry)], cache.steps),
     )
 
 

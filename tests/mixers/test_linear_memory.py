@@ -200,4 +200,4 @@ def test_memories_keep_float32_in_bf16(kind):
     state = mixer.empty_state(3, 10, dtype=torch.bfloat16)
     y, state = mixer.step(torch.randn(3, WIDTH, dtype=torch.bfloat16), state, torch.zeros(3, dtype=torch.int64))
     assert y.dtype == torch.bfloat16
-    assert state.memory.dtype == torch.float32
+    assert state[0].dtype == torch.float32

@@ -1,9 +1,26 @@
-"""A source in one vector, for decoders that begin with it."""
+"""Contexts that several cross mixers read, and summaries of the source in one vector."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
+
+
+class Values(NamedTuple):
+    """The source's values in heads, (B, H, S, D / H), and its mask (B, S)."""
+
+    value: Tensor
+    mask: Tensor
+
+
+class KeyedMemory(NamedTuple):
+    """The memory (B, S, M), its keys (B, S, K), which scores compare queries with, and its mask (B, S)."""
+
+    memory: Tensor
+    keys: Tensor
+    mask: Tensor
 
 
 def mean_over_positions(memory: Tensor, mask: Tensor) -> Tensor:
