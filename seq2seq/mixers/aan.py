@@ -38,10 +38,8 @@ class AAN(SelfMixer[Sums]):
     properties = MixingProperties(shares_positions=True, shares_channels=True)
 
     def __init__(self, *, dim: int, causal: bool, ffn_dim: int, gate: bool = True) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_positive(ffn_dim, "ffn_dim")
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.up = nn.Linear(dim, ffn_dim)  # W_1, b_1
         self.down = nn.Linear(ffn_dim, dim)  # W_2, b_2
         self.gates = in_blocks(nn.Linear(2 * dim, 2 * dim), dim, dim) if gate else None  # W, b

@@ -69,9 +69,7 @@ class AdditiveAttention(CrossMixer[KeyedMemory, NoState]):
     """
 
     def __init__(self, *, dim: int, memory_dim: int, score_dim: int | None = None) -> None:
-        super().__init__()
-        self.dim = self.out_dim = dim
-        self.memory_dim = memory_dim
+        super().__init__(dim=dim, memory_dim=memory_dim)
         score_dim = dim if score_dim is None else require_positive(score_dim, "score_dim")
         # U, without a bias: the query's shifts the same hidden layer
         self.key = nn.Linear(memory_dim, score_dim, bias=False)

@@ -111,10 +111,8 @@ class Attention(SelfMixer):
         packed: bool = False,
         weights: str = "softmax",
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         self.head_dim = require_divisible(dim, num_heads)
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.rotary = rotary
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -219,10 +217,8 @@ class CrossAttention(CrossMixer):
         packed: bool = False,
         weights: str = "softmax",
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, memory_dim=memory_dim)
         require_divisible(dim, num_heads)
-        self.dim = self.out_dim = dim
-        self.memory_dim = memory_dim
         self.num_heads = num_heads
         self.dropout = require_probability(dropout, "attention dropout")
         self.packed = packed

@@ -52,10 +52,7 @@ class Average(SelfMixer[Sums]):
     properties = MixingProperties(shares_positions=True, shares_channels=True, linear=True)
 
     def __init__(self, *, dim: int, causal: bool) -> None:
-        super().__init__()
-        self.dim = dim
-        self.out_dim = dim
-        self.causal = causal
+        super().__init__(dim=dim, causal=causal)
         self.out = nn.Linear(dim, dim)
         initialize(self.out)
 

@@ -63,13 +63,10 @@ class Bahdanau(CrossMixer):
         initial: str = "mean",
         reset: str = "after",
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, memory_dim=memory_dim, out_dim=out_dim)
         for value, options, name in ((readout, READOUTS, "readout"), (initial, INITIALS, "initial")):
             if value not in options:
                 raise ValueError(f"{name} is {value!r}; choose one of {', '.join(options)}")
-        self.dim = dim
-        self.memory_dim = memory_dim
-        self.out_dim = dim if out_dim is None else require_positive(out_dim, "out_dim")
         self.readout = readout
         self.initial = initial
         if initial == "backward" and memory_dim % 2:

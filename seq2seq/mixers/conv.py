@@ -35,10 +35,7 @@ class Conv(SelfMixer[Window]):
     properties = MixingProperties(sparse=True, shares_positions=True, linear=True)
 
     def __init__(self, *, dim: int, causal: bool, kernel_size: int) -> None:
-        super().__init__()
-        self.dim = dim
-        self.out_dim = dim
-        self.causal = causal
+        super().__init__(dim=dim, causal=causal)
         self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.weight = nn.Parameter(torch.empty(dim, dim, kernel_size))  # (out, in, K), as conv1d has it
         self.bias = nn.Parameter(torch.zeros(dim))

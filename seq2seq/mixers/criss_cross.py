@@ -47,11 +47,9 @@ class CrissCross(SelfMixer[Past]):
     properties = MixingProperties(sparse=True, shares_channels=True, dynamic=True, linear=True)
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, grid_width: int, dropout: float = 0.0) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
         require_axes(grid_width, causal=False)
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.grid_width = grid_width
         self.dropout = require_probability(dropout, "attention dropout")

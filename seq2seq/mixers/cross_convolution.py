@@ -54,12 +54,10 @@ class CrossConvolution(CrossMixer[Values, NoState]):
         rate: float = 1.0,
         weight_dropout: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, memory_dim=memory_dim)
         require_divisible(dim, num_heads)
         if rate <= 0:
             raise ValueError(f"rate is {rate}; choose more than 0 positions of the source for each of the target")
-        self.dim = self.out_dim = dim
-        self.memory_dim = memory_dim
         self.num_heads = num_heads
         self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.rate = rate

@@ -52,10 +52,7 @@ class Depthwise(SelfMixer[Window]):
         weight_dropout: float = 0.0,
         backend: str = "auto",
     ) -> None:
-        super().__init__()
-        self.dim = dim
-        self.out_dim = dim
-        self.causal = causal
+        super().__init__(dim=dim, causal=causal)
         self.glu = glu
         self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")

@@ -49,10 +49,7 @@ class DynamicDepthwise(SelfMixer):
     state_growth = "constant"
 
     def __init__(self, *, dim: int, causal: bool, kernel_size: int, glu: bool = True, backend: str = "auto") -> None:
-        super().__init__()
-        self.dim = dim
-        self.out_dim = dim
-        self.causal = causal
+        super().__init__(dim=dim, causal=causal)
         self.glu = glu
         self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.backend = require_backend(backend)

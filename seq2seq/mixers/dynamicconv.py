@@ -55,10 +55,8 @@ class DynamicConv(SelfMixer[Past]):
         weight_dropout: float = 0.0,
         backend: str = "auto",
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.glu = glu
         self.softmax = softmax
         self.num_heads = num_heads

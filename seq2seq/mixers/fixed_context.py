@@ -56,14 +56,11 @@ class FixedContext(CrossMixer):
         every_step: bool = True,
         reset: str = "after",
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, memory_dim=memory_dim, out_dim=out_dim)
         if summary not in SUMMARIES:
             raise ValueError(f"summary is {summary!r}; choose one of {', '.join(SUMMARIES)}")
         if summary == "ends" and memory_dim % 2:
             raise ValueError(f"summary=ends reads halves of an even memory, not of {memory_dim}; set summary=mean")
-        self.dim = dim
-        self.memory_dim = memory_dim
-        self.out_dim = dim if out_dim is None else require_positive(out_dim, "out_dim")
         self.summary = summary
         hidden_dim = dim if hidden_dim is None else require_positive(hidden_dim, "hidden_dim")
         self.start = nn.Linear(memory_dim, hidden_dim)  # W of s_0

@@ -44,12 +44,10 @@ class FixedGaussian(CrossMixer[Values, NoState]):
     """
 
     def __init__(self, *, dim: int, memory_dim: int, num_heads: int, dropout: float = 0.0, rate: float = 1.0) -> None:
-        super().__init__()
+        super().__init__(dim=dim, memory_dim=memory_dim)
         require_divisible(dim, num_heads)
         if rate <= 0:
             raise ValueError(f"rate is {rate}; choose more than 0 positions of the source for each of the target")
-        self.dim = self.out_dim = dim
-        self.memory_dim = memory_dim
         self.num_heads = num_heads
         self.dropout = require_probability(dropout, "attention dropout")
         self.value = projection(memory_dim, dim)

@@ -42,7 +42,7 @@ class FullMLP(SelfMixer[Past]):
     length_arguments = ("max_len",)
 
     def __init__(self, *, dim: int, causal: bool, max_len: int, hidden_dim: int | None = None) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         width = require_positive(dim if hidden_dim is None else hidden_dim, "hidden_dim")  # C
         count = (require_positive(max_len, "max_len") * width) ** 2
         if count > LIMIT:
@@ -50,8 +50,6 @@ class FullMLP(SelfMixer[Past]):
                 f"max_len {max_len} and hidden_dim {width} make {count:,} weights, more than {LIMIT:,}: "
                 f"choose max_len up to {int(LIMIT**0.5) // width}, or a smaller hidden_dim"
             )
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.max_len = max_len
         self.hidden_dim = width
         self.inner = nn.Linear(dim, width, bias=False)

@@ -56,10 +56,8 @@ class GatedDelta(SelfMixer):
     state_growth = "constant"
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, kernel_size: int = 4, gate: bool = True) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         self.head_dim = require_divisible(dim, num_heads)
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.properties = MixingProperties(shares_channels=kernel_size == 1, dynamic=True)

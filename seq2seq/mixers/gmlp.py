@@ -38,10 +38,7 @@ class GatedMLP(SelfMixer[Past]):
     length_arguments = ("max_len",)
 
     def __init__(self, *, dim: int, causal: bool, max_len: int) -> None:
-        super().__init__()
-        self.dim = dim
-        self.out_dim = dim
-        self.causal = causal
+        super().__init__(dim=dim, causal=causal)
         self.inner = in_blocks(nn.Linear(dim, 2 * dim), dim, dim)
         self.out = nn.Linear(dim, dim)
         self.norm = nn.LayerNorm(dim)

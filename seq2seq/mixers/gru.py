@@ -122,12 +122,9 @@ class BiGRU(SelfMixer):
     unrolls = True
 
     def __init__(self, *, dim: int, causal: bool, out_dim: int | None = None, reset: str = "after") -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal, out_dim=out_dim)
         if causal:
             raise ValueError("bigru reads the whole sequence, so it is encoder-only; choose another mixer/self@decoder")
-        self.dim = dim
-        self.out_dim = out_dim or dim
-        self.causal = causal
         if self.out_dim % 2:
             raise ValueError(
                 f"a bigru's two directions need an even width, not {self.out_dim}; change model.dim or out_dim"
@@ -168,12 +165,9 @@ class GRU(SelfMixer[HiddenState]):
     unrolls = True
 
     def __init__(self, *, dim: int, causal: bool, reset: str = "after") -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         if not causal and dim % 2:
             raise ValueError(f"a gru's two directions need an even width, not {dim}; change model.dim")
-        self.dim = dim
-        self.out_dim = dim
-        self.causal = causal
         self.ahead = GatedUnit(input_dim=dim, hidden_dim=dim if causal else dim // 2, reset=reset)
         self.back = None if causal else GatedUnit(input_dim=dim, hidden_dim=dim // 2, reset=reset)
 

@@ -41,9 +41,7 @@ class InhomogeneousDepthwise(SelfMixer[Window]):
     state_growth = "constant"
 
     def __init__(self, *, dim: int, causal: bool, kernel_size: int, rank: int = 16, glu: bool = True) -> None:
-        super().__init__()
-        self.dim = self.out_dim = dim
-        self.causal = causal
+        super().__init__(dim=dim, causal=causal)
         self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.rank = require_positive(rank, "rank")
         self.glu = glu

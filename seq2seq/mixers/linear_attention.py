@@ -42,10 +42,8 @@ class LinearAttention(SelfMixer[Sums]):
     state_growth = "constant"
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         self.head_dim = require_divisible(dim, num_heads)
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)

@@ -62,13 +62,11 @@ class Local(SelfMixer):
         relative_bias: bool = False,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
         require_positive(window, "window")
         if not 0 <= shift < (window if blocks else 1):
             raise ValueError(f"shift is {shift}; choose 0 up to window - 1, {window - 1}, and blocks=true, or 0")
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.window = window
         self.blocks = blocks

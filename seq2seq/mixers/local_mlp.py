@@ -44,10 +44,8 @@ class LocalMLP(SelfMixer[Past]):
     def __init__(
         self, *, dim: int, causal: bool, num_heads: int, window: int, max_len: int, backend: str = "auto"
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.window = require_positive(window, "window")
         self.max_len = require_positive(max_len, "max_len")

@@ -59,12 +59,10 @@ class LowRank(SelfMixer):
     def __init__(
         self, *, dim: int, causal: bool, num_heads: int, max_len: int, rank: int = 16, dropout: float = 0.0
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
         if rank < 2:
             raise ValueError(f"rank is {rank}; choose 2 or more (one slot would always have all the weight)")
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.rank = rank
         self.max_len = require_positive(max_len, "max_len")

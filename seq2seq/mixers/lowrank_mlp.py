@@ -45,10 +45,8 @@ class LowRankMLP(SelfMixer[Sums]):
     state_growth = "constant"
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, max_len: int, rank: int = 16) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.max_len = require_positive(max_len, "max_len")
         self.rank = require_positive(rank, "rank")

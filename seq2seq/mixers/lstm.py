@@ -93,12 +93,9 @@ class LSTM(SelfMixer):
     unrolls = True
 
     def __init__(self, *, dim: int, causal: bool) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         if not causal and dim % 2:
             raise ValueError(f"an lstm's two directions need an even width, not {dim}; change model.dim")
-        self.dim = dim
-        self.out_dim = dim
-        self.causal = causal
         self.ahead = MemoryUnit(input_dim=dim, hidden_dim=dim if causal else dim // 2)
         self.back = None if causal else MemoryUnit(input_dim=dim, hidden_dim=dim // 2)
 

@@ -187,9 +187,7 @@ class LuongAttention(CrossMixer):
         half_window: int = 10,
         max_len: int | None = None,
     ) -> None:
-        super().__init__()
-        self.dim = self.out_dim = dim
-        self.memory_dim = memory_dim
+        super().__init__(dim=dim, memory_dim=memory_dim)
         self.read = LuongRead(
             query_dim=dim,
             memory_dim=memory_dim,
@@ -269,9 +267,7 @@ class Luong(CrossMixer):
         input_feeding: bool = True,
         coverage: bool = False,
     ) -> None:
-        super().__init__()
-        self.dim = self.out_dim = dim
-        self.memory_dim = memory_dim
+        super().__init__(dim=dim, memory_dim=memory_dim)
         self.start = projection(memory_dim, dim)  # W of s_0
         self.unit = GatedUnit(input_dim=dim, hidden_dim=dim)
         # Y's part of the gates, apart from x's, which is computed for all positions at once

@@ -111,11 +111,8 @@ class MLP(SelfMixer[Past]):
     length_arguments = ("max_len",)
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, max_len: int) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
-        self.dim = dim
-        self.out_dim = dim
-        self.causal = causal
         self.inner = nn.Linear(dim, dim, bias=False)
         self.out = nn.Linear(dim, dim)
         self.positions = PositionMatrix(num_heads=num_heads, max_len=max_len, causal=causal)

@@ -57,12 +57,9 @@ class Multiscale(SelfMixer[Window]):
         weight_dropout: float = 0.0,
         backend: str = "auto",
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         if not kernel_sizes or min(kernel_sizes) < 1:
             raise ValueError(f"kernel_sizes is {list(kernel_sizes)}; list one width or more, each 1 or more")
-        self.dim = dim
-        self.out_dim = dim
-        self.causal = causal
         self.kernel_sizes = list(kernel_sizes)
         self.kernel_size = max(kernel_sizes)
         self.glu = glu

@@ -55,12 +55,10 @@ class NonLocal(SelfMixer[Past]):
         pairwise: str = "embedded_gaussian",
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         head_dim = require_divisible(dim, num_heads)
         if pairwise not in PAIRWISE:
             raise ValueError(f"pairwise is {pairwise!r}; choose one of {', '.join(PAIRWISE)}")
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.pairwise = pairwise
         self.dropout = require_probability(dropout, "attention dropout")

@@ -43,10 +43,8 @@ class PostconvAttention(SelfMixer[WindowedPast]):
     properties = MixingProperties(shares_channels=True, dynamic=True, linear=True)
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, kernel_size: int = 3, dropout: float = 0.0) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.dropout = require_probability(dropout, "attention dropout")

@@ -50,10 +50,8 @@ class PreconvAttention(SelfMixer[WindowedPast]):
         values: bool = False,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.dropout = require_probability(dropout, "attention dropout")

@@ -43,12 +43,10 @@ class Pyramid(SelfMixer):
     properties = MixingProperties(shares_channels=True, dynamic=True, linear=True)
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, reduction: int = 2, dropout: float = 0.0) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
         if reduction < 1:
             raise ValueError(f"reduction is {reduction}; choose 1 (attention) or more")
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.reduction = reduction
         self.dropout = require_probability(dropout, "attention dropout")

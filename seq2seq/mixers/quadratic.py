@@ -68,7 +68,7 @@ class Quadratic(SelfMixer[Past]):
         grid_width: int | None = None,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         if head_dim is None:
             head_dim = require_divisible(dim, num_heads)
         if min(num_heads, head_dim) < 1:
@@ -76,8 +76,6 @@ class Quadratic(SelfMixer[Past]):
         if center_std is not None and center_std < 0:
             raise ValueError(f"center_std is {center_std}; choose a standard deviation, 0 or more")
         axes = require_axes(grid_width, causal=causal)
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.content = content
         self.grid_width = grid_width

@@ -60,13 +60,11 @@ class Relative(SelfMixer[Past]):
         grid_width: int | None = None,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         self.head_dim = require_divisible(dim, num_heads)
         self.axes = require_axes(grid_width, causal=causal)
         if encoding not in ENCODINGS:
             raise ValueError(f"encoding is {encoding!r}; choose one of {', '.join(ENCODINGS)}")
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.content = content
         self.grid_width = grid_width

@@ -41,10 +41,8 @@ class RelativeBias(SelfMixer[Past]):
     properties = MixingProperties(shares_channels=True, dynamic=True, linear=True)
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, max_offset: int = 64, dropout: float = 0.0) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.max_offset = require_positive(max_offset, "max_offset")
         self.dropout = require_probability(dropout, "attention dropout")

@@ -45,14 +45,12 @@ class Resolutions(SelfMixer[NoState]):
     def __init__(
         self, *, dim: int, causal: bool, num_heads: int, resolutions: Sequence[int], dropout: float = 0.0
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         if causal:
             raise ValueError("Resolutions is encoder-only: a block's mean holds the future; choose another decoder")
         require_divisible(dim, num_heads)
         if not resolutions or min(resolutions) < 1:
             raise ValueError(f"resolutions is {list(resolutions)}; list one block size or more, each 1 or more")
-        self.dim = self.out_dim = dim
-        self.causal = False
         self.num_heads = num_heads
         self.resolutions = list(resolutions)
         self.dropout = require_probability(dropout, "attention dropout")

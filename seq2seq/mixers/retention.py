@@ -49,12 +49,10 @@ class Retention(SelfMixer[Sums]):
     state_growth = "constant"
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, norm: bool = True, gate: bool = True) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         self.head_dim = require_divisible(dim, num_heads)
         if self.head_dim % 2:
             raise ValueError(f"{dim} channels in num_heads {num_heads} heads do not pair up; choose an even head width")
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.norm = norm
         self.properties = MixingProperties(shares_channels=True, dynamic=True, linear=not gate)

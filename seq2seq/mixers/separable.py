@@ -36,11 +36,8 @@ class Separable(SelfMixer[Past]):
     length_arguments = ("max_len",)
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, max_len: int) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
-        self.dim = dim
-        self.out_dim = dim
-        self.causal = causal
         self.before = _channel_mlp(dim)  # f
         self.after = _channel_mlp(dim)  # g
         self.positions = PositionMatrix(num_heads=num_heads, max_len=max_len, causal=causal)

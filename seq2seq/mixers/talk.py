@@ -45,13 +45,10 @@ class TaLK(SelfMixer[Window]):
     state_growth = "constant"
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, kernel_size: int, glu: bool = True) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
         if kernel_size < 2:
             raise ValueError(f"kernel_size is {kernel_size}; choose 2 or more, for there must be sizes to choose from")
-        self.dim = dim
-        self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.glu = glu
         self.kernel_size = kernel_size

@@ -29,13 +29,16 @@ class SelfMixer(nn.Module, ABC, Generic[StateT]):
     `seq2seq.network.build`, `seq2seq.training.machine.compilation` and `seq2seq.analysis`.
 
     Args (of every constructor; a mixer's own docstring describes the others):
-        dim: Width D of the input, and of the output unless the mixer has another `out_dim`.
+        dim: Width D of the input.
         causal: Position t sees positions <= t only, as a decoder needs it.
+        out_dim: Width of the output (default: dim); few mixers let the settings choose it.
     """
 
-    dim: int
-    out_dim: int
-    causal: bool
+    def __init__(self, *, dim: int, causal: bool, out_dim: int | None = None) -> None:
+        super().__init__()
+        self.dim = dim
+        self.out_dim = dim if out_dim is None else require_positive(out_dim, "out_dim")
+        self.causal = causal
 
     @abstractmethod
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -58,13 +61,16 @@ class CrossMixer(nn.Module, ABC, Generic[ContextT, StateT]):
     """Token mixer from source to target: (B, T, dim) and a memory (B, S, memory_dim) -> (B, T, out_dim).
 
     Args (of every constructor; a mixer's own docstring describes the others):
-        dim: Width D of the target's side, and of the output unless the mixer has another `out_dim`.
+        dim: Width D of the target's side.
         memory_dim: Width M of the encoder's output.
+        out_dim: Width of the output (default: dim); few mixers let the settings choose it.
     """
 
-    dim: int
-    out_dim: int
-    memory_dim: int
+    def __init__(self, *, dim: int, memory_dim: int, out_dim: int | None = None) -> None:
+        super().__init__()
+        self.dim = dim
+        self.out_dim = dim if out_dim is None else require_positive(out_dim, "out_dim")
+        self.memory_dim = memory_dim
 
     @abstractmethod
     def project(self, memory: Tensor, memory_mask: Tensor) -> ContextT:
