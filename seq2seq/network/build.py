@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,12 +24,23 @@ from seq2seq.network.make_mixer import (
 )
 from seq2seq.network.make_mixer import TargetError as TargetError
 from seq2seq.network.mixer import SelfMixer
-from seq2seq.network.model import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, Seq2Seq
+from seq2seq.network.model import (
+    Decoder,
+    DecoderLayer,
+    EmptySlot,
+    Encoder,
+    EncoderLayer,
+    FeedForward,
+    Seq2Seq,
+    Sublayer,
+)
 from seq2seq.network.pooling import Halving, stage_begins
 from seq2seq.network.weight_blocks import blocks_of
 from seq2seq.settings.classes import mixers_of, targets_of
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.model import ModelSettings
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 class Adaptable(Protocol):
@@ -164,7 +175,9 @@ class _Builder:
     ) -> None:
         self.model = model
         self.slots: Mapping[str, Any] = config["mixer"]
-        self.patches: Mapping[str, Any] | None = config.get("patches")
+        # Rows and columns of a source that fills a grid row by row, as the patches of an image do
+        patches = config.get("patches")
+        self.grid = (patches["height"] // patches["size"], patches["width"] // patches["size"]) if patches else None
         self.trust = trust
         self.portable = portable
 
@@ -180,18 +193,18 @@ class _Builder:
         # The order in which modules are built decides which random numbers they start from
         embedding = self._embedding(table, self._source_positions())
         layers = []
-        dim, grid = self.model.dim, _grid(self.patches) if self.patches else None
+        dim = self.model.dim
+        grid = self.grid
         halvings: dict[int, Halving] = {}
-        # Widths run through the stack: each layer begins where the last one ended
+        # The output of a layer is as wide as the input of the next
         for layer, begins in enumerate(self._stages(depth)):
             if begins:
                 halvings[layer] = Halving(grid)
                 grid = grid and (grid[0] // 2, grid[1] // 2)
             mixer = self._mixer("encoder", layer, depth, columns=grid and grid[1], dim=dim, causal=False)
-            out_dim = dim if mixer is None else mixer.out_dim
-            ffn = self._feed_forward(out_dim)
-            layers.append(EncoderLayer(dim=dim, self_mixer=mixer, feed_forward=ffn, **self._around()))
-            dim = out_dim
+            mix = EmptySlot(dim=dim) if mixer is None else self._sublayer(mixer, dim, mixer.out_dim)
+            layers.append(EncoderLayer(mix=mix, transform=self._feed_forward(mix.out_dim)))
+            dim = mix.out_dim
         final_norm = self.model.norm == "pre"
         return Encoder(embedding=embedding, layers=layers, final_norm=final_norm, halvings=halvings)
 
@@ -203,8 +216,8 @@ class _Builder:
                 f"model.encoder_stages {stages} are more than the {depth} encoder layers; lower it, or raise "
                 "model.encoder_layers"
             )
-        if self.patches:
-            rows, columns = _grid(self.patches)
+        if self.grid:
+            rows, columns = self.grid
             if rows % 2 ** (stages - 1) or columns % 2 ** (stages - 1):
                 raise ValueError(
                     f"model.encoder_stages {stages} halve a grid of {rows} x {columns} patches {stages - 1} times, "
@@ -219,18 +232,18 @@ class _Builder:
         layers = []
         dim = self.model.dim
         depth = self.model.decoder_layers
-        # A stage halves a text, and both sides of an image
-        shorter = (4 if self.patches else 2) ** (self.model.encoder_stages - 1)
+        # Each stage but the first halves a line, or both sides of a grid
+        shorter = (4 if self.grid else 2) ** (self.model.encoder_stages - 1)
         for layer in range(depth):
             mixer = self._mixer("decoder", layer, depth, dim=dim, causal=True)
-            # Before a training that could not decode what it has learned
             if mixer is not None and not decodes(type(mixer)):
                 name = type(mixer).__name__
                 raise ValueError(f"mixer.decoder: {name} is causal, so it must define empty_state and step")
-            middle = dim if mixer is None else mixer.out_dim
-            cross = self._mixer("cross", layer, depth, shorter=shorter, dim=middle, memory_dim=memory_dim)
-            slots = {"self_mixer": mixer, "cross_mixer": cross, "feed_forward": self._feed_forward(cross.out_dim)}
-            layers.append(DecoderLayer(dim=dim, **slots, **self._around()))
+            mix = EmptySlot(dim=dim) if mixer is None else self._sublayer(mixer, dim, mixer.out_dim)
+            cross = self._mixer("cross", layer, depth, shorter=shorter, dim=mix.out_dim, memory_dim=memory_dim)
+            transform = self._feed_forward(cross.out_dim)
+            read = self._sublayer(cross, mix.out_dim, cross.out_dim)
+            layers.append(DecoderLayer(mix=mix, read=read, transform=transform))
             dim = cross.out_dim
         # After the layers, unlike the encoder's: the order decides the random numbers that modules start from
         embedding = self._embedding(table, self._positions("positions"))
@@ -264,15 +277,17 @@ class _Builder:
             values = mixer.shortened_values(values, shorter)
         return make_mixer(mixer, values, path, **sizes)
 
-    def _feed_forward(self, dim: int) -> FeedForward | None:
+    def _feed_forward(self, dim: int) -> Sublayer[FeedForward] | EmptySlot:
         model = self.model
         if not model.ffn_dim:
-            return None
-        settings = {"activation": model.activation, "dropout": model.activation_dropout}
-        return FeedForward(dim=dim, ffn_dim=model.ffn_dim, **settings)
+            return EmptySlot(dim=dim)
+        dropout = model.activation_dropout
+        ffn = FeedForward(dim=dim, ffn_dim=model.ffn_dim, activation=model.activation, dropout=dropout)
+        return self._sublayer(ffn, dim, dim)
 
-    def _around(self) -> dict[str, Any]:
-        return {"norm": self.model.norm, "dropout": self.model.dropout, "residual": self.model.residual}
+    def _sublayer(self, f: ModuleT, dim: int, out_dim: int) -> Sublayer[ModuleT]:
+        model = self.model
+        return Sublayer(f=f, dim=dim, out_dim=out_dim, norm=model.norm, dropout=model.dropout, residual=model.residual)
 
     def _embedding(self, table: nn.Embedding | PatchProjection, positions: nn.Module | None) -> Embedding:
         # The scale makes up for a table's small numbers, which a projection does not have
@@ -288,14 +303,9 @@ class _Builder:
         own = self.model.src_positions
         if own != "grid":
             return self._positions("src_positions" if own else "positions")
-        if not self.patches:
+        if not self.grid:
             raise ValueError("model.src_positions=grid is for images (tokenizer=patches); choose another")
-        return GridPositions(dim=self.model.dim, width=_grid(self.patches)[1])
-
-
-def _grid(patches: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the rows and the columns of an image's patches."""
-    return patches["height"] // patches["size"], patches["width"] // patches["size"]
+        return GridPositions(dim=self.model.dim, width=self.grid[1])
 
 
 def _tables(model: ModelSettings, config: Mapping[str, Any]) -> tuple[nn.Embedding | PatchProjection, nn.Embedding]:
