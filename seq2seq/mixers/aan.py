@@ -20,11 +20,11 @@ class AAN(SelfMixer[Sums]):
 
     y_t = i_t x_t + f_t g_t, g_t = W_2 relu(W_1 mean_{s <= t} x_s + b_1) + b_2, [i_t, f_t] = sigmoid(W [x_t, g_t] + b).
 
-    Where not causal, the mean of all positions. The mixing matrix is `average`'s, M_ts = 1 / t for s <= t, or 1 / T.
+    If not causal, the mean is over all positions. As in `average`, M_ts = 1 / t for s <= t, or 1 / T.
 
     Args:
         ffn_dim: F hidden units of the feed-forward.
-        gate: Gate x and g; y = g without.
+        gate: Gate x and g; without gates, y = g.
 
     Cost:
         2 D F + F + 4 D^2 + 3 D parameters (2 D F + F + D without the gate), O(T D F + T D^2) time, D
@@ -51,7 +51,7 @@ class AAN(SelfMixer[Sums]):
         return self._gated(x, running_mean(x, mask, causal=self.causal))
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Sums:
-        """Return a sum of nothing."""
+        """Return sums of zero, before any input."""
         return Sums.empty(batch_size, self.dim, device=device, dtype=dtype)
 
     def step(self, x: Tensor, state: Sums, position: Tensor) -> tuple[Tensor, Sums]:

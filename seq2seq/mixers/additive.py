@@ -43,8 +43,8 @@ class AdditiveScore(nn.Module):
         return self.energy(query, keys).masked_fill(~mask[:, None], float("-inf")).softmax(-1)  # (B, T, S)
 
     def energy(self, query: Tensor, keys: Tensor, coverage: Tensor | None = None) -> Tensor:
-        """Return e (B, T, S) of query (B, T, Q) and keys (B, S, A), where asked for with coverage (B, T, S)."""
-        # Every pair of query and key has a hidden layer of its own: (B, T, S, A) of memory
+        """Return e (B, T, S) of query (B, T, Q) and keys (B, S, A), with coverage (B, T, S) if the module has it."""
+        # A hidden layer for every pair of query and key: (B, T, S, A) of memory
         hidden = self.query(query)[:, :, None] + keys[:, None]
         if self.coverage is not None:
             assert coverage is not None
@@ -71,7 +71,7 @@ class AdditiveAttention(CrossMixer[KeyedMemory, NoState]):
     def __init__(self, *, dim: int, memory_dim: int, score_dim: int | None = None) -> None:
         super().__init__(dim=dim, memory_dim=memory_dim)
         score_dim = dim if score_dim is None else require_positive(score_dim, "score_dim")
-        # U, without a bias: the query's shifts the same hidden layer
+        # U has no bias, since the query's bias is added to the same hidden layer
         self.key = nn.Linear(memory_dim, score_dim, bias=False)
         self.attend = AdditiveScore(query_dim=dim, score_dim=score_dim)
         self.out = nn.Linear(memory_dim, dim, bias=False)

@@ -1,4 +1,4 @@
-"""The cumulative mean: the least that mixes."""
+"""The cumulative mean, the simplest mixer."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Average(SelfMixer[Sums]):
         return self.out(running_mean(x, mask, causal=self.causal))
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Sums:
-        """Return a sum of nothing."""
+        """Return sums of zero, before any input."""
         return Sums.empty(batch_size, self.dim, device=device, dtype=dtype)
 
     def step(self, x: Tensor, state: Sums, position: Tensor) -> tuple[Tensor, Sums]:

@@ -24,8 +24,7 @@ class Bahdanau(CrossMixer):
 
     s_i = GRU([x_i; c_i], s_{i-1}), c_i = sum_j softmax_j(v' tanh(W s_{i-1} + b + U h_j)) h_j.
 
-    It reads the source at every step of its recurrence; x_i is the layer's input (in RNNsearch the
-    embedding of y_{i-1}). U h_j is computed once per source sentence.
+    The layer's input x_i is the embedding of y_{i-1} in RNNsearch. U h_j is computed once per source sentence.
 
     Args:
         dim: Width of the input.
@@ -78,7 +77,7 @@ class Bahdanau(CrossMixer):
         self.key = nn.Linear(memory_dim, score_dim, bias=False)
         self.attend = AdditiveScore(query_dim=hidden_dim, score_dim=score_dim)
         self.unit = GatedUnit(input_dim=dim, hidden_dim=hidden_dim, reset=reset)
-        # The context's part of the gates, apart from x's, which is computed for all positions at once
+        # The context's part of the gates; x's part is computed for all positions at once
         self.read = in_blocks(nn.Linear(memory_dim, 3 * hidden_dim, bias=False), *[hidden_dim] * 3)
         # Maxout takes the larger of two numbers for each output
         width = 2 * self.out_dim if readout == "maxout" else self.out_dim
@@ -113,15 +112,15 @@ class Bahdanau(CrossMixer):
             hidden, read = self._advance(gates[:, t : t + 1], hidden, context)
             states.append(hidden)
             reads.append(read)
-        # Maxout reads s_{i-1}, linear s_i: states without the last, and without the first
+        # Maxout reads s_{i-1}, and linear reads s_i
         return self._readout(x, torch.cat(states[:-1], 1), torch.cat(states[1:], 1), torch.cat(reads, 1))
 
     def introspect(self, x: Tensor, context: Bahdanau.Context) -> dict[str, Tensor]:
-        """Return the weights of each step's own read, (B, 1, T, S), without those of earlier steps that h carries."""
+        """Return the attention weights of each step, (B, 1, T, S), not counting reads of earlier steps in the state."""
         return {"weights": self.read_weights(x, context)}
 
     def read_weights(self, x: Tensor, context: Bahdanau.Context) -> Tensor:
-        """Return the weights of each step's own read, (B, 1, T, S)."""
+        """Return the attention weights of each step, (B, 1, T, S)."""
         with freeze_mixing() as weights:
             self.forward(x, context)
         return torch.cat(weights, 1)[:, None]

@@ -18,8 +18,8 @@ class Conv(SelfMixer[Window]):
 
     y_t = sum_k W_k x_{t+k-left} + b, each W_k of D x D; left = K - 1 (causal) or K // 2.
 
-    As a matrix over positions it is Toeplitz, with a D x D matrix for each offset in place of a
-    number: it mixes positions and channels at once, so it has no projections of its own.
+    As a matrix over positions it is Toeplitz, with a D x D matrix for each offset. It mixes positions and channels at
+    once, so it has no projections.
 
     Args:
         kernel_size: K taps.

@@ -23,17 +23,13 @@ class CrissCross(SelfMixer[Past]):
 
     M_qk = softmax over the k in q's row or column of x_q' W_q' W_k x_k / sqrt(D / H).
 
-    y = M x W_v W_o. Position p lies at row p // w, column p % w. Not causal, two layers connect all
-    positions, through the corner where a row meets a column. Text is laid out in rows of w too: then
-    a row is a block, and a column every w-th position; causal: the past of both, so that a position
-    reads of earlier rows its own column and those before it alone, in any number of layers. M is
-    sparse, dynamic, shared
-    by the D / H channels of a head.
+    y = M x W_v W_o. Position p lies at row p // w, column p % w: a row is a block of w positions, a column every w-th
+    position. Two layers that are not causal connect all positions, through the corner where a row meets a column.
+    Causal layers read the past of the row and the column; any number of them reads only columns up to the own column
+    of earlier rows. M is sparse, dynamic, shared by the D / H channels of a head.
 
     Args:
-        num_heads: H; must divide dim.
-        grid_width: Columns w; the grid of an image has its own in their place.
-        dropout: Probability to drop an attention weight.
+        grid_width: Columns w; a source that is a grid replaces it by its own.
 
     Cost:
         4 D^2 parameters, O(T (w + T / w) D + T D^2) time, O(T D) state.
@@ -65,7 +61,7 @@ class CrissCross(SelfMixer[Past]):
         real = to_grid(mask[:, :, None], self.grid_width)[..., 0]  # (B, rows, w)
         in_row = seen_in_line(real, causal=self.causal)[:, :, None]  # (B, rows, 1, w, w)
         in_column = seen_in_line(real.transpose(1, 2), causal=self.causal)  # (B, w, rows, rows)
-        # Oneself counts once, with the row
+        # A position counts itself once, in its row
         itself = torch.eye(in_column.shape[-1], dtype=torch.bool, device=x.device)
         in_column = (in_column & ~itself).transpose(1, 2)[:, :, None]  # (B, rows, 1, w, rows)
         q = q * q.shape[-1] ** -0.5
@@ -75,11 +71,11 @@ class CrissCross(SelfMixer[Past]):
         weights = dropout(weights, self.dropout if self.training else 0.0)
         y = weights[..., : self.grid_width] @ v
         y = y + torch.einsum("brhcs,bshcd->brhcd", weights[..., self.grid_width :], v)
-        return self.out(merge(y).flatten(1, 2)[:, : x.shape[1]])  # (B, rows w, D), without what fills the last row
+        return self.out(merge(y).flatten(1, 2)[:, : x.shape[1]])  # (B, rows w, D), cut to T
 
     @classmethod
     def grid_values(cls, values: Mapping[str, Any], columns: int) -> dict[str, Any]:
-        """Take the columns of the image."""
+        """Take the columns of the source's grid."""
         return {**values, "grid_width": columns}
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Past:
@@ -87,7 +83,7 @@ class CrissCross(SelfMixer[Past]):
         return Past(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: Past, position: Tensor) -> tuple[Tensor, Past]:
-        """Append this position's key and value, then attend to its row and column of the hypothesis's own past."""
+        """Append this position's key and value, then attend to its row and column in the hypothesis's past."""
         (q, k), v, visible = attend_to_past(state.past, self.qkv(x), position, self.num_heads)
         near = same_lines(position, self.grid_width, visible).any(0) & visible
         return self.out(merge(attention(q, k, v, mask=near[:, None]))).view(x.shape[0], -1), state

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from seq2seq.kernels.dropout import dropout
-from seq2seq.mixers.memory import Values
+from seq2seq.mixers.memory import Values, shortened_rate
 from seq2seq.mixers.projections import merge, projection, split, with_zero_gradient
 from seq2seq.network.introspection import mark_mixing
 from seq2seq.network.mixer import CrossMixer, require_divisible, require_positive, require_probability
@@ -21,16 +18,16 @@ class CrossConvolution(CrossMixer[Values, NoState]):
 
     y_t = W_o sum_k softmax(w_h)_k z_{p + k - K // 2}, z = W_v h, p = min(round(r (t + 1/2) - 1/2), S - 1).
 
-    Static kernels w_h are LightConv's; predicted ones, (W x_t)_h in place of w_h, DynamicConv's. The
-    softmax is over all K taps, then taps outside the source meet zeros. A position reads within a
-    window of K about the line of slope r, whatever the source says.
+    Kernels w_h are static, as LightConv's, or predicted, (W x_t)_h, as DynamicConv's. The softmax is over all K taps;
+    then taps outside the source meet zeros. A position reads a window of K around the line of slope r, whatever the
+    source contains.
 
     Args:
         num_heads: H groups of channels that share a kernel; must divide dim.
         kernel_size: K taps.
         predicted: Predict a kernel at every position.
-        rate: r positions of the source for each of the target, whose middles lie on one line; `model.encoder_stages`
-            makes it that of the memory.
+        rate: r positions of the source for each position of the target; an encoder whose stages shorten the source
+            divides it.
         weight_dropout: DropConnect on the normalized kernels: static ones once per forward, predicted
             ones per (b, t, h, k).
 
@@ -64,16 +61,13 @@ class CrossConvolution(CrossMixer[Values, NoState]):
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
         self.value = projection(memory_dim, dim)
         self.out = projection(dim, dim)
-        # One of the two: predicts H kernels of K taps, or has their logits
+        # A layer that predicts H kernels of K taps, or a parameter with their logits
         self.kernel = projection(dim, num_heads * kernel_size) if predicted else None
         self.weight = None if predicted else nn.Parameter(torch.empty(num_heads, kernel_size))
         if self.weight is not None:
             nn.init.xavier_uniform_(self.weight)
 
-    @classmethod
-    def shortened_values(cls, values: Mapping[str, Any], factor: int) -> dict[str, Any]:
-        """Count the rate in positions of the memory."""
-        return {**values, "rate": values.get("rate", 1.0) / factor}
+    shortened_values = staticmethod(shortened_rate)
 
     def project(self, memory: Tensor, memory_mask: Tensor) -> Values:
         """Compute values of memory (B, S, M)."""
@@ -116,9 +110,9 @@ class CrossConvolution(CrossMixer[Values, NoState]):
 
     def _over_source(self, kernels: Tensor, position: Tensor, mask: Tensor) -> Tensor:
         """Lay kernels (B or 1, H, n or 1, K) out over the source, centered for position (B or 1, n): (B, H, n, S)."""
-        # In float32 whatever torch's default is; with halves, so that t lies in memory t // f where f positions are one
+        # In float32 even if torch's default is narrower; the halves align the middles of positions
         center = (self.rate * (position.float() + 0.5) - 0.5).round().long()
-        # Beyond its end a source has no window
+        # The window does not move past the end of the source
         center = torch.minimum(center, mask.sum(1, keepdim=True) - 1)  # (B, n)
         source = torch.arange(mask.shape[1], device=mask.device)
         tap = source - center[..., None] + self.kernel_size // 2  # (B, n, S)

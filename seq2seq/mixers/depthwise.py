@@ -21,15 +21,13 @@ class Depthwise(SelfMixer[Window]):
 
     y = W_o DW(z), z = GLU(W_i x), DW(z)_{t,c} = sum_k w_{c,k} z_{t+k-left,c}.
 
-    left = K - 1 (causal) or K // 2. This is LightConv (Wu et al. 2019) without its two
-    restrictions: channels share no kernel, and kernels are not normalized. For each channel it is a
-    Toeplitz matrix of width K.
+    left = K - 1 (causal) or K // 2. LightConv (Wu et al. 2019) is the special case in which channels share kernels
+    and kernels are normalized. For each channel M is a Toeplitz matrix of width K.
 
     Args:
         kernel_size: K taps.
         glu: Gate the input.
         weight_dropout: DropConnect on the kernels, [D, K] once per forward.
-        backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
 
     Cost:
         3 D^2 + 3 D + D K parameters (2 D^2 + D + D K without GLU), O(T K D + T D^2) time, the last
@@ -58,7 +56,7 @@ class Depthwise(SelfMixer[Window]):
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
         self.backend = require_backend(backend)
         self.properties = MixingProperties(sparse=True, shares_positions=True, linear=not glu)
-        # Without GLU no bias here: weights that do not sum to one would spread it unevenly
+        # No bias without GLU: weights that do not sum to one would scale it unevenly
         self.inner = glu_input(dim, glu=glu, bias=glu)
         self.out = nn.Linear(dim, dim)
         self.weight = nn.Parameter(torch.empty(dim, kernel_size))

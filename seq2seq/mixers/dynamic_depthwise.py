@@ -56,7 +56,7 @@ class DynamicDepthwise(SelfMixer):
         if causal and backend == "triton":
             raise ValueError("backend=triton cannot serve the causal form; choose backend=auto or backend=torch")
         self.properties = MixingProperties(sparse=True, shares_positions=not causal, dynamic=True, linear=not glu)
-        # Without GLU no bias here: weights that do not sum to one would spread it unevenly
+        # No bias without GLU: weights that do not sum to one would scale it unevenly
         self.inner = glu_input(dim, glu=glu, bias=glu)
         self.out = nn.Linear(dim, dim)
         self.squeeze = nn.Linear(dim, max(1, dim // 4))

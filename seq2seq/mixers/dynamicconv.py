@@ -27,10 +27,9 @@ class DynamicConv(SelfMixer[Past]):
         num_heads: H groups of channels that share a kernel; must divide dim.
         kernel_size: K taps.
         glu: Gate the input.
-        softmax: Normalize the kernels; without it training diverged in the paper, and a Triton kernel serves
-            decoding alone.
+        softmax: Normalize the kernels; without it training diverged in the paper, and the Triton kernel is only for
+            decoding.
         weight_dropout: DropConnect on the normalized kernels, per (b, t, h, k).
-        backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
 
     Cost:
         3 D^2 + 3 D + D H K parameters (2 D^2 + 2 D + D H K without GLU), O(T K D + T D H K + T D^2)

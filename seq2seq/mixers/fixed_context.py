@@ -16,21 +16,21 @@ SUMMARIES = {"ends": end_states, "mean": mean_over_positions}
 
 
 class FixedContext(CrossMixer):
-    """Recurrent decoder that knows the source by one vector, without attention.
+    """Recurrent decoder that reads the source as one vector, without attention.
 
     s_i = GRU([x_i; c], s_{i-1}), s_0 = tanh(W c), y_i = W_s s_i + W_c c.
 
-    c is the encoder's last states: the forward half of its output at the last position, the backward
-    half at the first; of an encoder that is not a bidirectional recurrence, use the mean. Nothing of the source
-    depends on the state, so that all positions run in the fused loop of a GRU.
+    c holds the encoder's last states: the forward half of its output at the last position, the backward half at the
+    first; use the mean for an encoder that is not a bidirectional recurrence. c does not depend on the state, so all
+    positions run in the fused loop of a GRU.
 
     Args:
         dim: Width D of the input.
         out_dim: Width of the output (default: dim).
         hidden_dim: Width H of the state s (default: dim).
         summary: c: "ends", the last states, or "mean", the mean over positions.
-        every_step: Read c at every step (Cho et al.); else the source is in s_0 alone, s_i = GRU(x_i,
-            s_{i-1}) and y_i = W_s s_i (Sutskever et al.).
+        every_step: Read c at every step (Cho et al.); else only s_0 depends on the source, s_i = GRU(x_i, s_{i-1})
+            and y_i = W_s s_i (Sutskever et al.).
         reset: Form of the GRU, see GatedUnit.
 
     Cost:
@@ -99,7 +99,7 @@ class FixedContext(CrossMixer):
         return y.flatten(0, 1), HiddenState(hidden)
 
     def _inputs(self, x: Tensor, context: FixedContext.Context) -> Tensor:
-        """Return what the recurrence reads at x (B, n, D): [x; c], or x alone."""
+        """Return the input of the recurrence for x (B, n, D): [x; c], or x."""
         if self.out_context is None:
             return x
         return torch.cat([x, context.summary[:, None].expand(-1, x.shape[1], -1)], -1)

@@ -1,17 +1,15 @@
-"""Attention to the source by Gaussians of the position: where each head reads depends on nothing else."""
+"""Attention to the source by Gaussians of the position, without content."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from seq2seq.kernels.attention.weights import allow, weigh
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixers.memory import Values
+from seq2seq.mixers.memory import Values, shortened_rate
 from seq2seq.mixers.projections import merge, projection, split, with_zero_gradient
 from seq2seq.network.introspection import mark_mixing
 from seq2seq.network.mixer import CrossMixer, require_divisible, require_probability
@@ -23,15 +21,12 @@ class FixedGaussian(CrossMixer[Values, NoState]):
 
     M_ts = softmax_s(-a (s - r t - o)^2), y = M h W_v W_o, with rate r, center o and sharpness a per head.
 
-    M is the same for all sentences but for their lengths: as in the quadratic encoding by which
-    attention is a convolution, here along a line of slope r. Beyond the source's end the last
-    positions have all the weight. At the start r is `rate`, o is -1, 0 or 1 in turns, and a is 1/2 for the
-    first head, geometrically, to 1/512 for the last.
+    M depends on the length of a sentence only. It is the quadratic encoding by which attention is a convolution, along
+    a line of slope r. Beyond the end of the source the last positions have all the weight. At first r is `rate`, o is
+    -1, 0 or 1 in turns, and a falls geometrically from 1/2 for the first head to 1/512 for the last.
 
     Args:
-        num_heads: H; must divide dim.
-        dropout: Probability to drop an attention weight.
-        rate: Positions of the source for each of the target at the start of the training; an encoder whose stages
+        rate: First value of r, positions of the source for each position of the target; an encoder whose stages
             shorten the source divides it.
 
     Cost:
@@ -58,17 +53,14 @@ class FixedGaussian(CrossMixer[Values, NoState]):
         self.centers = nn.Parameter(torch.arange(num_heads) % 3 - 1.0)  # o
         self.log_sharpness = nn.Parameter(-math.log(2.0) * torch.linspace(1.0, 9.0, num_heads))  # log a
 
-    @classmethod
-    def shortened_values(cls, values: Mapping[str, Any], factor: int) -> dict[str, Any]:
-        """Count the rate in positions of the memory."""
-        return {**values, "rate": values.get("rate", 1.0) / factor}
+    shortened_values = staticmethod(shortened_rate)
 
     def project(self, memory: Tensor, memory_mask: Tensor) -> Values:
         """Compute values of memory (B, S, M)."""
         return Values(split(self.value(memory), self.num_heads), memory_mask)
 
     def forward(self, x: Tensor, context: Values) -> Tensor:
-        """Read the source at each position of x (B, T, D), whose content counts for nothing."""
+        """Read the source at each position of x (B, T, D), whose content is not read."""
         y = self._read(torch.arange(x.shape[1], device=x.device)[None], context)
         return with_zero_gradient(y, x)
 
@@ -99,5 +91,5 @@ class FixedGaussian(CrossMixer[Values, NoState]):
         )  # (H, 1, 1) each
         source = torch.arange(length, device=position.device)  # (S,)
         rows = position[:, None, :, None]
-        # Without the offsets first: the difference of whole numbers, or halves, is exact
+        # The difference of whole numbers, or halves, is exact, so it comes before the offsets
         return -log_sharpness.exp() * ((source - self.rate * rows) - offsets * rows - centers).square()

@@ -21,10 +21,9 @@ class FullMLP(SelfMixer[Past]):
 
     y_i = W_o sum_j M_ij W_i x_j, with a C x C matrix M_ij for each pair of N x N positions.
 
-    Nothing is shared and nothing is zero, so that every other static mixer is a special case:
-    convolutions share M along diagonals, `mlp` has a multiple of the identity in each M_ij. Its
-    N^2 C^2 weights allow small sizes only, 2^27 weights at most. It starts as a full convolution;
-    positions that no sentence of training reached stay that.
+    Every other static mixer is a special case: convolutions share M along diagonals, and `mlp` has a multiple of the
+    identity in each M_ij. It has at most 2^27 weights, so sizes are small. It starts as a full convolution, which
+    positions beyond the longest training sentence remain.
 
     Args:
         max_len: N; longer sequences are a ValueError.
@@ -83,7 +82,7 @@ class FullMLP(SelfMixer[Past]):
         state.past.append(z, position)
         slots, visible = state.past.read(position)  # (B, slots, C), (B, beam, slots)
         sentences, beam, size = visible.shape
-        # Slots of other hypotheses count as zero, so that a position has one that does not: (N, positions, C)
+        # Only the hypothesis's own slot of each position counts: (N, positions, C)
         own = visible.reshape(sentences, beam, -1, beam, 1).to(slots)
         past = (own * slots.view(sentences, 1, -1, beam, self.hidden_dim)).sum(3).flatten(0, 1)
         rows = self.weight[position, :, : size // beam].to(past.dtype)  # (N, C, positions, C)

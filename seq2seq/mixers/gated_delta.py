@@ -23,23 +23,20 @@ EPSILON = 1e-5
 
 
 class GatedDelta(SelfMixer):
-    """Gated delta rule: linear attention with a learned decay that replaces what its state holds for a key.
+    """Gated delta rule: linear attention whose state decays, and replaces the value stored for a key.
 
     S_t = a_t (I - b_t k_t k_t') S_{t-1} + b_t k_t v_t', y_t = W_o (swish(W_g x_t) * norm(S_t' q_t)).
 
-    Each of H heads has a state S, which decays by a_t, and in which v_t replaces at the rate b_t
-    what was stored for the key k_t. q, k, v are projections of x followed by a causal depthwise
-    convolution of K taps and swish; q and k have length 1; b = sigmoid(W_b x) and
-    a = exp(-exp(A) softplus(W_a x + c)), where A and c are one number for each head; norm is the
-    root mean square with a weight. Heads have D / H channels, keys as values.
-    Bidirectional, which is ours: the sum of this state and one that reads each sentence from its
-    own end, with the same weights, before the norm.
+    Each of H heads has a state S. It decays by a_t, and v_t replaces at the rate b_t the value stored for the key k_t.
+    q, k, v are projections of x followed by a causal depthwise convolution of K taps and swish; q and k have length 1;
+    b = sigmoid(W_b x) and a = exp(-exp(A) softplus(W_a x + c)), with one number A and one c for each head; norm is the
+    root mean square norm with a weight. Keys and values have D / H channels a head. Bidirectional, which is ours: the
+    sum of this and of a second pass that reads each sentence from its end, with the same weights, before the norm.
 
     M_tj = b_j q_t' (prod_{j < i <= t} a_i (I - b_i k_i k_i')) k_j is dense, dynamic, shared by the
     channels of a head but for the convolution; values are not linear in x (swish).
 
     Args:
-        num_heads: H; must divide dim.
         kernel_size: K taps of the convolution of q, k and v.
         gate: Gate the output by swish(W_g x).
 
@@ -81,7 +78,7 @@ class GatedDelta(SelfMixer):
         y = self._recall(*parts)  # (B, T, D)
         if not self.causal:
             index = reverse_index(mask)
-            # Read each sentence reversed, from its own last token, and turn the answers back
+            # Read each sentence reversed, from its last token, and reverse the results
             y = y + _turned(self._recall(*(_turned(part, index) for part in parts)), index)
         return self._finish(y, x)
 

@@ -20,9 +20,8 @@ class GatedMLP(SelfMixer[Past]):
 
     y_i = V (u_i * (sum_j M_ij LN(v_j) + b_i)), [u, v] = gelu(U x), * elementwise.
 
-    One N x N matrix M serves all channels, lower-triangular where causal. It starts near zero and b
-    at one, so that the mixer starts as an MLP over channels alone. u and v are as wide as the
-    model.
+    One N x N matrix M serves all channels, lower-triangular if causal. M starts near zero and b at one, so that the
+    mixer starts as an MLP over channels. u and v are as wide as the model.
 
     Args:
         max_len: N; longer sequences are a ValueError.

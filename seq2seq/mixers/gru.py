@@ -47,7 +47,7 @@ class GatedUnit(nn.Module):
         gates = [hidden_dim] * 3
         self.input = in_blocks(nn.Linear(input_dim, 3 * hidden_dim), *gates)  # W, b
         self.recurrent = in_blocks(nn.Linear(hidden_dim, 3 * hidden_dim, bias=reset == "after"), *gates)  # U, b'
-        # Orthogonal for each gate alone: products of many steps neither grow nor vanish at the start
+        # Each gate is orthogonal, so that products over many steps neither grow nor vanish at first
         for gate in self.recurrent.weight.chunk(3):
             nn.init.orthogonal_(gate)
         nn.init.xavier_uniform_(self.input.weight)
@@ -63,19 +63,19 @@ class GatedUnit(nn.Module):
             r, z = torch.sigmoid(gates[..., : 2 * size] + recurrent[..., : 2 * size]).chunk(2, -1)
             n = torch.tanh(gates[..., 2 * size :] + r * recurrent[..., 2 * size :])
             return n + z * (hidden - n)  # (1 - z) n + z h
-        # reset "before": U_n waits for r, so it cannot share a product with the other gates
+        # With reset "before", U_n needs r, so it cannot share a product with the other gates
         weight = self.recurrent.weight
         r, z = torch.sigmoid(gates[..., : 2 * size] + F.linear(hidden, weight[: 2 * size])).chunk(2, -1)
         n = torch.tanh(gates[..., 2 * size :] + F.linear(r * hidden, weight[2 * size :]))
         return hidden + z * (n - hidden)  # (1 - z) h + z n
 
     def forward(self, x: Tensor, start: Tensor | None = None) -> Tensor:
-        """Compute all hidden states (B, T, H) of x (B, T, D), in torch's fused loop where it has our form.
+        """Compute all hidden states (B, T, H) of x (B, T, D), in torch's fused loop for reset "after".
 
         Args:
             start: The state before the first position, (B, H); zero by default.
         """
-        # An exported graph has no fused loop of free length, and a layer in integers is computed as such
+        # An exported graph has no fused loop of free length, and an int8 layer has no float weights
         fused = isinstance(self.input, nn.Linear) and not torch.compiler.is_exporting()
         if self.reset == "after" and fused:
             weights = [self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias]
@@ -144,8 +144,8 @@ class GRU(SelfMixer[HiddenState]):
 
     y_t = h_t = GRU(x_t, h_{t-1}); where not causal, [forward GRU; backward GRU]_t, half as wide.
 
-    What position t has of s < t has passed through every state between: no matrix of weights, but a
-    product of Jacobians.
+    Information from s reaches t through every state between them: there is no matrix of weights, but a product of
+    Jacobians.
 
     Args:
         causal: Read from left to right only.

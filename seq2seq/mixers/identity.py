@@ -1,4 +1,4 @@
-"""A linear map at every position: no mixing at all."""
+"""A linear map of each position, without mixing."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from seq2seq.network.state import Device, DType, NoState
 
 
 class Identity(SelfMixer):
-    """Linear map of every position alone.
+    """Linear map of each position, without mixing.
 
     y_t = W x_t + b; the mixing matrix is the identity, M_ts = [t = s].
 
-    The floor of every comparison: what a model gains over it, it gains by its self mixer. Such a
-    decoder knows of its past only the last token and, where positions are encoded, how many there
-    were.
+    The baseline of every comparison, which shows how much a self mixer gains. A decoder with it knows only the last
+    token and, with position encodings, the length of its past.
 
     Cost:
         D^2 + D parameters, O(T D^2) time, no state.
@@ -36,7 +35,7 @@ class Identity(SelfMixer):
         return self.out(x)
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> NoState:
-        """Return nothing: there is nothing to remember."""
+        """Return an empty state."""
         return NoState()
 
     def step(self, x: Tensor, state: NoState, position: Tensor) -> tuple[Tensor, NoState]:

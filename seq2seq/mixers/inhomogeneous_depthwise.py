@@ -18,10 +18,10 @@ class InhomogeneousDepthwise(SelfMixer[Window]):
 
     y_t = W_o sum_k w_{t,k} * z_{t+k-l}, w_t = V gelu(U z_t) + w_0, z = GLU(W_i x).
 
-    Taps begin l = K // 2 positions before t, K - 1 when causal. `dynamicconv` predicts kernels of H
-    heads and normalizes them; here each of D channels has its own, and `dynamic_depthwise` predicts
-    one set of them for all positions. The bottleneck of r numbers between U and V stands in place of
-    K D^2 weights. M is sparse and dynamic, and nothing is shared.
+    Taps begin l = K // 2 positions before t, K - 1 when causal. Each of D channels has its own kernel, while
+    `dynamicconv` predicts and normalizes kernels of H heads, and `dynamic_depthwise` predicts the same kernels for all
+    positions. The bottleneck of r numbers between U and V saves most of K D^2 weights. M is sparse and dynamic;
+    neither positions nor channels share it.
 
     Args:
         kernel_size: K taps.
@@ -46,13 +46,13 @@ class InhomogeneousDepthwise(SelfMixer[Window]):
         self.rank = require_positive(rank, "rank")
         self.glu = glu
         self.properties = MixingProperties(sparse=True, dynamic=True, linear=not glu)
-        # Without GLU no bias here: weights that do not sum to one would spread it unevenly
+        # No bias without GLU: weights that do not sum to one would scale it unevenly
         self.inner = glu_input(dim, glu=glu, bias=glu)
         self.out = nn.Linear(dim, dim)
         self.squeeze = nn.Linear(dim, rank)  # U
         self.weight = nn.Linear(rank, kernel_size * dim)  # V, w_0
         initialize(self.inner, self.squeeze, self.out)
-        # What is predicted starts about as large as what is not
+        # The predicted part of kernels starts about as large as w_0
         nn.init.normal_(self.weight.weight, std=(rank * kernel_size) ** -0.5)
         nn.init.normal_(self.weight.bias, std=kernel_size**-0.5)
 

@@ -29,7 +29,6 @@ class LightConv(SelfMixer[Past]):
         glu: Gate the input.
         softmax: Normalize the kernels; without it they are the parameters w_h themselves.
         weight_dropout: DropConnect on the normalized kernels, [H, K] once per forward.
-        backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
 
     Cost:
         3 D^2 + 3 D + H K parameters (2 D^2 + 2 D + H K without GLU), O(T K D + T D^2) time, the last

@@ -23,12 +23,8 @@ class LinearAttention(SelfMixer[Sums]):
 
     M_ij = phi(q_i) . phi(k_j) / sum_j' phi(q_i) . phi(k_j'), phi(x) = elu(x) + 1, in H heads.
 
-    Causal sums are over j' <= i. M is dense, dynamic, shared by the channels of a head;
-    bidirectional it has rank D / H in each head. Projections are those of attention; sums are taken
-    in float32 at least.
-
-    Args:
-        num_heads: H; must divide dim.
+    Causal sums are over j' <= i. M is dense, dynamic, shared by the channels of a head; if not causal, it has rank
+    D / H in each head. Projections start as in attention; sums are taken in float32 at least.
 
     Cost:
         4 D^2 parameters; O(T D^2 / H + T D^2) time, causal by chunks of c = 64 O(T c D) more; H (D
@@ -54,7 +50,7 @@ class LinearAttention(SelfMixer[Sums]):
         query, key, value = self.qkv(x).chunk(3, -1)
         q, k = (split(mark_mixing(_features(part)), self.num_heads) for part in (query, key))  # (B, H, T, d)
         v = _with_ones(split(value, self.num_heads))  # (B, H, T, d + 1)
-        # causal: linear attention is retention that forgets nothing
+        # Causal linear attention is retention without decay
         if self.causal:
             return self._merge(retention(q, k, v), x)
         with without_autocast(x):
@@ -64,7 +60,7 @@ class LinearAttention(SelfMixer[Sums]):
         return self._merge(y, x)
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Sums:
-        """Return a sum of no phi(k) [v, 1]', (N, H, d, d + 1)."""
+        """Return an empty sum of phi(k) [v, 1]', (N, H, d, d + 1)."""
         return Sums.empty(batch_size, self.num_heads, self.head_dim, self.head_dim + 1, device=device, dtype=dtype)
 
     def step(self, x: Tensor, state: Sums, position: Tensor) -> tuple[Tensor, Sums]:
@@ -77,7 +73,7 @@ class LinearAttention(SelfMixer[Sums]):
         return self._merge(y.unsqueeze(2), x).squeeze(1), Sums(total)
 
     def _merge(self, y: Tensor, x: Tensor) -> Tensor:
-        """Divide weighed values by the sum of their weights, both in y (B, H, T, d + 1), and project, in x's type."""
+        """Divide weighted values by the sum of their weights, both in y (B, H, T, d + 1), and project in x's type."""
         total = y[..., :-1]  # (B, H, T, d)
         weights = mark_mixing(y[..., -1:])  # (B, H, T, 1)
         return self.out(merge(total / (weights + EPSILON)).to(x.dtype))
@@ -88,6 +84,6 @@ def _features(x: Tensor) -> Tensor:
 
 
 def _with_ones(value: Tensor) -> Tensor:
-    """Append ones to (..., d): their weighed sum is the sum of the weights."""
+    """Append ones to (..., d), whose weighted sum is the sum of the weights."""
     value = value.to(at_least_float32(value.dtype))
     return torch.cat([value, torch.ones_like(value[..., :1])], -1)

@@ -19,12 +19,11 @@ class LocalMLP(SelfMixer[Past]):
 
     y_i = W_o sum_k M_{h(c),i,k} z_{i+k-l}, z = W_i x, l = w // 2, or w - 1 when causal.
 
-    An `mlp` whose matrix is zero outside a band, or a convolution that does not share its kernel
-    between positions: M is static, sparse, and shared by the D / H channels of a head. It starts as
-    a convolution; positions that no sentence of training reached stay that.
+    An `mlp` whose matrix is zero outside a band, or a convolution with a kernel of its own at each position. M is
+    static, sparse, and shared by the D / H channels of a head. It starts as a convolution, which positions beyond the
+    longest training sentence remain.
 
     Args:
-        num_heads: H; must divide dim.
         window: w positions.
         max_len: N; longer sequences are a ValueError.
         backend: "auto", "triton" or "torch" in decoding (see `seq2seq.kernels.dispatch`).

@@ -18,16 +18,13 @@ class LowRankMLP(SelfMixer[Sums]):
 
     y = W_o M_h (W_i x), M_h = A_h B_h, A (N x r) and B (r x N) for each of H heads of channels.
 
-    Positions are weighed into r slots and the slots are weighed into positions: an `mlp` with fewer
-    parameters, or the static `lowrank`. Causal: the lower triangle of A B, so that a slot holds at
-    position t what has come up to t.
+    B mixes positions into r slots, A mixes the slots into positions: an `mlp` with fewer parameters, or a static
+    `lowrank`. Causal: the lower triangle of A B, so that at position t a slot holds positions up to t.
 
-    At position j = 0, 1, ... B starts with a variance that falls as 1 / (1 + j), so that a long
-    sentence gives hardly more than a short one. Positions that no sentence of training reached keep
-    what they started with.
+    At position j = 0, 1, ... the variance of B starts in proportion to 1 / (1 + j), so that the output hardly grows
+    with the length. Positions beyond the longest training sentence keep these weights.
 
     Args:
-        num_heads: H; must divide dim.
         max_len: N; longer sequences are a ValueError.
         rank: r slots.
 
@@ -75,7 +72,7 @@ class LowRankMLP(SelfMixer[Sums]):
         return Sums.empty(*sizes, device=device, dtype=dtype)
 
     def step(self, x: Tensor, state: Sums, position: Tensor) -> tuple[Tensor, Sums]:
-        """Add this position's input to the slots by its column of B, then weigh them by its row of A."""
+        """Add this position's input to the slots by its column of B, then mix them by its row of A."""
         z = self.inner(x)
         values = z.unflatten(-1, (self.num_heads, 1, -1))  # (N, H, 1, R)
         read = self.read[:, :, position].permute(2, 0, 1)  # (N, H, r)

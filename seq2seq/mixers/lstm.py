@@ -19,9 +19,8 @@ from seq2seq.network.weight_blocks import in_blocks
 class MemoryUnit(nn.Module):
     """LSTM whose input part is computed for whole sequences at once.
 
-    i, f, o = sigmoid(W x + b + U h), g = tanh(W_g x + b_g + U_g h), c' = f c + i g, h' = o
-    tanh(c'): torch.nn.LSTM with one bias in place of two that are only ever added. Gates are
-    ordered i, f, g, o. b_f starts at one, so that memories last.
+    i, f, o = sigmoid(W x + b + U h), g = tanh(W_g x + b_g + U_g h), c' = f c + i g, h' = o tanh(c'). torch.nn.LSTM has
+    two biases, whose sum is b. Gates are ordered i, f, g, o. b_f starts at one, so that memories last.
 
     Reference:
         Gers et al. 2000, 'Learning to Forget'.
@@ -33,7 +32,7 @@ class MemoryUnit(nn.Module):
         gates = [hidden_dim] * 4
         self.input = in_blocks(nn.Linear(input_dim, 4 * hidden_dim), *gates)  # W, b
         self.recurrent = in_blocks(nn.Linear(hidden_dim, 4 * hidden_dim, bias=False), *gates)  # U
-        # Orthogonal for each gate alone: products of many steps neither grow nor vanish at the start
+        # Each gate is orthogonal, so that products over many steps neither grow nor vanish at first
         for gate in self.recurrent.weight.chunk(4):
             nn.init.orthogonal_(gate)
         nn.init.xavier_uniform_(self.input.weight)
@@ -48,7 +47,7 @@ class MemoryUnit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute all hidden states (B, T, H) of x (B, T, D) from zero, in torch's fused loop."""
-        # An exported graph has no fused loop of free length, and a layer in integers is computed as such
+        # An exported graph has no fused loop of free length, and an int8 layer has no float weights
         if torch.compiler.is_exporting() or not isinstance(self.input, nn.Linear):
             return self.loop(x)
         # Torch's loop has a second bias, here zero
@@ -75,8 +74,8 @@ class LSTM(SelfMixer):
 
     y_t = h_t, (h_t, c_t) = LSTM(x_t, h_{t-1}, c_{t-1}); both ways, half as wide, if not causal.
 
-    What position t has of s < t has passed through every state between: no matrix of weights, but a
-    product of Jacobians.
+    Information from s reaches t through every state between them: there is no matrix of weights, but a product of
+    Jacobians.
 
     Cost:
         8 D^2 + 4 D parameters (both ways 6 D^2 + 4 D), O(T D^2) time, serial in T, 2 D numbers of

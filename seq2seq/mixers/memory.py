@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +22,11 @@ class KeyedMemory(NamedTuple):
     memory: Tensor
     keys: Tensor
     mask: Tensor
+
+
+def shortened_rate(values: Mapping[str, Any], factor: int) -> dict[str, Any]:
+    """Return the arguments of a mixer for a memory `factor` times shorter: its rate counts positions of the memory."""
+    return {**values, "rate": values.get("rate", 1.0) / factor}
 
 
 def mean_over_positions(memory: Tensor, mask: Tensor) -> Tensor:

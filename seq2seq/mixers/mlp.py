@@ -19,11 +19,10 @@ class PositionMatrix(nn.Module):
 
     y_i = sum_j M_{h(c),ij} z_j, N x N for each of H heads; lower-triangular where causal.
 
-    It starts as a random convolution, M_ij = w_{j-i} with independent w_d of standard deviation
-    `std` a / (1 + |d|) and a such that the squares of all w_d sum to about std^2. So a sentence of
-    ten tokens starts out as a long one does, at about the scale of its input, where entries of
-    equal size 1 / sqrt(N) would leave nearly nothing of it. Rows and columns that no sentence of
-    training reached stay that convolution: max_len should be about the longest sentence.
+    It starts as a random convolution, M_ij = w_{j-i} with independent w_d of standard deviation `std` a / (1 + |d|) and
+    a such that the squares of all w_d sum to about std^2. So the output of a short sentence, too, starts at about the
+    scale of its input; entries of equal size 1 / sqrt(N) would make it tiny. Rows and columns beyond the longest
+    training sentence remain that convolution, so max_len should be about the longest sentence.
 
     Args:
         num_heads: H.
@@ -51,7 +50,7 @@ class PositionMatrix(nn.Module):
         return Past(Cache.empty(batch_size, max_len, width, **place))
 
     def step(self, z: Tensor, past: Cache, position: Tensor) -> Tensor:
-        """Append z (N, D) to the past at position (N,), then weigh all of it by the row of that position."""
+        """Append z (N, D) to the past at position (N,), then mix the past by the matrix's row of that position."""
         past.append(z, position)
         slots, visible = past.read(position)  # (B, slots, D), (B, beam, slots)
         sentences, beam, size = visible.shape
@@ -91,8 +90,8 @@ class MLP(SelfMixer[Past]):
 
     y = W_o M_h (W_i x), N x N for each of H heads of channels.
 
-    M is anything, lower-triangular where causal, and the same for every sentence. What is beyond
-    the longest sentence of training is untrained (see PositionMatrix).
+    M is any matrix, lower-triangular if causal, and the same for every sentence. Positions beyond the longest training
+    sentence are untrained (see PositionMatrix).
 
     Args:
         num_heads: H; must divide dim. The published models have one matrix for all channels, H = 1.

@@ -25,15 +25,14 @@ class Multiscale(SelfMixer[Window]):
 
     y = W_o sum_s softmax(g_c)_s DW_s(z), z = GLU(W_i x).
 
-    The gates choose among scales for each channel. They are parameters and do not see the input, so
-    the sum is one depthwise convolution of the widest K, and is computed so: for each channel a
-    Toeplitz matrix whose taps near the center belong to every scale.
+    The gates choose among scales for each channel. They are parameters and do not depend on the input, so the sum is
+    computed as one depthwise convolution of the widest K: for each channel a Toeplitz matrix whose taps near the center
+    belong to every scale.
 
     Args:
         kernel_sizes: Widths K_1 ... K_S of the S scales.
         glu: Gate the input.
         weight_dropout: Probability to drop a tap of the sum of all scales (DropConnect), 0 <= p < 1.
-        backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
 
     Cost:
         3 D^2 + D (sum K_s + S + 3) parameters, O(T K D + T D^2) time, the last K - 1 inputs as
@@ -66,7 +65,7 @@ class Multiscale(SelfMixer[Window]):
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
         self.backend = require_backend(backend)
         self.properties = MixingProperties(sparse=True, shares_positions=True, linear=not glu)
-        # Without GLU no bias here: weights that do not sum to one would spread it unevenly
+        # No bias without GLU: weights that do not sum to one would scale it unevenly
         self.inner = glu_input(dim, glu=glu, bias=glu)
         self.out = nn.Linear(dim, dim)
         self.weight = nn.Parameter(torch.empty(dim, sum(kernel_sizes)))  # the scales side by side

@@ -32,7 +32,6 @@ class NonLocal(SelfMixer[Past]):
     identity).
 
     Args:
-        num_heads: H; must divide dim.
         pairwise: f, by its name above.
         dropout: Probability to drop an entry of the mixing matrix.
 

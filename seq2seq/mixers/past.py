@@ -61,16 +61,16 @@ class WindowedPast(NamedTuple):
 
 
 def attend_to_past(past: Cache, inner: Tensor, position: Tensor, heads: int) -> tuple[list[Tensor], Tensor, Tensor]:
-    """Append keys and values at position (N,), and return what attention to the past takes; hypotheses are queries.
+    """Append keys and values at position (N,), and return the inputs of attention to the past.
 
     Args:
-        inner: Queries, keys and values side by side, (N, 3 E), or values alone, (N, E).
+        inner: Queries, keys and values side by side, (N, 3 E), or only values, (N, E).
 
     Returns:
-        The queries (B, H, beam, d) and keys (B, H, slots, d), if there are any, the values (B, H, slots, d), and which
-        slots each hypothesis sees (B, beam, slots).
+        The queries (B, H, beam, d) and keys (B, H, slots, d), if any, the values (B, H, slots, d), and a mask of the
+        slots that each hypothesis sees (B, beam, slots). A sentence's hypotheses are its queries.
     """
-    # Slots have keys and values, or values alone
+    # Slots have keys and values, or only values
     width = past.values.shape[-1]
     past.append(inner[:, -width:], position)
     slots, visible = past.read(position)

@@ -20,14 +20,12 @@ class PostconvAttention(SelfMixer[WindowedPast]):
 
     M_ij = sum_k w_{h,k} A_{i,j-k+left}, A = softmax(Q K' / sqrt(D/H)).
 
-    One kernel of K taps a head, shared by its channels. left = K // 2, or K - 1 when causal: then
-    weight moves from a key to those before it, never after, so that M is lower-triangular as A is.
-    M is dense, dynamic, and not normalized again: its rows sum to that of w, but for weight that
-    leaves the sentence. M V = A (C V) with C_{sj} = w_{h,j-s+left}, so the values are convolved and
-    A is never stored. Kernels start as the identity with a little noise: as attention.
+    Each head has one kernel of K taps. left = K // 2, or K - 1 when causal: then weight moves to earlier keys only, so
+    that M is lower-triangular as A is. M is dense, dynamic, and not normalized again: its rows have the sum of
+    w, less the weight that leaves the sentence. M V = A (C V) with C_{sj} = w_{h,j-s+left}, so the values are convolved
+    and A is never stored. Kernels start as the identity with a little noise, and so M as attention.
 
     Args:
-        num_heads: H; must divide dim.
         kernel_size: K taps.
         dropout: Probability to drop an entry of A.
 

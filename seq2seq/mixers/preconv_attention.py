@@ -20,16 +20,13 @@ class PreconvAttention(SelfMixer[WindowedPast]):
 
     M = softmax(Q~ K~' / sqrt(D / H)), Q~_{t,c} = sum_k w_{c,k} Q_{t+k-left,c}.
 
-    left = K - 1 if causal, else K // 2. A depthwise convolution of K taps follows the projections
-    of queries and keys, each channel with its own kernel. M is dense and dynamic, shared by the D /
-    H channels of a head, unless values are convolved, too: then each channel has a mixing matrix of
-    its own. Kernels start as the identity with a little noise: as attention.
+    left = K - 1 if causal, else K // 2. A depthwise convolution of K taps follows the projections of queries and keys,
+    each channel with its own kernel. M is dense and dynamic, shared by the D / H channels of a head; if values are
+    convolved, too, each channel has its own. Kernels start as the identity with a little noise, and so M as attention.
 
     Args:
-        num_heads: H; must divide dim.
         kernel_size: K taps.
         values: Convolve the values, too, as published.
-        dropout: Probability to drop an attention weight.
 
     Cost:
         4 D^2 + 2 D K parameters (3 D K with values), O(T^2 D + T K D + T D^2) time, O(T D) state:
@@ -68,7 +65,7 @@ class PreconvAttention(SelfMixer[WindowedPast]):
         """Convolve, then attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
         mask = real_positions(x, mask)
         qkv = self.qkv(x)  # (B, T, 3 D)
-        # Kernels reach to the right too: padding must count as zero
+        # Kernels reach to the right, where padding must count as zero
         if not self.causal:
             qkv = qkv.masked_fill(~mask[:, :, None], 0.0)
         mixed, rest = qkv.split([self.convolved, 3 * self.dim - self.convolved], -1)

@@ -1,4 +1,4 @@
-"""Projections of mixers, their channels in heads, and inputs that count for nothing."""
+"""Projections of mixers and their initialization, channels in heads, and gates."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def merge(x: Tensor) -> Tensor:
 
 
 def projection(dim: int, *sizes: int, gain: float = 1.0) -> nn.Linear:
-    """Make x W without a bias: matrices of these output sizes side by side, each initialized by itself."""
+    """Make a linear layer without bias: matrices of these output sizes side by side, each initialized by itself."""
     layer = nn.Linear(dim, sum(sizes), bias=False)
-    # Xavier's scale depends on both widths: side by side, matrices would start smaller than alone
+    # Xavier's scale depends on both widths, so several matrices initialized as one would start smaller
     for block in layer.weight.split(sizes):
         nn.init.xavier_uniform_(block, gain=gain)
     return in_blocks(layer, *sizes)
@@ -60,9 +60,8 @@ def initialize(*layers: nn.Linear | None) -> None:
 
 
 def with_zero_gradient(y: Tensor, x: Tensor) -> Tensor:
-    """Return y (B, T, D) as it is, with a gradient of zero to x (B, T, D), on which it does not depend.
+    """Return y (B, T, D) with a gradient of zero to x (B, T, D), on which it does not depend.
 
-    A norm before a mixer that does not read its input would have no gradient, for which training on several devices
-    waits.
+    Training on several devices waits for a gradient of every parameter, such as of a norm before the mixer.
     """
     return y + (0.0 * x).to(y.dtype)

@@ -22,13 +22,11 @@ class Pyramid(SelfMixer):
 
     M = softmax(Q (P K)' / sqrt(D / H)) P, P_bj = 1 / |b| for j in block b of r positions.
 
-    A block's key and value are the means of its real positions; r = 1 is attention. M has rank T /
-    r at most, but when causal: position t sees the completed blocks before its own, and of its own
-    the mean of what has come, up to and including t, as one key more. M is dense, dynamic, shared
-    by the D / H channels of a head.
+    A block's key and value are means over its real positions; r = 1 is attention. If not causal, M has rank T / r at
+    most. Causal: position t sees the complete blocks before its own and, as one more key, the mean of its own block up
+    to t. M is dense, dynamic, shared by the D / H channels of a head.
 
     Args:
-        num_heads: H; must divide dim.
         reduction: r positions a block.
         dropout: Probability to drop the weight of a block.
 
@@ -71,7 +69,7 @@ class Pyramid(SelfMixer):
         return self.out(merge(attention(q, k, v, mask=(count > 0)[:, None, None, :, 0], dropout=drop)))
 
     class State(NamedTuple):
-        """Key and value of each block, 2 D numbers a slot, and those of the block that is not complete."""
+        """Key and value of each block, 2 D numbers a slot, and the means so far of the block that is not complete."""
 
         past: Cache
         running: Tensor
@@ -85,10 +83,7 @@ class Pyramid(SelfMixer):
         return self.State(past, running)
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
-        """Take this position into the mean of its block, whose slot is written anew, then attend to all blocks so far.
-
-        Every hypothesis writes the slot of the block that is not complete, so none sees another's.
-        """
+        """Update the mean of this position's block, overwrite the block's slot, then attend to all blocks so far."""
         # A running mean: the n-th position of a block moves it by 1 / n of the difference
         share = (position % self.reduction + 1).to(state.running).reciprocal()
         running = torch.lerp(state.running, self.key_value(x).to(state.running), share[:, None])
@@ -119,7 +114,7 @@ class Pyramid(SelfMixer):
         # One softmax over complete blocks and, in the last column, the own block up to t: (B, H, T, blocks + 1)
         scores = torch.cat([q @ k.transpose(-1, -2), (q * mark_mixing(own_key)).sum(-1, keepdim=True)], -1)
         time = torch.arange(length, device=q.device)
-        # The own block and later ones are closed; the last column is the own mean, which is always open
+        # The own and later blocks are masked; the last column, the mean of the own block, is visible
         later = torch.arange(length // size + 1, device=q.device) >= (time // size)[:, None]
         later[:, -1] = False
         weights = (scores * q.shape[-1] ** -0.5).masked_fill(later, float("-inf")).softmax(-1)

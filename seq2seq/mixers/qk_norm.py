@@ -30,9 +30,7 @@ class NormalizedAttention(Attention):
     scores do not grow with the weights of the projections.
 
     Args:
-        num_heads: H; must divide dim.
         num_kv_heads: As in `Attention`.
-        dropout: Probability to drop an attention weight.
         packed: As in `Attention`.
 
     Cost:
@@ -69,8 +67,6 @@ class NormalizedCrossAttention(CrossAttention):
     """Multi-head attention to the source with normalized queries and keys, as in `NormalizedAttention`.
 
     Args:
-        num_heads: H; must divide dim.
-        dropout: Probability to drop an attention weight.
         packed: As in `Attention`.
 
     Cost:

@@ -26,23 +26,21 @@ class Quadratic(SelfMixer[Past]):
 
     M_qk = softmax_k(-a |d - c|^2), d = k - q, with a center c and sharpness a per head.
 
-    Up to a constant that is v'r_d with r_d = (|d|^2, d), v = -a (1, -2c), the published quadratic
-    encoding: as a grows, K heads centered on the taps compute a convolution of width K, with the
-    border's position repeated outside; it can be any such convolution if head_dim = D. Without
-    content M is static and the same for all positions; it is dense, though far offsets get little,
-    and shared by a head's channels.
+    Up to a constant the scores are the published quadratic encoding, v'r_d with r_d = (|d|^2, d), v = -a (1, -2c). As a
+    grows, K heads centered on the taps compute a convolution of width K, with the border repeated outside: any such
+    convolution if head_dim = D. Without content M is static and the same for all positions. M is dense, with little
+    weight on far offsets, and shared by a head's channels.
 
-    Centers start from N(0, center_std^2), where causal on the past's side; sharpness from 1/2 for
-    the first head, geometrically, to 1/512 for the last; on a grid, which is smaller each way, from
-    1 to 1/4. Without center_std centers start at the taps of a convolution, sqrt(H) x sqrt(H) of
-    them on a grid, and sharpness at 4, where a neighbor of the tap has 2% of its weight. Centers r
-    times as far are a convolution of dilation r, every s-th output one of stride s.
+    Centers start from N(0, center_std^2), in the past if causal; sharpness falls geometrically from 1/2 for the first
+    head to 1/512 for the last, or from 1 to 1/4 on a grid, whose sides are shorter. Without center_std, centers start
+    at the taps of a convolution, sqrt(H) x sqrt(H) of them on a grid, and sharpness at 4, where a neighbor of the tap
+    has 2% of its weight. Centers r times as far are a convolution of dilation r.
 
     Args:
         num_heads: H.
         head_dim: Channels of a head (default: D / H); E = H head_dim.
-        content: Add (x_q'W_q' + u')W_k x_k / sqrt(head_dim) to the scores. The product of x_q with
-            r_d, which has no bound, is left out.
+        content: Add (x_q'W_q' + u')W_k x_k / sqrt(head_dim) to the scores; an unbounded product of x_q with r_d is
+            left out.
         center_std: Standard deviation of the centers at the start; None puts them at the taps.
         grid_width: Columns w of a grid, encoder only: position p lies at row p // w, column p % w.
         dropout: Probability to drop an entry of M, which without content a causal batch shares.
@@ -96,7 +94,7 @@ class Quadratic(SelfMixer[Past]):
             centers = -centers.abs() if causal else centers
             # sharpness 2^-1 to 2^-9 on a line, 2^0 to 2^-2 on a grid
             halvings = torch.linspace(1.0, 9.0, num_heads) if axes == 1 else torch.linspace(0.0, 2.0, num_heads)
-        self.centers = nn.Parameter(centers)  # (H, axes): what each head looks at
+        self.centers = nn.Parameter(centers)  # (H, axes)
         self.log_sharpness = nn.Parameter(-math.log(2.0) * halvings)
 
     @property
@@ -139,7 +137,7 @@ class Quadratic(SelfMixer[Past]):
     def _attend(self, query_key: list[Tensor], v: Tensor, scores: Tensor, mask: Tensor | None) -> Tensor:
         """Mix values (B, H, S, d) by scores (..., H, T, S) and, if there are queries and keys, by content."""
         dropout = self.dropout if self.training else 0.0
-        causal = self.causal and mask is None  # in a step the mask says it all
+        causal = self.causal and mask is None  # a step has a mask
         if self.u is None:
             return weigh(scores, v, mask=mask, causal=causal, dropout=dropout)
         q, k = query_key
@@ -157,9 +155,9 @@ class Quadratic(SelfMixer[Past]):
 
 
 def _taps(count: int, axes: int, *, causal: bool) -> Tensor:
-    """Return the offsets of a convolution's `count` taps, on a grid as many to a row as to a column: (count, axes)."""
+    """Return the offsets of a convolution's `count` taps, on a grid in a square: (count, axes)."""
     side = count if axes == 1 else math.isqrt(count)
     if side**axes != count:
-        raise ValueError(f"num_heads is {count}, not those of a square kernel; choose {side**2} or {(side + 1) ** 2}")
+        raise ValueError(f"num_heads is {count}, on a grid not a square; choose {side**2} or {(side + 1) ** 2}")
     line = torch.arange(side).float() - left_padding(side, causal)
     return torch.cartesian_prod(*[line] * axes).view(count, axes)

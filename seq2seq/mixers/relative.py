@@ -31,7 +31,6 @@ class Relative(SelfMixer[Past]):
     a head.
 
     Args:
-        num_heads: H; must divide dim.
         encoding: r, "learned", or "sinusoidal" as in Transformer-XL.
         max_offset: Learned up to this offset either way; farther offsets share its encoding.
         content: False drops the terms with x and leaves softmax(v'W_r r_d): static weights, the
@@ -123,7 +122,7 @@ class Relative(SelfMixer[Past]):
     ) -> Tensor:
         """Mix values (B, H, S, d) by content, if there are queries and keys, and by offset (axes, ..., T, S)."""
         dropout = self.dropout if self.training else 0.0
-        causal = self.causal and mask is None  # in a step the mask says it all
+        causal = self.causal and mask is None  # a step has a mask
         if self.u is None:
             scores = mark_mixing(self._scores(self.v[:, None], offset, extent))
             return weigh(scores, v, mask=mask, causal=causal, dropout=dropout)
@@ -137,10 +136,10 @@ class Relative(SelfMixer[Past]):
         """Compute query' W_r r_d / sqrt(D / H), summed over axes: query (..., H, T or 1, d) -> (..., H, T, S)."""
         query = query * self.head_dim**-0.5
         total = None
-        # Products with each distinct offset, T (2 T - 1) of them, then a gather: never T S encodings of width d
+        # Products with each distinct offset, then a gather: T S encodings of width d would be too large
         for axis, (d, size) in enumerate(zip(offset, extent, strict=True)):
             every = query @ self._encodings(axis, size, query)  # (..., H, T or 1, offsets)
-            # offset -size has column 0; the future of a causal mixer, which is masked, reads that of offset 0
+            # Column 0 is offset -size; the future of a causal mixer, masked later, reads the column of offset 0
             index = d.clamp(-size, 0 if self.causal else size) + size
             shape = torch.broadcast_shapes(every.shape[:-1], index.shape[:-1])
             scores = every.expand(*shape, -1).gather(-1, index.expand(*shape, -1))

@@ -21,13 +21,10 @@ class RelativeBias(SelfMixer[Past]):
 
     M_qk = softmax_k(x_q' W_q' W_k x_k / sqrt(D / H) + b_{h,k-q}).
 
-    y = M x W_v W_o; b starts at zero. These are static weights beside dynamic ones in one softmax.
-    M is dense, dynamic, shared by the D / H channels of a head.
+    y = M x W_v W_o; b starts at zero. M is dense, dynamic, shared by the D / H channels of a head.
 
     Args:
-        num_heads: H; must divide dim.
-        max_offset: Farther offsets share the bias of this one, so that no length is too long.
-        dropout: Probability to drop an attention weight.
+        max_offset: Farther offsets share the bias of this offset.
 
     Cost:
         4 D^2 + H (2 max_offset + 1) parameters, H (max_offset + 1) when causal; O(T^2 D + T D^2)
@@ -35,7 +32,7 @@ class RelativeBias(SelfMixer[Past]):
 
     Reference:
         Shaw et al. 2018, 'Self-Attention with Relative Position Representations' (clipped offsets);
-        Raffel et al. 2020 (a number per head); Han et al. 2022 (static beside dynamic weights).
+        Raffel et al. 2020 (a number per head); Han et al. 2022 (static and dynamic weights).
     """
 
     properties = MixingProperties(shares_channels=True, dynamic=True, linear=True)
@@ -48,7 +45,7 @@ class RelativeBias(SelfMixer[Past]):
         self.dropout = require_probability(dropout, "attention dropout")
         self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)
-        # (offsets, H), zeros: plain attention at first
+        # (offsets, H); zeros are plain attention
         self.bias = nn.Parameter(torch.zeros(max_offset + 1 if causal else 2 * max_offset + 1, num_heads))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -26,16 +26,15 @@ class Retention(SelfMixer[Sums]):
     M_ij = gamma_h^(i-j) (R_i q_i) . (R_j k_j) / sqrt(D / H) for j <= i, gamma_h = 1 - 2^(-5-h), R_i
     rotary.
 
-    y = W_o (swish(W_g x) * norm(M W_v x)), where norm divides each head by its root mean square
-    (what the authors' code has for the group norm); its divisor is part of M, since it weighs whole
-    rows. Bidirectional, which is ours: gamma^|i-j| over the real positions. Values and gate are D
-    wide (in the published models 2 D). M is dense, dynamic, shared by the D / H channels of a head,
-    whose rows the gate then scales one by one.
+    y = W_o (swish(W_g x) * norm(M W_v x)), where norm divides each head by its root mean square, as in the authors'
+    code; the divisor is a factor of rows of M. Bidirectional, which is ours: gamma^|i-j| over the real positions.
+    Values and gate are D wide (in the published models 2 D). M is dense, dynamic, shared by the D / H channels of a
+    head.
 
     Args:
         num_heads: H; must divide dim into heads of even width.
         norm: Divide each head by its root mean square.
-        gate: Gate the output; norm=False and gate=False leave M alone.
+        gate: Gate the output; with norm=False and gate=False, y = W_o M W_v x.
 
     Cost:
         5 D^2 parameters (4 D^2 without gate); O(T (c + D / H) D + T D^2) time causal by chunks of c
@@ -74,7 +73,7 @@ class Retention(SelfMixer[Sums]):
         return self._finish(retention_parallel(q, k, value, decay=self.decay(q), causal=False), x)
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Sums:
-        """Return a decayed sum of no k v', (N, H, d, d)."""
+        """Return an empty decayed sum of k v', (N, H, d, d)."""
         return Sums.empty(batch_size, self.num_heads, self.head_dim, self.head_dim, device=device, dtype=dtype)
 
     def step(self, x: Tensor, state: Sums, position: Tensor) -> tuple[Tensor, Sums]:

@@ -17,12 +17,10 @@ class Separable(SelfMixer[Past]):
 
     y = g(M_h f(x)), f and g W_2 gelu(W_1 x).
 
-    Channels and positions are mixed in turns, as a separable filter does it, so the mixer alone is
-    a whole MLP-Mixer in small; `mlp` is the same with f and g linear. MLPs are as wide as the
-    model. M is the same for every sentence, lower-triangular where causal.
+    Channels and positions are mixed in turns, as in a separable filter: a small MLP-Mixer. `mlp` is the same
+    with linear f and g. MLPs are as wide as the model. M is the same for every sentence, lower-triangular if causal.
 
     Args:
-        num_heads: H; must divide dim.
         max_len: N; longer sequences are a ValueError.
 
     Cost:
@@ -52,7 +50,7 @@ class Separable(SelfMixer[Past]):
         return self.positions.empty_state(batch_size, max_len, self.dim, device=device, dtype=dtype)
 
     def step(self, x: Tensor, state: Past, position: Tensor) -> tuple[Tensor, Past]:
-        """Append what the first MLP makes of this position, then weigh all of the past."""
+        """Append the output of the first MLP, then mix the past."""
         return self.after(self.positions.step(self.before(x), state.past, position)), state
 
 

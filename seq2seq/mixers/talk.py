@@ -21,15 +21,13 @@ class TaLK(SelfMixer[Window]):
 
     y = W_o s, s_t = (z_{t-l} + ... + z_{t+r}) / K, z = GLU(W_i x).
 
-    [l, r] = sigmoid(U z_t)_h [L, R]: each position predicts for each of H heads how far its window
-    reaches, at most L = K // 2 to the left and R = K - 1 - L to the right; causal, L = K - 1 and r
-    = 0. Sizes are real numbers, so that they have gradients: the last position on either side
-    counts by the fraction of it that is reached, M_ij = min(1, max(0, 1 + l_i - (i - j))) / K to
-    the left. Sums are differences of prefix sums, so cost does not grow with K. As published, the
-    divisor is the largest window K.
+    [l, r] = sigmoid(U z_t)_h [L, R]: each position predicts for each of H heads how far its window reaches, at most
+    L = K // 2 to the left and R = K - 1 - L to the right; causal, L = K - 1 and r = 0. Sizes are real numbers, so that
+    they have gradients: the last position on either side has a fraction of the weight, to the left
+    M_ij = min(1, max(0, 1 + l_i - (i - j))) / K. Sums are differences of prefix sums, so cost does not grow with K.
+    As published, the divisor is the largest window K.
 
     Args:
-        num_heads: H; must divide dim.
         kernel_size: K, the largest window.
         glu: Gate the input.
 
@@ -55,7 +53,7 @@ class TaLK(SelfMixer[Window]):
         self.left = left_padding(kernel_size, causal)
         self.right = kernel_size - 1 - self.left
         self.properties = MixingProperties(sparse=True, shares_channels=True, dynamic=True, linear=not glu)
-        # Without GLU no bias here: weights that do not sum to one would spread it unevenly
+        # No bias without GLU: weights that do not sum to one would scale it unevenly
         self.inner = glu_input(dim, glu=glu, bias=glu)
         self.out = nn.Linear(dim, dim)
         # A size for each side that the window can reach
@@ -74,7 +72,7 @@ class TaLK(SelfMixer[Window]):
         left, right = self._sizes(mark_mixing(z))  # (B, T, H)
         z = z.masked_fill(~mask[:, :, None], 0.0).unflatten(-1, (self.num_heads, -1))  # (B, T, H, R)
         sums = z.cumsum(1, dtype=at_least_float32(z.dtype))
-        sums = F.pad(sums, (0, 0, 0, 0, 1, 0))  # (B, T + 1, H, R): at t, the sum of what is before t
+        sums = F.pad(sums, (0, 0, 0, 0, 1, 0))  # (B, T + 1, H, R): at t, the sum before t
         start = torch.arange(x.shape[1], device=x.device)[:, None]
         # Sum of the window: prefix sum after its right end, less that before its left end
         high = sums[:, 1:] if right is None else _between(sums, start + 1, right, 1)
@@ -86,7 +84,7 @@ class TaLK(SelfMixer[Window]):
         return Window.empty(batch_size, self.kernel_size, self.dim, device, dtype)
 
     def step(self, x: Tensor, state: Window, position: Tensor) -> tuple[Tensor, Window]:
-        """Weigh the last K inputs, of which x (N, D) is the newest, by how much of each the window covers."""
+        """Sum the last K inputs, of which x (N, D) is the newest, each times the fraction in the window."""
         z = gated(self.inner(x), self.glu).to(state.past.dtype)
         inputs, state = state.appended(z)  # (N, K, D)
         distance = torch.arange(self.kernel_size - 1, -1, -1, device=x.device)  # K - 1 .. 0
@@ -96,9 +94,8 @@ class TaLK(SelfMixer[Window]):
         return self.out(y), state
 
     def _sizes(self, z: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Predict how far the windows of z (..., D) reach left and right, (..., H); None where they never do."""
+        """Predict how far the windows of z (..., D) reach left and right, (..., H); None if they never reach right."""
         sizes = self.size(z)
-        # Of the most that a side can reach
         share = sizes.to(at_least_float32(sizes.dtype)).sigmoid()
         if not self.right:
             return share * self.left, None

@@ -1,6 +1,6 @@
 """The contract of a token mixer: the part of an encoder-decoder that moves information between positions.
 
-Shapes: B sentences, S source length, T target length, D width, N = B * beam hypotheses, a sentence's adjacent.
+Shapes: B sentences, S source length, T target length, D width, H heads, N = B * beam hypotheses, a sentence's adjacent.
 Masks are boolean, True = a real token; batches are right-padded, and each row has at least one real token.
 """
 
@@ -32,6 +32,9 @@ class SelfMixer(nn.Module, ABC, Generic[StateT]):
         dim: Width D of the input.
         causal: Position t sees positions <= t only, as a decoder needs it.
         out_dim: Width of the output (default: dim); few mixers let the settings choose it.
+
+    Many mixers also take `num_heads`, H, which must divide dim; `dropout`, the probability to drop an attention weight;
+    and `backend`, "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
     """
 
     def __init__(self, *, dim: int, causal: bool, out_dim: int | None = None) -> None:
