@@ -17,7 +17,6 @@ from seq2seq.kernels.layer_norm import LayerNorm
 from seq2seq.kernels.residual_norm import residual_norm, skip_and_norm
 from seq2seq.network.embedding import Embedding
 from seq2seq.network.mixer import CrossMixer, SelfMixer
-from seq2seq.network.output import NarrowOutput, rows_of
 from seq2seq.network.pooling import Halving
 from seq2seq.network.state import Context, State, expand
 from seq2seq.settings.model import NORMS
@@ -212,8 +211,9 @@ class Encoder(nn.Module):
         self.embedding = embedding
         self.layers = nn.ModuleList(layers)
         self.halvings = halvings  # by the index of the layer that follows
+        self.out_dim = layers[-1].out_dim
         # The sum that pre-norm layers leave is not normalized
-        self.norm = LayerNorm(layers[-1].out_dim) if final_norm else None
+        self.norm = LayerNorm(self.out_dim) if final_norm else None
 
     def forward(self, src: Tensor, src_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Encode src (B, S) under src_mask (B, S)."""
@@ -236,7 +236,8 @@ class Decoder(nn.Module):
         super().__init__()
         self.embedding = embedding
         self.layers = nn.ModuleList(layers)
-        self.norm = LayerNorm(layers[-1].out_dim) if final_norm else None
+        self.out_dim = layers[-1].out_dim
+        self.norm = LayerNorm(self.out_dim) if final_norm else None
 
     def forward(self, tgt: Tensor, mask: Tensor, context: list[Context]) -> Tensor:
         """Decode whole sequences tgt (B, T) from the layers' contexts."""
@@ -255,6 +256,24 @@ class Decoder(nn.Module):
             x, new = layer.step(x, part, old, position)  # type: ignore[operator]
             following.append(new)
         return (x if self.norm is None else self.norm(x)), following
+
+
+class NarrowOutput:
+    """Output layer of U tokens: (N, D) -> (N, U), -inf for tokens outside a sentence's shortlist.
+
+    Args:
+        project: Maps (N, D) to the logits of these tokens.
+        allowed: Mask (B, U) of each sentence's shortlist.
+    """
+
+    def __init__(self, *, project: Callable[[Tensor], Tensor], allowed: Tensor) -> None:
+        self.project = project
+        self.forbidden = ~allowed[:, None]  # (B, 1, U)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Project x (N, D), a sentence's hypotheses adjacent."""
+        logits = self.project(x).unflatten(0, (len(self.forbidden), -1))  # (B, beam, U)
+        return logits.masked_fill_(self.forbidden, float("-inf")).flatten(0, 1)
 
 
 class Seq2Seq(nn.Module):
@@ -298,7 +317,9 @@ class Seq2Seq(nn.Module):
 
     def narrow(self, ids: Tensor, allowed: Tensor) -> NarrowOutput:
         """Return an output layer for the tokens ids (U,), of which allowed (B, U) says which each sentence may use."""
-        return NarrowOutput(rows_of(self.output, ids), allowed)
+        weight = self.output.weight[ids]  # (U, D)
+        bias = None if self.output.bias is None else self.output.bias[ids]
+        return NarrowOutput(project=lambda x: F.linear(x, weight, bias), allowed=allowed)
 
     def step(
         self,

@@ -9,21 +9,13 @@ import pytest
 import torch
 from composed import lengths_mask
 from conftest import jiggle
+from exact import array, wide
 from test_conformance import WIDTH, Stepper, close
 from torch import Tensor, nn
 
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.reference import attention_reference
 from seq2seq.mixers.attention import Attention, rotate
-
-
-def wide(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
-
-
-def array(x: Tensor) -> np.ndarray:
-    return x.detach().numpy()
-
 
 # ---- rotary
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from composed import config, lengths_mask
 from conftest import jiggle
+from exact import wide
 from torch import Tensor, nn
 
 from seq2seq.mixers.cross_convolution import CrossConvolution
@@ -24,10 +25,6 @@ MASK = lengths_mask(LENGTHS)
 def close(a: Tensor, b: Tensor, tolerance: float = 1e-7) -> None:
     """Compare; 1 / length is rounded to float32 in means."""
     torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
-
-
-def wide(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
 
 
 def cell(unit: GatedUnit, *further: Tensor) -> nn.GRUCell:

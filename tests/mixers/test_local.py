@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from composed import TINY, config, lengths_mask
 from conftest import jiggle
+from exact import wide
 from test_conformance import WIDTH, Stepper, close
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -26,10 +27,6 @@ KINDS = [
     {"relative_bias": True},
     {"relative_bias": True, "blocks": True, "shift": 2},
 ]
-
-
-def wide(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
 
 
 def band(mixer: Local, length: int) -> Tensor:

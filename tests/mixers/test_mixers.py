@@ -9,6 +9,7 @@ import pytest
 import torch
 from composed import lengths_mask
 from conftest import jiggle
+from exact import array, wide
 from torch import Tensor, nn
 
 from seq2seq.mixers.additive import AdditiveAttention
@@ -27,16 +28,8 @@ def close(a: Tensor, b: Tensor, tolerance: float = 1e-10) -> None:
     torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
 
 
-def wide(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
-
-
 def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
-
-
-def array(x: Tensor) -> np.ndarray:
-    return x.detach().numpy()
 
 
 # ---- attention
