@@ -19,8 +19,7 @@ class CrossConvolution(CrossMixer[Values, NoState]):
     y_t = W_o sum_k softmax(w_h)_k z_{p + k - K // 2}, z = W_v h, p = min(round(r (t + 1/2) - 1/2), S - 1).
 
     Kernels w_h are static, as LightConv's, or predicted, (W x_t)_h, as DynamicConv's. The softmax is over all K taps;
-    then taps outside the source meet zeros. A position reads a window of K around the line of slope r, whatever the
-    source contains.
+    then taps outside the source meet zeros. A position reads a window of K around the line of slope r.
 
     Args:
         num_heads: H groups of channels that share a kernel; must divide dim.

@@ -28,7 +28,7 @@ class LinearAttention(SelfMixer[Sums]):
 
     Cost:
         4 D^2 parameters; O(T D^2 / H + T D^2) time, causal by chunks of c = 64 O(T c D) more; H (D
-        / H) (D / H + 1) numbers of state, whatever the length.
+        / H) (D / H + 1) numbers of state.
 
     Reference:
         Katharopoulos et al. 2020, 'Transformers are RNNs'.

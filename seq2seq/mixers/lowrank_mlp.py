@@ -50,7 +50,7 @@ class LowRankMLP(SelfMixer[Sums]):
         self.inner = nn.Linear(dim, dim, bias=False)
         self.out = nn.Linear(dim, dim)
         initialize(self.inner, self.out)
-        # The variances of a row of B sum to one, those of a row of A too
+        # The variances of a row sum to one, in A and in B
         variance = 1.0 / (1 + torch.arange(max_len))
         self.read = nn.Parameter(torch.randn(num_heads, rank, max_len) * (variance / variance.sum()).sqrt())  # B
         self.write = nn.Parameter(torch.randn(num_heads, max_len, rank) * rank**-0.5)  # A

@@ -28,7 +28,7 @@ def close(a: Tensor, b: Tensor, tolerance: float = 1e-7) -> None:
 
 
 def cell(unit: GatedUnit, *further: Tensor) -> nn.GRUCell:
-    """torch's cell with a unit's weights, and `further` columns of W after those of x."""
+    """torch's cell with a unit's weights, and `further` columns of W after the columns for x."""
     weight = torch.cat([unit.input.weight, *further], 1)
     theirs = nn.GRUCell(weight.shape[1], unit.hidden_dim).double()
     state = {"weight_ih": weight, "bias_ih": unit.input.bias}

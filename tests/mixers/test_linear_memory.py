@@ -182,7 +182,7 @@ def gated_delta_by_hand(mixer: GatedDelta, x: Tensor) -> Tensor:
 @either_form
 @pytest.mark.parametrize("gate", [True, False])
 def test_gated_delta_mixer_by_hand(gate, causal):
-    """One memory, or its sum with that of the sentence read backwards; then norm, gate and projection."""
+    """One memory, or the sum of both directions; then norm, gate and projection."""
     mixer = make(GatedDelta, causal, gate=gate)
     for x, y, _ in sentences(mixer):
         memory = gated_delta_by_hand(mixer, x)

@@ -49,7 +49,7 @@ def banded(mixer: Local, x: Tensor, mask: Tensor) -> Tensor:
     allowed = band(mixer, length)
     bias = torch.zeros(mixer.num_heads, length, length, dtype=x.dtype)
     if mixer.bias is not None:
-        # One pair of positions after another: the first row of the table is that of the most negative offset
+        # One pair of positions after another: the first row of the table is the most negative offset
         reach = mixer.window - 1 if mixer.blocks or mixer.causal else mixer.window // 2
         rows = [[mixer.bias[(k - q + reach) % len(mixer.bias)] for k in range(length)] for q in range(length)]
         bias = torch.stack([torch.stack(row) for row in rows]).permute(2, 0, 1)

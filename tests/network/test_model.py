@@ -186,7 +186,7 @@ def test_embedding_by_hand(kind, scale):
 
 @every_model
 def test_step_is_forward(overrides):
-    """Whole-sequence logits = those of one step after another, with beams shuffled and sentences leaving."""
+    """Logits of whole sequences and of steps agree, with beams shuffled and sentences leaving."""
     model, beam, length = tiny(*overrides).double(), 3, 9
     src_mask = lengths_mask([6, 2, 4])
     src = random_tokens(src_mask)
@@ -211,7 +211,7 @@ def test_step_is_forward(overrides):
 
 @every_model
 def test_padding_changes_nothing(overrides):
-    """Logits of a pair alone = those in a batch, whatever token stands at the padding.
+    """A pair has the same logits alone and in a batch, with any token as padding.
 
     In float64, since retention and the gated delta rule may divide by hardly anything what they have read.
     """
@@ -256,7 +256,7 @@ def stepped(model: Seq2Seq, tgt: Tensor, context: Any, state: Any) -> Tensor:
 
 
 def near(rounded: Tensor, exact: Tensor) -> None:
-    """bfloat16 logits (B, T, V) are those of float32 but for a fraction of their size, at most positions.
+    """bfloat16 logits (B, T, V) differ from float32 by a fraction of their size, at most positions.
 
     At a single one, retention and the gated delta rule may divide by hardly anything what they have read.
     """
