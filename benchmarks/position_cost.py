@@ -18,7 +18,7 @@ import torch
 from benchmarks import harness
 from seq2seq.network.build import build_model
 from seq2seq.search import Source, Specials
-from seq2seq.search.running import Plan, Running
+from seq2seq.search.running import Running, Setup
 from seq2seq.search.selection import BestFirst
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.search import SearchSettings
@@ -38,8 +38,8 @@ def seconds_by_position(
     how = SearchSettings(
         beam_size=beam, max_len_ratio=0.0, max_len_extra=length + 1, min_len=length, length_penalty=0.0
     )
-    plan = Plan(model, Specials(BOS, EOS, PAD), how, BestFirst(EOS), torch.device("cpu"))
-    running = Running(plan, [(row, Source([*[5 + row] * 24, EOS])) for row in range(rows)])
+    setup = Setup(model, Specials(BOS, EOS, PAD), how, BestFirst(EOS), torch.device("cpu"))
+    running = Running(setup, [(row, Source([*[5 + row] * 24, EOS])) for row in range(rows)])
     found = []
     for _ in range(parts):
         start = time.process_time()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from composed import lengths_mask
@@ -15,6 +16,15 @@ MASK = lengths_mask(LENGTHS)
 DIM = 6
 
 both_forms = pytest.mark.parametrize("causal", [True, False])
+
+
+def wide(*shape: int) -> Tensor:
+    """Random numbers in float64."""
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def array(x: Tensor) -> np.ndarray:
+    return x.detach().numpy()
 
 
 def exactly(a: Tensor, b: Tensor) -> None:

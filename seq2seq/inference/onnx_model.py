@@ -16,8 +16,7 @@ from seq2seq.checkpoint import Loaded, load_tokenizer
 from seq2seq.inference.description import CONFIG, Description
 from seq2seq.inference.export.int8 import int8_linear
 from seq2seq.network.build import build_model, on_meta_device
-from seq2seq.network.model import Seq2Seq
-from seq2seq.network.output import NarrowOutput
+from seq2seq.network.model import NarrowOutput, Seq2Seq
 from seq2seq.network.state import Ancestry, Cache, leaves, rebuild, shared_ancestries
 from seq2seq.system.model_path import CheckpointError
 from seq2seq.system.packages import require
@@ -94,7 +93,7 @@ class OnnxModel(Seq2Seq):
         def project(x: Tensor) -> Tensor:
             return F.linear(x, weight, bias) if scale is None else int8_linear(x, weight, scale, bias)
 
-        return NarrowOutput(project, allowed)
+        return NarrowOutput(project=project, allowed=allowed)
 
     def step(
         self, token: Tensor, context: Any, state: Any, position: Tensor, output: NarrowOutput | None = None

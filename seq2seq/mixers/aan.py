@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixers.average import Average, running_mean
+from seq2seq.mixers.average import mean_so_far, running_mean
+from seq2seq.mixers.past import Sums
+from seq2seq.mixers.projections import initialize
 from seq2seq.network.introspection import MixingProperties
 from seq2seq.network.mixer import SelfMixer, real_positions, require_positive
+from seq2seq.network.state import Device, DType
 from seq2seq.network.weight_blocks import in_blocks
 
 
-class AAN(SelfMixer):
+class AAN(SelfMixer[Sums]):
     """Average attention network: the cumulative mean behind a feed-forward and a gate.
 
     y_t = i_t x_t + f_t g_t, g_t = W_2 relu(W_1 mean_{s <= t} x_s + b_1) + b_2, [i_t, f_t] = sigmoid(W [x_t, g_t] + b).
 
-    Where not causal, the mean of all positions. The mixing matrix is `average`'s, M_ts = 1 / t for s <= t, or 1 / T.
+    If not causal, the mean is over all positions. As in `average`, M_ts = 1 / t for s <= t, or 1 / T.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         ffn_dim: F hidden units of the feed-forward.
-        gate: Gate x and g; y = g without.
+        gate: Gate x and g; without gates, y = g.
 
     Cost:
         2 D F + F + 4 D^2 + 3 D parameters (2 D F + F + D without the gate), O(T D F + T D^2) time, D
@@ -37,39 +35,29 @@ class AAN(SelfMixer):
     """
 
     state_growth = "constant"
-    properties = MixingProperties(
-        sparse=False, shares_positions=True, shares_channels=True, dynamic=False, linear=False
-    )
+    properties = MixingProperties(shares_positions=True, shares_channels=True)
 
     def __init__(self, *, dim: int, causal: bool, ffn_dim: int, gate: bool = True) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_positive(ffn_dim, "ffn_dim")
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.up = nn.Linear(dim, ffn_dim)  # W_1, b_1
         self.down = nn.Linear(ffn_dim, dim)  # W_2, b_2
         self.gates = in_blocks(nn.Linear(2 * dim, 2 * dim), dim, dim) if gate else None  # W, b
-        for layer in (self.up, self.down, self.gates):
-            if layer is not None:
-                nn.init.xavier_uniform_(layer.weight)
-                nn.init.zeros_(layer.bias)
+        initialize(self.up, self.down, self.gates)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Average x (B, T, D) over real positions, then transform and gate."""
         mask = real_positions(x, mask)
         return self._gated(x, running_mean(x, mask, causal=self.causal))
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Average.State:
-        """Return a sum of nothing."""
-        wide = at_least_float32(dtype)
-        return Average.State(torch.zeros(batch_size, self.dim, device=device, dtype=wide))
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Sums:
+        """Return sums of zero, before any input."""
+        return Sums.empty(batch_size, self.dim, device=device, dtype=dtype)
 
-    def step(self, x: Tensor, state: Average.State, position: Tensor) -> tuple[Tensor, Average.State]:
+    def step(self, x: Tensor, state: Sums, position: Tensor) -> tuple[Tensor, Sums]:
         """Add x (N, D) at position (N,), then transform and gate the mean."""
-        total = state.total + x
-        # Positions count from 0
-        mean = (total / (position[:, None] + 1)).to(x.dtype)
-        return self._gated(x, mean), Average.State(total)
+        mean, state = mean_so_far(x, state, position)
+        return self._gated(x, mean), state
 
     def _gated(self, x: Tensor, mean: Tensor) -> Tensor:
         g = self.down(F.relu(self.up(mean)))  # (..., D)

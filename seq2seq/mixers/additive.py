@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 
+from seq2seq.mixers.memory import KeyedMemory
+from seq2seq.mixers.projections import initialize
 from seq2seq.network.introspection import mark_mixing
 from seq2seq.network.mixer import CrossMixer, require_positive
 from seq2seq.network.state import NoState
@@ -34,20 +34,17 @@ class AdditiveScore(nn.Module):
         super().__init__()
         self.query = nn.Linear(query_dim, score_dim, bias=True)
         self.score = nn.Linear(score_dim, 1, bias=False)
-        nn.init.xavier_uniform_(self.query.weight)
-        nn.init.xavier_uniform_(self.score.weight)
-        nn.init.zeros_(self.query.bias)
+        initialize(self.query, self.score)
         self.coverage = nn.Linear(1, score_dim, bias=False) if coverage else None  # Z
-        if self.coverage is not None:
-            nn.init.xavier_uniform_(self.coverage.weight)
+        initialize(self.coverage)
 
     def forward(self, query: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
         """Return the attention weights of query (B, T, Q) over keys (B, S, A) where mask (B, S)."""
         return self.energy(query, keys).masked_fill(~mask[:, None], float("-inf")).softmax(-1)  # (B, T, S)
 
     def energy(self, query: Tensor, keys: Tensor, coverage: Tensor | None = None) -> Tensor:
-        """Return e (B, T, S) of query (B, T, Q) and keys (B, S, A), where asked for with coverage (B, T, S)."""
-        # Every pair of query and key has a hidden layer of its own: (B, T, S, A) of memory
+        """Return e (B, T, S) of query (B, T, Q) and keys (B, S, A), with coverage (B, T, S) if the module has it."""
+        # A hidden layer for every pair of query and key: (B, T, S, A) of memory
         hidden = self.query(query)[:, :, None] + keys[:, None]
         if self.coverage is not None:
             assert coverage is not None
@@ -55,14 +52,12 @@ class AdditiveScore(nn.Module):
         return self.score(torch.tanh(hidden)).squeeze(-1)
 
 
-class AdditiveAttention(CrossMixer):
+class AdditiveAttention(CrossMixer[KeyedMemory, NoState]):
     """Additive attention to the source.
 
     c_i = sum_j softmax_j(v' tanh(W x_i + b + U h_j)) h_j, then an output projection.
 
     Args:
-        dim: Width D of the target's side.
-        memory_dim: Width M of the encoder's output.
         score_dim: Width A of the scores' hidden layer (default: dim).
 
     Cost:
@@ -74,40 +69,28 @@ class AdditiveAttention(CrossMixer):
     """
 
     def __init__(self, *, dim: int, memory_dim: int, score_dim: int | None = None) -> None:
-        super().__init__()
-        self.dim = self.out_dim = dim
-        self.memory_dim = memory_dim
+        super().__init__(dim=dim, memory_dim=memory_dim)
         score_dim = dim if score_dim is None else require_positive(score_dim, "score_dim")
-        # U, without a bias: the query's shifts the same hidden layer
+        # U has no bias, since the query's bias is added to the same hidden layer
         self.key = nn.Linear(memory_dim, score_dim, bias=False)
         self.attend = AdditiveScore(query_dim=dim, score_dim=score_dim)
         self.out = nn.Linear(memory_dim, dim, bias=False)
-        nn.init.xavier_uniform_(self.key.weight)
-        nn.init.xavier_uniform_(self.out.weight)
+        initialize(self.key, self.out)
 
-    class Context(NamedTuple):
-        """The memory (B, S, M), its keys (B, S, A) and its mask (B, S)."""
-
-        memory: Tensor
-        keys: Tensor
-        mask: Tensor
-
-    def project(self, memory: Tensor, memory_mask: Tensor) -> AdditiveAttention.Context:
+    def project(self, memory: Tensor, memory_mask: Tensor) -> KeyedMemory:
         """Compute keys of memory (B, S, M)."""
-        return self.Context(memory, self.key(memory), memory_mask)
+        return KeyedMemory(memory, self.key(memory), memory_mask)
 
-    def forward(self, x: Tensor, context: AdditiveAttention.Context) -> Tensor:
+    def forward(self, x: Tensor, context: KeyedMemory) -> Tensor:
         """Read the source from each of x (B, T, D)."""
         weights = mark_mixing(self.attend(x, context.keys, context.mask))  # (B, T, S)
         return self.out(weights.to(context.memory.dtype) @ context.memory)  # (B, T, D)
 
-    def read_weights(self, x: Tensor, context: AdditiveAttention.Context) -> Tensor:
+    def read_weights(self, x: Tensor, context: KeyedMemory) -> Tensor:
         """Return the attention weights of x (B, T, D), (B, 1, T, S)."""
         return self.attend(x, context.keys, context.mask)[:, None]
 
-    def step(
-        self, x: Tensor, context: AdditiveAttention.Context, state: NoState, position: Tensor
-    ) -> tuple[Tensor, NoState]:
+    def step(self, x: Tensor, context: KeyedMemory, state: NoState, position: Tensor) -> tuple[Tensor, NoState]:
         """Read the source at one position; a sentence's hypotheses are its queries."""
         folded = x.view(context.memory.shape[0], -1, self.dim)  # (B, beam, D)
         return self.forward(folded, context).view(x.shape[0], -1), NoState()

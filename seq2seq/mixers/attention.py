@@ -16,13 +16,13 @@ from seq2seq.kernels.precision import at_least_float32
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import CrossMixer, SelfMixer, real_positions, require_divisible, require_probability
-from seq2seq.network.state import HeadCache, NoState
+from seq2seq.network.state import Cache, Device, DType, NoState
 
 
 def rotate(x: Tensor, position: Tensor, head_dim: int) -> Tensor:
     """Rotate the pairs (x_i, x_{i + d/2}) of each head by the angle position * 10000^(-2i/d) (RoPE).
 
-    Products of rotated vectors depend on positions by their difference alone.
+    The product of two rotated vectors depends on the difference of their positions only.
 
     Shape:
         x (..., heads * d), position (...) -> (..., heads * d).
@@ -59,15 +59,20 @@ class GatedNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Norm x (..., D)."""
-        x = x.to(self.gate.dtype)  # under autocast wider than what it comes from
+        x = x.to(self.gate.dtype)  # under autocast x may be narrower
         return self.norm(x) * torch.sigmoid(self.gate * x)
 
 
 def _norm_of(weights: str, dim: int, *, packed: bool) -> GatedNorm | None:
-    """Return the norm that attention with these weights has before its output projection, after checking them."""
+    """Check `weights`, and return the norm that they need before the output projection."""
     if packed and require_weights(weights) != "softmax":
         raise ValueError(f"packed computes a softmax alone, not weights={weights}; set packed=false")
     return GatedNorm(dim=dim) if require_weights(weights) == "relu" else None
+
+
+def _without_packing(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments to attend with masks, which any machine can do."""
+    return {**values, "packed": False} if values.get("packed") else dict(values)
 
 
 class Attention(SelfMixer):
@@ -78,16 +83,12 @@ class Attention(SelfMixer):
     Projections have no biases, as published.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
-        num_heads: H; must divide dim.
         num_kv_heads: G key and value heads, each of which serves H / G query heads (default: H). G
             = 1 is multi-query, others are grouped-query attention.
         rotary: Rotate queries and keys by their positions (RoPE).
-        dropout: Probability to drop an attention weight.
-        packed: Train without a mask, through torch's kernel for rows of many lengths; on a GPU in half precision, not
-            where causal, which needs no mask.
-        weights: "softmax", or in its place, on a slower path, "relu", then a gated norm of the heads side by side;
+        packed: Train without padding, through torch's kernel for rows of many lengths: for a GPU, half precision and
+            layers that are not causal.
+        weights: "softmax" or, on a slower path, "relu", followed by a gated norm of the heads side by side, or
             "sparsemax" or "entmax15", whose weights are often zero and which need the package entmax.
 
     Cost:
@@ -99,7 +100,7 @@ class Attention(SelfMixer):
         Astudillo 2016 (sparsemax); Peters et al. 2019 (entmax).
     """
 
-    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(shares_channels=True, dynamic=True, linear=True)
 
     def __init__(
         self,
@@ -113,10 +114,8 @@ class Attention(SelfMixer):
         packed: bool = False,
         weights: str = "softmax",
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         self.head_dim = require_divisible(dim, num_heads)
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.rotary = rotary
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -131,7 +130,7 @@ class Attention(SelfMixer):
         self.kv_dim = self.num_kv_heads * self.head_dim
         self.weights = weights
         self.norm = _norm_of(weights, dim, packed=packed)
-        # The norm divides by the values' own size
+        # The norm divides by the size of the values
         if self.norm is not None and self.properties:
             self.properties = self.properties._replace(linear=False)
         self.qkv = attention_inputs(dim, dim, self.kv_dim, self.kv_dim)
@@ -151,27 +150,25 @@ class Attention(SelfMixer):
         y = attention(q, k, v, mask=allowed, causal=self.causal, dropout=dropout, weights=self.weights)
         return self._output(merge(y))
 
-    @classmethod
-    def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Attend with masks, which any machine can."""
-        return {**values, "packed": False} if values.get("packed") else dict(values)
+    portable_values = staticmethod(_without_packing)
 
     class State(NamedTuple):
-        """Keys and values of the past, D G / H numbers a slot each; rotary keys are turned already."""
+        """Keys, already rotated, and values of the past, D G / H numbers a slot each."""
 
-        keys: HeadCache
-        values: HeadCache
+        keys: Cache
+        values: Cache
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Attention.State:
-        """Return empty caches of keys and of values."""
-        sizes = batch_size, max_len, self.num_kv_heads, self.head_dim
-        keys, values = (HeadCache.of_heads(*sizes, device=device, dtype=dtype) for _ in range(2))
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> State:
+        """Return an empty cache of keys, and one of values."""
+        sizes = batch_size, max_len, self.kv_dim
+        heads = self.num_kv_heads
+        keys, values = (Cache.empty(*sizes, heads=heads, device=device, dtype=dtype) for _ in range(2))
         return self.State(keys, values)
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Append this position's key and value, then attend to the hypothesis's own past."""
         query, key, value = self._project(x, position)
-        # append before reading: a position attends to itself
+        # Append before reading: a position attends to itself
         state.keys.append(key, position)
         state.values.append(value, position)
         # A sentence's hypotheses are queries of one attention
@@ -186,7 +183,7 @@ class Attention(SelfMixer):
     def _project(self, x: Tensor, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Project x (..., D) at positions (...): queries (..., D), keys and values (..., G d)."""
         query, key, value = divide(self.qkv(x), self.dim, self.kv_dim, self.kv_dim)
-        # Keys are turned once, when they enter the cache; values are not turned
+        # Keys are rotated once, when they enter the cache; values are not
         if self.rotary:
             query, key = (rotate(part, position, self.head_dim) for part in (query, key))
         return query, key, value
@@ -198,10 +195,6 @@ class CrossAttention(CrossMixer):
     Keys and values of a source sentence are computed once and shared by its hypotheses.
 
     Args:
-        dim: Width D of the target's side.
-        memory_dim: Width M of the encoder's output.
-        num_heads: H; must divide dim.
-        dropout: Probability to drop an attention weight.
         packed: As in `Attention`.
         weights: As in `Attention`.
 
@@ -222,10 +215,8 @@ class CrossAttention(CrossMixer):
         packed: bool = False,
         weights: str = "softmax",
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, memory_dim=memory_dim)
         require_divisible(dim, num_heads)
-        self.dim = self.out_dim = dim
-        self.memory_dim = memory_dim
         self.num_heads = num_heads
         self.dropout = require_probability(dropout, "attention dropout")
         self.packed = packed
@@ -258,15 +249,12 @@ class CrossAttention(CrossMixer):
         return self.out(y if self.norm is None else self.norm(y))
 
     def read_weights(self, x: Tensor, context: CrossAttention.Context) -> Tensor:
-        """Return the attention weights of x (B, T, D), (B, H, T, S); those of relu have no fixed sum."""
+        """Return the attention weights of x (B, T, D), (B, H, T, S); ReLU's have no fixed sum."""
         q = split(self._project_query(x), self.num_heads)  # (B, H, T, d)
         scores = q @ context.key.transpose(-1, -2) * q.shape[-1] ** -0.5
         return normalize(allow(scores.float(), context.mask, False), self.weights)
 
-    @classmethod
-    def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Attend with masks, which any machine can."""
-        return {**values, "packed": False} if values.get("packed") else dict(values)
+    portable_values = staticmethod(_without_packing)
 
     def step(
         self, x: Tensor, context: CrossAttention.Context, state: NoState, position: Tensor

@@ -1,15 +1,16 @@
-"""The cumulative mean: the least that mixes."""
+"""The cumulative mean, the simplest mixer."""
 
 from __future__ import annotations
-
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from seq2seq.kernels.precision import at_least_float32
+from seq2seq.mixers.past import Sums
+from seq2seq.mixers.projections import initialize
 from seq2seq.network.introspection import MixingProperties
 from seq2seq.network.mixer import SelfMixer, real_positions
+from seq2seq.network.state import Device, DType
 
 
 def running_mean(x: Tensor, mask: Tensor, *, causal: bool) -> Tensor:
@@ -25,7 +26,14 @@ def running_mean(x: Tensor, mask: Tensor, *, causal: bool) -> Tensor:
     return mean.to(x.dtype)
 
 
-class Average(SelfMixer):
+def mean_so_far(x: Tensor, state: Sums, position: Tensor) -> tuple[Tensor, Sums]:
+    """Return the mean of the past and of x (N, D), which is at position (N,), and the next state."""
+    total = state.total + x
+    # Positions count from 0
+    return (total / (position[:, None] + 1)).to(x.dtype), Sums(total)
+
+
+class Average(SelfMixer[Sums]):
     """Cumulative mean of the past.
 
     y_t = W mean_{s <= t} x_s + b; where not causal, the mean of all positions.
@@ -41,34 +49,23 @@ class Average(SelfMixer):
     """
 
     state_growth = "constant"
-    properties = MixingProperties(sparse=False, shares_positions=True, shares_channels=True, dynamic=False, linear=True)
+    properties = MixingProperties(shares_positions=True, shares_channels=True, linear=True)
 
     def __init__(self, *, dim: int, causal: bool) -> None:
-        super().__init__()
-        self.dim = dim
-        self.out_dim = dim
-        self.causal = causal
+        super().__init__(dim=dim, causal=causal)
         self.out = nn.Linear(dim, dim)
-        nn.init.xavier_uniform_(self.out.weight)
-        nn.init.zeros_(self.out.bias)
+        initialize(self.out)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Average x (B, T, D) over real positions."""
         mask = real_positions(x, mask)
         return self.out(running_mean(x, mask, causal=self.causal))
 
-    class State(NamedTuple):
-        """The sum of the past (N, D), in float32 at least."""
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Sums:
+        """Return sums of zero, before any input."""
+        return Sums.empty(batch_size, self.dim, device=device, dtype=dtype)
 
-        total: Tensor
-
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Average.State:
-        """Return a sum of nothing."""
-        wide = at_least_float32(dtype)
-        return self.State(torch.zeros(batch_size, self.dim, device=device, dtype=wide))
-
-    def step(self, x: Tensor, state: Average.State, position: Tensor) -> tuple[Tensor, Average.State]:
+    def step(self, x: Tensor, state: Sums, position: Tensor) -> tuple[Tensor, Sums]:
         """Add x (N, D) at position (N,)."""
-        total = state.total + x
-        # Positions count from 0
-        return self.out((total / (position[:, None] + 1)).to(x.dtype)), self.State(total)
+        mean, state = mean_so_far(x, state, position)
+        return self.out(mean), state

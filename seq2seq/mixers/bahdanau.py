@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.mixers.additive import AdditiveScore
-from seq2seq.mixers.gru import GatedUnit
-from seq2seq.mixers.summary import mean_over_positions
+from seq2seq.mixers.gru import GatedUnit, HiddenState
+from seq2seq.mixers.memory import mean_over_positions
+from seq2seq.mixers.projections import initialize
 from seq2seq.network.introspection import freeze_mixing, mark_mixing
 from seq2seq.network.mixer import CrossMixer, require_positive
 from seq2seq.network.weight_blocks import in_blocks
@@ -23,8 +24,7 @@ class Bahdanau(CrossMixer):
 
     s_i = GRU([x_i; c_i], s_{i-1}), c_i = sum_j softmax_j(v' tanh(W s_{i-1} + b + U h_j)) h_j.
 
-    It reads the source at every step of its recurrence; x_i is the layer's input (in RNNsearch the
-    embedding of y_{i-1}). U h_j is computed once per source sentence.
+    The layer's input x_i is the embedding of y_{i-1} in RNNsearch. U h_j is computed once per source sentence.
 
     Args:
         dim: Width of the input.
@@ -62,13 +62,10 @@ class Bahdanau(CrossMixer):
         initial: str = "mean",
         reset: str = "after",
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, memory_dim=memory_dim, out_dim=out_dim)
         for value, options, name in ((readout, READOUTS, "readout"), (initial, INITIALS, "initial")):
             if value not in options:
                 raise ValueError(f"{name} is {value!r}; choose one of {', '.join(options)}")
-        self.dim = dim
-        self.memory_dim = memory_dim
-        self.out_dim = dim if out_dim is None else require_positive(out_dim, "out_dim")
         self.readout = readout
         self.initial = initial
         if initial == "backward" and memory_dim % 2:
@@ -80,18 +77,14 @@ class Bahdanau(CrossMixer):
         self.key = nn.Linear(memory_dim, score_dim, bias=False)
         self.attend = AdditiveScore(query_dim=hidden_dim, score_dim=score_dim)
         self.unit = GatedUnit(input_dim=dim, hidden_dim=hidden_dim, reset=reset)
-        # The context's part of the gates, apart from x's, which is computed for all positions at once
+        # The context's part of the gates; x's part is computed for all positions at once
         self.read = in_blocks(nn.Linear(memory_dim, 3 * hidden_dim, bias=False), *[hidden_dim] * 3)
         # Maxout takes the larger of two numbers for each output
         width = 2 * self.out_dim if readout == "maxout" else self.out_dim
         self.out_hidden = nn.Linear(hidden_dim, width)
         self.out_context = nn.Linear(memory_dim, width, bias=False)
         self.out_input = nn.Linear(dim, width, bias=False) if readout == "maxout" else None
-        for layer in (self.start, self.key, self.read, self.out_hidden, self.out_context, self.out_input):
-            if layer is not None:
-                nn.init.xavier_uniform_(layer.weight)
-                if layer.bias is not None:
-                    nn.init.zeros_(layer.bias)
+        initialize(self.start, self.key, self.read, self.out_hidden, self.out_context, self.out_input)
 
     class Context(NamedTuple):
         """The memory (B, S, M), its keys U h (B, S, A), its mask (B, S), and the first state (B, H)."""
@@ -100,11 +93,6 @@ class Bahdanau(CrossMixer):
         keys: Tensor
         mask: Tensor
         start: Tensor
-
-    class State(NamedTuple):
-        """The recurrence's hidden state (N, H)."""
-
-        hidden: Tensor
 
     def project(self, memory: Tensor, memory_mask: Tensor) -> Bahdanau.Context:
         """Compute keys of memory (B, S, M) and the first hidden state."""
@@ -124,33 +112,33 @@ class Bahdanau(CrossMixer):
             hidden, read = self._advance(gates[:, t : t + 1], hidden, context)
             states.append(hidden)
             reads.append(read)
-        # Maxout reads s_{i-1}, linear s_i: states without the last, and without the first
+        # Maxout reads s_{i-1}, and linear reads s_i
         return self._readout(x, torch.cat(states[:-1], 1), torch.cat(states[1:], 1), torch.cat(reads, 1))
 
     def introspect(self, x: Tensor, context: Bahdanau.Context) -> dict[str, Tensor]:
-        """Return the weights of each step's own read, (B, 1, T, S), without those of earlier steps that h carries."""
+        """Return the attention weights of each step, (B, 1, T, S), not counting reads of earlier steps in the state."""
         return {"weights": self.read_weights(x, context)}
 
     def read_weights(self, x: Tensor, context: Bahdanau.Context) -> Tensor:
-        """Return the weights of each step's own read, (B, 1, T, S)."""
+        """Return the attention weights of each step, (B, 1, T, S)."""
         with freeze_mixing() as weights:
             self.forward(x, context)
         return torch.cat(weights, 1)[:, None]
 
-    def init_state(self, context: Bahdanau.Context, max_len: int) -> Bahdanau.State:
+    def init_state(self, context: Bahdanau.Context, max_len: int) -> HiddenState:
         """Return s_0 of each sentence, (B, H)."""
-        return self.State(context.start)
+        return HiddenState(context.start)
 
     def step(
-        self, x: Tensor, context: Bahdanau.Context, state: Bahdanau.State, position: Tensor
-    ) -> tuple[Tensor, Bahdanau.State]:
+        self, x: Tensor, context: Bahdanau.Context, state: HiddenState, position: Tensor
+    ) -> tuple[Tensor, HiddenState]:
         """Advance the recurrence by one position; a sentence's hypotheses are queries of one attention."""
         batch_size = context.memory.shape[0]
         folded = x.view(batch_size, -1, self.dim)  # (B, beam, D)
         before = state.hidden.view(batch_size, x.shape[0] // batch_size, -1)  # (B, beam, H)
         hidden, read = self._advance(self.unit.input(folded), before, context)
         y = self._readout(folded, before, hidden, read)
-        return y.view(x.shape[0], -1), self.State(hidden.flatten(0, 1))
+        return y.view(x.shape[0], -1), HiddenState(hidden.flatten(0, 1))
 
     def _advance(self, gates: Tensor, hidden: Tensor, context: Bahdanau.Context) -> tuple[Tensor, Tensor]:
         weights = mark_mixing(self.attend(hidden, context.keys, context.mask))  # (B, n, S)

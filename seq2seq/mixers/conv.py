@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,6 +10,7 @@ from seq2seq.kernels.band_matrix import left_padding
 from seq2seq.mixers.past import Window
 from seq2seq.network.introspection import MixingProperties
 from seq2seq.network.mixer import SelfMixer, real_positions, require_positive
+from seq2seq.network.state import Device, DType
 
 
 class Conv(SelfMixer[Window]):
@@ -19,12 +18,10 @@ class Conv(SelfMixer[Window]):
 
     y_t = sum_k W_k x_{t+k-left} + b, each W_k of D x D; left = K - 1 (causal) or K // 2.
 
-    As a matrix over positions it is Toeplitz, with a D x D matrix for each offset in place of a
-    number: it mixes positions and channels at once, so it has no projections of its own.
+    As a matrix over positions it is Toeplitz, with a D x D matrix for each offset. It mixes positions and channels at
+    once, so it has no projections.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         kernel_size: K taps.
 
     Cost:
@@ -35,13 +32,10 @@ class Conv(SelfMixer[Window]):
     """
 
     state_growth = "constant"
-    properties = MixingProperties(sparse=True, shares_positions=True, shares_channels=False, dynamic=False, linear=True)
+    properties = MixingProperties(sparse=True, shares_positions=True, linear=True)
 
     def __init__(self, *, dim: int, causal: bool, kernel_size: int) -> None:
-        super().__init__()
-        self.dim = dim
-        self.out_dim = dim
-        self.causal = causal
+        super().__init__(dim=dim, causal=causal)
         self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.weight = nn.Parameter(torch.empty(dim, dim, kernel_size))  # (out, in, K), as conv1d has it
         self.bias = nn.Parameter(torch.zeros(dim))
@@ -56,13 +50,12 @@ class Conv(SelfMixer[Window]):
         values = F.pad(values, (left, self.kernel_size - 1 - left))  # (B, D, T + K - 1)
         return F.conv1d(values, self.weight, self.bias).transpose(1, 2)  # (B, T, D)
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Window:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Window:
         """Return zeros, which stand before the sentence."""
-        return Window.empty(batch_size, self.kernel_size, self.dim, device=device, dtype=dtype)
+        return Window.empty(batch_size, self.kernel_size, self.dim, device, dtype)
 
     def step(self, x: Tensor, state: Window, position: Tensor) -> tuple[Tensor, Window]:
         """Convolve the last K inputs, of which x (N, D) is the newest."""
-        window = torch.cat([state.past, x.to(state.past.dtype)[:, None]], 1)  # (N, K, D)
+        inputs, state = state.appended(x)  # (N, K, D)
         # Taps before channels in both: (N, K D) by (D, K D)
-        y = F.linear(window.flatten(1), self.weight.transpose(1, 2).flatten(1), self.bias)
-        return y, Window(window[:, 1:])
+        return F.linear(inputs.flatten(1), self.weight.transpose(1, 2).flatten(1), self.bias), state

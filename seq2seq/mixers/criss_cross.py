@@ -15,27 +15,21 @@ from seq2seq.mixers.past import Past, attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_probability
-from seq2seq.network.state import Cache
+from seq2seq.network.state import Cache, Device, DType
 
 
-class CrissCross(SelfMixer[Past[Cache]]):
+class CrissCross(SelfMixer[Past]):
     """Attention to the row and the column of a grid in which a position lies.
 
     M_qk = softmax over the k in q's row or column of x_q' W_q' W_k x_k / sqrt(D / H).
 
-    y = M x W_v W_o. Position p lies at row p // w, column p % w. Not causal, two layers connect all
-    positions, through the corner where a row meets a column. Text is laid out in rows of w too: then
-    a row is a block, and a column every w-th position; causal: the past of both, so that a position
-    reads of earlier rows its own column and those before it alone, in any number of layers. M is
-    sparse, dynamic, shared
-    by the D / H channels of a head.
+    y = M x W_v W_o. Position p lies at row p // w, column p % w: a row is a block of w positions, a column every w-th
+    position. Two layers that are not causal connect all positions, through the corner where a row meets a column.
+    Causal layers read the past of the row and the column; any number of them reads only columns up to the own column
+    of earlier rows. M is sparse, dynamic, shared by the D / H channels of a head.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
-        num_heads: H; must divide dim.
-        grid_width: Columns w; the grid of an image has its own in their place.
-        dropout: Probability to drop an attention weight.
+        grid_width: Columns w; a source that is a grid replaces it by its own.
 
     Cost:
         4 D^2 parameters, O(T (w + T / w) D + T D^2) time, O(T D) state.
@@ -46,14 +40,12 @@ class CrissCross(SelfMixer[Past[Cache]]):
         attention, rows as the blocks of their fixed one).
     """
 
-    properties = MixingProperties(sparse=True, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(sparse=True, shares_channels=True, dynamic=True, linear=True)
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, grid_width: int, dropout: float = 0.0) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
         require_axes(grid_width, causal=False)
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.grid_width = grid_width
         self.dropout = require_probability(dropout, "attention dropout")
@@ -69,7 +61,7 @@ class CrissCross(SelfMixer[Past[Cache]]):
         real = to_grid(mask[:, :, None], self.grid_width)[..., 0]  # (B, rows, w)
         in_row = seen_in_line(real, causal=self.causal)[:, :, None]  # (B, rows, 1, w, w)
         in_column = seen_in_line(real.transpose(1, 2), causal=self.causal)  # (B, w, rows, rows)
-        # Oneself counts once, with the row
+        # A position counts itself once, in its row
         itself = torch.eye(in_column.shape[-1], dtype=torch.bool, device=x.device)
         in_column = (in_column & ~itself).transpose(1, 2)[:, :, None]  # (B, rows, 1, w, rows)
         q = q * q.shape[-1] ** -0.5
@@ -79,19 +71,19 @@ class CrissCross(SelfMixer[Past[Cache]]):
         weights = dropout(weights, self.dropout if self.training else 0.0)
         y = weights[..., : self.grid_width] @ v
         y = y + torch.einsum("brhcs,bshcd->brhcd", weights[..., self.grid_width :], v)
-        return self.out(merge(y).flatten(1, 2)[:, : x.shape[1]])  # (B, rows w, D), without what fills the last row
+        return self.out(merge(y).flatten(1, 2)[:, : x.shape[1]])  # (B, rows w, D), cut to T
 
     @classmethod
     def grid_values(cls, values: Mapping[str, Any], columns: int) -> dict[str, Any]:
-        """Take the columns of the image."""
+        """Take the columns of the source's grid."""
         return {**values, "grid_width": columns}
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[Cache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Past:
         """Return an empty cache of keys and values."""
         return Past(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype))
 
-    def step(self, x: Tensor, state: Past[Cache], position: Tensor) -> tuple[Tensor, Past[Cache]]:
-        """Append this position's key and value, then attend to its row and column of the hypothesis's own past."""
+    def step(self, x: Tensor, state: Past, position: Tensor) -> tuple[Tensor, Past]:
+        """Append this position's key and value, then attend to its row and column in the hypothesis's past."""
         (q, k), v, visible = attend_to_past(state.past, self.qkv(x), position, self.num_heads)
         near = same_lines(position, self.grid_width, visible).any(0) & visible
         return self.out(merge(attention(q, k, v, mask=near[:, None]))).view(x.shape[0], -1), state

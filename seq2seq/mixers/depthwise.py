@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.kernels.dispatch import require_backend
@@ -13,9 +10,10 @@ from seq2seq.kernels.dropconnect import keep_probability, keep_words_or_none
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.shortconv import shortconv_step
 from seq2seq.mixers.past import Window
-from seq2seq.mixers.projections import glu_input
+from seq2seq.mixers.projections import gated, glu_input, initialize
 from seq2seq.network.introspection import MixingProperties
 from seq2seq.network.mixer import SelfMixer, real_positions, require_positive, require_probability
+from seq2seq.network.state import Device, DType
 
 
 class Depthwise(SelfMixer[Window]):
@@ -23,17 +21,13 @@ class Depthwise(SelfMixer[Window]):
 
     y = W_o DW(z), z = GLU(W_i x), DW(z)_{t,c} = sum_k w_{c,k} z_{t+k-left,c}.
 
-    left = K - 1 (causal) or K // 2. This is LightConv (Wu et al. 2019) without its two
-    restrictions: channels share no kernel, and kernels are not normalized. For each channel it is a
-    Toeplitz matrix of width K.
+    left = K - 1 (causal) or K // 2. LightConv (Wu et al. 2019) is the special case in which channels share kernels
+    and kernels are normalized. For each channel M is a Toeplitz matrix of width K.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         kernel_size: K taps.
         glu: Gate the input.
         weight_dropout: DropConnect on the kernels, [D, K] once per forward.
-        backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
 
     Cost:
         3 D^2 + 3 D + D K parameters (2 D^2 + D + D K without GLU), O(T K D + T D^2) time, the last
@@ -56,27 +50,19 @@ class Depthwise(SelfMixer[Window]):
         weight_dropout: float = 0.0,
         backend: str = "auto",
     ) -> None:
-        super().__init__()
-        self.dim = dim
-        self.out_dim = dim
-        self.causal = causal
+        super().__init__(dim=dim, causal=causal)
         self.glu = glu
         self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
         self.backend = require_backend(backend)
-        self.properties = MixingProperties(
-            sparse=True, shares_positions=True, shares_channels=False, dynamic=False, linear=not glu
-        )
-        # Without GLU no bias here: weights that do not sum to one would spread it unevenly
+        self.properties = MixingProperties(sparse=True, shares_positions=True, linear=not glu)
+        # No bias without GLU: weights that do not sum to one would scale it unevenly
         self.inner = glu_input(dim, glu=glu, bias=glu)
         self.out = nn.Linear(dim, dim)
         self.weight = nn.Parameter(torch.empty(dim, kernel_size))
         # Each output sums K products: variance 1 for inputs of variance 1
         nn.init.normal_(self.weight, std=kernel_size**-0.5)
-        for layer in (self.inner, self.out):
-            nn.init.xavier_uniform_(layer.weight)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+        initialize(self.inner, self.out)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
@@ -97,13 +83,12 @@ class Depthwise(SelfMixer[Window]):
         )
         return self.out(y)
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Window:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Window:
         """Return zeros, which stand before the sentence."""
-        return Window.empty(batch_size, self.kernel_size, self.dim, device=device, dtype=dtype)
+        return Window.empty(batch_size, self.kernel_size, self.dim, device, dtype)
 
     def step(self, x: Tensor, state: Window, position: Tensor) -> tuple[Tensor, Window]:
         """Convolve the last K inputs, of which x (N, D) is the newest."""
-        z = self.inner(x)
-        z = F.glu(z, -1) if self.glu else z
+        z = gated(self.inner(x), self.glu)
         y, past = shortconv_step(z, state.past, self.weight)
         return self.out(y), Window(past)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,9 +12,10 @@ from seq2seq.kernels.band_matrix import tap_inputs
 from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixers.projections import glu_input
+from seq2seq.mixers.projections import gated, glu_input, initialize
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_positive
+from seq2seq.network.state import Device, DType
 
 
 class DynamicDepthwise(SelfMixer):
@@ -29,8 +30,6 @@ class DynamicDepthwise(SelfMixer):
     the width to D / 4, as published; a GELU stands in place of the published batch norm and ReLU.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         kernel_size: K taps.
         glu: Gate the input.
         backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`); auto takes torch, since each channel of
@@ -50,27 +49,19 @@ class DynamicDepthwise(SelfMixer):
     state_growth = "constant"
 
     def __init__(self, *, dim: int, causal: bool, kernel_size: int, glu: bool = True, backend: str = "auto") -> None:
-        super().__init__()
-        self.dim = dim
-        self.out_dim = dim
-        self.causal = causal
+        super().__init__(dim=dim, causal=causal)
         self.glu = glu
         self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.backend = require_backend(backend)
         if causal and backend == "triton":
             raise ValueError("backend=triton cannot serve the causal form; choose backend=auto or backend=torch")
-        self.properties = MixingProperties(
-            sparse=True, shares_positions=not causal, shares_channels=False, dynamic=True, linear=not glu
-        )
-        # Without GLU no bias here: weights that do not sum to one would spread it unevenly
+        self.properties = MixingProperties(sparse=True, shares_positions=not causal, dynamic=True, linear=not glu)
+        # No bias without GLU: weights that do not sum to one would scale it unevenly
         self.inner = glu_input(dim, glu=glu, bias=glu)
         self.out = nn.Linear(dim, dim)
         self.squeeze = nn.Linear(dim, max(1, dim // 4))
         self.weight = nn.Linear(max(1, dim // 4), kernel_size * dim)  # V, w_0
-        for layer in (self.inner, self.squeeze, self.out):
-            nn.init.xavier_uniform_(layer.weight)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+        initialize(self.inner, self.squeeze, self.out)
         # For inputs of unit size V p would start as large as w_0; p is a mean, so it starts smaller
         nn.init.normal_(self.weight.weight, std=(self.weight.in_features * kernel_size) ** -0.5)
         nn.init.normal_(self.weight.bias, std=kernel_size**-0.5)
@@ -78,7 +69,7 @@ class DynamicDepthwise(SelfMixer):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
         mask = real_positions(x, mask)
-        z = self._inner(x).masked_fill(~mask[:, :, None], 0.0)
+        z = gated(self.inner(x), self.glu).masked_fill(~mask[:, :, None], 0.0)
         exact = at_least_float32(z.dtype)  # means in float32 at least
         if not self.causal:
             mean = z.sum(1, dtype=exact) / mask.sum(1, keepdim=True)  # p, (B, D)
@@ -96,25 +87,19 @@ class DynamicDepthwise(SelfMixer):
         past: Tensor
         total: Tensor
 
-    def empty_state(
-        self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None
-    ) -> DynamicDepthwise.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> State:
         """Return zeros, which stand before the sentence, and nothing is summed yet."""
         past = torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype)
         wide = at_least_float32(past.dtype)
         return self.State(past, torch.zeros(batch_size, self.dim, device=device, dtype=wide))
 
-    def step(self, x: Tensor, state: DynamicDepthwise.State, position: Tensor) -> tuple[Tensor, DynamicDepthwise.State]:
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Predict kernels from all inputs up to x (N, D), and convolve the last K."""
-        z = self._inner(x).to(state.past.dtype)
+        z = gated(self.inner(x), self.glu).to(state.past.dtype)
         total = state.total + z  # (N, D)
         window = torch.cat([state.past, z[:, None]], 1)  # (N, K, D)
         weights = self._weights((total / (position[:, None] + 1)).to(z.dtype))  # (N, K, D)
         return self.out((weights * window).sum(1)), self.State(window[:, 1:], total)
-
-    def _inner(self, x: Tensor) -> Tensor:
-        z = self.inner(x)
-        return F.glu(z, -1) if self.glu else z
 
     def _weights(self, mean: Tensor) -> Tensor:
         """Predict kernels (..., K, D) from means (..., D)."""

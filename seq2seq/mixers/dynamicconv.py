@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words_or_none
 from seq2seq.kernels.dynamicconv import dynamicconv
 from seq2seq.mixers.past import Past
-from seq2seq.mixers.projections import glu_input
+from seq2seq.mixers.projections import gated, glu_input, initialize
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
-from seq2seq.network.state import HeadCache
+from seq2seq.network.state import Cache, Device, DType
 
 
-class DynamicConv(SelfMixer[Past[HeadCache]]):
+class DynamicConv(SelfMixer[Past]):
     """Depthwise convolution whose normalized kernels are predicted at every position.
 
     y = W_o DynamicConv(z), z = GLU(W_i x).
@@ -27,15 +24,12 @@ class DynamicConv(SelfMixer[Past[HeadCache]]):
     all K taps, then taps outside the sequence meet zeros.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         num_heads: H groups of channels that share a kernel; must divide dim.
         kernel_size: K taps.
         glu: Gate the input.
-        softmax: Normalize the kernels; without it training diverged in the paper, and a Triton kernel serves
-            decoding alone.
+        softmax: Normalize the kernels; without it training diverged in the paper, and the Triton kernel is only for
+            decoding.
         weight_dropout: DropConnect on the normalized kernels, per (b, t, h, k).
-        backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
 
     Cost:
         3 D^2 + 3 D + D H K parameters (2 D^2 + 2 D + D H K without GLU), O(T K D + T D H K + T D^2)
@@ -60,31 +54,24 @@ class DynamicConv(SelfMixer[Past[HeadCache]]):
         weight_dropout: float = 0.0,
         backend: str = "auto",
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.glu = glu
         self.softmax = softmax
         self.num_heads = num_heads
         self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
         self.backend = require_backend(backend)
-        self.properties = MixingProperties(
-            sparse=True, shares_positions=False, shares_channels=True, dynamic=True, linear=not glu
-        )
+        self.properties = MixingProperties(sparse=True, shares_channels=True, dynamic=True, linear=not glu)
         self.inner = glu_input(dim, glu=glu)
         self.out = nn.Linear(dim, dim)
         self.kernel = nn.Linear(dim, num_heads * kernel_size, bias=False)  # predicts H kernels of K taps
-        for layer in (self.inner, self.kernel, self.out):
-            nn.init.xavier_uniform_(layer.weight)
-        nn.init.zeros_(self.inner.bias)
-        nn.init.zeros_(self.out.bias)
+        initialize(self.inner, self.kernel, self.out)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
         mask = real_positions(x, mask)
-        z = self._inner(x)  # (B, T, D)
+        z = gated(self.inner(x), self.glu)  # (B, T, D)
         logits = mark_mixing(self._logits(z))  # (B, T, H, K)
         # DropConnect: a mask for every predicted kernel, drawn here so that all backends drop the same taps
         drop = self.weight_dropout if self.training else 0.0
@@ -103,24 +90,20 @@ class DynamicConv(SelfMixer[Past[HeadCache]]):
 
     def introspect(self, x: Tensor, mask: Tensor) -> dict[str, Tensor]:
         """Return the kernels that x (B, T, D) predicts, (B, T, H, K)."""
-        logits = self._logits(self._inner(x))
+        logits = self._logits(gated(self.inner(x), self.glu))
         return {"predicted kernels": logits.softmax(-1) if self.softmax else logits}
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[HeadCache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Past:
         """Return an empty cache of gated inputs."""
-        size = self.dim // self.num_heads
-        return Past(HeadCache.of_heads(batch_size, self.kernel_size, self.num_heads, size, device=device, dtype=dtype))
+        past = Cache.empty(batch_size, self.kernel_size, self.dim, heads=self.num_heads, device=device, dtype=dtype)
+        return Past(past)
 
-    def step(self, x: Tensor, state: Past[HeadCache], position: Tensor) -> tuple[Tensor, Past[HeadCache]]:
+    def step(self, x: Tensor, state: Past, position: Tensor) -> tuple[Tensor, Past]:
         """Append this position's input, then convolve the last K with the kernel it predicts."""
-        z = self._inner(x)  # (N, D)
+        z = gated(self.inner(x), self.glu)  # (N, D)
         state.past.append(z, position)
         y = state.past.convolve(self._logits(z), position, softmax=self.softmax, backend=self.backend)  # (N, D)
         return self.out(y), state
-
-    def _inner(self, x: Tensor) -> Tensor:
-        z = self.inner(x)
-        return F.glu(z, -1) if self.glu else z
 
     def _logits(self, z: Tensor) -> Tensor:
         return self.kernel(z).unflatten(-1, (self.num_heads, self.kernel_size))  # (..., H, K)

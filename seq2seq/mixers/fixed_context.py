@@ -7,30 +7,30 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seq2seq.mixers.gru import GatedUnit
-from seq2seq.mixers.summary import end_states, mean_over_positions
+from seq2seq.mixers.gru import GatedUnit, HiddenState
+from seq2seq.mixers.memory import end_states, mean_over_positions
+from seq2seq.mixers.projections import initialize
 from seq2seq.network.mixer import CrossMixer, require_positive
 
 SUMMARIES = {"ends": end_states, "mean": mean_over_positions}
 
 
 class FixedContext(CrossMixer):
-    """Recurrent decoder that knows the source by one vector, without attention.
+    """Recurrent decoder that reads the source as one vector, without attention.
 
     s_i = GRU([x_i; c], s_{i-1}), s_0 = tanh(W c), y_i = W_s s_i + W_c c.
 
-    c is the encoder's last states: the forward half of its output at the last position, the backward
-    half at the first; of an encoder that is not a bidirectional recurrence, use the mean. Nothing of the source
-    depends on the state, so that all positions run in the fused loop of a GRU.
+    c holds the encoder's last states: the forward half of its output at the last position, the backward half at the
+    first; use the mean for an encoder that is not a bidirectional recurrence. c does not depend on the state, so all
+    positions run in the fused loop of a GRU.
 
     Args:
         dim: Width D of the input.
-        memory_dim: Width M of the encoder's output.
         out_dim: Width of the output (default: dim).
         hidden_dim: Width H of the state s (default: dim).
         summary: c: "ends", the last states, or "mean", the mean over positions.
-        every_step: Read c at every step (Cho et al.); else the source is in s_0 alone, s_i = GRU(x_i,
-            s_{i-1}) and y_i = W_s s_i (Sutskever et al.).
+        every_step: Read c at every step (Cho et al.); else only s_0 depends on the source, s_i = GRU(x_i, s_{i-1})
+            and y_i = W_s s_i (Sutskever et al.).
         reset: Form of the GRU, see GatedUnit.
 
     Cost:
@@ -56,36 +56,24 @@ class FixedContext(CrossMixer):
         every_step: bool = True,
         reset: str = "after",
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, memory_dim=memory_dim, out_dim=out_dim)
         if summary not in SUMMARIES:
             raise ValueError(f"summary is {summary!r}; choose one of {', '.join(SUMMARIES)}")
         if summary == "ends" and memory_dim % 2:
             raise ValueError(f"summary=ends reads halves of an even memory, not of {memory_dim}; set summary=mean")
-        self.dim = dim
-        self.memory_dim = memory_dim
-        self.out_dim = dim if out_dim is None else require_positive(out_dim, "out_dim")
         self.summary = summary
         hidden_dim = dim if hidden_dim is None else require_positive(hidden_dim, "hidden_dim")
         self.start = nn.Linear(memory_dim, hidden_dim)  # W of s_0
         self.unit = GatedUnit(input_dim=dim + memory_dim * every_step, hidden_dim=hidden_dim, reset=reset)
         self.out_hidden = nn.Linear(hidden_dim, self.out_dim)  # W_s
         self.out_context = nn.Linear(memory_dim, self.out_dim, bias=False) if every_step else None  # W_c
-        for layer in (self.start, self.out_hidden, self.out_context):
-            if layer is not None:
-                nn.init.xavier_uniform_(layer.weight)
-                if layer.bias is not None:
-                    nn.init.zeros_(layer.bias)
+        initialize(self.start, self.out_hidden, self.out_context)
 
     class Context(NamedTuple):
         """The source's one vector c (B, M), and the first state (B, H)."""
 
         summary: Tensor
         start: Tensor
-
-    class State(NamedTuple):
-        """The recurrence's hidden state (N, H)."""
-
-        hidden: Tensor
 
     def project(self, memory: Tensor, memory_mask: Tensor) -> FixedContext.Context:
         """Compute c of memory (B, S, M), and the first hidden state."""
@@ -96,22 +84,22 @@ class FixedContext(CrossMixer):
         """Run the recurrence over x (B, T, D)."""
         return self._readout(self.unit(self._inputs(x, context), context.start), context)
 
-    def init_state(self, context: FixedContext.Context, max_len: int) -> FixedContext.State:
+    def init_state(self, context: FixedContext.Context, max_len: int) -> HiddenState:
         """Return s_0 of each sentence, (B, H)."""
-        return self.State(context.start)
+        return HiddenState(context.start)
 
     def step(
-        self, x: Tensor, context: FixedContext.Context, state: FixedContext.State, position: Tensor
-    ) -> tuple[Tensor, FixedContext.State]:
+        self, x: Tensor, context: FixedContext.Context, state: HiddenState, position: Tensor
+    ) -> tuple[Tensor, HiddenState]:
         """Advance the recurrence by one position; a sentence's hypotheses share c."""
         folded = x.view(context.summary.shape[0], -1, self.dim)  # (B, beam, D)
         gates = self.unit.input(self._inputs(folded, context)).flatten(0, 1)  # (N, 3 H)
         hidden = self.unit.update(gates, state.hidden)
         y = self._readout(hidden.view(*folded.shape[:2], -1), context)
-        return y.flatten(0, 1), self.State(hidden)
+        return y.flatten(0, 1), HiddenState(hidden)
 
     def _inputs(self, x: Tensor, context: FixedContext.Context) -> Tensor:
-        """Return what the recurrence reads at x (B, n, D): [x; c], or x alone."""
+        """Return the input of the recurrence for x (B, n, D): [x; c], or x."""
         if self.out_context is None:
             return x
         return torch.cat([x, context.summary[:, None].expand(-1, x.shape[1], -1)], -1)

@@ -1,38 +1,32 @@
-"""Attention to the source by Gaussians of the position: where each head reads depends on nothing else."""
+"""Attention to the source by Gaussians of the position, without content."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from seq2seq.kernels.attention.weights import allow, weigh
 from seq2seq.kernels.precision import at_least_float32
+from seq2seq.mixers.memory import Values, shortened_rate
 from seq2seq.mixers.projections import merge, projection, split, with_zero_gradient
 from seq2seq.network.introspection import mark_mixing
 from seq2seq.network.mixer import CrossMixer, require_divisible, require_probability
 from seq2seq.network.state import NoState
 
 
-class FixedGaussian(CrossMixer):
+class FixedGaussian(CrossMixer[Values, NoState]):
     """Attention to the source by a learned Gaussian per head, without content.
 
     M_ts = softmax_s(-a (s - r t - o)^2), y = M h W_v W_o, with rate r, center o and sharpness a per head.
 
-    M is the same for all sentences but for their lengths: as in the quadratic encoding by which
-    attention is a convolution, here along a line of slope r. Beyond the source's end the last
-    positions have all the weight. At the start r is `rate`, o is -1, 0 or 1 in turns, and a is 1/2 for the
-    first head, geometrically, to 1/512 for the last.
+    M depends on the length of a sentence only. It is the quadratic encoding by which attention is a convolution, along
+    a line of slope r. Beyond the end of the source the last positions have all the weight. At first r is `rate`, o is
+    -1, 0 or 1 in turns, and a falls geometrically from 1/2 for the first head to 1/512 for the last.
 
     Args:
-        dim: Width D of the target's side.
-        memory_dim: Width M of the encoder's output.
-        num_heads: H; must divide dim.
-        dropout: Probability to drop an attention weight.
-        rate: Positions of the source for each of the target at the start of the training; an encoder whose stages
+        rate: First value of r, positions of the source for each position of the target; an encoder whose stages
             shorten the source divides it.
 
     Cost:
@@ -45,12 +39,10 @@ class FixedGaussian(CrossMixer):
     """
 
     def __init__(self, *, dim: int, memory_dim: int, num_heads: int, dropout: float = 0.0, rate: float = 1.0) -> None:
-        super().__init__()
+        super().__init__(dim=dim, memory_dim=memory_dim)
         require_divisible(dim, num_heads)
         if rate <= 0:
             raise ValueError(f"rate is {rate}; choose more than 0 positions of the source for each of the target")
-        self.dim = self.out_dim = dim
-        self.memory_dim = memory_dim
         self.num_heads = num_heads
         self.dropout = require_probability(dropout, "attention dropout")
         self.value = projection(memory_dim, dim)
@@ -61,46 +53,35 @@ class FixedGaussian(CrossMixer):
         self.centers = nn.Parameter(torch.arange(num_heads) % 3 - 1.0)  # o
         self.log_sharpness = nn.Parameter(-math.log(2.0) * torch.linspace(1.0, 9.0, num_heads))  # log a
 
-    @classmethod
-    def shortened_values(cls, values: Mapping[str, Any], factor: int) -> dict[str, Any]:
-        """Count the rate in positions of the memory."""
-        return {**values, "rate": values.get("rate", 1.0) / factor}
+    shortened_values = staticmethod(shortened_rate)
 
-    class Context(NamedTuple):
-        """Values in heads, (B, H, S, D / H), and the source's mask (B, 1, 1, S)."""
-
-        value: Tensor
-        mask: Tensor
-
-    def project(self, memory: Tensor, memory_mask: Tensor) -> FixedGaussian.Context:
+    def project(self, memory: Tensor, memory_mask: Tensor) -> Values:
         """Compute values of memory (B, S, M)."""
-        return self.Context(split(self.value(memory), self.num_heads), memory_mask[:, None, None, :])
+        return Values(split(self.value(memory), self.num_heads), memory_mask)
 
-    def forward(self, x: Tensor, context: FixedGaussian.Context) -> Tensor:
-        """Read the source at each position of x (B, T, D), whose content counts for nothing."""
+    def forward(self, x: Tensor, context: Values) -> Tensor:
+        """Read the source at each position of x (B, T, D), whose content is not read."""
         y = self._read(torch.arange(x.shape[1], device=x.device)[None], context)
         return with_zero_gradient(y, x)
 
-    def introspect(self, x: Tensor, context: FixedGaussian.Context) -> dict[str, Tensor]:
+    def introspect(self, x: Tensor, context: Values) -> dict[str, Tensor]:
         """Return each head's center, counted from r t, its sharpness and its rate, (H,) each."""
         return {"centers": self.centers, "sharpness": self.log_sharpness.exp(), "rates": self.rate + self.rate_offsets}
 
-    def read_weights(self, x: Tensor, context: FixedGaussian.Context) -> Tensor:
+    def read_weights(self, x: Tensor, context: Values) -> Tensor:
         """Return M of each sentence, (B, H, T, S)."""
         position = torch.arange(x.shape[1], device=x.device)[None]
-        return allow(self._scores(position, context.mask.shape[-1]), context.mask, False).softmax(-1)
+        return allow(self._scores(position, context.mask.shape[1]), context.mask[:, None, None], False).softmax(-1)
 
-    def step(
-        self, x: Tensor, context: FixedGaussian.Context, state: NoState, position: Tensor
-    ) -> tuple[Tensor, NoState]:
+    def step(self, x: Tensor, context: Values, state: NoState, position: Tensor) -> tuple[Tensor, NoState]:
         """Read the source at one position (N,); a sentence's hypotheses are its queries."""
         return self._read(position.view(context.mask.shape[0], -1), context).flatten(0, 1), NoState()
 
-    def _read(self, position: Tensor, context: FixedGaussian.Context) -> Tensor:
+    def _read(self, position: Tensor, context: Values) -> Tensor:
         """Read the source at position (B or 1, n): (B, n, D)."""
-        scores = mark_mixing(self._scores(position, context.mask.shape[-1]))
+        scores = mark_mixing(self._scores(position, context.mask.shape[1]))
         dropout = self.dropout if self.training else 0.0
-        return self.out(merge(weigh(scores, context.value, mask=context.mask, dropout=dropout)))
+        return self.out(merge(weigh(scores, context.value, mask=context.mask[:, None, None], dropout=dropout)))
 
     def _scores(self, position: Tensor, length: int) -> Tensor:
         """Compute -a (s - r t - o)^2 of t = position (B or 1, n), (B or 1, H, n, S), in float32 at least."""
@@ -110,5 +91,5 @@ class FixedGaussian(CrossMixer):
         )  # (H, 1, 1) each
         source = torch.arange(length, device=position.device)  # (S,)
         rows = position[:, None, :, None]
-        # Without the offsets first: the difference of whole numbers, or halves, is exact
+        # The difference of whole numbers, or halves, is exact, so it comes before the offsets
         return -log_sharpness.exp() * ((source - self.rate * rows) - offsets * rows - centers).square()

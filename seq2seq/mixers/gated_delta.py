@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,31 +16,27 @@ from seq2seq.mixers.gru import reverse_index
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_positive
+from seq2seq.network.state import Device, DType
 
 # Under the root of the norm, and against a division by a key of zeros
 EPSILON = 1e-5
 
 
 class GatedDelta(SelfMixer):
-    """Gated delta rule: linear attention with a learned decay that replaces what its state holds for a key.
+    """Gated delta rule: linear attention whose state decays, and replaces the value stored for a key.
 
     S_t = a_t (I - b_t k_t k_t') S_{t-1} + b_t k_t v_t', y_t = W_o (swish(W_g x_t) * norm(S_t' q_t)).
 
-    Each of H heads has a state S, which decays by a_t, and in which v_t replaces at the rate b_t
-    what was stored for the key k_t. q, k, v are projections of x followed by a causal depthwise
-    convolution of K taps and swish; q and k have length 1; b = sigmoid(W_b x) and
-    a = exp(-exp(A) softplus(W_a x + c)), where A and c are one number for each head; norm is the
-    root mean square with a weight. Heads have D / H channels, keys as values.
-    Bidirectional, which is ours: the sum of this state and one that reads each sentence from its
-    own end, with the same weights, before the norm.
+    Each of H heads has a state S. It decays by a_t, and v_t replaces at the rate b_t the value stored for the key k_t.
+    q, k, v are projections of x followed by a causal depthwise convolution of K taps and swish; q and k have length 1;
+    b = sigmoid(W_b x) and a = exp(-exp(A) softplus(W_a x + c)), with one number A and one c for each head; norm is the
+    root mean square norm with a weight. Keys and values have D / H channels a head. Bidirectional, which is ours: the
+    sum of this and of a second pass that reads each sentence from its end, with the same weights, before the norm.
 
     M_tj = b_j q_t' (prod_{j < i <= t} a_i (I - b_i k_i k_i')) k_j is dense, dynamic, shared by the
     channels of a head but for the convolution; values are not linear in x (swish).
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
-        num_heads: H; must divide dim.
         kernel_size: K taps of the convolution of q, k and v.
         gate: Gate the output by swish(W_g x).
 
@@ -57,19 +53,11 @@ class GatedDelta(SelfMixer):
     state_growth = "constant"
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, kernel_size: int = 4, gate: bool = True) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         self.head_dim = require_divisible(dim, num_heads)
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.kernel_size = require_positive(kernel_size, "kernel_size")
-        self.properties = MixingProperties(
-            sparse=False,
-            shares_positions=False,
-            shares_channels=kernel_size == 1,
-            dynamic=True,
-            linear=False,
-        )
+        self.properties = MixingProperties(shares_channels=kernel_size == 1, dynamic=True)
         self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)
         self.gate = projection(dim, dim) if gate else None
@@ -90,7 +78,7 @@ class GatedDelta(SelfMixer):
         y = self._recall(*parts)  # (B, T, D)
         if not self.causal:
             index = reverse_index(mask)
-            # Read each sentence reversed, from its own last token, and turn the answers back
+            # Read each sentence reversed, from its last token, and reverse the results
             y = y + _turned(self._recall(*(_turned(part, index) for part in parts)), index)
         return self._finish(y, x)
 
@@ -100,7 +88,7 @@ class GatedDelta(SelfMixer):
         memory: Tensor
         recent: Tensor
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> GatedDelta.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> State:
         """Return an empty memory, in float32 at least, and zeros before the first position."""
         recent = torch.zeros(batch_size, self.kernel_size - 1, 3 * self.dim, device=device, dtype=dtype)
         shape = (batch_size, self.num_heads, self.head_dim, self.head_dim)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,9 +12,16 @@ from seq2seq.kernels.precision import without_autocast
 from seq2seq.kernels.recurrence import over_positions
 from seq2seq.network.introspection import MixingProperties
 from seq2seq.network.mixer import SelfMixer, real_positions
+from seq2seq.network.state import Device, DType
 from seq2seq.network.weight_blocks import in_blocks
 
 RESETS = ("before", "after")
+
+
+class HiddenState(NamedTuple):
+    """The hidden state of a recurrence, (N, H)."""
+
+    hidden: Tensor
 
 
 class GatedUnit(nn.Module):
@@ -40,7 +47,7 @@ class GatedUnit(nn.Module):
         gates = [hidden_dim] * 3
         self.input = in_blocks(nn.Linear(input_dim, 3 * hidden_dim), *gates)  # W, b
         self.recurrent = in_blocks(nn.Linear(hidden_dim, 3 * hidden_dim, bias=reset == "after"), *gates)  # U, b'
-        # Orthogonal for each gate alone: products of many steps neither grow nor vanish at the start
+        # Each gate is orthogonal, so that products over many steps neither grow nor vanish at first
         for gate in self.recurrent.weight.chunk(3):
             nn.init.orthogonal_(gate)
         nn.init.xavier_uniform_(self.input.weight)
@@ -56,19 +63,19 @@ class GatedUnit(nn.Module):
             r, z = torch.sigmoid(gates[..., : 2 * size] + recurrent[..., : 2 * size]).chunk(2, -1)
             n = torch.tanh(gates[..., 2 * size :] + r * recurrent[..., 2 * size :])
             return n + z * (hidden - n)  # (1 - z) n + z h
-        # reset "before": U_n waits for r, so it cannot share a product with the other gates
+        # With reset "before", U_n needs r, so it cannot share a product with the other gates
         weight = self.recurrent.weight
         r, z = torch.sigmoid(gates[..., : 2 * size] + F.linear(hidden, weight[: 2 * size])).chunk(2, -1)
         n = torch.tanh(gates[..., 2 * size :] + F.linear(r * hidden, weight[2 * size :]))
         return hidden + z * (n - hidden)  # (1 - z) h + z n
 
     def forward(self, x: Tensor, start: Tensor | None = None) -> Tensor:
-        """Compute all hidden states (B, T, H) of x (B, T, D), in torch's fused loop where it has our form.
+        """Compute all hidden states (B, T, H) of x (B, T, D), in torch's fused loop for reset "after".
 
         Args:
             start: The state before the first position, (B, H); zero by default.
         """
-        # An exported graph has no fused loop of free length, and a layer in integers is computed as such
+        # An exported graph has no fused loop of free length, and an int8 layer has no float weights
         fused = isinstance(self.input, nn.Linear) and not torch.compiler.is_exporting()
         if self.reset == "after" and fused:
             weights = [self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias]
@@ -111,18 +118,13 @@ class BiGRU(SelfMixer):
         Translate', section 3.2.
     """
 
-    properties = MixingProperties(
-        sparse=False, shares_positions=False, shares_channels=False, dynamic=True, linear=False
-    )
+    properties = MixingProperties(dynamic=True)
     unrolls = True
 
     def __init__(self, *, dim: int, causal: bool, out_dim: int | None = None, reset: str = "after") -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal, out_dim=out_dim)
         if causal:
             raise ValueError("bigru reads the whole sequence, so it is encoder-only; choose another mixer/self@decoder")
-        self.dim = dim
-        self.out_dim = out_dim or dim
-        self.causal = causal
         if self.out_dim % 2:
             raise ValueError(
                 f"a bigru's two directions need an even width, not {self.out_dim}; change model.dim or out_dim"
@@ -137,16 +139,15 @@ class BiGRU(SelfMixer):
         return both_ways(self.ahead, self.back, x, mask)
 
 
-class GRU(SelfMixer):
+class GRU(SelfMixer[HiddenState]):
     """Gated recurrent unit, in both directions where not causal.
 
     y_t = h_t = GRU(x_t, h_{t-1}); where not causal, [forward GRU; backward GRU]_t, half as wide.
 
-    What position t has of s < t has passed through every state between: no matrix of weights, but a
-    product of Jacobians.
+    Information from s reaches t through every state between them: there is no matrix of weights, but a product of
+    Jacobians.
 
     Args:
-        dim: Width D of input and output.
         causal: Read from left to right only.
         reset: Form of the GRU, see GatedUnit.
 
@@ -160,18 +161,13 @@ class GRU(SelfMixer):
     """
 
     state_growth = "constant"
-    properties = MixingProperties(
-        sparse=False, shares_positions=False, shares_channels=False, dynamic=True, linear=False
-    )
+    properties = MixingProperties(dynamic=True)
     unrolls = True
 
     def __init__(self, *, dim: int, causal: bool, reset: str = "after") -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         if not causal and dim % 2:
             raise ValueError(f"a gru's two directions need an even width, not {dim}; change model.dim")
-        self.dim = dim
-        self.out_dim = dim
-        self.causal = causal
         self.ahead = GatedUnit(input_dim=dim, hidden_dim=dim if causal else dim // 2, reset=reset)
         self.back = None if causal else GatedUnit(input_dim=dim, hidden_dim=dim // 2, reset=reset)
 
@@ -180,19 +176,14 @@ class GRU(SelfMixer):
         mask = real_positions(x, mask)
         return self.ahead(x) if self.back is None else both_ways(self.ahead, self.back, x, mask)
 
-    class State(NamedTuple):
-        """The hidden state (N, D)."""
-
-        hidden: Tensor
-
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> GRU.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> HiddenState:
         """Return zeros, as in forward."""
-        return self.State(torch.zeros(batch_size, self.dim, device=device, dtype=dtype))
+        return HiddenState(torch.zeros(batch_size, self.dim, device=device, dtype=dtype))
 
-    def step(self, x: Tensor, state: GRU.State, position: Tensor) -> tuple[Tensor, GRU.State]:
+    def step(self, x: Tensor, state: HiddenState, position: Tensor) -> tuple[Tensor, HiddenState]:
         """Read x (N, D)."""
         hidden = self.ahead.update(self.ahead.input(x), state.hidden)
-        return hidden, self.State(hidden)
+        return hidden, HiddenState(hidden)
 
 
 def both_ways(ahead: nn.Module, back: nn.Module, x: Tensor, mask: Tensor) -> Tensor:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.kernels.band_matrix import left_padding, tap_inputs
 from seq2seq.mixers.past import Window
-from seq2seq.mixers.projections import glu_input
+from seq2seq.mixers.projections import gated, glu_input, initialize
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_positive
+from seq2seq.network.state import Device, DType
 
 
 class InhomogeneousDepthwise(SelfMixer[Window]):
@@ -20,14 +18,12 @@ class InhomogeneousDepthwise(SelfMixer[Window]):
 
     y_t = W_o sum_k w_{t,k} * z_{t+k-l}, w_t = V gelu(U z_t) + w_0, z = GLU(W_i x).
 
-    Taps begin l = K // 2 positions before t, K - 1 when causal. `dynamicconv` predicts kernels of H
-    heads and normalizes them; here each of D channels has its own, and `dynamic_depthwise` predicts
-    one set of them for all positions. The bottleneck of r numbers between U and V stands in place of
-    K D^2 weights. M is sparse and dynamic, and nothing is shared.
+    Taps begin l = K // 2 positions before t, K - 1 when causal. Each of D channels has its own kernel, while
+    `dynamicconv` predicts and normalizes kernels of H heads, and `dynamic_depthwise` predicts the same kernels for all
+    positions. The bottleneck of r numbers between U and V saves most of K D^2 weights. M is sparse and dynamic;
+    neither positions nor channels share it.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         kernel_size: K taps.
         rank: Width r of the bottleneck.
         glu: Gate the input.
@@ -45,49 +41,38 @@ class InhomogeneousDepthwise(SelfMixer[Window]):
     state_growth = "constant"
 
     def __init__(self, *, dim: int, causal: bool, kernel_size: int, rank: int = 16, glu: bool = True) -> None:
-        super().__init__()
-        self.dim = self.out_dim = dim
-        self.causal = causal
+        super().__init__(dim=dim, causal=causal)
         self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.rank = require_positive(rank, "rank")
         self.glu = glu
-        self.properties = MixingProperties(
-            sparse=True, shares_positions=False, shares_channels=False, dynamic=True, linear=not glu
-        )
-        # Without GLU no bias here: weights that do not sum to one would spread it unevenly
+        self.properties = MixingProperties(sparse=True, dynamic=True, linear=not glu)
+        # No bias without GLU: weights that do not sum to one would scale it unevenly
         self.inner = glu_input(dim, glu=glu, bias=glu)
         self.out = nn.Linear(dim, dim)
         self.squeeze = nn.Linear(dim, rank)  # U
         self.weight = nn.Linear(rank, kernel_size * dim)  # V, w_0
-        for layer in (self.inner, self.squeeze, self.out):
-            nn.init.xavier_uniform_(layer.weight)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
-        # What is predicted starts about as large as what is not
+        initialize(self.inner, self.squeeze, self.out)
+        # The predicted part of kernels starts about as large as w_0
         nn.init.normal_(self.weight.weight, std=(rank * kernel_size) ** -0.5)
         nn.init.normal_(self.weight.bias, std=kernel_size**-0.5)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
         mask = real_positions(x, mask)
-        z = self._inner(x).masked_fill(~mask[:, :, None], 0.0)
+        z = gated(self.inner(x), self.glu).masked_fill(~mask[:, :, None], 0.0)
         weights = mark_mixing(self._weights(z))  # (B, T, K, D)
         inputs = tap_inputs(z, self.kernel_size, left=left_padding(self.kernel_size, self.causal))
         return self.out((weights * inputs).sum(2))  # (B, T, D)
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Window:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Window:
         """Return zeros, which stand before the sentence."""
-        return Window.empty(batch_size, self.kernel_size, self.dim, device=device, dtype=dtype)
+        return Window.empty(batch_size, self.kernel_size, self.dim, device, dtype)
 
     def step(self, x: Tensor, state: Window, position: Tensor) -> tuple[Tensor, Window]:
         """Convolve the last K inputs by the kernels that x (N, D), the newest, predicts."""
-        z = self._inner(x).to(state.past.dtype)
-        window = torch.cat([state.past, z[:, None]], 1)  # (N, K, D)
-        return self.out((self._weights(z) * window).sum(1)), Window(window[:, 1:])
-
-    def _inner(self, x: Tensor) -> Tensor:
-        z = self.inner(x)
-        return F.glu(z, -1) if self.glu else z
+        z = gated(self.inner(x), self.glu).to(state.past.dtype)
+        inputs, state = state.appended(z)  # (N, K, D)
+        return self.out((self._weights(z) * inputs).sum(1)), state
 
     def _weights(self, z: Tensor) -> Tensor:
         """Predict kernels (..., K, D) from z (..., D)."""

@@ -15,7 +15,7 @@ from seq2seq.mixers.past import attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_probability
-from seq2seq.network.state import Cache
+from seq2seq.network.state import Cache, Device, DType
 
 
 class Interlaced(SelfMixer):
@@ -23,17 +23,13 @@ class Interlaced(SelfMixer):
 
     M = R C, R_qk = softmax over k in q's row, C_qk over k in q's column of x_q' W_q' W_k x_k / sqrt(D / H).
 
-    y = M x W_v W_o; R and C have queries and keys of their own. Position p lies at row p // w,
-    column p % w: columns reach far (every w-th position), rows are blocks. Each of the two matrices
-    is sparse, and a Kronecker product with an identity if its rows share their weights; the product
-    M is dense, dynamic, shared by the D / H channels of a head. Causal: the past of both, so that t
-    reads, in the columns up to its own, all rows up to its own, and in later columns nothing.
+    y = M x W_v W_o; R and C have queries and keys of their own. Position p lies at row p // w, column p % w: a row is a
+    block of w positions, a column every w-th position. R and C are sparse, and Kronecker products with an identity if
+    lines share their weights; M is dense, dynamic, shared by the D / H channels of a head. Causal layers read the past
+    of both: from position t all rows up to its row, in columns up to its column.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
-        num_heads: H; must divide dim.
-        grid_width: Columns w; the grid of an image has its own in their place.
+        grid_width: Columns w; a source that is a grid replaces it by its own.
         dropout: Probability to drop an attention weight, of R and of C.
 
     Cost:
@@ -45,14 +41,12 @@ class Interlaced(SelfMixer):
         products).
     """
 
-    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(shares_channels=True, dynamic=True, linear=True)
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, grid_width: int, dropout: float = 0.0) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
         require_axes(grid_width, causal=False)
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.grid_width = grid_width
         self.dropout = require_probability(dropout, "attention dropout")
@@ -70,26 +64,26 @@ class Interlaced(SelfMixer):
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         value = self._attend(query, key, value, real.transpose(1, 2)).transpose(1, 2)
         y = self._attend(row_query, row_key, value, real)  # (B, rows, w, D)
-        return self.out(y.flatten(1, 2)[:, : x.shape[1]])  # without what fills the last row
+        return self.out(y.flatten(1, 2)[:, : x.shape[1]])  # cut to T
 
     @classmethod
     def grid_values(cls, values: Mapping[str, Any], columns: int) -> dict[str, Any]:
-        """Take the columns of the image."""
+        """Take the columns of the source's grid."""
         return {**values, "grid_width": columns}
 
     class State(NamedTuple):
-        """The columns' keys and values of the past side by side, and the rows', 2 D numbers a slot each."""
+        """Keys and values of the past, side by side, for columns and for rows, 2 D numbers a slot each."""
 
         columns: Cache
         rows: Cache
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Interlaced.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> State:
         """Return two empty caches."""
         columns, rows = (Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype) for _ in range(2))
         return self.State(columns, rows)
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
-        """Attend to the column's past, whose result is the row's newest value, then to the row's."""
+        """Attend to the past of the column, then, with the result as the newest value, to the past of the row."""
         query, key, row_query, row_key, value = self.inner(x).chunk(5, -1)
         value = self._read(state.columns, 1, query, key, value, position)
         return self.out(self._read(state.rows, 0, row_query, row_key, value, position)), state
@@ -101,7 +95,7 @@ class Interlaced(SelfMixer):
         return merge(attention(q, k, v, mask=seen, dropout=self.dropout if self.training else 0.0))
 
     def _read(self, past: Cache, axis: int, q: Tensor, k: Tensor, v: Tensor, position: Tensor) -> Tensor:
-        """Append k and v (N, D), then attend from q (N, D) to the row (axis 0) or column (1) of the own past."""
+        """Append k and v (N, D), then attend from q (N, D) to the past of its row (axis 0) or column (1)."""
         inner = torch.cat([q, k, v], -1)  # (N, 3 D)
         (queries, keys), values, visible = attend_to_past(past, inner, position, self.num_heads)
         near = same_lines(position, self.grid_width, visible)[axis] & visible

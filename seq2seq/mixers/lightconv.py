@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words_or_none
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.mixers.past import Past
-from seq2seq.mixers.projections import glu_input
+from seq2seq.mixers.projections import gated, glu_input, initialize
 from seq2seq.network.introspection import MixingProperties
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
-from seq2seq.network.state import HeadCache
+from seq2seq.network.state import Cache, Device, DType
 
 
-class LightConv(SelfMixer[Past[HeadCache]]):
+class LightConv(SelfMixer[Past]):
     """Depthwise convolution with normalized kernels, shared by the channels of a head.
 
     y = W_o LightConv(z), z = GLU(W_i x).
@@ -27,14 +24,11 @@ class LightConv(SelfMixer[Past[HeadCache]]):
     (causal) or K // 2. W_i is D x 2D with GLU and D x D without.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         num_heads: H groups of channels that share a kernel; must divide dim.
         kernel_size: K taps.
         glu: Gate the input.
         softmax: Normalize the kernels; without it they are the parameters w_h themselves.
         weight_dropout: DropConnect on the normalized kernels, [H, K] once per forward.
-        backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
 
     Cost:
         3 D^2 + 3 D + H K parameters (2 D^2 + 2 D + H K without GLU), O(T K D + T D^2) time, the last
@@ -58,19 +52,15 @@ class LightConv(SelfMixer[Past[HeadCache]]):
         weight_dropout: float = 0.0,
         backend: str = "auto",
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.glu = glu
         self.softmax = softmax
         self.num_heads = num_heads
         self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
         self.backend = require_backend(backend)
-        self.properties = MixingProperties(
-            sparse=True, shares_positions=True, shares_channels=True, dynamic=False, linear=not glu
-        )
+        self.properties = MixingProperties(sparse=True, shares_positions=True, shares_channels=True, linear=not glu)
         self.inner = glu_input(dim, glu=glu)
         self.out = nn.Linear(dim, dim)
         self.weight = nn.Parameter(torch.empty(num_heads, kernel_size))  # the kernels, or their logits
@@ -79,9 +69,7 @@ class LightConv(SelfMixer[Past[HeadCache]]):
         else:
             # As Depthwise: each output sums K products, variance 1 for inputs of variance 1
             nn.init.normal_(self.weight, std=kernel_size**-0.5)
-        for layer in (self.inner, self.out):
-            nn.init.xavier_uniform_(layer.weight)
-            nn.init.zeros_(layer.bias)
+        initialize(self.inner, self.out)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
@@ -105,15 +93,14 @@ class LightConv(SelfMixer[Past[HeadCache]]):
         """Return the kernels (H, K)."""
         return {"kernels": self._kernels()}
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[HeadCache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Past:
         """Return an empty cache of gated inputs."""
-        size = self.dim // self.num_heads
-        return Past(HeadCache.of_heads(batch_size, self.kernel_size, self.num_heads, size, device=device, dtype=dtype))
+        past = Cache.empty(batch_size, self.kernel_size, self.dim, heads=self.num_heads, device=device, dtype=dtype)
+        return Past(past)
 
-    def step(self, x: Tensor, state: Past[HeadCache], position: Tensor) -> tuple[Tensor, Past[HeadCache]]:
+    def step(self, x: Tensor, state: Past, position: Tensor) -> tuple[Tensor, Past]:
         """Append this position's input, then convolve the last K."""
-        z = self.inner(x)  # (N, 2 D), or (N, D) without GLU
-        state.past.append(F.glu(z, -1) if self.glu else z, position)
+        state.past.append(gated(self.inner(x), self.glu), position)
         weights = self._kernels()[None]  # (1, H, K)
         return self.out(state.past.convolve(weights, position, softmax=False, backend=self.backend)), state
 

@@ -2,52 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from seq2seq.kernels.precision import at_least_float32, without_autocast
 from seq2seq.kernels.retention import retention, retention_step
+from seq2seq.mixers.past import Sums
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible
+from seq2seq.network.state import Device, DType
 
 # Against a division by zero where all features vanish
 EPSILON = 1e-6
 
 
-class LinearAttention(SelfMixer):
+class LinearAttention(SelfMixer[Sums]):
     """Linear attention: a product of feature maps instead of a softmax.
 
     M_ij = phi(q_i) . phi(k_j) / sum_j' phi(q_i) . phi(k_j'), phi(x) = elu(x) + 1, in H heads.
 
-    Causal sums are over j' <= i. M is dense, dynamic, shared by the channels of a head;
-    bidirectional it has rank D / H in each head. Projections are those of attention; sums are taken
-    in float32 at least.
-
-    Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
-        num_heads: H; must divide dim.
+    Causal sums are over j' <= i. M is dense, dynamic, shared by the channels of a head; if not causal, it has rank
+    D / H in each head. Projections start as in attention; sums are taken in float32 at least.
 
     Cost:
         4 D^2 parameters; O(T D^2 / H + T D^2) time, causal by chunks of c = 64 O(T c D) more; H (D
-        / H) (D / H + 1) numbers of state, whatever the length.
+        / H) (D / H + 1) numbers of state.
 
     Reference:
         Katharopoulos et al. 2020, 'Transformers are RNNs'.
     """
 
-    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(shares_channels=True, dynamic=True, linear=True)
     state_growth = "constant"
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         self.head_dim = require_divisible(dim, num_heads)
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)
@@ -58,7 +50,7 @@ class LinearAttention(SelfMixer):
         query, key, value = self.qkv(x).chunk(3, -1)
         q, k = (split(mark_mixing(_features(part)), self.num_heads) for part in (query, key))  # (B, H, T, d)
         v = _with_ones(split(value, self.num_heads))  # (B, H, T, d + 1)
-        # causal: linear attention is retention that forgets nothing
+        # Causal linear attention is retention without decay
         if self.causal:
             return self._merge(retention(q, k, v), x)
         with without_autocast(x):
@@ -67,30 +59,21 @@ class LinearAttention(SelfMixer):
             y = q @ (k.transpose(-1, -2) @ v)  # by way of (B, H, d, d + 1)
         return self._merge(y, x)
 
-    class State(NamedTuple):
-        """The sum of phi(k) v' over the past, and beside it that of phi(k): (N, H, d, d + 1)."""
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Sums:
+        """Return an empty sum of phi(k) [v, 1]', (N, H, d, d + 1)."""
+        return Sums.empty(batch_size, self.num_heads, self.head_dim, self.head_dim + 1, device=device, dtype=dtype)
 
-        memory: Tensor
-
-    def empty_state(
-        self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None
-    ) -> LinearAttention.State:
-        """Return an empty memory, in float32 at least."""
-        dtype = at_least_float32(dtype)
-        shape = (batch_size, self.num_heads, self.head_dim, self.head_dim + 1)
-        return self.State(torch.zeros(shape, device=device, dtype=dtype))
-
-    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
-        """Add this position's key and value to the memory, then read it."""
+    def step(self, x: Tensor, state: Sums, position: Tensor) -> tuple[Tensor, Sums]:
+        """Add this position's key and value to the sums, then read them."""
         # (N, H, d) each
         query, key, value = (part.unflatten(-1, (self.num_heads, -1)) for part in self.qkv(x).chunk(3, -1))
         with without_autocast(x):
-            y, memory = retention_step(_features(query), _features(key), _with_ones(value), state.memory)
+            y, total = retention_step(_features(query), _features(key), _with_ones(value), state.total)
         # `_merge` has a time axis: one position here
-        return self._merge(y.unsqueeze(2), x).squeeze(1), self.State(memory)
+        return self._merge(y.unsqueeze(2), x).squeeze(1), Sums(total)
 
     def _merge(self, y: Tensor, x: Tensor) -> Tensor:
-        """Divide weighed values by the sum of their weights, both in y (B, H, T, d + 1), and project, in x's type."""
+        """Divide weighted values by the sum of their weights, both in y (B, H, T, d + 1), and project in x's type."""
         total = y[..., :-1]  # (B, H, T, d)
         weights = mark_mixing(y[..., -1:])  # (B, H, T, 1)
         return self.out(merge(total / (weights + EPSILON)).to(x.dtype))
@@ -101,6 +84,6 @@ def _features(x: Tensor) -> Tensor:
 
 
 def _with_ones(value: Tensor) -> Tensor:
-    """Append ones to (..., d): their weighed sum is the sum of the weights."""
+    """Append ones to (..., d), whose weighted sum is the sum of the weights."""
     value = value.to(at_least_float32(value.dtype))
     return torch.cat([value, torch.ones_like(value[..., :1])], -1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,7 @@ from seq2seq.kernels.relative_positions import offsets
 from seq2seq.mixers.projections import attention_inputs, projection
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
+from seq2seq.network.state import Device, DType
 
 
 class Local(SelfMixer):
@@ -20,23 +21,17 @@ class Local(SelfMixer):
 
     M_qk = softmax over the k that q sees of x_q' W_q' W_k x_k / sqrt(D / H) [+ b_{h,k-q}].
 
-    y = M x W_v W_o. The bias b (`relative_bias`) is a static weight of each offset in the softmax of
-    the dynamic ones; it starts at zero.
+    y = M x W_v W_o. The bias b of each offset (`relative_bias`) starts at zero.
 
-    Sliding: q sees |k - q| <= w // 2, or the last w positions when causal, its own included. In
-    blocks: q sees the block of w that it lies in, (p + shift) // w, and no other, as in Swin, which
-    alternates shift between 0 and w / 2; causal within the block. M is sparse, dynamic, and shared
-    by the D / H channels of a head.
+    Sliding: q sees |k - q| <= w // 2, or the last w positions when causal, its own included. Blocks: q sees its own
+    block (p + shift) // w, or its past in that block when causal; Swin alternates shift between 0 and w / 2. M is
+    sparse, dynamic, and shared by the D / H channels of a head.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
-        num_heads: H; must divide dim.
-        window: w positions; sliding and not causal, an even w sees w + 1.
-        blocks: See blocks instead of sliding windows.
+        window: w positions; a sliding window of even w that is not causal has w + 1.
+        blocks: Attend within blocks instead of sliding windows.
         shift: Positions by which blocks are shifted, 0 up to window - 1.
         relative_bias: Add a learned bias b for each head and offset to the scores.
-        dropout: Probability to drop an attention weight.
 
     Cost:
         4 D^2 parameters, and H for each offset with relative_bias; O(T w D + T D^2) time, 2 w D
@@ -49,7 +44,7 @@ class Local(SelfMixer):
     """
 
     state_growth = "constant"
-    properties = MixingProperties(sparse=True, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(sparse=True, shares_channels=True, dynamic=True, linear=True)
 
     def __init__(
         self,
@@ -63,13 +58,11 @@ class Local(SelfMixer):
         relative_bias: bool = False,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
         require_positive(window, "window")
         if not 0 <= shift < (window if blocks else 1):
             raise ValueError(f"shift is {shift}; choose 0 up to window - 1, {window - 1}, and blocks=true, or 0")
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.window = window
         self.blocks = blocks
@@ -83,12 +76,11 @@ class Local(SelfMixer):
         self.bias = nn.Parameter(torch.zeros(before + 1 + after, num_heads)) if relative_bias else None
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attend within x (B, T, D); what is longer than the keys of one block is cut into blocks."""
+        """Attend within x (B, T, D), block by block if x is longer than the keys of one block."""
         mask = real_positions(x, mask)
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)) for part in self.qkv(x).chunk(3, -1))  # (B, T, H, D / H)
-        # A sentence that fits the keys of one block gains nothing from being cut up
+        # Cutting pays only for sentences longer than the keys of one block; an exported graph has no branch
         before, after = self._reach()
-        # Nor has an exported graph branches by length
         whole = torch.compiler.is_exporting() or x.shape[1] <= before + self.window + after
         mix = self._whole if whole else self._blocked
         return self.out(mix(mark_mixing(q), mark_mixing(k), v, mask).flatten(2))  # (B, T, H, d) -> (B, T, D)
@@ -113,7 +105,7 @@ class Local(SelfMixer):
         q = F.pad(q, (0, 0, 0, 0, self.shift, rest)).reshape(-1, window, *q.shape[2:])  # (B blocks, w, H, d)
         k, v = (F.pad(part, (0, 0, 0, 0, *sides)).unfold(1, span, window) for part in (k, v))  # (B, blocks, H, d, span)
         k, v = (part.permute(0, 1, 4, 2, 3).flatten(0, 1) for part in (k, v))
-        # Positions of queries and keys, which say who sees whom; those outside the sentence are masked
+        # Positions of queries and keys; those outside the sentence are masked
         first = torch.arange(count, device=q.device)[:, None] * window - self.shift
         query = first + torch.arange(window, device=q.device)  # (blocks, w)
         key = first + torch.arange(-before, window + after, device=q.device)  # (blocks, span)
@@ -130,7 +122,7 @@ class Local(SelfMixer):
         return y.transpose(1, 2)
 
     def _bias(self, offset: Tensor) -> Tensor | None:
-        """Look up b of offset (..., Q, K): (..., H, Q, K); what lies outside the window is masked anyway."""
+        """Look up b of offset (..., Q, K): (..., H, Q, K); offsets outside the window are masked later."""
         if self.bias is None:
             return None
         index = (offset - self.first_offset).clamp(0, len(self.bias) - 1)
@@ -141,19 +133,18 @@ class Local(SelfMixer):
 
         past: Tensor
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Local.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> State:
         """Return an empty ring."""
         return self.State(torch.zeros(batch_size, self.window, 2 * self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
-        """Put this position's key and value in the place of the oldest, then attend to what it sees of the ring."""
+        """Overwrite the oldest key and value by this position's, then attend to the visible part of the ring."""
         query, key_value = self.qkv(x).split([self.dim, 2 * self.dim], -1)
         slot = (position + self.shift) % self.window  # (N,)
         ring = torch.arange(self.window, device=x.device)
         here = (ring == slot[:, None])[:, :, None]  # (N, w, 1)
-        # The oldest is overwritten, (N, w, 2 D)
         past = torch.where(here, key_value[:, None].to(state.past.dtype), state.past)
-        time = position[:, None] - (slot[:, None] - ring) % self.window  # (N, w): what each place holds
+        time = position[:, None] - (slot[:, None] - ring) % self.window  # (N, w): position of each place
         # (N, w); slots not yet written have negative times
         visible = (time >= 0) & self._sees(position[:, None], time)
         q, k, v = (
@@ -177,8 +168,8 @@ class Local(SelfMixer):
         return (key >= query - before) & (key <= query + after)
 
     def _allowed(self, query: Tensor, key: Tensor, real: Tensor) -> Tensor:
-        """Return (B, ..., Q, K), True for real keys that are seen, and for oneself in padding too."""
+        """Return a mask (B, ..., Q, K): True for real keys in the window, and for a position's own key."""
         query = query[..., :, None]
         key = key[..., None, :]
-        # A row without any key would be NaN after the softmax, in padding too
+        # A row of padding without any key would be NaN after the softmax
         return (self._sees(query, key) & real) | (query == key)

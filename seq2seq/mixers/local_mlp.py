@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from seq2seq.kernels.band_matrix import band_conv, left_padding
 from seq2seq.kernels.dispatch import require_backend
 from seq2seq.mixers.past import Past
+from seq2seq.mixers.projections import initialize
 from seq2seq.network.introspection import MixingProperties
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_length, require_positive
-from seq2seq.network.state import HeadCache
+from seq2seq.network.state import Cache, Device, DType
 
 
-class LocalMLP(SelfMixer[Past[HeadCache]]):
+class LocalMLP(SelfMixer[Past]):
     """Learned weights over a window, a set of them for each position.
 
     y_i = W_o sum_k M_{h(c),i,k} z_{i+k-l}, z = W_i x, l = w // 2, or w - 1 when causal.
 
-    An `mlp` whose matrix is zero outside a band, or a convolution that does not share its kernel
-    between positions: M is static, sparse, and shared by the D / H channels of a head. It starts as
-    a convolution; positions that no sentence of training reached stay that.
+    An `mlp` whose matrix is zero outside a band, or a convolution with a kernel of its own at each position. M is
+    static, sparse, and shared by the D / H channels of a head. It starts as a convolution, which positions beyond the
+    longest training sentence remain.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
-        num_heads: H; must divide dim.
         window: w positions.
         max_len: N; longer sequences are a ValueError.
         backend: "auto", "triton" or "torch" in decoding (see `seq2seq.kernels.dispatch`).
@@ -40,17 +36,15 @@ class LocalMLP(SelfMixer[Past[HeadCache]]):
         Convolution' (local MLP); LeCun et al. 1989 (locally connected layers).
     """
 
-    properties = MixingProperties(sparse=True, shares_positions=False, shares_channels=True, dynamic=False, linear=True)
+    properties = MixingProperties(sparse=True, shares_channels=True, linear=True)
     length_arguments = ("max_len",)
     state_growth = "constant"
 
     def __init__(
         self, *, dim: int, causal: bool, num_heads: int, window: int, max_len: int, backend: str = "auto"
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.window = require_positive(window, "window")
         self.max_len = require_positive(max_len, "max_len")
@@ -59,9 +53,7 @@ class LocalMLP(SelfMixer[Past[HeadCache]]):
             raise ValueError("backend=triton serves decoding alone; choose backend=auto or backend=torch")
         self.inner = nn.Linear(dim, dim, bias=False)
         self.out = nn.Linear(dim, dim)
-        nn.init.xavier_uniform_(self.inner.weight)
-        nn.init.xavier_uniform_(self.out.weight)
-        nn.init.zeros_(self.out.bias)
+        initialize(self.inner, self.out)
         # Each output sums w products: variance 1 for inputs of variance 1
         kernel = torch.randn(num_heads, 1, window) * window**-0.5
         self.weight = nn.Parameter(kernel.repeat(1, max_len, 1))  # (H, N, w)
@@ -75,13 +67,13 @@ class LocalMLP(SelfMixer[Past[HeadCache]]):
         y = band_conv(z, self.weight[None, :, :length], left=left_padding(self.window, self.causal))
         return self.out(y.flatten(2))
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[HeadCache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Past:
         """Return an empty cache; ValueError if there are not as many sets of weights as positions."""
         require_length(max_len, self.max_len)
-        size = self.dim // self.num_heads
-        return Past(HeadCache.of_heads(batch_size, self.window, self.num_heads, size, device=device, dtype=dtype))
+        past = Cache.empty(batch_size, self.window, self.dim, heads=self.num_heads, device=device, dtype=dtype)
+        return Past(past)
 
-    def step(self, x: Tensor, state: Past[HeadCache], position: Tensor) -> tuple[Tensor, Past[HeadCache]]:
+    def step(self, x: Tensor, state: Past, position: Tensor) -> tuple[Tensor, Past]:
         """Append this position's input, then weigh the last w by the weights of this position."""
         z = self.inner(x)  # (N, D)
         state.past.append(z, position)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from seq2seq.network.mixer import (
     require_positive,
     require_probability,
 )
+from seq2seq.network.state import Device, DType
 
 
 class LowRank(SelfMixer):
@@ -27,20 +28,15 @@ class LowRank(SelfMixer):
 
     M = softmax(Q (E K)' / sqrt(D / H)) F, with learned E and F (r, max_len).
 
-    Bidirectional M has rank r. Causal: position t sees what has come, E_t K = sum_{j <= t} E_{:,j}
-    k_j and likewise F_t V, each of r slots. A slot to which E gives nothing of what is seen is not
-    attended to, so that E = F = identity, r = max_len, is attention. M is dense, dynamic, shared by
-    the D / H channels of a head. E and F are shared by heads; layers have their own ('headwise
-    sharing').
+    If not causal, M has rank r. Causal: position t reads r slots of its past, E_t K = sum_{j <= t} E_{:,j} k_j and
+    F_t V alike. Slots without a weight in E for the visible positions are masked, so that E = F = identity,
+    r = max_len, is attention. M is dense, dynamic, shared by the D / H channels of a head. Heads share E and F, layers
+    do not ('headwise sharing').
 
-    At position j = 0, 1, ... E starts from N(0, 1 / (r + j)) and F from N(0, 1 / (1 + j)), so that
-    a long sentence gives hardly more than a short one. Positions that no sentence of training
-    reached keep what they started with.
+    At position j = 0, 1, ... E starts from N(0, 1 / (r + j)) and F from N(0, 1 / (1 + j)), so that the output hardly
+    grows with the length. Positions beyond the longest training sentence keep these weights.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
-        num_heads: H; must divide dim.
         max_len: Longest sequence.
         rank: r slots, 2 or more.
         dropout: Probability to drop the weight of a slot.
@@ -53,19 +49,17 @@ class LowRank(SelfMixer):
         Wang et al. 2020, 'Linformer: Self-Attention with Linear Complexity', eq. 7.
     """
 
-    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(shares_channels=True, dynamic=True, linear=True)
     length_arguments = ("max_len",)
     state_growth = "constant"
 
     def __init__(
         self, *, dim: int, causal: bool, num_heads: int, max_len: int, rank: int = 16, dropout: float = 0.0
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
         if rank < 2:
             raise ValueError(f"rank is {rank}; choose 2 or more (one slot would always have all the weight)")
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.rank = rank
         self.max_len = require_positive(max_len, "max_len")
@@ -90,7 +84,7 @@ class LowRank(SelfMixer):
             # (B, H, T, d)
             q, k, v = (split(part, self.num_heads) for part in (mark_mixing(query), mark_mixing(key), value))
             return self.out(merge(_read_past(q, k, v, key_slots, value_slots, drop)))
-        # Before positions mix: padding fills no slot
+        # Before positions mix, so that padding fills no slot
         key, value = (part.masked_fill(~mask[:, :, None], 0.0) for part in (mark_mixing(key), value))
         # k, v (B, H, r, d)
         q, k, v = (split(part, self.num_heads) for part in (mark_mixing(query), key_slots @ key, value_slots @ value))
@@ -104,7 +98,7 @@ class LowRank(SelfMixer):
         value: Tensor
         seen: Tensor
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> LowRank.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> State:
         """Return empty slots, in float32 at least: sums of many small parts."""
         require_length(max_len, self.max_len)
         wide = at_least_float32(dtype)
@@ -128,7 +122,7 @@ def _read_past(q: Tensor, k: Tensor, v: Tensor, key_slots: Tensor, value_slots: 
     """Attend to the past, without the slots of each position: q_t . sum_j E_sj k_j = sum_j E_sj (q_t . k_j)."""
     # `tril` keeps j <= t before the sum over j, so slots (B, H, T, r, d) are never stored
     scores = (q @ k.transpose(-1, -2)).tril() @ key_slots.t()  # (B, H, T, r)
-    # Slot s counts from the first position that E gives to it
+    # Slot s is visible from the first position with a weight in E
     unseen = (key_slots != 0).cumsum(1).t() == 0  # (T, r)
     weights = (scores * q.shape[-1] ** -0.5).masked_fill(unseen, float("-inf")).softmax(-1)
     return (dropout(weights.to(v.dtype), drop) @ value_slots).tril() @ v  # F likewise: (B, H, T, T) @ v

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import torch
 from torch import Tensor, nn
 
-from seq2seq.kernels.precision import at_least_float32
 from seq2seq.mixers.mlp import mix_positions
+from seq2seq.mixers.past import Sums
+from seq2seq.mixers.projections import initialize
 from seq2seq.network.introspection import MixingProperties
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_length, require_positive
+from seq2seq.network.state import Device, DType
 
 
-class LowRankMLP(SelfMixer):
+class LowRankMLP(SelfMixer[Sums]):
     """Learned matrix over positions of low rank, between projections.
 
     y = W_o M_h (W_i x), M_h = A_h B_h, A (N x r) and B (r x N) for each of H heads of channels.
 
-    Positions are weighed into r slots and the slots are weighed into positions: an `mlp` with fewer
-    parameters, or the static `lowrank`. Causal: the lower triangle of A B, so that a slot holds at
-    position t what has come up to t.
+    B mixes positions into r slots, A mixes the slots into positions: an `mlp` with fewer parameters, or a static
+    `lowrank`. Causal: the lower triangle of A B, so that at position t a slot holds positions up to t.
 
-    At position j = 0, 1, ... B starts with a variance that falls as 1 / (1 + j), so that a long
-    sentence gives hardly more than a short one. Positions that no sentence of training reached keep
-    what they started with.
+    At position j = 0, 1, ... the variance of B starts in proportion to 1 / (1 + j), so that the output hardly grows
+    with the length. Positions beyond the longest training sentence keep these weights.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
-        num_heads: H; must divide dim.
         max_len: N; longer sequences are a ValueError.
         rank: r slots.
 
@@ -42,26 +37,20 @@ class LowRankMLP(SelfMixer):
         Convolution' (low-rank MLP).
     """
 
-    properties = MixingProperties(
-        sparse=False, shares_positions=False, shares_channels=True, dynamic=False, linear=True
-    )
+    properties = MixingProperties(shares_channels=True, linear=True)
     length_arguments = ("max_len",)
     state_growth = "constant"
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, max_len: int, rank: int = 16) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.max_len = require_positive(max_len, "max_len")
         self.rank = require_positive(rank, "rank")
         self.inner = nn.Linear(dim, dim, bias=False)
         self.out = nn.Linear(dim, dim)
-        nn.init.xavier_uniform_(self.inner.weight)
-        nn.init.xavier_uniform_(self.out.weight)
-        nn.init.zeros_(self.out.bias)
-        # The variances of a row of B sum to one, those of a row of A too
+        initialize(self.inner, self.out)
+        # The variances of a row sum to one, in A and in B
         variance = 1.0 / (1 + torch.arange(max_len))
         self.read = nn.Parameter(torch.randn(num_heads, rank, max_len) * (variance / variance.sum()).sqrt())  # B
         self.write = nn.Parameter(torch.randn(num_heads, max_len, rank) * rank**-0.5)  # A
@@ -76,24 +65,18 @@ class LowRankMLP(SelfMixer):
         factors = ((write @ read).tril(),) if self.causal else (write, read)
         return self.out(mix_positions(self.inner(x), mask, *factors))
 
-    class State(NamedTuple):
-        """The slots, (N, H, r, D / H)."""
-
-        slots: Tensor
-
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> LowRankMLP.State:
-        """Return empty slots, in float32 at least: sums of many small parts."""
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Sums:
+        """Return empty slots, (N, H, r, D / H)."""
         require_length(max_len, self.max_len)
-        wide = at_least_float32(dtype)
         sizes = batch_size, self.num_heads, self.rank, self.dim // self.num_heads
-        return self.State(torch.zeros(sizes, device=device, dtype=wide))
+        return Sums.empty(*sizes, device=device, dtype=dtype)
 
-    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
-        """Add this position's input to the slots by its column of B, then weigh them by its row of A."""
+    def step(self, x: Tensor, state: Sums, position: Tensor) -> tuple[Tensor, Sums]:
+        """Add this position's input to the slots by its column of B, then mix them by its row of A."""
         z = self.inner(x)
         values = z.unflatten(-1, (self.num_heads, 1, -1))  # (N, H, 1, R)
         read = self.read[:, :, position].permute(2, 0, 1)  # (N, H, r)
         write = self.write[:, position].transpose(0, 1)  # (N, H, r)
-        slots = state.slots + read[..., None].to(state.slots) * values.to(state.slots)  # (N, H, r, R)
+        slots = state.total + read[..., None].to(state.total) * values.to(state.total)  # (N, H, r, R)
         y = (write[:, :, None].to(slots) @ slots).flatten(1)  # (N, D)
-        return self.out(y.to(z.dtype)), self.State(slots)
+        return self.out(y.to(z.dtype)), Sums(slots)

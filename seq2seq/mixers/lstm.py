@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,15 +12,15 @@ from seq2seq.kernels.recurrence import over_positions
 from seq2seq.mixers.gru import both_ways
 from seq2seq.network.introspection import MixingProperties
 from seq2seq.network.mixer import SelfMixer, real_positions
+from seq2seq.network.state import Device, DType
 from seq2seq.network.weight_blocks import in_blocks
 
 
 class MemoryUnit(nn.Module):
     """LSTM whose input part is computed for whole sequences at once.
 
-    i, f, o = sigmoid(W x + b + U h), g = tanh(W_g x + b_g + U_g h), c' = f c + i g, h' = o
-    tanh(c'): torch.nn.LSTM with one bias in place of two that are only ever added. Gates are
-    ordered i, f, g, o. b_f starts at one, so that memories last.
+    i, f, o = sigmoid(W x + b + U h), g = tanh(W_g x + b_g + U_g h), c' = f c + i g, h' = o tanh(c'). torch.nn.LSTM has
+    two biases, whose sum is b. Gates are ordered i, f, g, o. b_f starts at one, so that memories last.
 
     Reference:
         Gers et al. 2000, 'Learning to Forget'.
@@ -32,7 +32,7 @@ class MemoryUnit(nn.Module):
         gates = [hidden_dim] * 4
         self.input = in_blocks(nn.Linear(input_dim, 4 * hidden_dim), *gates)  # W, b
         self.recurrent = in_blocks(nn.Linear(hidden_dim, 4 * hidden_dim, bias=False), *gates)  # U
-        # Orthogonal for each gate alone: products of many steps neither grow nor vanish at the start
+        # Each gate is orthogonal, so that products over many steps neither grow nor vanish at first
         for gate in self.recurrent.weight.chunk(4):
             nn.init.orthogonal_(gate)
         nn.init.xavier_uniform_(self.input.weight)
@@ -47,7 +47,7 @@ class MemoryUnit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute all hidden states (B, T, H) of x (B, T, D) from zero, in torch's fused loop."""
-        # An exported graph has no fused loop of free length, and a layer in integers is computed as such
+        # An exported graph has no fused loop of free length, and an int8 layer has no float weights
         if torch.compiler.is_exporting() or not isinstance(self.input, nn.Linear):
             return self.loop(x)
         # Torch's loop has a second bias, here zero
@@ -74,8 +74,8 @@ class LSTM(SelfMixer):
 
     y_t = h_t, (h_t, c_t) = LSTM(x_t, h_{t-1}, c_{t-1}); both ways, half as wide, if not causal.
 
-    What position t has of s < t has passed through every state between: no matrix of weights, but a
-    product of Jacobians.
+    Information from s reaches t through every state between them: there is no matrix of weights, but a product of
+    Jacobians.
 
     Cost:
         8 D^2 + 4 D parameters (both ways 6 D^2 + 4 D), O(T D^2) time, serial in T, 2 D numbers of
@@ -88,18 +88,13 @@ class LSTM(SelfMixer):
     """
 
     state_growth = "constant"
-    properties = MixingProperties(
-        sparse=False, shares_positions=False, shares_channels=False, dynamic=True, linear=False
-    )
+    properties = MixingProperties(dynamic=True)
     unrolls = True
 
     def __init__(self, *, dim: int, causal: bool) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         if not causal and dim % 2:
             raise ValueError(f"an lstm's two directions need an even width, not {dim}; change model.dim")
-        self.dim = dim
-        self.out_dim = dim
-        self.causal = causal
         self.ahead = MemoryUnit(input_dim=dim, hidden_dim=dim if causal else dim // 2)
         self.back = None if causal else MemoryUnit(input_dim=dim, hidden_dim=dim // 2)
 
@@ -114,12 +109,12 @@ class LSTM(SelfMixer):
         hidden: Tensor
         cell: Tensor
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> LSTM.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> State:
         """Return zeros, as in forward."""
         zeros = torch.zeros(batch_size, self.dim, device=device, dtype=dtype)
         return self.State(zeros, zeros)
 
-    def step(self, x: Tensor, state: LSTM.State, position: Tensor) -> tuple[Tensor, LSTM.State]:
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Read x (N, D)."""
         hidden, cell = self.ahead.update(self.ahead.input(x), *state)
         return hidden, self.State(hidden, cell)

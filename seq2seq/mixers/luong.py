@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from seq2seq.kernels.precision import at_least_float32
 from seq2seq.mixers.additive import AdditiveScore
 from seq2seq.mixers.gru import GatedUnit
+from seq2seq.mixers.memory import KeyedMemory, mean_over_positions
 from seq2seq.mixers.projections import projection
-from seq2seq.mixers.summary import mean_over_positions
 from seq2seq.network.introspection import freeze_mixing, mark_mixing
 from seq2seq.network.mixer import CrossMixer, require_length, require_positive
 from seq2seq.network.state import NoState
@@ -22,30 +22,20 @@ SCORES = ("dot", "general", "concat", "location")
 SCOPES = ("global", "local_m", "local_p")
 
 
-class LuongContext(NamedTuple):
-    """The memory (B, S, M), what scores read of it (B, S, K), and its mask (B, S)."""
-
-    memory: Tensor
-    keys: Tensor
-    mask: Tensor
-
-
 class LuongRead(nn.Module):
     """Attention weights and attentional vector of Luong et al. 2015.
 
     w_ij = softmax_j of a score of s_i and h_j within a window; y_i = tanh(W_c [sum_j w_ij h_j; s_i]).
 
-    Scores: "dot", s'h; "general", s'W h; "concat", v' tanh(W [s; h]); "location", (W s)_j, which knows
-    no h. Windows: "global", all of the source; "local_m", |j - p| <= D around p_i = i, at most the
-    last position; "local_p", around p_i = S sigmoid(v_p' tanh(W_p s_i)), S the source's length, and
-    the weights times exp(-2 (j - p)^2 / D^2), a Gaussian of standard deviation D / 2.
-
     Args:
         query_dim: Width Q of s.
         memory_dim: Width M of h.
         out_dim: Width of y.
-        score: A name above.
-        scope: A name of windows above.
+        score: "dot", s'h, unscaled and so large in wide layers; "general", s'W h; "concat", v' tanh(W [s; h]);
+            "location", (W s)_j, which does not depend on h.
+        scope: The window: "global", the whole source; "local_m", |j - p| <= D around p_i = i, at most the last
+            position; "local_p", around p_i = S sigmoid(v_p' tanh(W_p s_i)), S the source's length, with weights times
+            exp(-2 (j - p)^2 / D^2), a Gaussian of standard deviation D / 2.
         half_window: D, 1 or more.
         max_len: Longest source, for "location" alone.
         coverage: Add the number C_ij to the hidden layer of "concat", see AdditiveScore.
@@ -98,21 +88,21 @@ class LuongRead(nn.Module):
             with torch.no_grad():
                 self.key.weight.mul_(query_dim**-0.5)  # type: ignore[union-attr]
 
-    def project(self, memory: Tensor, mask: Tensor) -> LuongContext:
-        """Compute what scores read of memory (B, S, M) under mask (B, S)."""
+    def project(self, memory: Tensor, mask: Tensor) -> KeyedMemory:
+        """Compute the keys of memory (B, S, M) under mask (B, S)."""
         if self.max_len is not None:
             require_length(memory.shape[1], self.max_len)
-        return LuongContext(memory, memory if self.key is None else self.key(memory), mask)
+        return KeyedMemory(memory, memory if self.key is None else self.key(memory), mask)
 
     def forward(
-        self, query: Tensor, context: LuongContext, position: Tensor, coverage: Tensor | None = None
+        self, query: Tensor, context: KeyedMemory, position: Tensor, coverage: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return y (B, n, out_dim) and the weights (B, n, S) of query s (B, n, Q) at position (B or 1, n)."""
         weights = mark_mixing(self._weights(query, context, position, coverage))  # (B, n, S)
         read = weights.to(context.memory.dtype) @ context.memory  # (B, n, M)
         return torch.tanh(self.out(torch.cat([read, query], -1))), weights
 
-    def _weights(self, query: Tensor, context: LuongContext, position: Tensor, coverage: Tensor | None) -> Tensor:
+    def _weights(self, query: Tensor, context: KeyedMemory, position: Tensor, coverage: Tensor | None) -> Tensor:
         energy = self._energy(query, context.keys, coverage)
         # Positions need more than the 8 bits of bfloat16
         energy = energy.to(at_least_float32(energy.dtype))
@@ -139,18 +129,14 @@ class LuongRead(nn.Module):
         """Return p (B, n)."""
         length = mask.sum(1, keepdim=True)  # (B, 1)
         if self.place is None or self.place_score is None:
-            # Beyond its end a source has no window
+            # The window does not move past the end of the source
             return torch.minimum(position, length - 1)
         place = self.place_score(torch.tanh(self.place(query))).squeeze(-1)  # (B, n)
         return length * torch.sigmoid(place.to(at_least_float32(place.dtype)))
 
 
-def require_equal_lengths(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of one of these mixers for a shortened memory.
-
-    Raises:
-        ValueError: Its windows are around the target's position, which then is another one in the memory.
-    """
+def _without_local_m(values: Mapping[str, Any], factor: int) -> dict[str, Any]:
+    """Return the arguments for a shortened memory, in which the windows of local_m would be misplaced."""
     if values.get("scope") == "local_m":
         raise ValueError(
             "scope=local_m reads position i of the source for position i of the target, and model.encoder_stages "
@@ -164,17 +150,8 @@ class LuongAttention(CrossMixer):
 
     y_i = tanh(W_c [sum_j w_ij h_j; x_i]), w_ij = softmax_j(x_i' W h_j) or another score in a window.
 
-    Scores: "dot", x'h, which has no scale and large values in wide layers; "general", x'W h; "concat",
-    v' tanh(W [x; h]); "location", (W x)_j. Windows: "global", "local_m", "local_p", see LuongRead.
-
     Args:
-        dim: Width D of the target's side.
-        memory_dim: Width M of the encoder's output.
-        score: "dot", "general", "concat" or "location".
-        scope: "global"; "local_m", around the same position of the source; "local_p", around a
-            predicted one.
-        half_window: Positions on either side of a window's center.
-        max_len: Longest source, for score=location alone.
+        score, scope, half_window, max_len: As in `LuongRead`, with x in place of s.
 
     Cost:
         (M + D) D parameters, and M D (general), (M + D + 2) D (concat) or D max_len (location), and D^2
@@ -197,9 +174,7 @@ class LuongAttention(CrossMixer):
         half_window: int = 10,
         max_len: int | None = None,
     ) -> None:
-        super().__init__()
-        self.dim = self.out_dim = dim
-        self.memory_dim = memory_dim
+        super().__init__(dim=dim, memory_dim=memory_dim)
         self.read = LuongRead(
             query_dim=dim,
             memory_dim=memory_dim,
@@ -210,24 +185,21 @@ class LuongAttention(CrossMixer):
             max_len=max_len,
         )
 
-    @classmethod
-    def shortened_values(cls, values: Mapping[str, Any], factor: int) -> dict[str, Any]:
-        """Refuse windows around the target's position; see `require_equal_lengths`."""
-        return require_equal_lengths(values)
+    shortened_values = staticmethod(_without_local_m)
 
-    def project(self, memory: Tensor, memory_mask: Tensor) -> LuongContext:
-        """Compute what scores read of memory (B, S, M)."""
+    def project(self, memory: Tensor, memory_mask: Tensor) -> KeyedMemory:
+        """Compute the keys of memory (B, S, M)."""
         return self.read.project(memory, memory_mask)
 
-    def forward(self, x: Tensor, context: LuongContext) -> Tensor:
+    def forward(self, x: Tensor, context: KeyedMemory) -> Tensor:
         """Read the source from each of x (B, T, D)."""
         return self.read(x, context, torch.arange(x.shape[1], device=x.device)[None])[0]
 
-    def read_weights(self, x: Tensor, context: LuongContext) -> Tensor:
-        """Return the attention weights of x (B, T, D), (B, 1, T, S); those of local_p sum to less than 1."""
+    def read_weights(self, x: Tensor, context: KeyedMemory) -> Tensor:
+        """Return the attention weights of x (B, T, D), (B, 1, T, S); with local_p they sum to less than 1."""
         return self.read(x, context, torch.arange(x.shape[1], device=x.device)[None])[1][:, None]
 
-    def step(self, x: Tensor, context: LuongContext, state: NoState, position: Tensor) -> tuple[Tensor, NoState]:
+    def step(self, x: Tensor, context: KeyedMemory, state: NoState, position: Tensor) -> tuple[Tensor, NoState]:
         """Read the source at one position; a sentence's hypotheses are its queries."""
         folded = x.view(context.mask.shape[0], -1, self.dim)  # (B, beam, D)
         y, _ = self.read(folded, context, position.view(folded.shape[:2]))
@@ -239,24 +211,19 @@ class Luong(CrossMixer):
 
     s_i = GRU([x_i; y_{i-1}], s_{i-1}), y_i = tanh(W_c [sum_j w_ij h_j; s_i]), s_0 = tanh(W mean_j h_j).
 
-    w_ij is as in LuongAttention, with s_i in place of x_i: unlike Bahdanau's decoder, this one attends
-    from the state after x_i. Without input feeding, s_i = GRU(x_i, s_{i-1}), no step waits for the
-    source, and all positions run in the fused loop of a GRU.
+    w_ij are as in `LuongRead`: unlike Bahdanau's decoder, this one attends from the state after x_i. Without input
+    feeding, s_i = GRU(x_i, s_{i-1}), and all positions run in the fused loop of a GRU.
 
     Args:
         dim: Width D of input, state and output.
         memory_dim: Width M of the encoder's output h.
-        score: "dot", "general", "concat" or "location", see LuongAttention.
-        scope: "global", "local_m" or "local_p".
-        half_window: Positions on either side of a window's center.
-        max_len: Longest source, for score=location alone.
+        score, scope, half_window, max_len: As in `LuongRead`.
         input_feeding: Feed y_{i-1}, zero before the first.
-        coverage: Let score=concat know C_ij = sum_{k < i} w_kj, what it has read already: v' tanh(W [s;
-            h_j] + Z C_ij).
+        coverage: Add to score=concat how much h_j has been read, C_ij = sum_{k < i} w_kj: v' tanh(W [s; h_j] + Z C_ij).
 
     Cost:
-        M D + 6 D^2 + 6 D + (M + D) D parameters, 3 D^2 for input feeding, D for coverage, and those of
-        score and scope as in LuongAttention; O(T S D + T D^2) time, serial in T; 2 D + S numbers of state.
+        M D + 6 D^2 + 6 D + (M + D) D parameters, 3 D^2 for input feeding, D for coverage, and those for score and
+        scope as in LuongAttention; O(T S D + T D^2) time, serial in T; 2 D + S numbers of state.
 
     Reference:
         Luong et al. 2015, 'Effective Approaches to Attention-based Neural Machine Translation', with
@@ -279,12 +246,10 @@ class Luong(CrossMixer):
         input_feeding: bool = True,
         coverage: bool = False,
     ) -> None:
-        super().__init__()
-        self.dim = self.out_dim = dim
-        self.memory_dim = memory_dim
+        super().__init__(dim=dim, memory_dim=memory_dim)
         self.start = projection(memory_dim, dim)  # W of s_0
         self.unit = GatedUnit(input_dim=dim, hidden_dim=dim)
-        # Y's part of the gates, apart from x's, which is computed for all positions at once
+        # Y's part of the gates; x's part is computed for all positions at once
         self.feed = in_blocks(nn.Linear(dim, 3 * dim, bias=False), *[dim] * 3) if input_feeding else None
         if self.feed is not None:
             nn.init.xavier_uniform_(self.feed.weight)  # as one matrix, like x's part
@@ -300,10 +265,7 @@ class Luong(CrossMixer):
             coverage=coverage,
         )
 
-    @classmethod
-    def shortened_values(cls, values: Mapping[str, Any], factor: int) -> dict[str, Any]:
-        """Refuse windows around the target's position; see `require_equal_lengths`."""
-        return require_equal_lengths(values)
+    shortened_values = staticmethod(_without_local_m)
 
     class Context(NamedTuple):
         """Parts of the source that LuongRead reads, and the first state (B, D)."""
@@ -314,17 +276,14 @@ class Luong(CrossMixer):
         start: Tensor
 
     class State(NamedTuple):
-        """The hidden state and the last output, (N, D) each, and what has been read of each position, (N, S).
-
-        Without coverage the last is one zero, (N, 1), that nothing reads.
-        """
+        """The hidden state and the last output, (N, D) each, and C, (N, S); without coverage a zero, (N, 1)."""
 
         hidden: Tensor
         output: Tensor
         coverage: Tensor
 
     def project(self, memory: Tensor, memory_mask: Tensor) -> Luong.Context:
-        """Compute what scores read of memory (B, S, M), and the first hidden state."""
+        """Compute the keys of memory (B, S, M), and the first hidden state."""
         start = torch.tanh(self.start(mean_over_positions(memory, memory_mask)))
         return self.Context(*self.read.project(memory, memory_mask), start)
 
@@ -333,7 +292,7 @@ class Luong(CrossMixer):
         position = torch.arange(x.shape[1], device=x.device)[None]  # (1, T)
         if self.feed is None and not self.coverage:
             states = self.unit(x, context.start)  # (B, T, D)
-            return self.read(states, LuongContext(*context[:3]), position)[0]
+            return self.read(states, KeyedMemory(*context[:3]), position)[0]
         gates = self.unit.input(x)  # (B, T, 3 D)
         state = self._begin(context)
         outputs = []
@@ -344,11 +303,11 @@ class Luong(CrossMixer):
         return torch.cat(outputs, 1)
 
     def introspect(self, x: Tensor, context: Luong.Context) -> dict[str, Tensor]:
-        """Return the weights of each step's own read, (B, 1, T, S), without those of earlier steps that s carries."""
+        """Return the attention weights of each step, (B, 1, T, S), not counting reads of earlier steps in the state."""
         return {"weights": self.read_weights(x, context)}
 
     def read_weights(self, x: Tensor, context: Luong.Context) -> Tensor:
-        """Return the weights of each step's own read, (B, 1, T, S); those of local_p sum to less than 1."""
+        """Return the attention weights of each step, (B, 1, T, S); with local_p they sum to less than 1."""
         with freeze_mixing() as weights:
             self.forward(x, context)
         return torch.cat(weights, 1)[:, None]
@@ -381,5 +340,5 @@ class Luong(CrossMixer):
         if self.feed is not None:
             gates = gates + self.feed(state.output)
         hidden = self.unit.update(gates, state.hidden)
-        output, weights = self.read(hidden, LuongContext(*context[:3]), position, state.coverage)
+        output, weights = self.read(hidden, KeyedMemory(*context[:3]), position, state.coverage)
         return self.State(hidden, output, state.coverage + weights if self.coverage else state.coverage)

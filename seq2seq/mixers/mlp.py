@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.mixers.past import Past
+from seq2seq.mixers.projections import initialize
 from seq2seq.network.introspection import MixingProperties
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_length, require_positive
-from seq2seq.network.state import Cache
+from seq2seq.network.state import Cache, Device, DType
 
 
 class PositionMatrix(nn.Module):
@@ -18,11 +19,10 @@ class PositionMatrix(nn.Module):
 
     y_i = sum_j M_{h(c),ij} z_j, N x N for each of H heads; lower-triangular where causal.
 
-    It starts as a random convolution, M_ij = w_{j-i} with independent w_d of standard deviation
-    `std` a / (1 + |d|) and a such that the squares of all w_d sum to about std^2. So a sentence of
-    ten tokens starts out as a long one does, at about the scale of its input, where entries of
-    equal size 1 / sqrt(N) would leave nearly nothing of it. Rows and columns that no sentence of
-    training reached stay that convolution: max_len should be about the longest sentence.
+    It starts as a random convolution, M_ij = w_{j-i} with independent w_d of standard deviation `std` a / (1 + |d|) and
+    a such that the squares of all w_d sum to about std^2. So the output of a short sentence, too, starts at about the
+    scale of its input; entries of equal size 1 / sqrt(N) would make it tiny. Rows and columns beyond the longest
+    training sentence remain that convolution, so max_len should be about the longest sentence.
 
     Args:
         num_heads: H.
@@ -44,13 +44,13 @@ class PositionMatrix(nn.Module):
         weight = self.weight[:, :length, :length]  # (H, T, T)
         return mix_positions(z, mask, weight.tril() if self.causal else weight)
 
-    def empty_state(self, batch_size: int, max_len: int, width: int, **place: Any) -> Past[Cache]:
+    def empty_state(self, batch_size: int, max_len: int, width: int, **place: Any) -> Past:
         """Allocate a cache of max_len inputs of `width` channels."""
         require_length(max_len, self.max_len)
         return Past(Cache.empty(batch_size, max_len, width, **place))
 
     def step(self, z: Tensor, past: Cache, position: Tensor) -> Tensor:
-        """Append z (N, D) to the past at position (N,), then weigh all of it by the row of that position."""
+        """Append z (N, D) to the past at position (N,), then mix the past by the matrix's row of that position."""
         past.append(z, position)
         slots, visible = past.read(position)  # (B, slots, D), (B, beam, slots)
         sentences, beam, size = visible.shape
@@ -85,17 +85,15 @@ def mix_positions(z: Tensor, mask: Tensor, *factors: Tensor) -> Tensor:
     return mixed.permute(2, 1, 0, 3).flatten(-2)  # (B, T, D)
 
 
-class MLP(SelfMixer[Past[Cache]]):
+class MLP(SelfMixer[Past]):
     """Learned matrix over positions between projections.
 
     y = W_o M_h (W_i x), N x N for each of H heads of channels.
 
-    M is anything, lower-triangular where causal, and the same for every sentence. What is beyond
-    the longest sentence of training is untrained (see PositionMatrix).
+    M is any matrix, lower-triangular if causal, and the same for every sentence. Positions beyond the longest training
+    sentence are untrained (see PositionMatrix).
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         num_heads: H; must divide dim. The published models have one matrix for all channels, H = 1.
         max_len: N; longer sequences are a ValueError.
 
@@ -108,33 +106,26 @@ class MLP(SelfMixer[Past[Cache]]):
         'MLP-Mixer: An all-MLP Architecture for Vision'.
     """
 
-    properties = MixingProperties(
-        sparse=False, shares_positions=False, shares_channels=True, dynamic=False, linear=True
-    )
+    properties = MixingProperties(shares_channels=True, linear=True)
     length_arguments = ("max_len",)
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, max_len: int) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
-        self.dim = dim
-        self.out_dim = dim
-        self.causal = causal
         self.inner = nn.Linear(dim, dim, bias=False)
         self.out = nn.Linear(dim, dim)
         self.positions = PositionMatrix(num_heads=num_heads, max_len=max_len, causal=causal)
-        nn.init.xavier_uniform_(self.inner.weight)
-        nn.init.xavier_uniform_(self.out.weight)
-        nn.init.zeros_(self.out.bias)
+        initialize(self.inner, self.out)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Mix x (B, T, D); padding counts as zero where positions mix."""
         mask = real_positions(x, mask)
         return self.out(self.positions(self.inner(x), mask))
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[Cache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Past:
         """Return an empty cache; ValueError if it is longer than the matrix."""
         return self.positions.empty_state(batch_size, max_len, self.dim, device=device, dtype=dtype)
 
-    def step(self, x: Tensor, state: Past[Cache], position: Tensor) -> tuple[Tensor, Past[Cache]]:
+    def step(self, x: Tensor, state: Past, position: Tensor) -> tuple[Tensor, Past]:
         """Append this position's input, then weigh all of the past."""
         return self.out(self.positions.step(self.inner(x), state.past, position)), state

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +14,10 @@ from seq2seq.kernels.dropconnect import keep_probability, keep_words_or_none
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.shortconv import shortconv_step
 from seq2seq.mixers.past import Window
-from seq2seq.mixers.projections import glu_input
+from seq2seq.mixers.projections import gated, glu_input, initialize
 from seq2seq.network.introspection import MixingProperties
 from seq2seq.network.mixer import SelfMixer, real_positions, require_probability
+from seq2seq.network.state import Device, DType
 
 
 class Multiscale(SelfMixer[Window]):
@@ -25,17 +25,14 @@ class Multiscale(SelfMixer[Window]):
 
     y = W_o sum_s softmax(g_c)_s DW_s(z), z = GLU(W_i x).
 
-    The gates choose among scales for each channel. They are parameters and do not see the input, so
-    the sum is one depthwise convolution of the widest K, and is computed so: for each channel a
-    Toeplitz matrix whose taps near the center belong to every scale.
+    The gates choose among scales for each channel. They are parameters and do not depend on the input, so the sum is
+    computed as one depthwise convolution of the widest K: for each channel a Toeplitz matrix whose taps near the center
+    belong to every scale.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         kernel_sizes: Widths K_1 ... K_S of the S scales.
         glu: Gate the input.
         weight_dropout: Probability to drop a tap of the sum of all scales (DropConnect), 0 <= p < 1.
-        backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
 
     Cost:
         3 D^2 + D (sum K_s + S + 3) parameters, O(T K D + T D^2) time, the last K - 1 inputs as
@@ -59,31 +56,23 @@ class Multiscale(SelfMixer[Window]):
         weight_dropout: float = 0.0,
         backend: str = "auto",
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         if not kernel_sizes or min(kernel_sizes) < 1:
             raise ValueError(f"kernel_sizes is {list(kernel_sizes)}; list one width or more, each 1 or more")
-        self.dim = dim
-        self.out_dim = dim
-        self.causal = causal
         self.kernel_sizes = list(kernel_sizes)
         self.kernel_size = max(kernel_sizes)
         self.glu = glu
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
         self.backend = require_backend(backend)
-        self.properties = MixingProperties(
-            sparse=True, shares_positions=True, shares_channels=False, dynamic=False, linear=not glu
-        )
-        # Without GLU no bias here: weights that do not sum to one would spread it unevenly
+        self.properties = MixingProperties(sparse=True, shares_positions=True, linear=not glu)
+        # No bias without GLU: weights that do not sum to one would scale it unevenly
         self.inner = glu_input(dim, glu=glu, bias=glu)
         self.out = nn.Linear(dim, dim)
         self.weight = nn.Parameter(torch.empty(dim, sum(kernel_sizes)))  # the scales side by side
         self.gate = nn.Parameter(torch.zeros(dim, len(kernel_sizes)))  # g; zeros: even gates at first
         for size, part in zip(kernel_sizes, self.weight.detach().split(self.kernel_sizes, 1), strict=True):
             nn.init.normal_(part, std=(len(kernel_sizes) / size) ** 0.5)  # with even gates their sum has variance 1
-        for layer in (self.inner, self.out):
-            nn.init.xavier_uniform_(layer.weight)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+        initialize(self.inner, self.out)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
@@ -114,13 +103,12 @@ class Multiscale(SelfMixer[Window]):
             total = total + F.pad(gate[:, None] * part, (before, self.kernel_size - size - before))
         return total
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Window:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Window:
         """Return zeros, which stand before the sentence."""
-        return Window.empty(batch_size, self.kernel_size, self.dim, device=device, dtype=dtype)
+        return Window.empty(batch_size, self.kernel_size, self.dim, device, dtype)
 
     def step(self, x: Tensor, state: Window, position: Tensor) -> tuple[Tensor, Window]:
         """Convolve the last K inputs, of which x (N, D) is the newest."""
-        z = self.inner(x)
-        z = F.glu(z, -1) if self.glu else z
+        z = gated(self.inner(x), self.glu)
         y, past = shortconv_step(z, state.past, self.merged())
         return self.out(y), Window(past)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -13,12 +11,12 @@ from seq2seq.mixers.past import Past, attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_probability
-from seq2seq.network.state import Cache
+from seq2seq.network.state import Cache, Device, DType
 
 PAIRWISE = ("gaussian", "embedded_gaussian", "dot_product", "concatenation", "additive")
 
 
-class NonLocal(SelfMixer[Past[Cache]]):
+class NonLocal(SelfMixer[Past]):
     """Non-local operation with a choice of pairwise function.
 
     y_i = W_o sum_j f(x_i, x_j) / C_i W_v x_j, in H heads, with a choice of f.
@@ -34,9 +32,6 @@ class NonLocal(SelfMixer[Past[Cache]]):
     identity).
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
-        num_heads: H; must divide dim.
         pairwise: f, by its name above.
         dropout: Probability to drop an entry of the mixing matrix.
 
@@ -48,7 +43,7 @@ class NonLocal(SelfMixer[Past[Cache]]):
         Wang et al. 2018, 'Non-local Neural Networks', eq. 1; Bahdanau et al. 2015 (additive).
     """
 
-    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(shares_channels=True, dynamic=True, linear=True)
 
     def __init__(
         self,
@@ -59,12 +54,10 @@ class NonLocal(SelfMixer[Past[Cache]]):
         pairwise: str = "embedded_gaussian",
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         head_dim = require_divisible(dim, num_heads)
         if pairwise not in PAIRWISE:
             raise ValueError(f"pairwise is {pairwise!r}; choose one of {', '.join(PAIRWISE)}")
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.pairwise = pairwise
         self.dropout = require_probability(dropout, "attention dropout")
@@ -92,11 +85,11 @@ class NonLocal(SelfMixer[Past[Cache]]):
             allowed = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()[None, None]
         return self.out(merge(self._read(q, k, v, allowed)))
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[Cache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Past:
         """Return an empty cache of keys and values."""
         return Past(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype))
 
-    def step(self, x: Tensor, state: Past[Cache], position: Tensor) -> tuple[Tensor, Past[Cache]]:
+    def step(self, x: Tensor, state: Past, position: Tensor) -> tuple[Tensor, Past]:
         """Append this position's key and value, then read the hypothesis's own past."""
         query, key = self._embed(x)
         inner = torch.cat([query, key, self.value(x)], -1)  # (N, 3 D)

@@ -1,22 +1,21 @@
-"""States that many mixers share: a cache of the past, and the window of a convolution."""
+"""States that several mixers share: a cache of the past, the window of a convolution, and sums."""
 
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from seq2seq.kernels.precision import at_least_float32
 from seq2seq.mixers.projections import split
-from seq2seq.network.state import Cache
-
-CacheT = TypeVar("CacheT", bound=Cache)
+from seq2seq.network.state import Cache, Device, DType
 
 
-class Past(NamedTuple, Generic[CacheT]):
+class Past(NamedTuple):
     """State of a mixer that keeps one slot of numbers for each position."""
 
-    past: CacheT
+    past: Cache
 
 
 class Window(NamedTuple):
@@ -25,24 +24,53 @@ class Window(NamedTuple):
     past: Tensor
 
     @classmethod
-    def empty(
-        cls, batch_size: int, kernel_size: int, channels: int, *, device: Any = None, dtype: Any = None
-    ) -> Window:
+    def empty(cls, batch_size: int, kernel_size: int, channels: int, device: Device, dtype: DType) -> Window:
         """Return zeros, which stand before the first position."""
         return cls(torch.zeros(batch_size, kernel_size - 1, channels, device=device, dtype=dtype))
 
+    def appended(self, z: Tensor) -> tuple[Tensor, Window]:
+        """Return the last K inputs, (N, K, C), of which z (N, C) is the newest, and the next state."""
+        inputs = torch.cat([self.past, z.to(self.past.dtype)[:, None]], 1)
+        return inputs, Window(inputs[:, 1:])
+
+
+class Sums(NamedTuple):
+    """Sums over the past, (N, ...), in float32 at least."""
+
+    total: Tensor
+
+    @classmethod
+    def empty(cls, *sizes: int, device: Device, dtype: DType) -> Sums:
+        """Return zeros of these sizes: nothing has been added yet."""
+        return cls(torch.zeros(sizes, device=device, dtype=at_least_float32(dtype)))
+
+
+class WindowedPast(NamedTuple):
+    """Keys and values of the past, side by side, and the last K - 1 inputs (N, K - 1, C) of a convolution before them.
+
+    The inputs are ordered from the oldest to the newest.
+    """
+
+    past: Cache
+    recent: Tensor
+
+    @classmethod
+    def empty(cls, past: Cache, kernel_size: int, channels: int) -> WindowedPast:
+        """Return an empty cache, and zeros, which stand before the first position."""
+        return cls(past, past.values.new_zeros(len(past.values), kernel_size - 1, channels))
+
 
 def attend_to_past(past: Cache, inner: Tensor, position: Tensor, heads: int) -> tuple[list[Tensor], Tensor, Tensor]:
-    """Append keys and values at position (N,), and return what attention to the past takes; hypotheses are queries.
+    """Append keys and values at position (N,), and return the inputs of attention to the past.
 
     Args:
-        inner: Queries, keys and values side by side, (N, 3 E), or values alone, (N, E).
+        inner: Queries, keys and values side by side, (N, 3 E), or only values, (N, E).
 
     Returns:
-        The queries (B, H, beam, d) and keys (B, H, slots, d), if there are any, the values (B, H, slots, d), and which
-        slots each hypothesis sees (B, beam, slots).
+        The queries (B, H, beam, d) and keys (B, H, slots, d), if any, the values (B, H, slots, d), and a mask of the
+        slots that each hypothesis sees (B, beam, slots). A sentence's hypotheses are its queries.
     """
-    # Slots have keys and values, or values alone
+    # Slots have keys and values, or only values
     width = past.values.shape[-1]
     past.append(inner[:, -width:], position)
     slots, visible = past.read(position)

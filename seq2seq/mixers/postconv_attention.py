@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import torch
 from torch import Tensor, nn
 
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.shortconv import shortconv_step
-from seq2seq.mixers.past import attend_to_past
+from seq2seq.mixers.past import WindowedPast, attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
-from seq2seq.network.state import Cache
+from seq2seq.network.state import Cache, Device, DType
 
 
-class PostconvAttention(SelfMixer):
+class PostconvAttention(SelfMixer[WindowedPast]):
     """Attention whose weights are convolved along the keys.
 
     M_ij = sum_k w_{h,k} A_{i,j-k+left}, A = softmax(Q K' / sqrt(D/H)).
 
-    One kernel of K taps a head, shared by its channels. left = K // 2, or K - 1 when causal: then
-    weight moves from a key to those before it, never after, so that M is lower-triangular as A is.
-    M is dense, dynamic, and not normalized again: its rows sum to that of w, but for weight that
-    leaves the sentence. M V = A (C V) with C_{sj} = w_{h,j-s+left}, so the values are convolved and
-    A is never stored. Kernels start as the identity with a little noise: as attention.
+    Each head has one kernel of K taps. left = K // 2, or K - 1 when causal: then weight moves to earlier keys only, so
+    that M is lower-triangular as A is. M is dense, dynamic, and not normalized again: its rows have the sum of
+    w, less the weight that leaves the sentence. M V = A (C V) with C_{sj} = w_{h,j-s+left}, so the values are convolved
+    and A is never stored. Kernels start as the identity with a little noise, and so M as attention.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
-        num_heads: H; must divide dim.
         kernel_size: K taps.
         dropout: Probability to drop an entry of A.
 
@@ -44,13 +38,11 @@ class PostconvAttention(SelfMixer):
         keys by default before the softmax.
     """
 
-    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(shares_channels=True, dynamic=True, linear=True)
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, kernel_size: int = 3, dropout: float = 0.0) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.dropout = require_probability(dropout, "attention dropout")
@@ -72,24 +64,16 @@ class PostconvAttention(SelfMixer):
         dropout = self.dropout if self.training else 0.0
         return self.out(merge(attention(q, k, v, mask=allowed, causal=self.causal, dropout=dropout)))
 
-    class State(NamedTuple):
-        """Keys and convolved values, 2 D numbers a slot, and the last K - 1 values, oldest first."""
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> WindowedPast:
+        """Return an empty cache of keys and convolved values, and zeros before the first value."""
+        past = Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype)
+        return WindowedPast.empty(past, self.kernel_size, self.dim)
 
-        past: Cache
-        recent: Tensor
-
-    def empty_state(
-        self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None
-    ) -> PostconvAttention.State:
-        """Return an empty cache, and zeros before the first value."""
-        recent = torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype)
-        return self.State(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype), recent)
-
-    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: WindowedPast, position: Tensor) -> tuple[Tensor, WindowedPast]:
         """Convolve this position's value, append it and its key, then attend to the hypothesis's own past."""
         query, key, value = self.qkv(x).chunk(3, -1)
         value, recent = shortconv_step(value, state.recent, self.weight)  # (N, D), (N, K - 1, D)
         inner = torch.cat([query, key, value], -1)  # (N, 3 D)
         (q, k), v, visible = attend_to_past(state.past, inner, position, self.num_heads)
         y = attention(q, k, v, mask=visible[:, None])  # (B, H, beam, d)
-        return self.out(merge(y)).view(x.shape[0], -1), self.State(state.past, recent)
+        return self.out(merge(y)).view(x.shape[0], -1), WindowedPast(state.past, recent)

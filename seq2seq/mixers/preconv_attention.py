@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import torch
 from torch import Tensor, nn
 
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.short_rows import divide
 from seq2seq.kernels.shortconv import shortconv, shortconv_step
-from seq2seq.mixers.past import attend_to_past
+from seq2seq.mixers.past import WindowedPast, attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
-from seq2seq.network.state import Cache
+from seq2seq.network.state import Cache, Device, DType
 
 
-class PreconvAttention(SelfMixer):
+class PreconvAttention(SelfMixer[WindowedPast]):
     """Attention with convolved queries and keys.
 
     M = softmax(Q~ K~' / sqrt(D / H)), Q~_{t,c} = sum_k w_{c,k} Q_{t+k-left,c}.
 
-    left = K - 1 if causal, else K // 2. A depthwise convolution of K taps follows the projections
-    of queries and keys, each channel with its own kernel. M is dense and dynamic, shared by the D /
-    H channels of a head, unless values are convolved, too: then each channel has a mixing matrix of
-    its own. Kernels start as the identity with a little noise: as attention.
+    left = K - 1 if causal, else K // 2. A depthwise convolution of K taps follows the projections of queries and keys,
+    each channel with its own kernel. M is dense and dynamic, shared by the D / H channels of a head; if values are
+    convolved, too, each channel has its own. Kernels start as the identity with a little noise, and so M as attention.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
-        num_heads: H; must divide dim.
         kernel_size: K taps.
         values: Convolve the values, too, as published.
-        dropout: Probability to drop an attention weight.
 
     Cost:
         4 D^2 + 2 D K parameters (3 D K with values), O(T^2 D + T K D + T D^2) time, O(T D) state:
@@ -54,16 +47,12 @@ class PreconvAttention(SelfMixer):
         values: bool = False,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.dropout = require_probability(dropout, "attention dropout")
-        self.properties = MixingProperties(
-            sparse=False, shares_positions=False, shares_channels=not values, dynamic=True, linear=True
-        )
+        self.properties = MixingProperties(shares_channels=not values, dynamic=True, linear=True)
         self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)
         self.convolved = (3 if values else 2) * dim  # how many of the 3 D channels of qkv
@@ -76,7 +65,7 @@ class PreconvAttention(SelfMixer):
         """Convolve, then attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
         mask = real_positions(x, mask)
         qkv = self.qkv(x)  # (B, T, 3 D)
-        # Kernels reach to the right too: padding must count as zero
+        # Kernels reach to the right, where padding must count as zero
         if not self.causal:
             qkv = qkv.masked_fill(~mask[:, :, None], 0.0)
         mixed, rest = qkv.split([self.convolved, 3 * self.dim - self.convolved], -1)
@@ -88,24 +77,16 @@ class PreconvAttention(SelfMixer):
         y = attention(mark_mixing(q), mark_mixing(k), v, mask=allowed, causal=self.causal, dropout=dropout)
         return self.out(merge(y))
 
-    class State(NamedTuple):
-        """Convolved keys and values, 2 D numbers a slot, and the last K - 1 inputs of the convolution, oldest first."""
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> WindowedPast:
+        """Return an empty cache of convolved keys and values, and zeros before the first position."""
+        past = Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype)
+        return WindowedPast.empty(past, self.kernel_size, self.convolved)
 
-        past: Cache
-        recent: Tensor
-
-    def empty_state(
-        self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None
-    ) -> PreconvAttention.State:
-        """Return an empty cache, and zeros before the first position."""
-        recent = torch.zeros(batch_size, self.kernel_size - 1, self.convolved, device=device, dtype=dtype)
-        return self.State(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype), recent)
-
-    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: WindowedPast, position: Tensor) -> tuple[Tensor, WindowedPast]:
         """Convolve this position, append its key and value, then attend to the hypothesis's own past."""
         mixed, rest = self.qkv(x).split([self.convolved, 3 * self.dim - self.convolved], -1)
         mixed, recent = shortconv_step(mixed, state.recent, self.weight)
         inner = torch.cat([mixed, rest], -1)  # (N, 3 D)
         (q, k), v, visible = attend_to_past(state.past, inner, position, self.num_heads)
         y = attention(q, k, v, mask=visible[:, None])  # (B, H, beam, d)
-        return self.out(merge(y)).view(x.shape[0], -1), self.State(state.past, recent)
+        return self.out(merge(y)).view(x.shape[0], -1), WindowedPast(state.past, recent)

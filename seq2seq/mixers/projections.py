@@ -1,7 +1,8 @@
-"""Projections of mixers, their channels in heads, and inputs that count for nothing."""
+"""Projections of mixers and their initialization, channels in heads, and gates."""
 
 from __future__ import annotations
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.network.weight_blocks import in_blocks
@@ -21,9 +22,9 @@ def merge(x: Tensor) -> Tensor:
 
 
 def projection(dim: int, *sizes: int, gain: float = 1.0) -> nn.Linear:
-    """Make x W without a bias: matrices of these output sizes side by side, each initialized by itself."""
+    """Make a linear layer without bias: matrices of these output sizes side by side, each initialized by itself."""
     layer = nn.Linear(dim, sum(sizes), bias=False)
-    # Xavier's scale depends on both widths: side by side, matrices would start smaller than alone
+    # Xavier's scale depends on both widths, so several matrices initialized as one would start smaller
     for block in layer.weight.split(sizes):
         nn.init.xavier_uniform_(block, gain=gain)
     return in_blocks(layer, *sizes)
@@ -44,10 +45,23 @@ def glu_input(dim: int, *, glu: bool, bias: bool = True) -> nn.Linear:
     return in_blocks(nn.Linear(dim, sum(sizes), bias=bias), *sizes)
 
 
-def with_zero_gradient(y: Tensor, x: Tensor) -> Tensor:
-    """Return y (B, T, D) as it is, with a gradient of zero to x (B, T, D), on which it does not depend.
+def gated(z: Tensor, glu: bool) -> Tensor:
+    """Apply the gates to what `glu_input` projects: (..., 2 D) -> (..., D), or z itself without `glu`."""
+    return F.glu(z, -1) if glu else z
 
-    A norm before a mixer that does not read its input would have no gradient, for which training on several devices
-    waits.
+
+def initialize(*layers: nn.Linear | None) -> None:
+    """Draw weights by Xavier's rule, in this order, and set biases to zero; None is a layer that a mixer lacks."""
+    for layer in layers:
+        if layer is not None:
+            nn.init.xavier_uniform_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+
+def with_zero_gradient(y: Tensor, x: Tensor) -> Tensor:
+    """Return y (B, T, D) with a gradient of zero to x (B, T, D), on which it does not depend.
+
+    Training on several devices waits for a gradient of every parameter, such as of a norm before the mixer.
     """
     return y + (0.0 * x).to(y.dtype)

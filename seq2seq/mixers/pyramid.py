@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from seq2seq.kernels.precision import at_least_float32
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_probability
-from seq2seq.network.state import Cache
+from seq2seq.network.state import Cache, Device, DType
 
 
 class Pyramid(SelfMixer):
@@ -22,15 +22,11 @@ class Pyramid(SelfMixer):
 
     M = softmax(Q (P K)' / sqrt(D / H)) P, P_bj = 1 / |b| for j in block b of r positions.
 
-    A block's key and value are the means of its real positions; r = 1 is attention. M has rank T /
-    r at most, but when causal: position t sees the completed blocks before its own, and of its own
-    the mean of what has come, up to and including t, as one key more. M is dense, dynamic, shared
-    by the D / H channels of a head.
+    A block's key and value are means over its real positions; r = 1 is attention. If not causal, M has rank T / r at
+    most. Causal: position t sees the complete blocks before its own and, as one more key, the mean of its own block up
+    to t. M is dense, dynamic, shared by the D / H channels of a head.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
-        num_heads: H; must divide dim.
         reduction: r positions a block.
         dropout: Probability to drop the weight of a block.
 
@@ -42,15 +38,13 @@ class Pyramid(SelfMixer):
         of each block.
     """
 
-    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(shares_channels=True, dynamic=True, linear=True)
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, reduction: int = 2, dropout: float = 0.0) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
         if reduction < 1:
             raise ValueError(f"reduction is {reduction}; choose 1 (attention) or more")
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.reduction = reduction
         self.dropout = require_probability(dropout, "attention dropout")
@@ -75,12 +69,12 @@ class Pyramid(SelfMixer):
         return self.out(merge(attention(q, k, v, mask=(count > 0)[:, None, None, :, 0], dropout=drop)))
 
     class State(NamedTuple):
-        """Key and value of each block, 2 D numbers a slot, and those of the block that is not complete."""
+        """Key and value of each block, 2 D numbers a slot, and the means so far of the block that is not complete."""
 
         past: Cache
         running: Tensor
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Pyramid.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> State:
         """Return an empty cache of a slot for each block, and an empty block."""
         # In float32 at least: in bf16 the mean of a long block would stop moving
         running = torch.zeros(batch_size, 2 * self.dim, device=device, dtype=at_least_float32(dtype))
@@ -89,10 +83,7 @@ class Pyramid(SelfMixer):
         return self.State(past, running)
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
-        """Take this position into the mean of its block, whose slot is written anew, then attend to all blocks so far.
-
-        Every hypothesis writes the slot of the block that is not complete, so none sees another's.
-        """
+        """Update the mean of this position's block, overwrite the block's slot, then attend to all blocks so far."""
         # A running mean: the n-th position of a block moves it by 1 / n of the difference
         share = (position % self.reduction + 1).to(state.running).reciprocal()
         running = torch.lerp(state.running, self.key_value(x).to(state.running), share[:, None])
@@ -123,7 +114,7 @@ class Pyramid(SelfMixer):
         # One softmax over complete blocks and, in the last column, the own block up to t: (B, H, T, blocks + 1)
         scores = torch.cat([q @ k.transpose(-1, -2), (q * mark_mixing(own_key)).sum(-1, keepdim=True)], -1)
         time = torch.arange(length, device=q.device)
-        # The own block and later ones are closed; the last column is the own mean, which is always open
+        # The own and later blocks are masked; the last column, the mean of the own block, is visible
         later = torch.arange(length // size + 1, device=q.device) >= (time // size)[:, None]
         later[:, -1] = False
         weights = (scores * q.shape[-1] ** -0.5).masked_fill(later, float("-inf")).softmax(-1)

@@ -30,11 +30,7 @@ class NormalizedAttention(Attention):
     scores do not grow with the weights of the projections.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
-        num_heads: H; must divide dim.
         num_kv_heads: As in `Attention`.
-        dropout: Probability to drop an attention weight.
         packed: As in `Attention`.
 
     Cost:
@@ -71,10 +67,6 @@ class NormalizedCrossAttention(CrossAttention):
     """Multi-head attention to the source with normalized queries and keys, as in `NormalizedAttention`.
 
     Args:
-        dim: Width D of the target's side.
-        memory_dim: Width M of the encoder's output.
-        num_heads: H; must divide dim.
-        dropout: Probability to drop an attention weight.
         packed: As in `Attention`.
 
     Cost:

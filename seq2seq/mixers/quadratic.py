@@ -18,33 +18,29 @@ from seq2seq.mixers.past import Past, attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_probability
-from seq2seq.network.state import Cache
+from seq2seq.network.state import Cache, Device, DType
 
 
-class Quadratic(SelfMixer[Past[Cache]]):
+class Quadratic(SelfMixer[Past]):
     """Attention by quadratic relative positions, a center and a sharpness per head.
 
     M_qk = softmax_k(-a |d - c|^2), d = k - q, with a center c and sharpness a per head.
 
-    Up to a constant that is v'r_d with r_d = (|d|^2, d), v = -a (1, -2c), the published quadratic
-    encoding: as a grows, K heads centered on the taps compute a convolution of width K, with the
-    border's position repeated outside; it can be any such convolution if head_dim = D. Without
-    content M is static and the same for all positions; it is dense, though far offsets get little,
-    and shared by a head's channels.
+    Up to a constant the scores are the published quadratic encoding, v'r_d with r_d = (|d|^2, d), v = -a (1, -2c). As a
+    grows, K heads centered on the taps compute a convolution of width K, with the border repeated outside: any such
+    convolution if head_dim = D. Without content M is static and the same for all positions. M is dense, with little
+    weight on far offsets, and shared by a head's channels.
 
-    Centers start from N(0, center_std^2), where causal on the past's side; sharpness from 1/2 for
-    the first head, geometrically, to 1/512 for the last; on a grid, which is smaller each way, from
-    1 to 1/4. Without center_std centers start at the taps of a convolution, sqrt(H) x sqrt(H) of
-    them on a grid, and sharpness at 4, where a neighbor of the tap has 2% of its weight. Centers r
-    times as far are a convolution of dilation r, every s-th output one of stride s.
+    Centers start from N(0, center_std^2), in the past if causal; sharpness falls geometrically from 1/2 for the first
+    head to 1/512 for the last, or from 1 to 1/4 on a grid, whose sides are shorter. Without center_std, centers start
+    at the taps of a convolution, sqrt(H) x sqrt(H) of them on a grid, and sharpness at 4, where a neighbor of the tap
+    has 2% of its weight. Centers r times as far are a convolution of dilation r.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         num_heads: H.
         head_dim: Channels of a head (default: D / H); E = H head_dim.
-        content: Add (x_q'W_q' + u')W_k x_k / sqrt(head_dim) to the scores. The product of x_q with
-            r_d, which has no bound, is left out.
+        content: Add (x_q'W_q' + u')W_k x_k / sqrt(head_dim) to the scores; an unbounded product of x_q with r_d is
+            left out.
         center_std: Standard deviation of the centers at the start; None puts them at the taps.
         grid_width: Columns w of a grid, encoder only: position p lies at row p // w, column p % w.
         dropout: Probability to drop an entry of M, which without content a causal batch shares.
@@ -70,7 +66,7 @@ class Quadratic(SelfMixer[Past[Cache]]):
         grid_width: int | None = None,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         if head_dim is None:
             head_dim = require_divisible(dim, num_heads)
         if min(num_heads, head_dim) < 1:
@@ -78,15 +74,13 @@ class Quadratic(SelfMixer[Past[Cache]]):
         if center_std is not None and center_std < 0:
             raise ValueError(f"center_std is {center_std}; choose a standard deviation, 0 or more")
         axes = require_axes(grid_width, causal=causal)
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.content = content
         self.grid_width = grid_width
         self.width = num_heads * head_dim  # E
         self.dropout = require_probability(dropout, "attention dropout")
         self.properties = MixingProperties(
-            sparse=False, shares_positions=not content, shares_channels=True, dynamic=content, linear=True
+            shares_positions=not content, shares_channels=True, dynamic=content, linear=True
         )
         width = self.width
         self.inner = attention_inputs(dim, width, width, width) if content else projection(dim, width)  # q, k, v; or v
@@ -100,7 +94,7 @@ class Quadratic(SelfMixer[Past[Cache]]):
             centers = -centers.abs() if causal else centers
             # sharpness 2^-1 to 2^-9 on a line, 2^0 to 2^-2 on a grid
             halvings = torch.linspace(1.0, 9.0, num_heads) if axes == 1 else torch.linspace(0.0, 2.0, num_heads)
-        self.centers = nn.Parameter(centers)  # (H, axes): what each head looks at
+        self.centers = nn.Parameter(centers)  # (H, axes)
         self.log_sharpness = nn.Parameter(-math.log(2.0) * halvings)
 
     @property
@@ -127,12 +121,12 @@ class Quadratic(SelfMixer[Past[Cache]]):
         width = values.get("grid_width")
         return {**values, "grid_width": columns if width is None else width}
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[Cache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Past:
         """Return an empty cache of keys and values."""
         width = 2 * self.width if self.content else self.width
         return Past(Cache.empty(batch_size, max_len, width, device=device, dtype=dtype))
 
-    def step(self, x: Tensor, state: Past[Cache], position: Tensor) -> tuple[Tensor, Past[Cache]]:
+    def step(self, x: Tensor, state: Past, position: Tensor) -> tuple[Tensor, Past]:
         """Append this position's key and value, then attend to the hypothesis's own past."""
         query_key, v, visible = attend_to_past(state.past, self.inner(x), position, self.num_heads)
         _, beam, slots = visible.shape
@@ -143,7 +137,7 @@ class Quadratic(SelfMixer[Past[Cache]]):
     def _attend(self, query_key: list[Tensor], v: Tensor, scores: Tensor, mask: Tensor | None) -> Tensor:
         """Mix values (B, H, S, d) by scores (..., H, T, S) and, if there are queries and keys, by content."""
         dropout = self.dropout if self.training else 0.0
-        causal = self.causal and mask is None  # in a step the mask says it all
+        causal = self.causal and mask is None  # a step has a mask
         if self.u is None:
             return weigh(scores, v, mask=mask, causal=causal, dropout=dropout)
         q, k = query_key
@@ -161,9 +155,9 @@ class Quadratic(SelfMixer[Past[Cache]]):
 
 
 def _taps(count: int, axes: int, *, causal: bool) -> Tensor:
-    """Return the offsets of a convolution's `count` taps, on a grid as many to a row as to a column: (count, axes)."""
+    """Return the offsets of a convolution's `count` taps, on a grid in a square: (count, axes)."""
     side = count if axes == 1 else math.isqrt(count)
     if side**axes != count:
-        raise ValueError(f"num_heads is {count}, not those of a square kernel; choose {side**2} or {(side + 1) ** 2}")
+        raise ValueError(f"num_heads is {count}, on a grid not a square; choose {side**2} or {(side + 1) ** 2}")
     line = torch.arange(side).float() - left_padding(side, causal)
     return torch.cartesian_prod(*[line] * axes).view(count, axes)

@@ -17,12 +17,12 @@ from seq2seq.mixers.past import Past, attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
-from seq2seq.network.state import Cache
+from seq2seq.network.state import Cache, Device, DType
 
 ENCODINGS = ("learned", "sinusoidal")
 
 
-class Relative(SelfMixer[Past[Cache]]):
+class Relative(SelfMixer[Past]):
     """Attention that sees positions relative to each other, on a line or a grid.
 
     M_qk = softmax_k(((x_q'W_q' + u')W_k x_k + (x_q'W_q' + v')W_r r_d) / sqrt(D / H)).
@@ -31,9 +31,6 @@ class Relative(SelfMixer[Past[Cache]]):
     a head.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
-        num_heads: H; must divide dim.
         encoding: r, "learned", or "sinusoidal" as in Transformer-XL.
         max_offset: Learned up to this offset either way; farther offsets share its encoding.
         content: False drops the terms with x and leaves softmax(v'W_r r_d): static weights, the
@@ -62,13 +59,11 @@ class Relative(SelfMixer[Past[Cache]]):
         grid_width: int | None = None,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         self.head_dim = require_divisible(dim, num_heads)
         self.axes = require_axes(grid_width, causal=causal)
         if encoding not in ENCODINGS:
             raise ValueError(f"encoding is {encoding!r}; choose one of {', '.join(ENCODINGS)}")
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.content = content
         self.grid_width = grid_width
@@ -76,7 +71,7 @@ class Relative(SelfMixer[Past[Cache]]):
         self.max_offset = require_positive(max_offset, "max_offset")
         self.dropout = require_probability(dropout, "attention dropout")
         self.properties = MixingProperties(
-            sparse=False, shares_positions=not content, shares_channels=True, dynamic=content, linear=True
+            shares_positions=not content, shares_channels=True, dynamic=content, linear=True
         )
         parts = self.axes * (2 if encoding == "sinusoidal" else 1)  # sines and cosines halve an axis's numbers
         if dim % parts:
@@ -109,12 +104,12 @@ class Relative(SelfMixer[Past[Cache]]):
         width = values.get("grid_width")
         return {**values, "grid_width": columns if width is None else width}
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[Cache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Past:
         """Return an empty cache of keys and values."""
         width = 2 * self.dim if self.content else self.dim
         return Past(Cache.empty(batch_size, max_len, width, device=device, dtype=dtype))
 
-    def step(self, x: Tensor, state: Past[Cache], position: Tensor) -> tuple[Tensor, Past[Cache]]:
+    def step(self, x: Tensor, state: Past, position: Tensor) -> tuple[Tensor, Past]:
         """Append this position's key and value, then attend to the hypothesis's own past."""
         query_key, v, visible = attend_to_past(state.past, self.inner(x), position, self.num_heads)
         _, beam, slots = visible.shape
@@ -127,7 +122,7 @@ class Relative(SelfMixer[Past[Cache]]):
     ) -> Tensor:
         """Mix values (B, H, S, d) by content, if there are queries and keys, and by offset (axes, ..., T, S)."""
         dropout = self.dropout if self.training else 0.0
-        causal = self.causal and mask is None  # in a step the mask says it all
+        causal = self.causal and mask is None  # a step has a mask
         if self.u is None:
             scores = mark_mixing(self._scores(self.v[:, None], offset, extent))
             return weigh(scores, v, mask=mask, causal=causal, dropout=dropout)
@@ -141,10 +136,10 @@ class Relative(SelfMixer[Past[Cache]]):
         """Compute query' W_r r_d / sqrt(D / H), summed over axes: query (..., H, T or 1, d) -> (..., H, T, S)."""
         query = query * self.head_dim**-0.5
         total = None
-        # Products with each distinct offset, T (2 T - 1) of them, then a gather: never T S encodings of width d
+        # Products with each distinct offset, then a gather: T S encodings of width d would be too large
         for axis, (d, size) in enumerate(zip(offset, extent, strict=True)):
             every = query @ self._encodings(axis, size, query)  # (..., H, T or 1, offsets)
-            # offset -size has column 0; the future of a causal mixer, which is masked, reads that of offset 0
+            # Column 0 is offset -size; the future of a causal mixer, masked later, reads the column of offset 0
             index = d.clamp(-size, 0 if self.causal else size) + size
             shape = torch.broadcast_shapes(every.shape[:-1], index.shape[:-1])
             scores = every.expand(*shape, -1).gather(-1, index.expand(*shape, -1))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,23 +13,18 @@ from seq2seq.mixers.past import Past, attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
-from seq2seq.network.state import Cache
+from seq2seq.network.state import Cache, Device, DType
 
 
-class RelativeBias(SelfMixer[Past[Cache]]):
+class RelativeBias(SelfMixer[Past]):
     """Attention with a learned bias per offset and head.
 
     M_qk = softmax_k(x_q' W_q' W_k x_k / sqrt(D / H) + b_{h,k-q}).
 
-    y = M x W_v W_o; b starts at zero. These are static weights beside dynamic ones in one softmax.
-    M is dense, dynamic, shared by the D / H channels of a head.
+    y = M x W_v W_o; b starts at zero. M is dense, dynamic, shared by the D / H channels of a head.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
-        num_heads: H; must divide dim.
-        max_offset: Farther offsets share the bias of this one, so that no length is too long.
-        dropout: Probability to drop an attention weight.
+        max_offset: Farther offsets share the bias of this offset.
 
     Cost:
         4 D^2 + H (2 max_offset + 1) parameters, H (max_offset + 1) when causal; O(T^2 D + T D^2)
@@ -39,22 +32,20 @@ class RelativeBias(SelfMixer[Past[Cache]]):
 
     Reference:
         Shaw et al. 2018, 'Self-Attention with Relative Position Representations' (clipped offsets);
-        Raffel et al. 2020 (a number per head); Han et al. 2022 (static beside dynamic weights).
+        Raffel et al. 2020 (a number per head); Han et al. 2022 (static and dynamic weights).
     """
 
-    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(shares_channels=True, dynamic=True, linear=True)
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, max_offset: int = 64, dropout: float = 0.0) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.max_offset = require_positive(max_offset, "max_offset")
         self.dropout = require_probability(dropout, "attention dropout")
         self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)
-        # (offsets, H), zeros: plain attention at first
+        # (offsets, H); zeros are plain attention
         self.bias = nn.Parameter(torch.zeros(max_offset + 1 if causal else 2 * max_offset + 1, num_heads))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -70,11 +61,11 @@ class RelativeBias(SelfMixer[Past[Cache]]):
         )
         return self.out(merge(y))
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[Cache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Past:
         """Return an empty cache of keys and values."""
         return Past(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype))
 
-    def step(self, x: Tensor, state: Past[Cache], position: Tensor) -> tuple[Tensor, Past[Cache]]:
+    def step(self, x: Tensor, state: Past, position: Tensor) -> tuple[Tensor, Past]:
         """Append this position's key and value, then attend to the hypothesis's own past."""
         (q, k), v, visible = attend_to_past(state.past, self.qkv(x), position, self.num_heads)
         _, beam, slots = visible.shape

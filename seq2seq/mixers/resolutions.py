@@ -20,17 +20,13 @@ class Resolutions(SelfMixer[NoState]):
 
     M_h = U_r softmax(P_r Q_h (P_r K_h)' / sqrt(D / H)) P_r, r the resolution of head h.
 
-    P_r takes the mean of each block of r real positions and U_r repeats a block's result for each of
-    them; y = M x W_v W_o, so the resolutions exchange what they found in every layer. Heads are
-    divided among the resolutions as evenly as they can be. `pyramid` lowers the resolution of keys
-    and values alone. M is dense, dynamic, shared by the D / H channels of a head.
+    P_r takes the mean of each block of r positions, and U_r repeats a block's result for each of them; y = M x W_v W_o,
+    so the resolutions exchange information in every layer. Heads are divided evenly among the resolutions. `pyramid`
+    lowers the resolution of keys and values only. M is dense, dynamic, shared by the D / H channels of a head.
 
     Args:
-        dim: Width D of input and output.
         causal: Must be False: a block's mean would hold the future.
-        num_heads: H; must divide dim.
-        resolutions: Positions r of a block, the first for the first heads; 1 is attention. Of more than H
-            resolutions the last ones are left out.
+        resolutions: Positions r of a block, the first for the first heads; 1 is attention. Only the first H are used.
         dropout: Probability to drop the weight of a block.
 
     Cost:
@@ -41,19 +37,17 @@ class Resolutions(SelfMixer[NoState]):
         (HRNet: parallel resolutions); Yuan et al. 2021, 'HRFormer' (with attention).
     """
 
-    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(shares_channels=True, dynamic=True, linear=True)
 
     def __init__(
         self, *, dim: int, causal: bool, num_heads: int, resolutions: Sequence[int], dropout: float = 0.0
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         if causal:
             raise ValueError("Resolutions is encoder-only: a block's mean holds the future; choose another decoder")
         require_divisible(dim, num_heads)
         if not resolutions or min(resolutions) < 1:
             raise ValueError(f"resolutions is {list(resolutions)}; list one block size or more, each 1 or more")
-        self.dim = self.out_dim = dim
-        self.causal = False
         self.num_heads = num_heads
         self.resolutions = list(resolutions)
         self.dropout = require_probability(dropout, "attention dropout")
@@ -65,7 +59,7 @@ class Resolutions(SelfMixer[NoState]):
         mask = real_positions(x, mask)
         query, key, value = self.qkv(x).chunk(3, -1)
         heads = (split(part, self.num_heads) for part in (mark_mixing(query), mark_mixing(key), value))
-        # Some of the heads each, (B, h, T, d); none where there are more resolutions than heads
+        # Each resolution has some of the heads, (B, h, T, d), or no head if there are more resolutions than heads
         parts = zip(*(part.tensor_split(len(self.resolutions), 1) for part in heads), self.resolutions, strict=True)
         y = [self._attend(q, k, v, mask, size) for q, k, v, size in parts if q.shape[1]]
         return self.out(merge(torch.cat(y, 1)))

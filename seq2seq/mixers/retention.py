@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -11,32 +10,31 @@ from torch import Tensor
 
 from seq2seq.kernels.precision import at_least_float32
 from seq2seq.kernels.retention import retention, retention_parallel, retention_step
+from seq2seq.mixers.past import Sums
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible
+from seq2seq.network.state import Device, DType
 
 # Under the root of the norm
 EPSILON = 1e-5
 
 
-class Retention(SelfMixer):
+class Retention(SelfMixer[Sums]):
     """Linear attention with an exponential decay, fixed for each head.
 
     M_ij = gamma_h^(i-j) (R_i q_i) . (R_j k_j) / sqrt(D / H) for j <= i, gamma_h = 1 - 2^(-5-h), R_i
     rotary.
 
-    y = W_o (swish(W_g x) * norm(M W_v x)), where norm divides each head by its root mean square
-    (what the authors' code has for the group norm); its divisor is part of M, since it weighs whole
-    rows. Bidirectional, which is ours: gamma^|i-j| over the real positions. Values and gate are D
-    wide (in the published models 2 D). M is dense, dynamic, shared by the D / H channels of a head,
-    whose rows the gate then scales one by one.
+    y = W_o (swish(W_g x) * norm(M W_v x)), where norm divides each head by its root mean square, as in the authors'
+    code; the divisor is a factor of rows of M. Bidirectional, which is ours: gamma^|i-j| over the real positions.
+    Values and gate are D wide (in the published models 2 D). M is dense, dynamic, shared by the D / H channels of a
+    head.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
         num_heads: H; must divide dim into heads of even width.
         norm: Divide each head by its root mean square.
-        gate: Gate the output; norm=False and gate=False leave M alone.
+        gate: Gate the output; with norm=False and gate=False, y = W_o M W_v x.
 
     Cost:
         5 D^2 parameters (4 D^2 without gate); O(T (c + D / H) D + T D^2) time causal by chunks of c
@@ -50,17 +48,13 @@ class Retention(SelfMixer):
     state_growth = "constant"
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, norm: bool = True, gate: bool = True) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         self.head_dim = require_divisible(dim, num_heads)
         if self.head_dim % 2:
             raise ValueError(f"{dim} channels in num_heads {num_heads} heads do not pair up; choose an even head width")
-        self.dim = self.out_dim = dim
-        self.causal = causal
         self.num_heads = num_heads
         self.norm = norm
-        self.properties = MixingProperties(
-            sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=not gate
-        )
+        self.properties = MixingProperties(shares_channels=True, dynamic=True, linear=not gate)
         self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)
         self.gate = projection(dim, dim) if gate else None
@@ -78,26 +72,19 @@ class Retention(SelfMixer):
         k = k.masked_fill(~mask[:, None, :, None], 0.0)
         return self._finish(retention_parallel(q, k, value, decay=self.decay(q), causal=False), x)
 
-    class State(NamedTuple):
-        """The decayed sum of k v' over the past, (N, H, d, d)."""
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Sums:
+        """Return an empty decayed sum of k v', (N, H, d, d)."""
+        return Sums.empty(batch_size, self.num_heads, self.head_dim, self.head_dim, device=device, dtype=dtype)
 
-        memory: Tensor
-
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Retention.State:
-        """Return an empty memory, in float32 at least."""
-        dtype = at_least_float32(dtype)
-        shape = (batch_size, self.num_heads, self.head_dim, self.head_dim)
-        return self.State(torch.zeros(shape, device=device, dtype=dtype))
-
-    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: Sums, position: Tensor) -> tuple[Tensor, Sums]:
         """Decay the state, add this position's key and value, then read it."""
         # (N, H, d)
         query, key, value = (part.unflatten(-1, (self.num_heads, -1)) for part in self.qkv(x).chunk(3, -1))
         q = self._rotate(query, position[:, None])
         k = self._rotate(key, position[:, None])
-        y, memory = retention_step(q, k, value, state.memory, decay=self.decay(q))
+        y, total = retention_step(q, k, value, state.total, decay=self.decay(q))
         # `_finish` has a time axis: one position here
-        return self._finish(y.unsqueeze(2), x[:, None]).squeeze(1), self.State(memory)
+        return self._finish(y.unsqueeze(2), x[:, None]).squeeze(1), Sums(total)
 
     def decay(self, like: Tensor) -> Tensor:
         """Return gamma (H,) in the type and on the device of `like`."""

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 
 from seq2seq.mixers.mlp import PositionMatrix
 from seq2seq.mixers.past import Past
+from seq2seq.mixers.projections import initialize
 from seq2seq.network.introspection import MixingProperties
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible
-from seq2seq.network.state import Cache
+from seq2seq.network.state import Device, DType
 
 
-class Separable(SelfMixer[Past[Cache]]):
+class Separable(SelfMixer[Past]):
     """Learned matrix over positions between two MLPs over channels.
 
     y = g(M_h f(x)), f and g W_2 gelu(W_1 x).
 
-    Channels and positions are mixed in turns, as a separable filter does it, so the mixer alone is
-    a whole MLP-Mixer in small; `mlp` is the same with f and g linear. MLPs are as wide as the
-    model. M is the same for every sentence, lower-triangular where causal.
+    Channels and positions are mixed in turns, as in a separable filter: a small MLP-Mixer. `mlp` is the same
+    with linear f and g. MLPs are as wide as the model. M is the same for every sentence, lower-triangular if causal.
 
     Args:
-        dim: Width D of input and output.
-        causal: Position t sees positions <= t only.
-        num_heads: H; must divide dim.
         max_len: N; longer sequences are a ValueError.
 
     Cost:
@@ -35,17 +30,12 @@ class Separable(SelfMixer[Past[Cache]]):
         Tolstikhin et al. 2021, 'MLP-Mixer: An all-MLP Architecture for Vision'.
     """
 
-    properties = MixingProperties(
-        sparse=False, shares_positions=False, shares_channels=True, dynamic=False, linear=False
-    )
+    properties = MixingProperties(shares_channels=True)
     length_arguments = ("max_len",)
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, max_len: int) -> None:
-        super().__init__()
+        super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
-        self.dim = dim
-        self.out_dim = dim
-        self.causal = causal
         self.before = _channel_mlp(dim)  # f
         self.after = _channel_mlp(dim)  # g
         self.positions = PositionMatrix(num_heads=num_heads, max_len=max_len, causal=causal)
@@ -55,18 +45,17 @@ class Separable(SelfMixer[Past[Cache]]):
         mask = real_positions(x, mask)
         return self.after(self.positions(self.before(x), mask))
 
-    def empty_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Past[Cache]:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Past:
         """Return an empty cache; ValueError if it is longer than the matrix."""
         return self.positions.empty_state(batch_size, max_len, self.dim, device=device, dtype=dtype)
 
-    def step(self, x: Tensor, state: Past[Cache], position: Tensor) -> tuple[Tensor, Past[Cache]]:
-        """Append what the first MLP makes of this position, then weigh all of the past."""
+    def step(self, x: Tensor, state: Past, position: Tensor) -> tuple[Tensor, Past]:
+        """Append the output of the first MLP, then mix the past."""
         return self.after(self.positions.step(self.before(x), state.past, position)), state
 
 
 def _channel_mlp(dim: int) -> nn.Sequential:
-    layers = nn.Linear(dim, dim), nn.Linear(dim, dim)
-    for layer in layers:
-        nn.init.xavier_uniform_(layer.weight)
-        nn.init.zeros_(layer.bias)
-    return nn.Sequential(layers[0], nn.GELU(), layers[1])
+    up = nn.Linear(dim, dim)
+    down = nn.Linear(dim, dim)
+    initialize(up, down)
+    return nn.Sequential(up, nn.GELU(), down)

@@ -1,10 +1,10 @@
-"""Build a Seq2Seq from a plain dictionary; no Hydra here, so a checkpoint needs none."""
+"""Build a Seq2Seq from a plain dictionary, as a checkpoint has it; this needs no Hydra."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,46 +24,54 @@ from seq2seq.network.make_mixer import (
 )
 from seq2seq.network.make_mixer import TargetError as TargetError
 from seq2seq.network.mixer import SelfMixer
-from seq2seq.network.model import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, Seq2Seq
+from seq2seq.network.model import (
+    Decoder,
+    DecoderLayer,
+    EmptySlot,
+    Encoder,
+    EncoderLayer,
+    FeedForward,
+    Seq2Seq,
+    Sublayer,
+)
 from seq2seq.network.pooling import Halving, stage_begins
 from seq2seq.network.weight_blocks import blocks_of
 from seq2seq.settings.classes import mixers_of, targets_of
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.model import ModelSettings
 
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
 
 class Adaptable(Protocol):
-    """Optional declarations of a mixer's class that the builder reads."""
+    """Optional attributes of a mixer's class, by which it adapts its constructor arguments `values`."""
 
     length_arguments: tuple[str, ...]
     """Constructor arguments that bound the length of a sequence, such as "max_len"."""
 
-    @classmethod
-    def grid_values(cls, values: Mapping[str, Any], columns: int) -> dict[str, Any]:
-        """Return constructor arguments for a source that fills a grid of `columns` row by row, from `values`."""
+    @staticmethod
+    def grid_values(values: Mapping[str, Any], columns: int) -> dict[str, Any]:
+        """Return the arguments for a source that fills a grid of `columns`, row by row."""
         ...
 
-    @classmethod
-    def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return constructor arguments that every machine can serve, from those that the training machine served.
-
-        Without it a demand for Triton kernels (`backend`) is dropped.
-        """
+    @staticmethod
+    def portable_values(values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments for any machine; the default is to drop a demand for Triton kernels (`backend`)."""
         ...
 
-    @classmethod
-    def shortened_values(cls, values: Mapping[str, Any], factor: int) -> dict[str, Any]:
+    @staticmethod
+    def shortened_values(values: Mapping[str, Any], factor: int) -> dict[str, Any]:
         """Return a cross mixer's arguments for a memory that is `factor` times shorter than the source."""
         ...
 
 
 def decodes(mixer: type[SelfMixer[Any]]) -> bool:
-    """Return True for a class with a first state and a `step`, as a causal mixer needs them."""
+    """Return True if a class has its own `empty_state` and `step`, as decoding needs them."""
     return mixer.empty_state is not SelfMixer.empty_state and mixer.step is not SelfMixer.step
 
 
 class Uninitialized(TorchFunctionMode):
-    """Context in which modules are built without initializing their weights, which others are about to replace."""
+    """Context in which modules are built without initializing their weights, to load others."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -76,8 +84,8 @@ class Uninitialized(TorchFunctionMode):
 
 @contextmanager
 def on_meta_device() -> Iterator[None]:
-    """Build modules on torch's meta device, with shapes but no data, and initialize none of their weights."""
-    # Drawing random numbers on the meta device would load torch's compiler, for seconds
+    """Build modules on torch's meta device, with shapes but no data, without initializing their weights."""
+    # Random numbers on the meta device would load torch's compiler, which takes seconds
     with torch.device("meta"), Uninitialized():
         yield
 
@@ -86,30 +94,25 @@ def build_model(config: Mapping[str, Any], *, trust: Sequence[str] = (), portabl
     """Build a model from its settings.
 
     Args:
-        config: {"model", "mixer", "src_vocab_size", "tgt_vocab_size", "pad_id", "joint"}. `model` and `mixer` are the
-            sections of the same name in conf/, resolved; where the source is images there is also
-            "patches": {"height", "width", "size", "bits", "channels"} (see `seq2seq.images.lines`).
+        config: {"model", "mixer", "src_vocab_size", "tgt_vocab_size", "pad_id", "joint"}, with the resolved sections
+            `model` and `mixer` of conf/. For a source of images also "patches": {"height", "width", "size", "bits",
+            "channels"} (see `seq2seq.images.lines`).
         trust: Packages, besides this one, whose mixers may be built.
-        portable: Build for any machine: leave out demands that mixers made of the training machine.
+        portable: Build for any machine, without requirements of the training machine such as Triton.
 
     Raises:
         ValueError: A setting is wrong (TargetError for a forbidden `_target_`).
     """
     model = read_section(ModelSettings, config["model"], "model")
     _check_vocabularies(config)
-    # All of them, before any is imported, also of kinds that no layer uses
+    # Check all targets, also of unused kinds, before the first import
     for target in targets_of(config["mixer"]):
         require_trusted(target, trust)
     builder = _Builder(model, config, trust=trust, portable=portable)
     src_table, tgt_table = _tables(model, config)
-    # The encoder first: its width is what the decoder's cross mixers read
     encoder = builder.encoder(src_table)
-    memory_dim = encoder.layers[-1].out_dim  # M
-    assert isinstance(memory_dim, int)
-    decoder = builder.decoder(tgt_table, memory_dim)
-    readout_dim = decoder.layers[-1].out_dim
-    assert isinstance(readout_dim, int)
-    return Seq2Seq(encoder=encoder, decoder=decoder, output=_output(model, tgt_table, readout_dim))
+    decoder = builder.decoder(tgt_table, memory_dim=encoder.out_dim)
+    return Seq2Seq(encoder=encoder, decoder=decoder, output=_output(model, tgt_table, decoder.out_dim))
 
 
 def build_self_mixer(
@@ -118,11 +121,9 @@ def build_self_mixer(
     """Build one self mixer from one layer's target and arguments.
 
     Args:
-        values: `_target_` and the arguments of its constructor.
-        dim: Width of its input.
-        causal: As the mixer's own.
-        where: The slot, which errors name.
-        trust: As `build_model`'s.
+        values: `_target_` and constructor arguments.
+        where: The slot, for errors.
+        trust: See `build_model`.
     """
     mixer, path = class_of(values, where, trust), f"mixer.{where}"
     return make_mixer(mixer, checked_values(mixer, values, path), path, dim=dim, causal=causal)
@@ -131,10 +132,10 @@ def build_self_mixer(
 def bounds(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> dict[str, int]:
     """Return the settings that bound the length of a sequence on either side, and their values.
 
-    Learned positions have model.max_len; a mixer of bounded length says by which arguments (`length_arguments`).
+    They are model.max_len for learned positions, and the `length_arguments` of mixers.
     """
     model = config["model"]
-    # src_positions may be absent: then both sides have `positions`
+    # Without src_positions both sides have `positions`
     learned = "learned" in (model["positions"], model.get("src_positions"))
     result = {"model.max_len": model["max_len"]} if learned else {}
     for slot, path, values in mixers_of(config["mixer"], used=True):
@@ -143,7 +144,7 @@ def bounds(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> dict[str,
         for name in getattr(mixer, "length_arguments", ()):
             # The shortest layer limits the stack
             if name in per_layer:
-                # Of some layers there is none
+                # Layers with null have no limit
                 if lengths := [each for each in per_layer[name] if each is not None]:
                     result[f"{path}.per_layer.{name}"] = min(lengths)
             elif values.get(name) is not None:
@@ -152,25 +153,27 @@ def bounds(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> dict[str,
 
 
 def max_positions(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> int | None:
-    """Return the longest sequence that the model can take on either side; None where there is no limit."""
+    """Return the length of the longest sequence that the model takes on either side; None without a limit."""
     return min(bounds(config, trust=trust).values(), default=None)
 
 
 class _Builder:
-    """Builds the two sides of one model."""
+    """Builds the encoder and the decoder of one model."""
 
     def __init__(
         self, model: ModelSettings, config: Mapping[str, Any], *, trust: Sequence[str], portable: bool
     ) -> None:
         self.model = model
         self.slots: Mapping[str, Any] = config["mixer"]
-        self.patches: Mapping[str, Any] | None = config.get("patches")
+        # Rows and columns of a source that fills a grid row by row, as the patches of an image do
+        patches = config.get("patches")
+        self.grid = (patches["height"] // patches["size"], patches["width"] // patches["size"]) if patches else None
         self.trust = trust
         self.portable = portable
 
     def encoder(self, table: nn.Embedding | PatchProjection) -> Encoder:
         """Build the encoder on the source's table."""
-        # Mixers of few parameters may add layers, so that models of equal size are compared
+        # Presets with small mixers add layers, so that models have about the same size
         extra = self.slots.get("extra_encoder_layers", 0)
         depth = self.model.encoder_layers + extra
         if depth < 1:
@@ -180,31 +183,31 @@ class _Builder:
         # The order in which modules are built decides which random numbers they start from
         embedding = self._embedding(table, self._source_positions())
         layers = []
-        dim, grid = self.model.dim, _grid(self.patches) if self.patches else None
+        dim = self.model.dim
+        grid = self.grid
         halvings: dict[int, Halving] = {}
-        # Widths run through the stack: each layer begins where the last one ended
+        # The output of a layer is as wide as the input of the next
         for layer, begins in enumerate(self._stages(depth)):
             if begins:
                 halvings[layer] = Halving(grid)
                 grid = grid and (grid[0] // 2, grid[1] // 2)
             mixer = self._mixer("encoder", layer, depth, columns=grid and grid[1], dim=dim, causal=False)
-            out_dim = dim if mixer is None else mixer.out_dim
-            ffn = self._feed_forward(out_dim)
-            layers.append(EncoderLayer(dim=dim, self_mixer=mixer, feed_forward=ffn, **self._around()))
-            dim = out_dim
+            mix = EmptySlot(dim=dim) if mixer is None else self._sublayer(mixer, dim, mixer.out_dim)
+            layers.append(EncoderLayer(mix=mix, transform=self._feed_forward(mix.out_dim)))
+            dim = mix.out_dim
         final_norm = self.model.norm == "pre"
         return Encoder(embedding=embedding, layers=layers, final_norm=final_norm, halvings=halvings)
 
     def _stages(self, depth: int) -> list[bool]:
-        """Return, for each layer of an encoder of this depth, whether a new stage begins there."""
+        """Return, for each layer of the encoder, whether a new stage begins there."""
         stages = self.model.encoder_stages
         if stages > depth:
             raise ValueError(
                 f"model.encoder_stages {stages} are more than the {depth} encoder layers; lower it, or raise "
                 "model.encoder_layers"
             )
-        if self.patches:
-            rows, columns = _grid(self.patches)
+        if self.grid:
+            rows, columns = self.grid
             if rows % 2 ** (stages - 1) or columns % 2 ** (stages - 1):
                 raise ValueError(
                     f"model.encoder_stages {stages} halve a grid of {rows} x {columns} patches {stages - 1} times, "
@@ -213,24 +216,24 @@ class _Builder:
         return stage_begins(depth, stages)
 
     def decoder(self, table: nn.Embedding, memory_dim: int) -> Decoder:
-        """Build the decoder on the target's table, for a memory of this width."""
+        """Build the decoder on the target's table."""
         if not self.slots.get("cross"):
             raise ValueError("mixer.cross is empty, but a decoder must read the source; set e.g. mixer/cross=attention")
         layers = []
         dim = self.model.dim
         depth = self.model.decoder_layers
-        # A stage halves a text, and both sides of an image
-        shorter = (4 if self.patches else 2) ** (self.model.encoder_stages - 1)
+        # Each stage but the first halves a line, or both sides of a grid
+        shorter = (4 if self.grid else 2) ** (self.model.encoder_stages - 1)
         for layer in range(depth):
             mixer = self._mixer("decoder", layer, depth, dim=dim, causal=True)
-            # Before a training that could not decode what it has learned
             if mixer is not None and not decodes(type(mixer)):
                 name = type(mixer).__name__
                 raise ValueError(f"mixer.decoder: {name} is causal, so it must define empty_state and step")
-            middle = dim if mixer is None else mixer.out_dim
-            cross = self._mixer("cross", layer, depth, shorter=shorter, dim=middle, memory_dim=memory_dim)
-            slots = {"self_mixer": mixer, "cross_mixer": cross, "feed_forward": self._feed_forward(cross.out_dim)}
-            layers.append(DecoderLayer(dim=dim, **slots, **self._around()))
+            mix = EmptySlot(dim=dim) if mixer is None else self._sublayer(mixer, dim, mixer.out_dim)
+            cross = self._mixer("cross", layer, depth, shorter=shorter, dim=mix.out_dim, memory_dim=memory_dim)
+            transform = self._feed_forward(cross.out_dim)
+            read = self._sublayer(cross, mix.out_dim, cross.out_dim)
+            layers.append(DecoderLayer(mix=mix, read=read, transform=transform))
             dim = cross.out_dim
         # After the layers, unlike the encoder's: the order decides the random numbers that modules start from
         embedding = self._embedding(table, self._positions("positions"))
@@ -242,8 +245,8 @@ class _Builder:
         """Build the mixer of one layer; None if the slot is empty.
 
         Args:
-            columns: Of the grid that the source fills, if any.
-            shorter: Positions of the source for each one of the memory.
+            columns: Columns of the grid that the source fills, if any.
+            shorter: Number of source positions for each position of the memory.
         """
         if not self.slots.get(slot):
             return None
@@ -255,7 +258,7 @@ class _Builder:
         path, listed = layer_path(self.slots[slot], key, layer)
         mixer: Any = class_of(values, slot, self.trust)
         values = checked_values(mixer, values, path, listed)
-        # The mixer's class may adapt its own settings, first to any machine, then to the source
+        # The mixer's class may adapt its arguments to any machine and to the source, see `Adaptable`
         if self.portable:
             values = getattr(mixer, "portable_values", portable)(values)
         if columns and hasattr(mixer, "grid_values"):
@@ -264,18 +267,20 @@ class _Builder:
             values = mixer.shortened_values(values, shorter)
         return make_mixer(mixer, values, path, **sizes)
 
-    def _feed_forward(self, dim: int) -> FeedForward | None:
+    def _feed_forward(self, dim: int) -> Sublayer[FeedForward] | EmptySlot:
         model = self.model
         if not model.ffn_dim:
-            return None
-        settings = {"activation": model.activation, "dropout": model.activation_dropout}
-        return FeedForward(dim=dim, ffn_dim=model.ffn_dim, **settings)
+            return EmptySlot(dim=dim)
+        dropout = model.activation_dropout
+        ffn = FeedForward(dim=dim, ffn_dim=model.ffn_dim, activation=model.activation, dropout=dropout)
+        return self._sublayer(ffn, dim, dim)
 
-    def _around(self) -> dict[str, Any]:
-        return {"norm": self.model.norm, "dropout": self.model.dropout, "residual": self.model.residual}
+    def _sublayer(self, f: ModuleT, dim: int, out_dim: int) -> Sublayer[ModuleT]:
+        model = self.model
+        return Sublayer(f=f, dim=dim, out_dim=out_dim, norm=model.norm, dropout=model.dropout, residual=model.residual)
 
     def _embedding(self, table: nn.Embedding | PatchProjection, positions: nn.Module | None) -> Embedding:
-        # The scale makes up for a table's small numbers, which a projection does not have
+        # Rows of a table start small, outputs of a projection do not
         scale = self.model.scale_embedding and isinstance(table, nn.Embedding)
         return Embedding(table=table, positions=positions, dropout=self.model.dropout, scale=scale)
 
@@ -288,14 +293,9 @@ class _Builder:
         own = self.model.src_positions
         if own != "grid":
             return self._positions("src_positions" if own else "positions")
-        if not self.patches:
+        if not self.grid:
             raise ValueError("model.src_positions=grid is for images (tokenizer=patches); choose another")
-        return GridPositions(dim=self.model.dim, width=_grid(self.patches)[1])
-
-
-def _grid(patches: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the rows and the columns of an image's patches."""
-    return patches["height"] // patches["size"], patches["width"] // patches["size"]
+        return GridPositions(dim=self.model.dim, width=self.grid[1])
 
 
 def _tables(model: ModelSettings, config: Mapping[str, Any]) -> tuple[nn.Embedding | PatchProjection, nn.Embedding]:
@@ -319,7 +319,7 @@ def _tables(model: ModelSettings, config: Mapping[str, Any]) -> tuple[nn.Embeddi
             "model.tie=all shares one table between source and target, but their vocabularies are separate; "
             "set tokenizer.joint=true or model.tie=target"
         )
-    return src, src  # one module, which both sides and the output share
+    return src, src  # one module, shared by both sides and the output
 
 
 def _output(model: ModelSettings, table: nn.Embedding, readout_dim: int) -> nn.Linear:
@@ -328,7 +328,7 @@ def _output(model: ModelSettings, table: nn.Embedding, readout_dim: int) -> nn.L
         raise ValueError(f"the output layer reads {readout_dim} numbers, the table has {model.dim}; set model.tie=none")
     output = nn.Linear(readout_dim, table.num_embeddings, bias=not tied)  # weight (V, readout_dim)
     if tied:
-        output.weight = table.weight  # one parameter: trained by both uses, stored once
+        output.weight = table.weight  # one parameter
     else:
         nn.init.xavier_uniform_(output.weight)
         nn.init.zeros_(output.bias)
@@ -339,7 +339,6 @@ def _check_vocabularies(config: Mapping[str, Any]) -> None:
     for key in ("src_vocab_size", "tgt_vocab_size"):
         if type(config[key]) is not int or config[key] < 1:
             raise ValueError(f"{key} is {config[key]!r}; choose a whole number from 1")
-    # A row of the target's table, and of the source's unless that is an image
     pad = config["pad_id"]
     if type(pad) is not int or not 0 <= pad < config["tgt_vocab_size"]:
         raise ValueError(f"pad_id is {pad!r}; choose a whole number below tgt_vocab_size={config['tgt_vocab_size']}")
@@ -350,8 +349,8 @@ def _check_vocabularies(config: Mapping[str, Any]) -> None:
 def hidden_matrices(model: Seq2Seq) -> dict[Tensor, tuple[int, ...]]:
     """Return the weights of all hidden linear layers, each with the output sizes of the matrices in it (`blocks_of`).
 
-    Hidden layers are all but the output layer, which may share its weight with the embeddings, and the projection of
-    image patches. Weights with a single row or column are vectors, and left out.
+    The output layer and the encoder's embedding are not hidden. Weights with a single row or column are vectors, and
+    left out.
     """
     outside = {model.output, *model.encoder.embedding.modules()}
     layers = [each for each in model.modules() if isinstance(each, nn.Linear) and each not in outside]

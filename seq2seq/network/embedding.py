@@ -19,7 +19,7 @@ class Embedding(nn.Module):
         tokens (B, T) -> (B, T, dim).
 
     Args:
-        table: E, which source, target and output layer may share; E[token] of an image's patches is computed.
+        table: E, which source, target and output layer may share, or the projection of patches.
         positions: P, or None.
         dropout: Probability to drop a number.
         scale: Multiply E by sqrt(dim) (Vaswani et al. 2017, section 3.4).
@@ -41,13 +41,13 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Embed tokens (B, T) at positions 0 .. T-1."""
-        # By the shape, which the host knows: reading positions would make it wait for a GPU
+        # The shape is known on the host; reading positions would wait for a GPU
         self._require(tokens.shape[1])
         return self._embed(tokens, torch.arange(tokens.shape[1], device=tokens.device))
 
     def step(self, tokens: Tensor, position: Tensor) -> Tensor:
-        """Embed tokens (N,) at position (N,); on a GPU the caller keeps within the positions (`max_positions`)."""
-        # An exported graph cannot read a position either
+        """Embed tokens (N,) at position (N,); on a GPU the caller checks the limit (`max_positions`)."""
+        # An exported graph cannot read positions
         readable = position.device.type == "cpu" and not torch.compiler.is_exporting()
         if readable and position.numel() and isinstance(self.positions, LearnedPositions):
             self._require(int(position.max()) + 1)
@@ -65,7 +65,7 @@ class Embedding(nn.Module):
 
 
 class PatchProjection(nn.Module):
-    """Embedding of an image's patches: E[token] = W p + b of the size^2 channels levels p that a token packs.
+    """Embedding of patches: E[token] = W p + b of the size^2 channels levels p that a token packs.
 
     token = sum_i level_i 2^(bits i) over the values i of the patch, p_i = 2 level_i / (2^bits - 1) - 1: black is -1,
     white 1. Equal to Conv2d(channels, dim, size, stride=size) over the whole image.
@@ -86,13 +86,13 @@ class PatchProjection(nn.Module):
         self.levels = 1 << bits
         values = size * size * channels
         self.proj = nn.Linear(values, dim)
-        # A buffer moves with the module; not persistent, since it follows from the settings
+        # Not persistent, since it follows from the settings
         self.register_buffer("units", 1 << bits * torch.arange(values), persistent=False)
         self.units: Tensor
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Embed tokens (...), int64, wherever they stand."""
-        # Quotients, for ONNX shifts no signed integers
+        """Embed tokens (...), int64."""
+        # Quotients, since ONNX has no shift of signed integers
         levels = tokens[..., None] // self.units % self.levels  # (..., values)
         return self.proj(levels.to(self.proj.weight.dtype) * (2 / (self.levels - 1)) - 1)
 
@@ -108,13 +108,13 @@ class SinusoidalPositions(nn.Module):
         super().__init__()
         if dim % 2:
             raise ValueError(f"sinusoidal positions need an even dim, not {dim}; or set model.positions=learned")
-        # (D / 2,), in float32 whatever torch's default is
+        # (D / 2,), in float32 even if torch's default is narrower
         rate = torch.tensor([10000.0 ** (-i / dim) for i in range(0, dim, 2)], dtype=torch.float32)
         self.register_buffer("rate", rate, persistent=False)
         self.rate: Tensor
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        """Move with the model, but keep the rates exact where its weights become bfloat16."""
+        """Move with the model, but keep the rates exact if its weights become bfloat16."""
         rate = self.rate
         super()._apply(fn, recurse)
         if self.rate.dtype in (torch.bfloat16, torch.float16):
@@ -138,7 +138,6 @@ class GridPositions(nn.Module):
 
     def __init__(self, *, dim: int, width: int) -> None:
         super().__init__()
-        # Two axes, each of sines and cosines
         if dim % 4:
             raise ValueError(f"positions on a grid need a dim divisible by 4, not {dim}; change model.dim")
         self.axis = SinusoidalPositions(dim=dim // 2)
@@ -164,7 +163,7 @@ class LearnedPositions(nn.Module):
         return self.table(position)
 
     def require(self, length: int) -> None:
-        """Raise ValueError if there are fewer than `length` positions: a GPU would fail without a message."""
+        """Raise ValueError if there are fewer than `length` positions, since a GPU gives no useful error."""
         if length > self.table.num_embeddings:
             raise ValueError(
                 f"a sequence of {length} tokens exceeds the {self.table.num_embeddings} learned positions; raise "
@@ -173,14 +172,7 @@ class LearnedPositions(nn.Module):
 
 
 def make_positions(kind: str, *, dim: int, max_len: int, setting: str = "model.positions") -> nn.Module | None:
-    """Make a position encoding.
-
-    Args:
-        kind: "sinusoidal", "learned" or "none".
-        dim: Width of the embedding.
-        max_len: Positions of a learned encoding.
-        setting: Which setting says so, for the error message.
-    """
+    """Make a "sinusoidal" or "learned" position encoding, or None for "none"; errors name the setting."""
     if kind not in POSITIONS:
         raise ValueError(f"{setting} is {kind!r}; choose one of {', '.join(POSITIONS)}")
     if kind == "none":
@@ -189,15 +181,9 @@ def make_positions(kind: str, *, dim: int, max_len: int, setting: str = "model.p
 
 
 def make_table(vocab_size: int, dim: int, pad_id: int) -> nn.Embedding:
-    """Draw a token table from N(0, 1/dim), zero at padding.
-
-    Args:
-        vocab_size: Rows V.
-        dim: Width of the embedding.
-        pad_id: Row of the padding token.
-    """
+    """Draw a token table (vocab_size, dim) from N(0, 1/dim), zero at padding."""
     table = nn.Embedding(vocab_size, dim, padding_idx=pad_id)
-    # With the scale sqrt(dim) of `Embedding` its rows have variance 1; as output layer, logits do
+    # Entries scaled by sqrt(dim), and logits of a tied output layer, have variance 1
     nn.init.normal_(table.weight, std=dim**-0.5)
     with torch.no_grad():
         table.weight[pad_id].zero_()

@@ -1,4 +1,4 @@
-"""Introspection of mixers: what they declare of their mixing matrix, and differentiating with that matrix frozen."""
+"""Introspection of mixers: declared properties of the mixing matrix, and gradients with the matrix frozen."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ class MixingProperties(NamedTuple):
     M excludes the maps of single positions before mixing (v) and after it (g_i: projections, output gates).
 
     Attributes:
-        sparse: M_ij = 0 for all but few j: those of a window, or of the lines of a grid that meet in i.
-        shares_positions: M_ij depends on j - i alone, up to a factor for each i (such as a softmax over the
-            positions that exist).
+        sparse: M_ij = 0 for most j, as outside a window or outside the lines of a grid that meet in i.
+        shares_positions: M_ij depends on j - i only, up to a factor for each i (such as a softmax's denominator).
         shares_channels: All channels of a head have the same M.
         dynamic: M depends on x.
         linear: With M frozen, y is linear in x up to a constant.
@@ -27,37 +26,36 @@ class MixingProperties(NamedTuple):
     Reference: Han et al. 2022, 'On the Connection between Local Attention and Dynamic Depth-wise Convolution'.
     """
 
-    sparse: bool
-    shares_positions: bool
-    shares_channels: bool
-    dynamic: bool
-    linear: bool
+    sparse: bool = False
+    shares_positions: bool = False
+    shares_channels: bool = False
+    dynamic: bool = False
+    linear: bool = False
 
 
 class _Frozen:
-    """Tensors recorded by `freeze_mixing`, or replayed in their place."""
+    """Tensors that `freeze_mixing` records, or replays."""
 
     def __init__(self, replay: Sequence[Tensor] | None) -> None:
         self.marked: list[Tensor] = []
         self.replay = None if replay is None else iter(replay)
 
-    # The order of calls identifies a tensor, so replaying needs the same forward pass.
+    # Tensors are identified by the order of calls, so a replay needs the same forward pass.
     def freeze(self, weights: Tensor) -> Tensor:
         self.marked.append(weights.detach())
         return self.marked[-1] if self.replay is None else next(self.replay)
 
 
-# A context variable rather than an attribute of mixers: threads do not see each other's.
+# A context variable, so that threads do not see each other's.
 _frozen: ContextVar[_Frozen | None] = ContextVar("frozen", default=None)
 
 
 def mark_mixing(weights: Tensor) -> Tensor:
-    """Mark what decides how positions mix, and return it unchanged, except inside `freeze_mixing`.
+    """Mark mixing weights, or the queries, keys or logits behind them, and return them unchanged.
 
-    Args:
-        weights: Mixing weights, or what they are made of: queries, keys, logits.
+    Inside `freeze_mixing` they are detached or replayed.
     """
-    # A compiled graph is for training and decoding, which freeze nothing
+    # Compiled graphs are for training and decoding
     if torch.compiler.is_compiling():
         return weights
     frozen = _frozen.get()
@@ -66,14 +64,13 @@ def mark_mixing(weights: Tensor) -> Tensor:
 
 @contextmanager
 def freeze_mixing(replay: Sequence[Tensor] | None = None) -> Iterator[list[Tensor]]:
-    """Stop gradients at what mixers mark, so that the Jacobian of a mixer is its mixing matrix.
+    """Stop gradients at marked tensors, so that the Jacobian of a mixer is its mixing matrix.
 
     Args:
-        replay: What an earlier block yielded, to be used in place of what is marked, in order: another input then
-            meets the mixing matrices of the first.
+        replay: Marked tensors of an earlier block, to apply its mixing matrices to another input.
 
     Yields:
-        The list of what has been marked.
+        The list of marked tensors.
     """
     frozen = _Frozen(replay)
     token = _frozen.set(frozen)  # blocks may be nested

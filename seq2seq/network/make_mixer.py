@@ -15,18 +15,16 @@ from seq2seq.network.mixer import CrossMixer, SelfMixer
 from seq2seq.settings.classes import mixers_of, packages_of
 from seq2seq.settings.values import check_value, shown, suggestion
 
-# The contract that each slot of the section `mixer` asks for.
+# The contract of each slot of the section `mixer`.
 CONTRACTS: dict[str, type[nn.Module]] = {"encoder": SelfMixer, "decoder": SelfMixer, "cross": CrossMixer}
-
-
 # Arguments that the model sets.
 _SIZES = ("dim", "causal", "memory_dim")
-# Largest number of an argument: no layer is wider, and larger ones overflow.
+# The largest number of an argument, since larger ones overflow.
 _LARGEST = 2**20
 
 
 class TargetError(ValueError):
-    """Error of a `_target_` that is not a mixer of this package or of a package that the user trusts."""
+    """A `_target_` is not a mixer of this package or of a package that the user trusts."""
 
 
 def mixer_class(target: str, contract: type[nn.Module], *, trust: Sequence[str] = ()) -> type[Any]:
@@ -34,21 +32,20 @@ def mixer_class(target: str, contract: type[nn.Module], *, trust: Sequence[str] 
 
     Args:
         target: `_target_` of a mixer's settings.
-        contract: The base class that the slot asks for.
-        trust: Packages, besides this one, whose classes are allowed: importing one runs its code.
+        contract: The base class that the slot requires.
+        trust: Packages, besides this one, whose classes are allowed.
 
     Raises:
         TargetError: It does not subclass `contract`, or is not defined in a trusted package.
     """
-    # Before the import, which would already run the module's code
+    # Before the import, which runs the module's code
     require_trusted(target, trust)
     module_name, _, name = str(target).rpartition(".")
     try:
-        # None if the module has no such name
         result = getattr(importlib.import_module(module_name), name, None)
     except ImportError as error:
         raise _target_error(target, f"cannot be imported ({error})", trust) from None
-    # Its own module counts: what a trusted module merely imports is not the module's
+    # A trusted module may import a class of another package, which is not trusted
     if not isinstance(result, type) or result.__module__.split(".")[0] not in _trusted(trust):
         raise _target_error(target, "is not a class of a trusted package", trust)
     if not issubclass(result, contract) or result is contract:
@@ -57,19 +54,19 @@ def mixer_class(target: str, contract: type[nn.Module], *, trust: Sequence[str] 
 
 
 def _trusted(trust: Sequence[str]) -> tuple[str, ...]:
-    """Return the packages whose mixers may be built: this one, and those that the user trusts."""
+    """Return the packages whose mixers may be built."""
     return tuple(dict.fromkeys(("seq2seq", *trust)))
 
 
 def require_trusted(target: str, trust: Sequence[str]) -> None:
-    """Raise TargetError if `target` is in none of the trusted packages."""
+    """Raise TargetError if `target` is not in a trusted package."""
     module_name, _, _ = str(target).rpartition(".")
     if module_name.split(".")[0] not in _trusted(trust):
         raise _target_error(target, "is not trusted", trust)
 
 
 def _target_error(target: str, problem: str, trust: Sequence[str]) -> TargetError:
-    """Make the error of a `_target_` that has a problem, which also says what is allowed."""
+    """Make the error of a wrong `_target_`, with the packages that are allowed."""
     return TargetError(
         f"_target_ {target!r} {problem}; allowed are mixers defined in {', '.join(_trusted(trust))}: a checkpoint with "
         "mixers of another package needs --trust PACKAGE, its top name (trust= in Python)"
@@ -77,19 +74,17 @@ def _target_error(target: str, problem: str, trust: Sequence[str]) -> TargetErro
 
 
 def layer_values(slot: Mapping[str, Any], layer: int, num_layers: int) -> dict[str, Any]:
-    """Return one layer's own target and arguments from a slot of the mixer section.
+    """Return the target and arguments of one layer from a slot of the mixer section.
 
-    A `pattern` names which of `kinds` each layer is, from the bottom, and starts over where it ends; `per_layer` lists
-    give one value per layer and repeat their last entry. A list longer than the stack is a ValueError.
+    A `pattern` names the entry of `kinds` for each layer, from the bottom, and is repeated; `per_layer` lists give one
+    value per layer, and their last entry is repeated. A list longer than the stack is a ValueError.
 
     Args:
-        slot: Settings of the slot, in one of the two forms.
         layer: Index from the bottom, 0 to num_layers - 1.
-        num_layers: Depth of the stack.
     """
     if "kinds" in slot:
         if wrong := [key for key in slot if key not in ("kinds", "pattern")]:
-            raise ValueError(f"{wrong[0]} has no effect beside kinds: leave it out, or set it of one of the kinds")
+            raise ValueError(f"{wrong[0]} has no effect next to kinds: leave it out, or set it for one of the kinds")
         kind, kinds = _entry(slot.get("pattern"), layer, num_layers, "pattern", cycle=True), slot["kinds"]
         if not isinstance(kinds, Mapping):
             raise ValueError(f"kinds={shown(kinds)} is not a mapping {{name: mixer}}")
@@ -111,10 +106,10 @@ def layer_values(slot: Mapping[str, Any], layer: int, num_layers: int) -> dict[s
 
 
 def _entry(entries: Any, layer: int, num_layers: int, name: str, *, cycle: bool = False) -> Any:
-    """Return a layer's entry of a list, whose last entry counts for all further layers, or which starts over."""
+    """Return a layer's entry of a list that repeats its last entry, or all of its entries (`cycle`)."""
     if not isinstance(entries, list | tuple) or not entries:
         raise ValueError(f"{name}={shown(entries)} is not a list of one value for each layer")
-    # A longer list would be cut off without a word: more likely a mistake in the number of layers
+    # A list that is too long is probably a mistake in the number of layers
     if len(entries) > num_layers:
         raise ValueError(
             f"{name} lists {len(entries)} values for {num_layers} layers: {list(entries)}; "
@@ -124,7 +119,7 @@ def _entry(entries: Any, layer: int, num_layers: int, name: str, *, cycle: bool 
 
 
 def layer_path(slot: Mapping[str, Any], path: str, layer: int) -> tuple[str, Mapping[str, Any]]:
-    """Return the key of one layer's mixer, and its `per_layer` lists."""
+    """Return the settings key of one layer's mixer, and its `per_layer` lists."""
     while "kinds" in slot:
         kind = slot["pattern"][layer % len(slot["pattern"])]
         path, slot = f"{path}.kinds.{kind}", slot["kinds"][kind]
@@ -140,11 +135,11 @@ def class_of(values: Mapping[str, Any], slot: str, trust: Sequence[str]) -> type
 def checked_values(
     mixer: type[Any], values: Mapping[str, Any], path: str, listed: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Check the names and types of a mixer's arguments by its constructor, which checks the values.
+    """Check the names and types of a mixer's arguments; the constructor checks their values.
 
     Args:
-        path: Its key, which begins messages.
-        listed: Arguments that `per_layer` has.
+        path: The mixer's settings key, for messages.
+        listed: Arguments that `per_layer` sets.
     """
     hints = _hints(mixer)
     known = [name for name in inspect.signature(mixer).parameters if name not in _SIZES]
@@ -160,26 +155,23 @@ def checked_values(
 
 
 def make_mixer(mixer: type[Any], values: Mapping[str, Any], path: str, **sizes: Any) -> Any:
-    """Construct a mixer; a ValueError begins with its key, since a constructor knows only its arguments."""
+    """Construct a mixer; errors begin with its settings key."""
     arguments = {key: value for key, value in values.items() if key != "_target_"}
     for name, each in inspect.signature(mixer).parameters.items():
         required = each.default is each.empty and each.kind is each.KEYWORD_ONLY
         if required and name not in sizes and name not in arguments:
             raise ValueError(f"{path}.{name} is missing: set it by +{path}.{name}=...")
     try:
-        made = mixer(**sizes, **arguments)
+        return mixer(**sizes, **arguments)
     except TypeError as error:
         raise ValueError(f"{path}: {values['_target_']} does not take these settings: {error}") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    if not hasattr(made, "out_dim"):
-        raise ValueError(f"{path}: {mixer.__name__} has no out_dim, the width of its output: set it in __init__")
-    return made
 
 
 @functools.cache
 def _hints(mixer: type[Any]) -> dict[str, Any]:
-    """Return the types of a constructor's arguments; none of another package's that cannot be resolved."""
+    """Return the types of a constructor's arguments; {} if they cannot be resolved."""
     try:
         return typing.get_type_hints(mixer.__init__)
     except NameError:
@@ -187,7 +179,7 @@ def _hints(mixer: type[Any]) -> dict[str, Any]:
 
 
 def default_arguments(section: Mapping[str, Any]) -> dict[str, Any]:
-    """List the defaults of the constructors that a section `mixer` names, by the keys of their arguments."""
+    """Return the default arguments of the mixers that a section `mixer` names, by their settings keys."""
     trust = packages_of(section)
     found: dict[str, Any] = {}
     for slot, path, values in mixers_of(section):

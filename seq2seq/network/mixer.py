@@ -1,6 +1,6 @@
 """The contract of a token mixer: the part of an encoder-decoder that moves information between positions.
 
-Shapes: B sentences, S source length, T target length, D width, N = B * beam hypotheses, a sentence's adjacent.
+Shapes: B sentences, S source length, T target length, D width, H heads, N = B * beam hypotheses, a sentence's adjacent.
 Masks are boolean, True = a real token; batches are right-padded, and each row has at least one real token.
 """
 
@@ -12,9 +12,9 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from seq2seq.network.state import Context, Device, NoState, State
+from seq2seq.network.state import Context, Device, DType, NoState, State
 
-# NamedTuples of a mixer that names them, as `SelfMixer[NoState]`: its `step` is then checked against its `empty_state`.
+# A mixer may name its NamedTuples, as `SelfMixer[NoState]`, so that the types of `empty_state` and `step` are checked.
 StateT = TypeVar("StateT", bound=State)
 ContextT = TypeVar("ContextT", bound=Context)
 
@@ -22,34 +22,41 @@ ContextT = TypeVar("ContextT", bound=Context)
 class SelfMixer(nn.Module, ABC, Generic[StateT]):
     """Token mixer within one sequence: (B, T, dim) -> (B, T, out_dim).
 
-    A causal one lets position t see positions <= t only, and decodes: from `empty_state` on, `step` computes `forward`
-    one position at a time. An encoder-only mixer raises ValueError on causal=True.
+    In a causal mixer position t sees positions <= t only. It also decodes: starting from `empty_state`, `step` computes
+    `forward` one position at a time. An encoder-only mixer raises ValueError on causal=True.
 
-    What the builder, a compiler, images or `inspect` may ask of a mixer besides is optional: see
-    `seq2seq.network.build`, `seq2seq.training.machine.compilation` and `seq2seq.analysis`.
+    Further attributes are optional: see `seq2seq.network.build.Adaptable`, `seq2seq.training.machine.compilation` and
+    `seq2seq.analysis`.
 
-    Args (of every constructor, besides a mixer's own):
-        dim: Width of the input.
+    Args (of every constructor; a mixer's own docstring describes the others):
+        dim: Width D of the input.
         causal: Position t sees positions <= t only, as a decoder needs it.
+        out_dim: Width of the output (default: dim); few mixers let the settings choose it.
+
+    Many mixers also take `num_heads`, H, which must divide dim; `dropout`, the probability to drop an attention weight;
+    and `backend`, "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
     """
 
-    dim: int
-    out_dim: int
-    causal: bool
+    def __init__(self, *, dim: int, causal: bool, out_dim: int | None = None) -> None:
+        super().__init__()
+        self.dim = dim
+        self.out_dim = dim if out_dim is None else require_positive(out_dim, "out_dim")
+        self.causal = causal
 
     @abstractmethod
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Mix x (B, T, dim) under mask (B, T); without a mask all positions are real."""
 
-    # Decoding: one row of state per sentence first, which `seq2seq.network.state.expand` repeats for a beam.
-    def empty_state(
-        self, batch_size: int, max_len: int, *, device: Device = None, dtype: torch.dtype | None = None
-    ) -> StateT:
+    # The first state has one row per sentence; `seq2seq.network.state.expand` repeats it for a beam.
+    def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> StateT:
         """Return the state before the first of at most `max_len` positions of `batch_size` sentences."""
         raise self._cannot_decode()
 
     def step(self, x: Tensor, state: StateT, position: Tensor) -> tuple[Tensor, StateT]:
-        """Mix one position: x (N, dim), position (N,) -> (N, out_dim) and the next state; the old one is used up."""
+        """Mix one position, x (N, dim) at position (N,) -> (N, out_dim), and return the next state, too.
+
+        The old state must not be used again.
+        """
         raise self._cannot_decode()
 
     def _cannot_decode(self) -> Exception:
@@ -59,39 +66,42 @@ class SelfMixer(nn.Module, ABC, Generic[StateT]):
 class CrossMixer(nn.Module, ABC, Generic[ContextT, StateT]):
     """Token mixer from source to target: (B, T, dim) and a memory (B, S, memory_dim) -> (B, T, out_dim).
 
-    Args (of every constructor, besides a mixer's own):
-        dim: Width of the target's side.
-        memory_dim: Width of the encoder's output.
+    Args (of every constructor; a mixer's own docstring describes the others):
+        dim: Width D of the target's side.
+        memory_dim: Width M of the encoder's output.
+        out_dim: Width of the output (default: dim); few mixers let the settings choose it.
     """
 
-    dim: int
-    out_dim: int
-    memory_dim: int
+    def __init__(self, *, dim: int, memory_dim: int, out_dim: int | None = None) -> None:
+        super().__init__()
+        self.dim = dim
+        self.out_dim = dim if out_dim is None else require_positive(out_dim, "out_dim")
+        self.memory_dim = memory_dim
 
     @abstractmethod
     def project(self, memory: Tensor, memory_mask: Tensor) -> ContextT:
-        """Compute what is read of memory (B, S, memory_dim), mask (B, S), once per source sentence."""
+        """Project memory (B, S, memory_dim), mask (B, S), to a context, once per source sentence."""
 
     @abstractmethod
     def forward(self, x: Tensor, context: ContextT) -> Tensor:
         """Mix the source into x (B, T, dim), whole sequences."""
 
-    # Most cross mixers read the source afresh at each step; a recurrence such as Bahdanau's has a state.
+    # Most cross mixers have no state; a recurrence such as Bahdanau's has one.
     def init_state(self, context: ContextT, max_len: int) -> StateT:
-        """Return the state before the first position, one row per source sentence; nothing by default."""
+        """Return the state before the first position, one row per source sentence; empty by default."""
         return NoState()  # type: ignore[return-value]
 
     @abstractmethod
     def step(self, x: Tensor, context: ContextT, state: StateT, position: Tensor) -> tuple[Tensor, StateT]:
-        """Mix one position: x (N, dim), position (N,) -> (N, out_dim) and the next state; the old one is used up."""
+        """Mix one position, x (N, dim) at position (N,) -> (N, out_dim), and return the next state, too."""
 
     def read_weights(self, x: Tensor, context: ContextT) -> Tensor | None:
-        """Return the weights over the source (B, heads, T, S) that `forward` reads it by; None where there are none."""
+        """Return the weights of `forward` on the source, (B, heads, T, S); None for a mixer without weights."""
         return None
 
 
 def real_positions(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the mask of x (B, T, dim): all positions are real where there is none, (B, T)."""
+    """Return the mask of x (B, T, dim), in which all positions are real by default, (B, T)."""
     return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
 
 
@@ -112,14 +122,14 @@ def require_positive(value: int, what: str) -> int:
 def require_divisible(dim: int, num_heads: int) -> int:
     """Return dim / num_heads, else raise ValueError with the numbers of heads that divide it."""
     if num_heads < 1 or dim % num_heads:
-        # Short enough to print.
+        # At most 64, to keep the message short
         good = [n for n in range(1, min(dim, 64) + 1) if dim % n == 0]
         raise ValueError(f"dim {dim} is not divisible by num_heads {num_heads}; choose num_heads from {good}")
     return dim // num_heads
 
 
 def require_length(length: int, max_len: int) -> None:
-    """Raise ValueError if a mixer with weights for max_len positions does not reach to `length`."""
+    """Raise ValueError if a sequence is longer than the max_len positions that a mixer has weights for."""
     if length > max_len:
         raise ValueError(
             f"a sequence of {length} positions exceeds the {max_len} that the mixer has weights for; "

@@ -5,7 +5,8 @@ Shapes: B sentences, S source length, T target length, D width, N = B * beam hyp
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -16,16 +17,17 @@ from seq2seq.kernels.layer_norm import LayerNorm
 from seq2seq.kernels.residual_norm import residual_norm, skip_and_norm
 from seq2seq.network.embedding import Embedding
 from seq2seq.network.mixer import CrossMixer, SelfMixer
-from seq2seq.network.output import NarrowOutput, rows_of
 from seq2seq.network.pooling import Halving
 from seq2seq.network.state import Context, State, expand
 from seq2seq.settings.model import NORMS
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
 
 
 class FeedForward(nn.Module):
-    """Feed-forward at every position alone, W2 dropout(act(W1 x + b1)) + b2: (..., D) -> (..., D).
+    """Feed-forward network of each position, W2 dropout(act(W1 x + b1)) + b2: (..., D) -> (..., D).
 
     Reference: Vaswani et al. 2017, section 3.3.
     """
@@ -44,7 +46,7 @@ class FeedForward(nn.Module):
         return self.down(self.dropout(self.activation(self.up(x))))
 
 
-class Sublayer(nn.Module):
+class Sublayer(nn.Module, Generic[ModuleT]):
     """A mixer or feed-forward f with its norm, dropout and residual.
 
     Pre-norm: x + dropout(f(norm(x))). Post-norm: norm(x + dropout(f(x))), as Vaswani et al. 2017.
@@ -58,33 +60,32 @@ class Sublayer(nn.Module):
         residual: Add x.
     """
 
-    def __init__(
-        self, *, f: nn.Module, dim: int, out_dim: int, norm: str, dropout: float, residual: bool = True
-    ) -> None:
+    def __init__(self, *, f: ModuleT, dim: int, out_dim: int, norm: str, dropout: float, residual: bool = True) -> None:
         super().__init__()
         if norm not in NORMS:
             raise ValueError(f"model.norm is {norm!r}; choose one of {', '.join(NORMS)}")
         if residual and dim != out_dim:
             raise ValueError(f"a residual needs equal sizes, not {dim} in and {out_dim} out; set model.residual=false")
         self.f = f
+        self.out_dim = out_dim
         self.pre_norm = LayerNorm(dim) if norm == "pre" else None
         self.post_norm = LayerNorm(out_dim) if norm == "post" else None
         self.dropout = Dropout(dropout)
         self.residual = residual
 
     def forward(self, x: Tensor, *others: Tensor | Context) -> Tensor:
-        """Apply f to x (..., dim) and the other arguments that f takes."""
+        """Apply f to x (..., dim) and its further arguments."""
         x, z = self._norm(x)
         return self._add(x, self.f(z, *others))
 
     def step(self, x: Tensor, *others: Tensor | Context | State | None) -> tuple[Tensor, State]:
-        """Apply one step of the mixer f to x (N, dim), and return its next state, too."""
+        """Apply one step of the mixer f to x (N, dim); return its output and its next state."""
         x, z = self._norm(x)
         y, state = self.f.step(z, *others)  # type: ignore[operator]
         return self._add(x, y), state
 
     def _norm(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the stream and what f reads of it."""
+        """Return x for the residual, and the input of f."""
         return (x, x) if self.pre_norm is None else skip_and_norm(x, self.pre_norm)
 
     def _add(self, x: Tensor, y: Tensor) -> Tensor:
@@ -92,9 +93,13 @@ class Sublayer(nn.Module):
 
 
 class EmptySlot(nn.Module):
-    """Stand-in for a sublayer whose mixer or feed-forward a layer does not have: x stays."""
+    """Stand-in for the sublayer of a slot that a layer leaves empty: it returns x (..., dim)."""
 
     f = None
+
+    def __init__(self, *, dim: int) -> None:
+        super().__init__()
+        self.out_dim = dim
 
     def forward(self, x: Tensor, *others: Tensor | Context) -> Tensor:
         """Return x."""
@@ -105,34 +110,28 @@ class EmptySlot(nn.Module):
         return x, None
 
 
+# A slot of a layer, which may be empty
+MixerSlot: TypeAlias = Sublayer[SelfMixer[Any]] | EmptySlot
+FeedForwardSlot: TypeAlias = Sublayer[FeedForward] | EmptySlot
+
+
 class EncoderLayer(nn.Module):
     """Encoder layer: [self mixer] + [feed-forward], each a sublayer; a slot may be empty."""
 
-    def __init__(
-        self,
-        *,
-        dim: int,
-        self_mixer: SelfMixer[Any] | None,
-        feed_forward: FeedForward | None,
-        norm: str,
-        dropout: float,
-        residual: bool = True,
-    ) -> None:
+    def __init__(self, *, mix: MixerSlot, transform: FeedForwardSlot) -> None:
         super().__init__()
-        around = {"norm": norm, "dropout": dropout, "residual": residual}
-        # A mixer may change the width, where there is no residual
-        self.out_dim = dim if self_mixer is None else self_mixer.out_dim
-        self.mix = _sublayer(self_mixer, dim=dim, out_dim=self.out_dim, **around)
-        self.transform = _sublayer(feed_forward, dim=self.out_dim, out_dim=self.out_dim, **around)
+        self.mix = mix
+        self.transform = transform
+        self.out_dim = transform.out_dim
 
     @property
-    def self_mixer(self) -> Any:
+    def self_mixer(self) -> SelfMixer[Any] | None:
         """The self mixer, None if the slot is empty."""
         return self.mix.f
 
     @property
-    def feed_forward(self) -> Any:
-        """The feed-forward, None if there is none."""
+    def feed_forward(self) -> FeedForward | None:
+        """The feed-forward, None if the slot is empty."""
         return self.transform.f
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -141,7 +140,7 @@ class EncoderLayer(nn.Module):
 
 
 class LayerState(NamedTuple):
-    """A decoder layer's state: its self mixer's, None if the slot is empty, and its cross mixer's."""
+    """The state of a decoder layer's self mixer, None if the slot is empty, and of its cross mixer."""
 
     self_mixer: State | None
     cross_mixer: State
@@ -150,38 +149,26 @@ class LayerState(NamedTuple):
 class DecoderLayer(nn.Module):
     """Decoder layer: [self mixer] + cross mixer + [feed-forward], each a sublayer; all but the second may be empty."""
 
-    def __init__(
-        self,
-        *,
-        dim: int,
-        self_mixer: SelfMixer[Any] | None,
-        cross_mixer: CrossMixer[Any, Any],
-        feed_forward: FeedForward | None,
-        norm: str,
-        dropout: float,
-        residual: bool = True,
-    ) -> None:
+    def __init__(self, *, mix: MixerSlot, read: Sublayer[CrossMixer[Any, Any]], transform: FeedForwardSlot) -> None:
         super().__init__()
-        around = {"norm": norm, "dropout": dropout, "residual": residual}
-        middle = dim if self_mixer is None else self_mixer.out_dim  # between the two mixers
-        self.out_dim = cross_mixer.out_dim
-        self.mix = _sublayer(self_mixer, dim=dim, out_dim=middle, **around)
-        self.read = Sublayer(f=cross_mixer, dim=middle, out_dim=self.out_dim, **around)
-        self.transform = _sublayer(feed_forward, dim=self.out_dim, out_dim=self.out_dim, **around)
+        self.mix = mix
+        self.read = read
+        self.transform = transform
+        self.out_dim = transform.out_dim
 
     @property
-    def self_mixer(self) -> Any:
+    def self_mixer(self) -> SelfMixer[Any] | None:
         """The self mixer, None if the slot is empty."""
         return self.mix.f
 
     @property
-    def cross_mixer(self) -> Any:
+    def cross_mixer(self) -> CrossMixer[Any, Any]:
         """The cross mixer."""
         return self.read.f
 
     @property
-    def feed_forward(self) -> Any:
-        """The feed-forward, None if there is none."""
+    def feed_forward(self) -> FeedForward | None:
+        """The feed-forward, None if the slot is empty."""
         return self.transform.f
 
     def forward(self, x: Tensor, mask: Tensor, context: Context) -> Tensor:
@@ -191,7 +178,7 @@ class DecoderLayer(nn.Module):
         return self.transform(x)
 
     def project(self, memory: Tensor, memory_mask: Tensor) -> Context:
-        """Compute what this layer reads of memory (B, S, M), the encoder's output, once per source sentence."""
+        """Project memory (B, S, M), the encoder's output, once per source sentence."""
         return self.cross_mixer.project(memory, memory_mask)
 
     def init_state(
@@ -210,12 +197,8 @@ class DecoderLayer(nn.Module):
         return self.transform(x), LayerState(own, cross)
 
 
-def _sublayer(f: nn.Module | None, **settings: Any) -> Sublayer | EmptySlot:
-    return EmptySlot() if f is None else Sublayer(f=f, **settings)
-
-
 class Encoder(nn.Module):
-    """Encoder: embedding, layers, and a last layer norm where the layers are pre-norm; a halving may precede a layer.
+    """Encoder: embedding, layers, each with a halving before it if asked for, and a last norm if layers are pre-norm.
 
     Shape:
         tokens (B, S), mask (B, S) -> memory (B, S', M) and its mask, M the width of the last layer.
@@ -226,9 +209,11 @@ class Encoder(nn.Module):
     ) -> None:
         super().__init__()
         self.embedding = embedding
-        self.layers, self.halvings = nn.ModuleList(layers), halvings  # halvings by the index of the layer they precede
-        # Pre-norm layers leave their sum unnormalized: one norm after the last
-        self.norm = LayerNorm(layers[-1].out_dim) if final_norm else None
+        self.layers = nn.ModuleList(layers)
+        self.halvings = halvings  # by the index of the layer that follows
+        self.out_dim = layers[-1].out_dim
+        # The sum that pre-norm layers leave is not normalized
+        self.norm = LayerNorm(self.out_dim) if final_norm else None
 
     def forward(self, src: Tensor, src_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Encode src (B, S) under src_mask (B, S)."""
@@ -241,7 +226,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Decoder: embedding, layers, and a last layer norm where the layers are pre-norm.
+    """Decoder: embedding, layers, and a last norm if the layers are pre-norm.
 
     Shape:
         tokens (B, T), mask (B, T), a context for each layer -> (B, T, readout_dim), the width of the last layer.
@@ -249,8 +234,10 @@ class Decoder(nn.Module):
 
     def __init__(self, *, embedding: Embedding, layers: list[DecoderLayer], final_norm: bool) -> None:
         super().__init__()
-        self.embedding, self.layers = embedding, nn.ModuleList(layers)
-        self.norm = LayerNorm(layers[-1].out_dim) if final_norm else None
+        self.embedding = embedding
+        self.layers = nn.ModuleList(layers)
+        self.out_dim = layers[-1].out_dim
+        self.norm = LayerNorm(self.out_dim) if final_norm else None
 
     def forward(self, tgt: Tensor, mask: Tensor, context: list[Context]) -> Tensor:
         """Decode whole sequences tgt (B, T) from the layers' contexts."""
@@ -271,6 +258,24 @@ class Decoder(nn.Module):
         return (x if self.norm is None else self.norm(x)), following
 
 
+class NarrowOutput:
+    """Output layer of U tokens: (N, D) -> (N, U), -inf for tokens outside a sentence's shortlist.
+
+    Args:
+        project: Maps (N, D) to the logits of these tokens.
+        allowed: Mask (B, U) of each sentence's shortlist.
+    """
+
+    def __init__(self, *, project: Callable[[Tensor], Tensor], allowed: Tensor) -> None:
+        self.project = project
+        self.forbidden = ~allowed[:, None]  # (B, 1, U)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Project x (N, D), a sentence's hypotheses adjacent."""
+        logits = self.project(x).unflatten(0, (len(self.forbidden), -1))  # (B, beam, U)
+        return logits.masked_fill_(self.forbidden, float("-inf")).flatten(0, 1)
+
+
 class Seq2Seq(nn.Module):
     """An encoder-decoder of any token mixers: p(y | x) = prod_t softmax(output(decoder(y_<t, encoder(x))))_{y_t}.
 
@@ -288,34 +293,46 @@ class Seq2Seq(nn.Module):
         return self.output(self.features(src, src_mask, tgt_in, tgt_mask))
 
     def features(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, tgt_mask: Tensor | None = None) -> Tensor:
-        """Return what the output layer reads, (B, T, readout_dim), so that a loss may project real tokens only."""
-        mask = tgt_in.new_ones(tgt_in.shape).bool() if tgt_mask is None else tgt_mask  # without one all are real
+        """Return the input of the output layer, (B, T, readout_dim), so that a loss may project real tokens only."""
+        mask = tgt_in.new_ones(tgt_in.shape).bool() if tgt_mask is None else tgt_mask
         return self.decoder(tgt_in, mask, self.context(src, src_mask))
 
     def context(self, src: Tensor, src_mask: Tensor) -> list[Context]:
-        """Compute what each decoder layer reads of the source src (B, S), once per sentence."""
+        """Encode src (B, S) and project the memory for each decoder layer, once per sentence."""
         memory, mask = self.encoder(src, src_mask)  # (B, S', M)
         return [layer.project(memory, mask) for layer in self.decoder.layers]  # type: ignore
 
     def init_state(self, context: list[Context], *, beam_size: int, max_len: int) -> list[LayerState]:
         """Return the state before the first position: beam_size hypotheses per sentence, at most max_len positions.
 
-        States have the type of the first floating-point tensor of the context: what the layers compute in, also
-        under autocast.
+        States have the type of the first floating-point tensor of the context, in which the layers compute, also under
+        autocast.
         """
         like = next(part for part in context[0] if part.is_floating_point())
-        sizes = {"batch_size": len(like), "max_len": max_len, "device": like.device, "dtype": like.dtype}
-        layers: Any = self.decoder.layers
-        states = [layer.init_state(part, **sizes) for layer, part in zip(layers, context, strict=True)]
+        states: list[LayerState] = [
+            layer.init_state(part, len(like), max_len, device=like.device, dtype=like.dtype)  # type: ignore[operator]
+            for layer, part in zip(self.decoder.layers, context, strict=True)
+        ]
         return expand(states, beam_size)  # B rows become N
 
     def narrow(self, ids: Tensor, allowed: Tensor) -> NarrowOutput:
-        """Return an output layer of the tokens ids (U,), of which each sentence has those in allowed (B, U)."""
-        return NarrowOutput(rows_of(self.output, ids), allowed)
+        """Return an output layer for the tokens ids (U,), of which allowed (B, U) says which each sentence may use."""
+        weight = self.output.weight[ids]  # (U, D)
+        bias = None if self.output.bias is None else self.output.bias[ids]
+        return NarrowOutput(project=lambda x: F.linear(x, weight, bias), allowed=allowed)
 
     def step(
-        self, token: Tensor, context: list[Context], state: list[LayerState], position: Tensor, output: Any = None
+        self,
+        token: Tensor,
+        context: list[Context],
+        state: list[LayerState],
+        position: Tensor,
+        output: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, list[LayerState]]:
-        """Return logits (N, V) of the token after `token` (N,) at position (N,), and the next state."""
+        """Return logits (N, V) of the token after `token` (N,) at position (N,), and the next state.
+
+        Args:
+            output: An output layer to use in place of the model's own, such as one of `narrow`.
+        """
         x, state = self.decoder.step(token, context, state, position)
         return (self.output if output is None else output)(x), state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch.nn.functional as F
@@ -12,14 +12,13 @@ from torch import Tensor
 class Halving(NamedTuple):
     """Average pooling with stride 2 that ignores padding; on a grid of 2 x 2 positions.
 
-    y_i = mean of those of x_2i and x_2i+1 that are real; a last position alone stays as it is.
+    y_i is the mean of the real positions among x_2i and x_2i+1.
 
     Attributes:
         grid: Rows and columns, both even, of the grid that the first positions fill row by row; None for a line.
 
     Reference:
-        Dai et al. 2020, Funnel-Transformer: Filtering out Sequential Redundancy for Efficient Language Processing
-        (sentences); Wang et al. 2021, Pyramid Vision Transformer (images).
+        Dai et al. 2020, 'Funnel-Transformer' (lines); Wang et al. 2021, 'Pyramid Vision Transformer' (grids).
     """
 
     grid: tuple[int, int] | None = None
@@ -27,13 +26,15 @@ class Halving(NamedTuple):
     def __call__(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return (B, ceil(S / 2), D), or of a grid (B, S / 4, D), and the mask of x (B, S, D), right-padded."""
         if self.grid:
-            # Images have one size: a batch may have padding after it, and a rehearsal with made-up lengths lack some
             size = self.grid[0] * self.grid[1]
-            x, mask = F.pad(x, (0, 0, 0, max(0, size - x.shape[1]))), F.pad(mask, (0, max(0, size - mask.shape[1])))
+            # A batch may be padded beyond the grid, and made-up batches of a rehearsal may be shorter
+            missing = max(0, size - x.shape[1])
+            x = F.pad(x, (0, 0, 0, missing))
+            mask = F.pad(mask, (0, missing))
             y = F.avg_pool2d(x[:, :size].transpose(1, 2).unflatten(2, self.grid), 2)  # (B, D, rows / 2, columns / 2)
             return y.flatten(2).transpose(1, 2), mask[:, :size].unflatten(1, self.grid)[:, ::2, ::2].flatten(1)
         real = mask[:, None].to(x.dtype)  # (B, 1, S)
-        # Both are means over the same places, so that their ratio counts real positions alone
+        # The ratio of two means over the same pairs is the mean over real positions
         total = F.avg_pool1d(x.transpose(1, 2) * real, 2, ceil_mode=True)
         share = F.avg_pool1d(real, 2, ceil_mode=True).clamp_min(0.5)
         return (total / share).transpose(1, 2), mask[:, ::2]
@@ -45,22 +46,19 @@ def stage_begins(layers: int, stages: int) -> list[bool]:
 
 
 def spread(weights: Tensor, halvings: Iterable[Halving], mask: Tensor) -> Tensor:
-    """Divide weights (B, T, S') over shortened sources evenly among the positions that made each of theirs: (B, T, S).
+    """Divide weights (B, T, S') on pooled positions evenly among the real positions of each pool: (B, T, S).
 
     Args:
-        halvings: What shortened sources of S positions to S', in their order.
+        halvings: The halvings from S to S' positions, in order.
         mask: (B, S), True at real positions.
     """
-    for halving, before in reversed(list(_masks(halvings, mask))):
+    steps = []
+    for halving in halvings:
+        steps.append((halving, mask))
+        _, mask = halving(mask[..., None].float(), mask)
+    for halving, before in reversed(steps):
         weights = _spread_once(weights, halving, before)
     return weights
-
-
-def _masks(halvings: Iterable[Halving], mask: Tensor) -> Iterator[tuple[Halving, Tensor]]:
-    """Yield each halving with the mask before it."""
-    for halving in halvings:
-        yield halving, mask
-        _, mask = halving(mask[..., None].float(), mask)
 
 
 def _spread_once(weights: Tensor, halving: Halving, mask: Tensor) -> Tensor:

@@ -14,18 +14,19 @@ from torch import Tensor
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.conv_step import conv_step
 
-# Where tensors are made; None is torch's default
+# Where tensors are made, and of which type; None is torch's default
 Device: TypeAlias = torch.device | str | None
+DType: TypeAlias = torch.dtype | None
 
 
 class Ancestry:
-    """The rows of its sentence that each hypothesis of a beam descends from, one table for all caches of a state.
+    """The beam rows that each hypothesis descends from, position by position: one table for all caches of a state.
 
-    A step writes it once, whichever cache is appended to first; what the caches need of it is computed once a step.
+    The first cache that a step appends to writes the table; the caches then share the masks and indices of the step.
 
     Args:
         batch_size: Sentences B.
-        slots: Positions that it remembers, the last ones; the slot of position p is p // stride mod slots.
+        slots: How many of the last positions it remembers; the slot of position p is p // stride mod slots.
         beam: Hypotheses of each sentence.
         stride: Consecutive positions that share a slot.
     """
@@ -34,12 +35,12 @@ class Ancestry:
         self.slots = slots
         self.beam = beam
         self.stride = stride
-        # Which row wrote the slot of hypothesis n, (N, L)
+        # The row that wrote each slot of hypothesis n, (N, L)
         self.owner = torch.zeros(batch_size * beam, slots, device=device, dtype=torch.int64)
         hypothesis = torch.arange(batch_size * beam, device=device)
         self.sentence = hypothesis // beam  # (N,)
         self.row = hypothesis % beam  # (N,)
-        # A bound on the positions written so far, counted on the host: reading them from the device would stall it
+        # An upper bound on the positions written so far, counted on the host, since reading the device would stall
         self.length = 0
         self.steps = 0
         self._visible: Tensor | None = None
@@ -48,7 +49,7 @@ class Ancestry:
 
     @property
     def limit(self) -> int:
-        """Slots in use, at most; rounded up to 16, so that a compiled step meets few shapes."""
+        """An upper bound on the slots in use, a multiple of 16 so that a compiled step meets few shapes."""
         return self._limit(self.length)
 
     @property
@@ -61,7 +62,7 @@ class Ancestry:
         return min(-(-used // 16) * 16, self.slots)
 
     def begin(self, position: Tensor) -> None:
-        """Begin the step of position (N,): from here on each hypothesis is its own ancestor there."""
+        """Begin the step of position (N,), at which each hypothesis is its own ancestor."""
         self.steps += 1
         self.length += 1
         slot = position // self.stride % self.slots
@@ -69,22 +70,22 @@ class Ancestry:
         self.forget()
 
     def forget(self) -> None:
-        """Drop what is computed once a step."""
+        """Drop the masks and indices of the last step."""
         self._visible = self._bias = None
         self._places = {}
 
     def places(self, slots: int, position: Tensor, parts: int = 1) -> Tensor:
-        """Return where each hypothesis writes in the flat memory of a cache of so many slots, (N * parts,)."""
+        """Return where each hypothesis writes into the flat memory of a cache of `slots` slots, (N * parts,)."""
         if (slots, parts) not in self._places:
             block, slot, row = self.sentence, position // self.stride % slots, self.row
-            if parts > 1:  # each part of a sentence's memory has its own slots
+            if parts > 1:  # each head has its own slots
                 block = block[:, None] * parts + torch.arange(parts, device=position.device)
                 slot, row = slot[:, None], row[:, None]
             self._places[slots, parts] = ((block * slots + slot) * self.beam + row).flatten()
         return self._places[slots, parts]
 
     def visible(self, position: Tensor) -> Tensor:
-        """Return which slots in use each hypothesis sees, (B, beam, slots): its ancestors' up to its position (N,)."""
+        """Return the slots that each hypothesis's ancestors wrote up to its position (N,), a mask (B, beam, slots)."""
         if self._visible is None:
             limit = self.limit
             time = torch.arange(limit, device=position.device)
@@ -94,8 +95,8 @@ class Ancestry:
         return self._visible
 
     def bias(self, position: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return `visible` as what attention adds to its scores, 0 or -inf, (B, beam, slots)."""
-        # Once for all layers: attention would make it of the mask in each
+        """Return `visible` as a bias on attention scores, 0 or -inf, (B, beam, slots)."""
+        # Once for all layers: given the mask, attention would compute this bias in each layer
         if self._bias is None or self._bias.dtype != dtype:
             visible = self.visible(position)
             self._bias = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
@@ -109,7 +110,7 @@ class Ancestry:
         self.forget()
 
     def of_rows(self, rows: Tensor, batch_size: int) -> Ancestry:
-        """Return the ancestry of these hypotheses (N',) of `batch_size` sentences."""
+        """Return the ancestry of the hypotheses `rows` (N',) of `batch_size` sentences."""
         other = Ancestry(batch_size, 0, self.beam, stride=self.stride, device=self.owner.device)
         other.slots = self.slots
         other.owner = self.owner.index_select(0, rows)
@@ -121,18 +122,18 @@ class Ancestry:
 class Cache:
     """Append-only memory of the past, shared by the hypotheses of a sentence.
 
-    Reordering a beam moves no values: it changes the ancestry.
+    Reordering a beam moves no values: it changes the ancestry. A cache without heads is read by `read`, one with heads
+    by `attend` or `convolve`, whose products with one head's numbers read memory in order.
 
     Args:
-        values: What was appended, (B, L, beam, width), written in place.
+        values: What was appended, (B, L, beam, width) or head by head, (B, G, L, beam, d), written in place.
         ancestry: Which of its sentence's rows wrote what a hypothesis sees; other caches of the beam share it.
         steps: How often it was appended to.
     """
 
-    slot_axis = 1  # of the values
-
     def __init__(self, values: Tensor, ancestry: Ancestry, steps: int = 0) -> None:
         self.values = values
+        self.slot_axis = values.dim() - 3
         self.ancestry = ancestry
         self.steps = steps
 
@@ -143,18 +144,21 @@ class Cache:
         slots: int,
         width: int,
         *,
+        heads: int | None = None,
         stride: int = 1,
         device: Device = None,
-        dtype: torch.dtype | None = None,
+        dtype: DType = None,
     ) -> Cache:
         """Allocate `slots` slots of `width` numbers for each sentence, one hypothesis each.
 
         Args:
             slots: Positions of the longest target or, for a mixer that reads only the last K positions, K: the cache is
                 then a ring buffer.
+            heads: G heads, which divide the width.
             stride: Consecutive positions that share a slot.
         """
-        values = torch.zeros(batch_size, slots, 1, width, device=device, dtype=dtype)  # (B, L, 1, width)
+        sizes = (slots, 1, width) if heads is None else (heads, slots, 1, width // heads)
+        values = torch.zeros(batch_size, *sizes, device=device, dtype=dtype)
         return cls(values, Ancestry(batch_size, slots, 1, stride=stride, device=device))
 
     @property
@@ -164,7 +168,7 @@ class Cache:
 
     def append(self, value: Tensor, position: Tensor) -> None:
         """Write value (N, width) at position (N,) of each hypothesis."""
-        # The first cache that is appended to begins the step for all that share the ancestry
+        # The first cache of a step begins it for all caches that share the ancestry
         if self.steps == self.ancestry.steps:
             self.ancestry.begin(position)
         self.steps = self.ancestry.steps
@@ -175,7 +179,7 @@ class Cache:
 
     @property
     def limit(self) -> int:
-        """The number of slots in use; the ancestry has more where it serves a longer cache, such as a convolution's."""
+        """The number of slots in use; the ancestry may have more, for longer caches that share it."""
         return min(self.ancestry.limit, self.values.shape[self.slot_axis])
 
     def used(self) -> Tensor:
@@ -183,70 +187,36 @@ class Cache:
         return self.values.narrow(self.slot_axis, 0, self.limit)
 
     def read(self, position: Tensor) -> tuple[Tensor, Tensor]:
-        """Return all slots of each sentence and which of them each hypothesis sees; nothing is copied.
+        """Return all slots of each sentence, and which of them each hypothesis sees; nothing is copied.
 
         Returns:
-            The slots (B, slots, width), hypotheses side by side, and the visible ones (B, N / B, slots): those
-            of a hypothesis's own ancestors up to its position (N,).
+            The slots (B, slots, width), with the rows of a beam innermost, and the mask (B, beam, slots) of the slots
+            that a hypothesis's ancestors have written up to its position (N,).
         """
         batch_size, _, beam, width = self.values.shape
-        # (B, slots, width), beam rows innermost; one that is written in turns is read by `kernels.conv_step` instead
         rows = self.limit * beam
         return self.used().reshape(batch_size, rows, width), self.ancestry.visible(position)[..., :rows]
 
     def expand(self, ancestry: Ancestry) -> Cache:
-        """Make room for the hypotheses of an ancestry, before anything is written."""
-        # Rows are added while all are empty, so there is nothing to copy; a CPU gives memory only for slots in use
+        """Return an empty cache for the hypotheses of an ancestry; this cache must be empty, too."""
+        # A CPU allocates memory only for the slots that are written
         assert self.steps == 0
-        *sizes, beam, width = self.values.shape
-        assert beam == 1
-        return type(self)(self.values.new_zeros(*sizes, ancestry.beam, width), ancestry)
+        *sizes, _, width = self.values.shape
+        return Cache(self.values.new_zeros(*sizes, ancestry.beam, width), ancestry)
 
-
-class HeadCache(Cache):
-    """Cache whose numbers lie head by head, so that a product with one head's reads memory in order.
-
-    Args:
-        values: (B, G, L, beam, d) of G heads.
-    """
-
-    slot_axis = 2
-
-    @classmethod
-    def of_heads(
-        cls,
-        batch_size: int,
-        slots: int,
-        heads: int,
-        head_dim: int,
-        *,
-        device: Device = None,
-        dtype: torch.dtype | None = None,
-    ) -> HeadCache:
-        """Allocate `slots` slots for each sentence, one hypothesis each."""
-        values = torch.zeros(batch_size, heads, slots, 1, head_dim, device=device, dtype=dtype)
-        return cls(values, Ancestry(batch_size, slots, 1, device=device))
-
-    def attend(
-        self,
-        q: Tensor,
-        values: HeadCache,
-        position: Tensor,
-        *,
-        weights: str = "softmax",
-    ) -> Tensor:
-        """Attend from q (B, H, beam, d) at position (N,) to the keys that each hypothesis has written here.
+    def attend(self, q: Tensor, values: Cache, position: Tensor, *, weights: str = "softmax") -> Tensor:
+        """Attend from q (B, H, beam, d) at position (N,) to the keys that each hypothesis has written here, in G heads.
 
         Args:
-            values: The cache of the values beside these keys; H / G heads share both.
-            weights: What stands in place of the softmax, as `attention` names it.
+            values: The cache of the values; H / G query heads share a key head and its value head.
+            weights: The function of the scores, as in `attention`.
         """
         k, v = (cache.used().to(q.dtype).flatten(2, 3) for cache in (self, values))  # (B, G, slots, d)
         bias = self.ancestry.bias(position, q.dtype)[:, None, :, : k.shape[2]]  # (B, 1, beam, slots)
         groups = q.shape[1] // k.shape[1]
         if groups == 1:
             return attention(q, k, v, bias=bias, weights=weights)
-        # Heads that share keys are further queries
+        # Query heads that share keys become further queries of these keys
         folded = q.unflatten(1, (-1, groups)).flatten(2, 3)  # (B, G, groups * beam, d)
         y = attention(folded, k, v, bias=bias.repeat(1, 1, groups, 1), weights=weights)
         return y.unflatten(2, (groups, -1)).flatten(1, 2)
@@ -257,14 +227,14 @@ class HeadCache(Cache):
         Args:
             weights: (N or 1, G, K).
             softmax: Take the softmax of the weights over K first.
-            backend: Of `seq2seq.kernels.conv_step`.
+            backend: See `seq2seq.kernels.conv_step`.
         """
         return conv_step(self.values, self.owner, position, weights, softmax=softmax, backend=backend)
 
 
-# What a mixer remembers of each hypothesis: a flat NamedTuple of tensors (hypothesis first) and caches.
+# A mixer's memory of each hypothesis: a flat NamedTuple of tensors (hypothesis first) and caches.
 State: TypeAlias = tuple[Tensor | Cache, ...]
-# What a cross mixer reads of each source sentence: a flat NamedTuple of tensors (sentence first).
+# A cross mixer's view of each source sentence: a flat NamedTuple of tensors (sentence first).
 Context: TypeAlias = tuple[Tensor, ...]
 # A state, a context, or a nested list or NamedTuple of them; None for an empty slot.
 Nested: TypeAlias = "Tensor | Cache | Sequence[Nested] | None"
@@ -280,12 +250,11 @@ def expand(state: Tree, beam: int) -> Tree:
     shared: dict[int, Ancestry] = {}
     for cache in caches(state):
         own = cache.ancestry
-        # One ancestry remembers as much as the cache that needs most
+        # The ancestry that caches share has the slots of the longest
         known = shared.get(own.stride)
         if known is None or known.slots < own.slots:
-            shared[own.stride] = Ancestry(
-                len(cache.values), own.slots, beam, stride=own.stride, device=cache.values.device
-            )
+            sizes = len(cache.values), own.slots, beam
+            shared[own.stride] = Ancestry(*sizes, stride=own.stride, device=cache.values.device)
     return _map(
         state,
         lambda tensor: tensor.repeat_interleave(beam, 0),
@@ -294,21 +263,16 @@ def expand(state: Tree, beam: int) -> Tree:
 
 
 def reorder(state: Tree, index: Tensor) -> Tree:
-    """Let hypothesis n continue hypothesis index[n], (N,), which must belong to the same sentence.
-
-    The old state is used up.
-    """
+    """Let hypothesis n continue hypothesis index[n] (N,) of the same sentence; the old state must not be used again."""
     for ancestry in ancestries(state):
         ancestry.reorder(index)
     return _map(state, lambda tensor: tensor.index_select(0, index), lambda cache: cache)
 
 
 def select(state: Tree, sentences: Tensor, beam: int = 1) -> Tree:
-    """Keep only these sentences of a state or a context.
+    """Select sentences of a state or a context by their indices, in this order.
 
     Args:
-        state: A state, or a context, whose tensors have one row per sentence.
-        sentences: Their indices, in the order in which they stay.
         beam: Hypotheses of each sentence, 1 for a context.
     """
     rows = hypotheses(sentences, beam)
@@ -316,12 +280,12 @@ def select(state: Tree, sentences: Tensor, beam: int = 1) -> Tree:
     return _map(
         state,
         lambda tensor: tensor.index_select(0, rows),
-        lambda cache: type(cache)(cache.values.index_select(0, sentences), kept[id(cache.ancestry)], cache.steps),
+        lambda cache: Cache(cache.values.index_select(0, sentences), kept[id(cache.ancestry)], cache.steps),
     )
 
 
 def first(state: Tree, count: int, beam: int = 1) -> Tree:
-    """Keep only the first `count` sentences of a state or a context; nothing is copied but the ancestry."""
+    """Return the first `count` sentences of a state or a context; only the ancestry is copied."""
     kept = {}
     for ancestry in ancestries(state):
         rows = torch.arange(count * beam, device=ancestry.owner.device)
@@ -329,27 +293,26 @@ def first(state: Tree, count: int, beam: int = 1) -> Tree:
     return _map(
         state,
         lambda tensor: tensor[: count * beam],
-        lambda cache: type(cache)(cache.values[:count], kept[id(cache.ancestry)], cache.steps),
+        lambda cache: Cache(cache.values[:count], kept[id(cache.ancestry)], cache.steps),
     )
 
 
 def move(state: Nested, sources: Tensor, targets: Tensor, beam: int = 1) -> None:
-    """Write the sentences `sources` of a state or a context over its sentences `targets`, in place."""
+    """Copy the sentences `sources` of a state or a context over its sentences `targets`, in place."""
     from_rows, to_rows = hypotheses(sources, beam), hypotheses(targets, beam)
     for ancestry in ancestries(state):
         ancestry.owner.index_copy_(0, to_rows, ancestry.owner.index_select(0, from_rows))
     for tensor in _tensors(state):
         tensor.index_copy_(0, to_rows, tensor.index_select(0, from_rows))
     for cache in caches(state):
-        # Slots that nobody has written yet stay
         used = cache.used()
         used.index_copy_(0, targets, used.index_select(0, sources))
 
 
 def refill(state: Nested, sentences: Tensor, fresh: Nested, beam: int = 1) -> None:
-    """Write the sentences of `fresh`, a state before its first step or a context, over `sentences`, in place.
+    """Copy the sentences of `fresh`, a state before its first step or a context, over `sentences`, in place.
 
-    Caches keep what they have: new hypotheses see only what they have written themselves.
+    Caches are not cleared: new hypotheses see only the slots that they write themselves.
     """
     rows = hypotheses(sentences, beam)
     for tensor, new in zip(_tensors(state), _tensors(fresh), strict=True):
@@ -357,7 +320,7 @@ def refill(state: Nested, sentences: Tensor, fresh: Nested, beam: int = 1) -> No
 
 
 def difference(state: Nested, other: Nested) -> str:
-    """Say why a state cannot be written over another; nothing where it can."""
+    """Return the reason why `other` cannot be written over `state`; "" if it can."""
     mine, theirs = leaves(state), leaves(other)
     if len(mine) != len(theirs):
         return f"a step returns a state of {len(theirs)} parts, not {len(mine)}"
@@ -372,17 +335,17 @@ def difference(state: Nested, other: Nested) -> str:
 
 
 def overwrite(state: Nested, new: Nested) -> None:
-    """Write a state that does not differ in shapes over another, in place; both have the same caches."""
+    """Write the state `new`, of the same caches and shapes, over `state`, in place."""
     pairs = [(old, part) for old, part in zip(_tensors(state), _tensors(new), strict=True) if old is not part]
     memory = {old.untyped_storage().data_ptr() for old in _tensors(state)}
-    # A part may have been another part, which must not be written before it is read
+    # A new part may be a view of an old one, which must not be written before it is read
     apart = [part.clone() if part.untyped_storage().data_ptr() in memory else part for _, part in pairs]
     for (old, _), part in zip(pairs, apart, strict=True):
         old.copy_(part)
 
 
 def set_length(state: Nested, length: int) -> None:
-    """Declare that no hypothesis has written more than `length` positions, as when the longest have left."""
+    """Lower the bound on the positions written so far, as after the longest sentences have left."""
     for ancestry in ancestries(state):
         ancestry.length = length
 
@@ -414,14 +377,14 @@ def leaves(tree: Nested) -> list[Tensor | Cache]:
     """List the tensors and caches of a state or a context, in order."""
     if tree is None:  # the state of an empty slot
         return []
-    # Not by the type of a leaf: in a step that is exported, others stand in for caches
+    # An exported step has other objects in place of caches, so leaves are not recognized by their type
     if not isinstance(tree, list | tuple):
         return [cast("Tensor | Cache", tree)]
     return [leaf for part in tree for leaf in leaves(part)]
 
 
 def rebuild(tree: Tree, parts: Iterable[Tensor | Cache]) -> Tree:
-    """Return a state or a context of the form of `tree` with other leaves."""
+    """Return a state or a context like `tree`, with other leaves."""
     return cast("Tree", _rebuild(tree, iter(parts)))
 
 
@@ -430,7 +393,6 @@ def _rebuild(tree: Nested, parts: Iterator[Tensor | Cache]) -> Nested:
         return None
     if not isinstance(tree, list | tuple):
         return next(parts)
-    # Each takes its own from the one iterator
     inner: list[Nested] = [_rebuild(part, parts) for part in tree]
     if isinstance(tree, list):
         return inner
@@ -439,14 +401,7 @@ def _rebuild(tree: Nested, parts: Iterator[Tensor | Cache]) -> Nested:
     return make(*inner)
 
 
-def shared_ancestries(parts: Iterable[Tensor | Cache]) -> tuple[list[Ancestry], list[int]]:
-    """Return the ancestries of the caches among `parts`, each once, and for each cache the number of its own."""
-    found: list[Ancestry] = []
-    numbers = []
-    for cache in parts:
-        if isinstance(cache, Tensor):
-            continue
-        if not any(cache.ancestry is known for known in found):
-            found.append(cache.ancestry)
-        numbers.append(next(i for i, known in enumerate(found) if known is cache.ancestry))
-    return found, numbers
+def shared_ancestries(parts: Sequence[Tensor | Cache]) -> tuple[list[Ancestry], list[int]]:
+    """Return the ancestries of the caches among `parts`, each once, and for each cache the index of its ancestry."""
+    found = ancestries(parts)
+    return found, [found.index(cache.ancestry) for cache in caches(parts)]

@@ -1,4 +1,4 @@
-"""Weights that hold several matrices, each of which Muon orthogonalizes alone."""
+"""Weights that hold several matrices, which Muon orthogonalizes separately."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from torch import nn
 
 
 def in_blocks(layer: nn.Linear, *sizes: int) -> nn.Linear:
-    """Record that a layer's weight is several matrices, concatenated along outputs of these sizes; return the layer.
-
-    Muon orthogonalizes each of them alone, so it makes no difference which matrices a mixer stores together.
-    """
+    """Record that a layer's weight is several matrices, concatenated along outputs of these sizes; return the layer."""
     layer.blocks = sizes  # type: ignore[assignment]
     return layer
 
 
 def blocks_of(layer: nn.Linear) -> tuple[int, ...]:
-    """Return the sizes that `in_blocks` has recorded; a layer without a record is one matrix."""
+    """Return the sizes of the matrices in a layer's weight, as `in_blocks` recorded them; one matrix by default."""
     return getattr(layer, "blocks", (layer.out_features,))

@@ -1,6 +1,6 @@
-"""Characters that are written as byte pieces: an automaton of UTF-8, so that a search writes whole ones alone.
+"""An automaton of UTF-8 over byte pieces, so that a search writes whole characters.
 
-State 0 is between characters; the others say which bytes the character that has begun still needs.
+State 0 is between characters; another state tells which bytes must still follow in a character that has begun.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from seq2seq.search.hypothesis import NEVER
 
-# The bytes that may follow in each state, from first to last, and the state after them (RFC 3629, section 4): states 1
-# to 3 need so many further bytes; after E0, ED, F0 and F4 the next byte has a range of its own.
+# For each state the ranges of bytes that may follow, each with the state after it (RFC 3629, section 4): states 1 to 3
+# need that many further bytes; states 4 to 7 come after E0, ED, F0 and F4, which restrict the next byte.
 _FOLLOWING = (
     (
         *((0x00, 0x7F, 0), (0xC2, 0xDF, 1), (0xE0, 0xE0, 4), (0xE1, 0xEC, 2), (0xED, 0xED, 5), (0xEE, 0xEF, 2)),
@@ -30,7 +30,7 @@ _FOLLOWING = (
 )
 STATES = len(_FOLLOWING)
 LONGEST = 4  # bytes of a character
-# Bytes that are still needed where nothing completes a character.
+# The number of missing bytes if no bytes complete a character.
 ENDLESS = LONGEST + 1
 
 
@@ -40,9 +40,9 @@ def follow(state: int, byte: int) -> int | None:
 
 
 def needed(available: Collection[int]) -> list[int]:
-    """Return for each state the least number of bytes that complete the character; ENDLESS if these bytes cannot."""
+    """Return for each state the fewest available bytes that complete the character; ENDLESS if none do."""
     least = [0, *[ENDLESS] * (STATES - 1)]
-    # A character is completed within so many rounds
+    # Each round finds the states that one byte more completes
     for _ in range(LONGEST):
         for state in range(1, STATES):
             after = [follow(state, byte) for byte in available]
@@ -51,14 +51,14 @@ def needed(available: Collection[int]) -> list[int]:
 
 
 class Characters:
-    """The automaton over the pieces of a vocabulary, for all hypotheses at a time; nothing waits for the device.
+    """The automaton over the pieces of a vocabulary, for all hypotheses at once, without a wait for the device.
 
-    In the middle of a character only bytes follow that UTF-8 allows there, and a character begins only where there is
-    room to complete it. Any other piece and the end need it complete.
+    Within a character only the bytes that UTF-8 allows may follow. A character begins only if there is room to complete
+    it, and must be complete before any other piece or the end.
 
     Args:
         byte_of: The bytes of pieces such as <0x41>, by the pieces' ids.
-        suppress: Pieces that will not be written.
+        suppress: Pieces that are never generated.
     """
 
     def __init__(self, byte_of: Mapping[int, int], suppress: Sequence[int], device: torch.device) -> None:
@@ -73,16 +73,16 @@ class Characters:
         return self._after[state, token.clamp(max=self._after.shape[1] - 1)]
 
     def forbid(self, log_probs: Tensor, state: Tensor, left: Tensor) -> None:
-        """Set log p (N, V) of what would leave a character incomplete to -inf, in place.
+        """Set log p (N, V) of tokens that would leave a character incomplete to -inf, in place.
 
         Args:
-            state: Of each hypothesis, (B, beam).
-            left: Tokens that each sentence may still have, the next one and the end counted, (B,).
+            state: State of each hypothesis, (B, beam).
+            left: How many tokens each sentence may still get, the next one and the end included, (B,).
         """
         price = self._price[state, left.clamp(0, LONGEST + 1)[:, None]].flatten(0, 1)  # (N, n)
         pieces = log_probs.index_select(1, self._pieces) + price
         partial = (state > 0).view(-1, 1)  # (N, 1)
-        # A pass over all tokens; only a CPU knows, without a wait, that there is no need
+        # On a CPU the check saves a pass over all tokens; on a GPU it would be a wait
         if log_probs.is_cuda or partial.any():
             log_probs.masked_fill_(partial, NEVER)
         log_probs.index_copy_(1, self._pieces, pieces)
@@ -92,7 +92,7 @@ class Characters:
         return self.needed[self._next(state, token)]
 
     def _next(self, state: int, token: int) -> int:
-        """Return the state after a token; one that may not follow, as a prefix can have it, begins anew."""
+        """Return the state after a token; a byte that may not follow, as in a prefix, begins a new character."""
         if token not in self.byte_of:
             return 0
         byte = self.byte_of[token]
@@ -101,31 +101,31 @@ class Characters:
         return 0 if after is None or self.needed[after] == ENDLESS else after
 
     def _transitions(self) -> Tensor:
-        # The last column is that of all ids beyond the last byte piece
+        # All ids after the last byte piece share the last column
         after = torch.zeros(STATES, max(self.byte_of) + 2, dtype=torch.int64)
         for piece in self.byte_of:
             after[:, piece] = torch.tensor([self._next(state, piece) for state in range(STATES)])
         return after
 
     def _prices(self) -> Tensor:
-        """Return what is added to log p of byte pieces, by state and by the tokens that are left: 0 or -inf."""
+        """Return the terms, 0 or -inf, to add to log p of byte pieces, by state and number of tokens left."""
         prices = torch.full((STATES, LONGEST + 2, len(self.byte_of)), NEVER)
         for state in range(STATES):
             for column, byte in enumerate(self.byte_of.values()):
                 after = follow(state, byte)
                 if after is None or self.needed[after] == ENDLESS:
                     continue
-                # This token, those that it needs, and the end; what has begun goes on in any case
+                # Room for this byte, the bytes after it and the end; a character that has begun may always continue
                 prices[state, 0 if state else self.needed[after] + 2 :, column] = 0.0
         return prices
 
 
 def characters_of(byte_of: Mapping[int, int], suppress: Sequence[int], device: torch.device) -> Characters | None:
-    """Return the automaton of a vocabulary; None where it has no byte pieces."""
+    """Return the automaton of a vocabulary; None if it has no byte pieces."""
     return _made(tuple(byte_of.items()), tuple(suppress), device) if byte_of else None
 
 
 @functools.lru_cache(maxsize=8)
 def _made(byte_of: tuple[tuple[int, int], ...], suppress: tuple[int, ...], device: torch.device) -> Characters:
-    # 25 ms, which each batch of a validation would cost
+    # Cached, since it takes 25 ms and every batch of a validation needs it
     return Characters(dict(byte_of), suppress, device)

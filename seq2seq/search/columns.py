@@ -1,8 +1,7 @@
-"""Columns of the scores of a step, where each sentence has a list of the tokens that its translation may have.
+"""Columns of a step's scores, where each sentence has a shortlist of the tokens that its translation may have.
 
-A step computes the scores of the union of its sentences' lists; what is not in a sentence's own list has probability 0,
-so that its result does not depend on the sentences beside it. Rules and selections work on columns, and what is
-remembered of hypotheses are tokens.
+A step scores the union of its sentences' shortlists. A token outside a sentence's own list has probability 0, so that
+results do not depend on the other sentences of the batch. Rules and selections see columns, hypotheses store tokens.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ class Columns(NamedTuple):
     """Columns of the scores.
 
     Attributes:
-        ids: The token of each, (U,): first those that rules name, which always have the same columns, then the others
-            in order.
+        ids: The token of each column, (U,): first the tokens that rules name, whose columns never change, then the
+            others in order.
         place: The column of each token, (V,); 0 for tokens without one.
     """
 
@@ -33,7 +32,7 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(cls, allowed: Tensor, rule_tokens: Tensor) -> Columns:
-        """Return the columns of the lists allowed (B, V), the tokens `rule_tokens` first."""
+        """Return the columns of the shortlists allowed (B, V), `rule_tokens` first."""
         others = allowed.any(0)  # (V,)
         others[rule_tokens] = False
         ids = torch.cat([rule_tokens, others.nonzero().squeeze(1)])
@@ -43,22 +42,24 @@ class Columns(NamedTuple):
 
     def of_rows(self, rows: OpenHypotheses) -> OpenHypotheses:
         """Replace the tokens that rules and selections read by their columns."""
-        # What is negative stands for no token
+        # Negative numbers are no tokens
         phrases = torch.where(rows.phrases < 0, rows.phrases, self.place[rows.phrases.clamp(min=0)])
         return rows._replace(tokens=self.place[rows.tokens], phrases=phrases)
 
     def tokens_of(self, choice: Choice) -> Choice:
         """Replace columns by their tokens."""
-        return choice._make(extensions._replace(token=self.ids[extensions.token]) for extensions in choice)
+        may_end = choice.may_end._replace(token=self.ids[choice.may_end.token])
+        kept = choice.kept._replace(token=self.ids[choice.kept.token])
+        return choice._replace(may_end=may_end, kept=kept)
 
 
 class RuleTokens(NamedTuple):
-    """Tokens that rules name, and the rules' constants by their columns.
+    """The tokens that rules name, and their columns.
 
     Attributes:
-        ids: The tokens; each one's place is its column.
-        special: With columns for ids.
-        suppress: The columns of tokens that no translation has.
+        ids: The tokens, in the order of their columns.
+        special: The special tokens, by their columns.
+        suppress: The columns of tokens that are never generated.
     """
 
     ids: list[int]

@@ -1,9 +1,9 @@
-"""Lexically constrained search: phrases that every translation must have, by dynamic beam allocation.
+"""Lexically constrained search: dynamic beam allocation for phrases that a translation must contain.
 
-A candidate's bank is the number of phrase tokens that it has generated. The beam is divided among the banks, so that
-hypotheses that generate an improbable phrase early are not crowded out by those that postpone it; if there are more
+A candidate's bank is the number of phrase tokens that it has generated. The beam is divided among the banks, so that a
+hypothesis that generates an improbable phrase early is not crowded out by others that postpone it. If there are more
 banks than places in the beam, the fullest banks get one place each. A candidate that can no longer generate all phrases
-within the limit of length is discarded, and eos is allowed only after all of them. A phrase does not count if the next
+within the limit of length is discarded, and eos is allowed only after all phrases. A phrase does not count if the next
 token continues its last word.
 
 Reference:
@@ -22,26 +22,27 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from seq2seq.search.characters import Characters
 from seq2seq.search.hypothesis import NEVER
-from seq2seq.search.rows import Choice, Extensions, OpenHypotheses, Scores
+from seq2seq.search.rows import Choice, Extensions, OpenHypotheses, Scores, Selection
 from seq2seq.search.top import top
 from seq2seq.search.words import Words
 
-# Ends a phrase in `OpenHypotheses.phrases`, and fills the rest.
+# Ends a phrase in `OpenHypotheses.phrases`, and pads them.
 STOP = -1
 
 
 class Phrase(NamedTuple):
-    """A phrase: its tokens, and those that may not follow it, since its last word would go on."""
+    """A phrase: its tokens, and the tokens that would continue its last word."""
 
     tokens: Sequence[int]
     barred: frozenset[int] = frozenset()
 
 
 class Progress(NamedTuple):
-    """Progress of a hypothesis: the phrases met whole, by index, and the first `reached` tokens of phrase `current`.
+    """Progress of a hypothesis: the indices of phrases it has met, and the tokens `reached` of phrase `current`.
 
-    A phrase that is reached to its end is met by the next token, if that is not barred.
+    A phrase with barred tokens is met only by the token after its end, unless that token is barred.
     """
 
     done: frozenset[int] = frozenset()
@@ -49,7 +50,7 @@ class Progress(NamedTuple):
     reached: int = 0
 
     def after(self, token: int, phrases: Sequence[Phrase]) -> Progress:
-        """Return the progress after one more token, which may break off one phrase and go on with another."""
+        """Return the progress after one more token, which may break off a phrase and continue another."""
         expected = self._next(phrases)
         if token == expected:
             return self._at(self.current, self.reached + 1, phrases)
@@ -63,7 +64,7 @@ class Progress(NamedTuple):
     def _begin(self, tokens: list[int], phrases: Sequence[Phrase]) -> Progress:
         """Return the progress after tokens that belong to no phrase yet: the leftmost phrase counts, then the longest.
 
-        What has broken off may hold other phrases, or their beginning, as 5 5 5 does of 5 5 6.
+        A broken-off phrase may contain other phrases, or their beginning: 5 5 5 ends in a beginning of 5 5 6.
         """
         unmet = [index for index in range(len(phrases)) if index not in self.done]
         unmet.sort(key=lambda index: -len(phrases[index].tokens))
@@ -87,12 +88,12 @@ class Progress(NamedTuple):
         return Progress(self.done | {index}) if whole else Progress(self.done, index, reached)
 
     def _next(self, phrases: Sequence[Phrase]) -> int | None:
-        """Return the token with which the current phrase goes on; None where it is reached to its end."""
+        """Return the next token of the current phrase; None without one, or at its end."""
         tokens = phrases[self.current].tokens if self.current >= 0 else ()
         return tokens[self.reached] if self.reached < len(tokens) else None
 
     def wanted(self, phrases: Sequence[Phrase]) -> set[int]:
-        """Return the tokens that meet more of the phrases."""
+        """Return the tokens that continue or begin a phrase."""
         if self._next(phrases) is not None:
             begun = phrases[self.current].tokens[: self.reached]
             unmet = (phrase.tokens for index, phrase in enumerate(phrases) if index not in self.done)
@@ -102,7 +103,7 @@ class Progress(NamedTuple):
         return {phrase.tokens[0] for index, phrase in enumerate(phrases) if index not in taken}
 
     def barred(self, phrases: Sequence[Phrase]) -> frozenset[int]:
-        """Return the tokens that would break the current phrase after its end; none where it has not been reached."""
+        """Return the tokens that would undo the current phrase if its end is reached; else no tokens."""
         at_end = self.current >= 0 and self._next(phrases) is None
         return phrases[self.current].barred if at_end else frozenset()
 
@@ -112,30 +113,35 @@ class Progress(NamedTuple):
 
 
 class Followed:
-    """Progress of the hypotheses of a search, each one token after that of the step before."""
+    """The progress of a search's hypotheses, each computed from the progress of one token before."""
 
     def __init__(self) -> None:
         self._words: Words | None = None
-        # Of the last step, by phrases and tokens
+        # Progress after the last step, by phrases and tokens
         self._known: dict[tuple[tuple[int, ...], tuple[int, ...]], Progress] = {}
 
     def all(self, rows: OpenHypotheses, phrases: Sequence[Sequence[Phrase]], words: Words) -> list[list[Progress]]:
         """Return the progress of each hypothesis of each sentence with its phrases, guarded by `words`."""
-        # Columns of the scores may stand for other tokens than before
+        # With other words, the columns of the scores stand for other tokens
         before = self._known if words == self._words else {}
-        self._words, self._known = words, {}
-        every = zip(rows.phrases.tolist(), rows.tokens.tolist(), rows.position.tolist(), phrases, strict=True)
+        self._words = words
+        self._known = {}
+        tokens = rows.tokens.tolist()
+        lengths = rows.position.tolist()
         found = []
-        for flat, beam, length, wanted in every:
-            keys = [(tuple(flat), tuple(ids[:length])) for ids in beam]
-            found.append([_after(before.get((key[0], key[1][:-1])), key[1], wanted) for key in keys])
-            self._known.update(zip(keys, found[-1], strict=True))
+        for row, flat in enumerate(rows.phrases.tolist()):
+            beam = []
+            for ids in tokens[row]:
+                written = tuple(ids[: lengths[row]])
+                old = before.get((tuple(flat), written[:-1]))
+                if old is None or not written:
+                    new = follow(written, phrases[row])
+                else:
+                    new = old.after(written[-1], phrases[row])
+                self._known[tuple(flat), written] = new
+                beam.append(new)
+            found.append(beam)
         return found
-
-
-def _after(before: Progress | None, ids: Sequence[int], phrases: Sequence[Phrase]) -> Progress:
-    """Return the progress after ids, from that before the last of them where it is known."""
-    return follow(ids, phrases) if before is None or not ids else before.after(ids[-1], phrases)
 
 
 class Candidate(NamedTuple):
@@ -148,16 +154,14 @@ class Candidate(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Constrained:
-    """Beam search with phrases; the host chooses, so that it waits for the device at every step.
+class Constrained(Selection):
+    """Beam search with phrases; the host chooses, so it waits for the device at every step.
 
     Args:
-        words: Tells where the last word of a phrase goes on (default: nowhere).
+        words: Tokens that continue a word, and tokens whose word may be continued (default: none).
     """
 
-    reorders = True
     reads_tokens = True
-    groups = 1
     waits = True
 
     eos: int
@@ -165,43 +169,51 @@ class Constrained:
     _followed: Followed = dataclasses.field(default_factory=Followed, init=False, repr=False, compare=False)
 
     def __call__(self, scores: Scores, rows: OpenHypotheses) -> Choice:
-        """Choose for one sentence after another."""
+        """Choose for each sentence in turn."""
         sentences, size = rows.log_prob.shape
         width = min(2 * size, scores.log_probs.shape[1])
         value, token = top(scores.log_probs, width)  # (N, width)
         total = value.view(sentences, size, width) + rows.log_prob[:, :, None]
-        alone = scores.only_log_prob.view(sentences, size) + rows.log_prob
         words = self.words if scores.ids is None else self.words.in_columns(scores.ids.tolist())
         phrases = [guarded(unflatten(flat), words) for flat in rows.phrases.tolist()]
-        position = rows.position.tolist()
         progress = self._followed.all(rows, phrases, words)
         wanted = self._wanted(scores, rows, progress, phrases)
         only = scores.only.view(sentences, size)[:, 0].tolist()
-        given = [
-            [{only[row]: log_prob} for log_prob in forced] if only[row] >= 0 else more
-            for row, (forced, more) in enumerate(zip(alone.tolist(), wanted, strict=True))
-        ]
-        for row, (tokens, totals) in enumerate(
-            zip(token.view(sentences, size, width).tolist(), total.tolist(), strict=True)
-        ):
-            if only[row] < 0:
-                for best, *pair in zip(given[row], tokens, totals, strict=True):
-                    best.update(zip(*pair, strict=True))
-        missing = self._missing(scores, rows, given)
-        chosen = []
-        for row, limit in enumerate(rows.limits.tolist()):
-            # Tokens after this one, the end counted
-            left = limit - position[row] - 1
-            candidates = self._candidates(given[row], progress[row], phrases[row], left, missing[row])
-            chosen.append(self._allocate(candidates, _length(phrases[row]), size))
-        return Choice(*(_tensors(side, rows.log_prob) for side in zip(*chosen, strict=True)))
+        alone = (scores.only_log_prob.view(sentences, size) + rows.log_prob).tolist()
+        best_tokens = token.view(sentences, size, width).tolist()
+        best_totals = total.tolist()
+        partial = rows.partial.tolist()
+        # Tokens after this one, the end counted
+        left = (rows.limits - rows.position - 1).tolist()
+        may_end = []
+        kept = []
+        for row in range(sentences):
+            if only[row] >= 0:
+                given = [{only[row]: log_prob} for log_prob in alone[row]]
+            else:
+                given = wanted[row]
+                for parent in range(size):
+                    given[parent].update(zip(best_tokens[row][parent], best_totals[row][parent], strict=True))
+            candidates = []
+            for parent, log_probs in enumerate(given):
+                state = progress[row][parent]
+                character = partial[row][parent] if scores.characters else 0
+                candidates += self._extensions(
+                    parent, log_probs, state, phrases[row], left[row], scores.characters, character
+                )
+            # NaN ranks first, so that the host finds it
+            candidates.sort(key=lambda each: (not math.isnan(each.log_prob), -each.log_prob))
+            ended, open_ones = self._allocate(candidates, _length(phrases[row]), size)
+            may_end.append(ended)
+            kept.append(open_ones)
+        return Choice(_tensors(may_end, rows.log_prob), _tensors(kept, rows.log_prob))
 
     def _wanted(
         self, scores: Scores, rows: OpenHypotheses, progress: list[list[Progress]], phrases: list[list[Phrase]]
     ) -> list[list[dict[int, float]]]:
-        """Return log p of each hypothesis with each token that its phrases want, which need not be among the best.
+        """Return log p of each hypothesis with each token that continues or begins a phrase, however improbable.
 
-        At the end of a phrase whose last word could go on, that is also the best token with which it does not.
+        At the end of a phrase whose last word may be continued, add the best token that does not continue it.
         """
         size = rows.log_prob.shape[1]
         asked = []
@@ -221,59 +233,48 @@ class Constrained:
                 found[hypothesis // size][hypothesis % size][token] = value
         return found
 
-    def _missing(
-        self, scores: Scores, rows: OpenHypotheses, given: list[list[dict[int, float]]]
-    ) -> list[list[dict[int, int]]]:
-        """Return how many byte pieces complete the character after each token, where that is not 0."""
-        characters = scores.characters
-        if characters is None:
-            return [[{} for _ in beam] for beam in given]
-        return [
-            [{token: characters.missing(state, token) for token in tokens} for tokens, state in zip(*pair, strict=True)]
-            for pair in zip(given, rows.partial.tolist(), strict=True)
-        ]
-
-    def _candidates(
+    def _extensions(
         self,
-        given: list[dict[int, float]],
-        progress: list[Progress],
+        parent: int,
+        log_probs: dict[int, float],
+        progress: Progress,
         phrases: list[Phrase],
         left: int,
-        missing: list[dict[int, int]],
+        characters: Characters | None,
+        character: int,
     ) -> list[Candidate]:
-        """List the extensions that can still meet all phrases, best first.
+        """List the extensions of one hypothesis that can still meet all phrases.
 
         Args:
-            given: log p of each hypothesis with each token.
-            left: Tokens after this one, the end counted.
-            missing: Byte pieces after each token that complete a character.
+            log_probs: log p of the hypothesis with each next token.
+            left: Tokens after the next one, the end counted.
+            character: State of the character that byte pieces have begun.
         """
-        every = _length(phrases)
-        candidates = []
-        for parent, (tokens, state, bytes_after) in enumerate(zip(given, progress, missing, strict=True)):
-            for token, log_prob in tokens.items():
-                # NaN stays, so that the host finds it
-                if log_prob == NEVER:
-                    continue
-                after = state.after(token, phrases)
-                met = after.met(phrases)
-                if token == self.eos:
-                    possible = len(after.done) == len(phrases)
-                else:
-                    # A phrase completes its characters itself; the end takes one of the tokens that are left
-                    rest = every - met + (bytes_after.get(token, 0) if after.current < 0 else 0)
-                    possible = rest <= left - 1
-                if possible:
-                    candidates.append(Candidate(log_prob, parent, token, met))
-        # NaN ranks first
-        return sorted(candidates, key=lambda each: (not math.isnan(each.log_prob), -each.log_prob))
+        found = []
+        for token, log_prob in log_probs.items():
+            if log_prob == NEVER:
+                continue
+            after = progress.after(token, phrases)
+            met = after.met(phrases)
+            if token == self.eos:
+                possible = len(after.done) == len(phrases)
+            else:
+                rest = _length(phrases) - met
+                # A phrase that has begun completes its characters itself
+                if characters is not None and after.current < 0:
+                    rest += characters.missing(character, token)
+                # The end takes one of the tokens that are left
+                possible = rest <= left - 1
+            if possible:
+                found.append(Candidate(log_prob, parent, token, met))
+        return found
 
     def _allocate(self, candidates: list[Candidate], every: int, size: int) -> tuple[list[Candidate], list[Candidate]]:
-        """Return what may end, and the `size` that go on: each bank's best, the fullest first, then each one's next."""
+        """Return candidates that may end, and `size` to keep: each bank's best, fullest bank first, then its next."""
         last = [each for each in candidates if each.bank == every][:size]
         ended = [each for each in last if each.token == self.eos]
         open_ones = [each for each in candidates if each.token != self.eos]
-        before: Counter[int] = Counter()  # of each bank
+        before: Counter[int] = Counter()  # candidates of each bank so far
         ranks = []
         for each in open_ones:
             ranks.append((-1 if math.isnan(each.log_prob) else before[each.bank], -each.bank))
@@ -283,7 +284,7 @@ class Constrained:
 
 
 def guarded(phrases: Sequence[Sequence[int]], words: Words) -> list[Phrase]:
-    """Return phrases with what may not follow each."""
+    """Return phrases with the tokens that would continue their last words."""
     return [Phrase(tokens, words.going_on if tokens[-1] in words.unended else frozenset()) for tokens in phrases]
 
 
@@ -292,7 +293,7 @@ def _length(phrases: Sequence[Phrase]) -> int:
 
 
 def follow(ids: Sequence[int], phrases: Sequence[Phrase]) -> Progress:
-    """Return what these tokens have met."""
+    """Return the progress after these tokens."""
     progress = Progress()
     for token in ids:
         progress = progress.after(token, phrases)
@@ -300,12 +301,12 @@ def follow(ids: Sequence[int], phrases: Sequence[Phrase]) -> Progress:
 
 
 def flatten(phrases: Sequence[Sequence[int]]) -> list[int]:
-    """Write phrases one after another, each with its end."""
+    """Concatenate phrases, each with a STOP at its end."""
     return [token for phrase in phrases for token in (*phrase, STOP)]
 
 
 def unflatten(flat: list[int]) -> list[list[int]]:
-    """Read what `flatten` wrote."""
+    """Invert `flatten`."""
     phrases: list[list[int]] = [[]]
     for token in flat:
         if token != STOP:
@@ -315,8 +316,8 @@ def unflatten(flat: list[int]) -> list[list[int]]:
     return phrases[:-1]
 
 
-def _tensors(rows: tuple[list[Candidate], ...], like: Tensor) -> Extensions:
-    """Return candidates as tensors (B, beam), -inf where there are none."""
+def _tensors(rows: list[list[Candidate]], like: Tensor) -> Extensions:
+    """Return candidates as tensors (B, beam), padded with -inf."""
     size = like.shape[1]
     empty = Candidate(NEVER, 0, 0, 0)
     full = [[*row, *[empty] * (size - len(row))] for row in rows]

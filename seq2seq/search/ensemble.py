@@ -1,4 +1,4 @@
-"""Several models that search together."""
+"""Ensembles: several models that search together."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Ensemble:
         ]
 
     def narrow(self, ids: Tensor, allowed: Tensor) -> list[object]:
-        """Return an output layer of each model, of the tokens ids (U,) alone."""
+        """Return each model's output layer for the tokens ids (U,)."""
         return [model.narrow(ids, allowed) for model in self.models]
 
     def step(
@@ -52,7 +52,8 @@ class Ensemble:
         output: list[object] | None = None,
     ) -> tuple[Tensor, list[Nested]]:
         """Return log-probabilities (N, V) of the token after `token` (N,) at position (N,), and the next states."""
-        log_probs, states = [], []
+        log_probs = []
+        states = []
         outputs = output or [None] * len(self.models)
         for model, own, old, layer in zip(self.models, context, state, outputs, strict=True):
             scores, new = step_log_probs(model, token, own, old, position, layer)

@@ -1,8 +1,7 @@
-"""Decoding steps that a GPU replays: a step is captured once for each number of slots in use, with its addresses.
+"""Decoding steps as CUDA graphs: a step is captured once for each number of cache slots in use, and then replayed.
 
-Between two steps all that a step reads and writes on the device stays where it is: hypotheses and caches are written in
-place, and what a model returns as its next state is written over the old one within the captured step. What changes on
-the host, the counters of caches, changes at a replay as it did at the capture.
+A graph reads and writes fixed addresses. Hypotheses and caches are written in place, and a captured step copies the
+model's next state over the old one. A replay changes the counters of caches, on the host, as the captured step did.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -25,30 +24,28 @@ log = logging.getLogger(__name__)
 
 
 class Recorder(Protocol):
-    """Captures steps of one search; what it captures is replayed in any order, one after another.
-
-    Attributes:
-        stale: True once random numbers of what was captured would repeat.
-    """
+    """Captures steps of one search, to be replayed in any order."""
 
     @property
-    def stale(self) -> bool: ...
+    def stale(self) -> bool:
+        """True if a replay would repeat random numbers."""
+        ...
 
     def warm_up(self, step: Callable[[], None]) -> None:
-        """Run a step where later ones are captured."""
+        """Run a step without capturing it, on the stream of captures."""
         ...
 
     def record(self, step: Callable[[], None]) -> Callable[[], None]:
-        """Capture a step without running it, and return what runs it; RuntimeError if it cannot be captured."""
+        """Capture a step without running it, and return its replay; RuntimeError if it cannot be captured."""
         ...
 
     def release(self) -> None:
-        """Wait until nothing that was captured is running."""
+        """Wait for the replays that are running."""
         ...
 
 
 class CudaRecorder:
-    """Recorder of CUDA graphs, which share a pool of memory: none keeps anything there from one replay to the next."""
+    """Recorder of CUDA graphs; they share a memory pool, in which they keep nothing between replays."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -58,11 +55,11 @@ class CudaRecorder:
 
     @property
     def stale(self) -> bool:
-        """True once a failed capture, of whatever recorder, has made the device's generator a new one."""
+        """True if a failed capture of any recorder has renewed the device's generator."""
         return self._renewals != _RENEWALS[self.device]
 
     def warm_up(self, step: Callable[[], None]) -> None:
-        """Run a step on the stream of captures, after all work of the current one and before its next."""
+        """Run a step on the stream of captures, between the past and future work of the current stream."""
         current = torch.cuda.current_stream(self.device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -70,52 +67,52 @@ class CudaRecorder:
         current.wait_stream(self._stream)
 
     def record(self, step: Callable[[], None]) -> Callable[[], None]:
-        """Capture a step without running it, and return what runs it; RuntimeError if it cannot be captured."""
-        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
-        # What other threads ask of the device is their own
-        how: dict[str, Any] = {"pool": self._pool, "stream": self._stream, "capture_error_mode": "thread_local"}
+        """See `Recorder.record`."""
+        graph = torch.cuda.CUDAGraph()
+        current = torch.cuda.current_stream(self.device)
         try:
-            with torch.cuda.graph(graph, **how):
+            # Other threads may use the device meanwhile
+            with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
                 step()
         except BaseException:
             renew_generator(torch.cuda.default_generators[self.device.index or 0])
             _RENEWALS[self.device] += 1
             raise
         finally:
-            # A capture that fails leaves its own stream the current one
+            # A failed capture does not restore the current stream
             torch.cuda.set_stream(current)
         return graph.replay
 
     def release(self) -> None:
-        """Wait until nothing that was captured is running."""
+        """Wait for the replays that are running."""
         torch.cuda.current_stream(self.device).synchronize()
 
 
-# How often the generator of each device has become a new one.
+# How often the generator of each device has been renewed.
 _RENEWALS: Counter[torch.device] = Counter()
 
 
 def renew_generator(generator: torch.Generator) -> None:
-    """Give a generator a new state with the numbers of its own.
+    """Give a generator a copy of its own state.
 
-    Torch leaves the state in the middle of a capture that has failed, and every later draw would be an error ("Offset
-    increment outside graph capture"). Graphs that were captured before draw from the old state on.
+    After a failed capture torch believes that the old state is still being captured, and every later draw is an error
+    ("Offset increment outside graph capture"). Graphs that were captured before keep the old state.
     """
     generator.graphsafe_set_state(generator.clone_state())
 
 
 @functools.cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    # One for all searches: cuBLAS keeps memory for every stream
+    # One stream for all searches, since cuBLAS keeps memory for each
     return torch.cuda.Stream(device)
 
 
 class Graphs:
-    """CUDA-graph capture that several searches share; `count` and `seconds` are the number and the time of captures.
+    """Captures of CUDA graphs in all searches: how many (`count`), how long they took (`seconds`), and failures.
 
     Args:
         make: Makes the recorder of a search.
-        quiet: Do not log that steps are not captured: nobody has asked for it.
+        quiet: Do not warn if steps are not captured, as when the user did not ask for it.
     """
 
     def __init__(self, make: Callable[[], Recorder], *, quiet: bool = False) -> None:
@@ -134,27 +131,27 @@ class Graphs:
             log.log(level, "decoding without CUDA graphs: %s", reason)
 
     def fail(self, reason: str) -> None:
-        """Capture nothing from here on."""
+        """Stop capturing."""
         if not self.failed:
             self.warn(reason)
         self.failed = True
 
 
 def cuda_graphs(device: torch.device, *, quiet: bool = False) -> Graphs:
-    """Return what lets searches on a GPU capture their steps; ValueError on any other device."""
+    """Return captures for searches on a GPU; ValueError for another device."""
     if device.type != "cuda":
         raise ValueError(f"CUDA graphs need a GPU, and this runs on '{device}'; leave out --cuda-graphs")
     return Graphs(functools.partial(CudaRecorder, device), quiet=quiet)
 
 
 def choose_graphs(device: torch.device, asked: bool | None) -> Graphs | None:
-    """Return what captures steps on a GPU, quietly where it is not asked for (None); None for plain steps."""
+    """Return captures if asked for, or, quietly, on a GPU if not asked (None); None for plain steps."""
     wanted = device.type == "cuda" if asked is None else asked
     return cuda_graphs(device, quiet=asked is None) if wanted else None
 
 
 class Steps:
-    """The steps of some rows: plain ones, or, with `graphs`, captured and replayed."""
+    """The steps of some rows: plain steps, or with `graphs` captured and replayed steps."""
 
     def __init__(self, rows: Rows, graphs: Graphs | None) -> None:
         self.rows = rows
@@ -162,16 +159,16 @@ class Steps:
         self._captured: _Captured | None = None
 
     def __call__(self) -> Tensor:
-        """Extend all hypotheses by a token, as `Rows.advance` does: (B, 6 beam), which the next call may overwrite."""
+        """Extend all hypotheses by a token; the result, as of `Rows.advance`, may be overwritten by the next call."""
         if self.graphs is None or not self._may_capture(self.graphs):
-            # A plain step leaves its results elsewhere
+            # A plain step does not keep tensors in place
             self.release()
             return self.rows.advance()
         self._captured = self._captured or _Captured(self.rows, self.graphs)
         return self._captured.advance()
 
     def release(self) -> None:
-        """Forget what was captured, as before rows leave and when the search ends."""
+        """Discard captured steps, as before rows leave and at the end of the search."""
         if self._captured is not None:
             self._captured.recorder.release()
         self._captured = None
@@ -183,7 +180,7 @@ class Steps:
         if self.rows.narrowed:
             graphs.warn("a shortlist gives every set of sentences an output layer of its own")
             return False
-        # Casts of weights would be kept where the next graph writes
+        # Autocast caches its casts of weights in memory that the next graph overwrites
         if torch.is_autocast_enabled(self.rows.open.last.device.type):
             graphs.warn("autocast is on")
             return False
@@ -191,16 +188,16 @@ class Steps:
 
 
 class _Recording(NamedTuple):
-    """A captured step, and what it adds to the counters of the host."""
+    """A captured step, and how much it adds to each counter of the host."""
 
     replay: Callable[[], None]
     counts: list[int]
 
 
 class _Captured:
-    """Rows whose tensors stay where they are, and the steps that have been captured with them.
+    """Rows whose tensors stay in place, and the steps captured with them.
 
-    The first step with some numbers of slots is plain, which loads and tunes what it needs; the second is captured.
+    For each number of slots in use the first step is plain, which loads and tunes kernels; the second is captured.
     """
 
     def __init__(self, rows: Rows, graphs: Graphs) -> None:
@@ -208,14 +205,15 @@ class _Captured:
         self.graphs = graphs
         self.recorder = graphs.make()
         self._state = rows.state
-        self._ancestries, self._caches = ancestries(rows.state), caches(rows.state)
+        self._ancestries = ancestries(rows.state)
+        self._caches = caches(rows.state)
         batch_size, beam = rows.open.last.shape
         self._packed = torch.empty(batch_size, 6 * beam, dtype=torch.int32, device=rows.open.last.device)
         self._recordings: dict[tuple[int, ...], _Recording | None] = {}
 
     def advance(self) -> Tensor:
         """Extend all hypotheses by a token, (B, 6 beam)."""
-        # What the host knows and a step depends on
+        # The numbers on the host that a step depends on
         key = tuple(each.next_limit for each in self._ancestries)
         if key not in self._recordings:
             self._recordings[key] = None
@@ -229,7 +227,7 @@ class _Captured:
         return self._packed
 
     def _step(self) -> None:
-        """Take a step whose results lie where those of the last did."""
+        """Run a step into the same output buffers."""
         for each in self._ancestries:
             each.forget()
         self._packed.copy_(self.rows.advance())
@@ -241,14 +239,15 @@ class _Captured:
             self.rows.state = self._state
 
     def _record(self) -> _Recording | None:
-        """Capture a step; None if that fails, with everything as before."""
-        before, began = self._counters(), time.perf_counter()
+        """Capture a step; None if that fails, with the state unchanged."""
+        before = self._counters()
+        began = time.perf_counter()
 
         def step() -> None:
             try:
                 self._step()
             except (RuntimeError, ValueError) as error:
-                # Here, since to end a capture that has failed is another error
+                # Caught here, since ending a failed capture raises another error
                 self.graphs.fail(first_line(error))
                 raise
 
@@ -268,15 +267,16 @@ class _Captured:
         return _Recording(replay, counts)
 
     def _counters(self) -> list[int]:
-        """Return what steps count on the host."""
+        """Return the counters of ancestries and caches."""
         places = [count for each in self._ancestries for count in (each.steps, each.length)]
         return places + [cache.steps for cache in self._caches]
 
     def _set_counters(self, counts: list[int]) -> None:
-        """Set the counters; what a step has computed beside them lies in memory that others overwrite."""
+        """Set the counters, and drop the masks of the last step, whose memory is overwritten."""
         numbers = iter(counts)
         for each in self._ancestries:
-            each.steps, each.length = next(numbers), next(numbers)
+            each.steps = next(numbers)
+            each.length = next(numbers)
             each.forget()
         for cache in self._caches:
             cache.steps = next(numbers)

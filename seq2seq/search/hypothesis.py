@@ -1,4 +1,4 @@
-"""Results of a search: hypotheses, their limits of length, and the score by which they are ranked."""
+"""Results of a search: hypotheses, their length limit, and the score that ranks them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from seq2seq.settings.search import SearchSettings
 
-# Log-probability of what is ruled out.
+# The log-probability of a forbidden token.
 NEVER = float("-inf")
 
 
 class NotFiniteScoresError(FloatingPointError):
-    """The model's scores are not finite, so that nothing can be ranked by them; the message is one line."""
+    """The model's scores are not finite, so hypotheses cannot be ranked."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -29,7 +29,7 @@ class Hypothesis(NamedTuple):
         ids: Its tokens, without bos and eos.
         score: log_prob / `length_divisor`, by which hypotheses are ranked; the length includes eos.
         log_prob: log p(y | x) in nats.
-        row: Its row of the beam at the end, which a sample has from the beginning.
+        row: Its last row of the beam, which a sample never leaves.
     """
 
     ids: list[int]
@@ -39,10 +39,10 @@ class Hypothesis(NamedTuple):
 
 
 class Specials(NamedTuple):
-    """Ids of the special tokens that a search handles itself: it begins with bos, ends at eos, never draws pad.
+    """Ids of the special tokens: a search begins with bos, ends at eos, and never generates pad.
 
     Attributes:
-        byte_of: The bytes of pieces such as <0x41>, by their ids; a search writes whole characters of them.
+        byte_of: The bytes of pieces such as <0x41>, by the pieces' ids; a search writes whole characters of them.
     """
 
     bos: int
@@ -52,7 +52,7 @@ class Specials(NamedTuple):
 
 
 def length_divisor(length: int, settings: SearchSettings) -> float:
-    """Return what the log-probability of `length` tokens, eos included, is divided by.
+    """Return the divisor of the log-probability of `length` tokens, eos included.
 
     length^a, or ((5 + length) / 6)^a (Wu et al. 2016, eq. 14) with length_norm=gnmt.
     """
@@ -63,8 +63,7 @@ def length_divisor(length: int, settings: SearchSettings) -> float:
 def longest_target(length: int, settings: SearchSettings) -> int:
     """Return the most tokens, eos included, of the translation of a source of `length` tokens.
 
-    It is max_len_ratio times the source's length plus max_len_extra, at least min_len and the end, and at most max_len
-    where there is one.
+    max_len_ratio * length + max_len_extra, but at least min_len + 1 and at most max_len.
     """
     limit = max(int(settings.max_len_ratio * length) + settings.max_len_extra, settings.min_len + 1)
     return limit if settings.max_len is None else min(limit, settings.max_len)

@@ -1,4 +1,4 @@
-"""The host's side of a running search: results of a step, and each sentence's history and endings."""
+"""The host's part of a running search: the results of a step, and each sentence's history and finished hypotheses."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Results:
     """Results of a step for all rows: log p, parent and token of each column of a beam, (B, beam) each.
 
     Args:
-        may_end: Of extensions of which some may have ended.
-        kept: Of those that go on.
-        rows: The rows that count.
+        may_end: Extensions of which some have ended.
+        kept: Extensions that continue.
+        rows: The rows of unfinished sentences.
 
     Raises:
-        NotFiniteScoresError: A candidate's log p is NaN: one logit that is not finite makes all of its hypothesis NaN.
+        NotFiniteScoresError: A log p is NaN, as all extensions of a hypothesis are if one logit is not finite.
     """
 
     def __init__(self, may_end: Arrays, kept: Arrays, eos: int, rows: list[int]) -> None:
@@ -32,34 +32,34 @@ class Results:
         self.best_open: list[float] = kept[0].max(1).tolist()  # NaN if there is one
         if np.isnan(log_prob[rows]).any() or np.isnan(kept[0][rows]).any():
             raise NotFiniteScoresError
-        # Columns of each row; -inf: no hypothesis
+        # The columns that have ended in each row; -inf is an empty place
         self.ended: dict[int, list[int]] = {}
         for row, column in np.argwhere((token == eos) & np.isfinite(log_prob)).tolist():
             self.ended.setdefault(row, []).append(column)
 
 
 class Sentence:
-    """A sentence that is being searched: the history of its beam, and its hypotheses that have ended.
+    """A sentence in a search: the history of its beam, and its finished hypotheses.
 
     Args:
-        key: How the caller knows it.
-        limit: Its longest target, the end included.
-        groups: Parts of its beam, each of which has its own endings; what one has ended with is none of another's.
+        key: The caller's name for it.
+        limit: Length of its longest target, the end included.
+        groups: Parts of its beam, each with its own finished hypotheses, of which no two groups have the same.
     """
 
     def __init__(self, key: int, limit: int, groups: int = 1) -> None:
         self.key = key
         self.limit = limit
-        self.steps = 0  # that the device has been asked for
+        self.steps = 0  # which the device has been given
         self.done = False
-        self._parents: list[np.ndarray] = []  # of each step whose results have arrived, (beam,)
+        self._parents: list[np.ndarray] = []  # of each step that the host has read, (beam,)
         self._tokens: list[np.ndarray] = []
         # Score, log p, step and parent row
         self._ended: list[list[tuple[float, float, int, int]]] = [[] for _ in range(groups)]
-        self._known: set[tuple[int, ...]] = set()  # what has ended, where there are several groups
+        self._known: set[tuple[int, ...]] = set()  # finished hypotheses of several groups
 
     def update(self, step: Results, row: int, settings: SearchSettings) -> None:
-        """Take the next step's results, of which the sentence's are in a row."""
+        """Add the results of the next step, in which the sentence has row `row`."""
         parent, token = step.kept[1][row], step.kept[2][row]
         size = len(parent) // len(self._ended)
         number = len(self._parents)
@@ -75,7 +75,7 @@ class Sentence:
         self.done = self._is_done(step.best_open[row], size, settings)
 
     def _is_new(self, step: int, row: int) -> bool:
-        """Return False for what another group has ended with; a group repeats nothing, and samples may."""
+        """Return False if another group has finished the same hypothesis; a single group is not checked."""
         if len(self._ended) == 1:
             return True
         ids = tuple(self._trace(step, row))
@@ -84,21 +84,20 @@ class Sentence:
         return new
 
     def _is_done(self, best_open: float, size: int, settings: SearchSettings) -> bool:
-        """Return True if nothing that is open can change the n best."""
+        """Return True if no open hypothesis can change the n best."""
         length = len(self._parents)
-        # Nothing is open, or every group is full
+        # No hypothesis is open, or every group is full
         if best_open == -math.inf or length >= self.limit or all(len(group) >= size for group in self._ended):
             return True
         scores = sorted((entry[0] for group in self._ended for entry in group), reverse=True)
         if len(scores) < settings.n_best:
             return False
-        # The best case of an open hypothesis: a longer one is divided by more, so its negative sum shrinks; log p only
-        # falls as a hypothesis grows
+        # The best case of an open hypothesis: log p stays, and the largest divisor brings the score closest to 0
         best_length = self.limit if settings.length_penalty > 0 else length + 1
         return best_open / length_divisor(best_length, settings) <= scores[settings.n_best - 1]
 
     def best(self, count: int) -> list[Hypothesis]:
-        """Return the best hypotheses that have ended, best first; of equal ones those that ended first."""
+        """Return the best finished hypotheses, best first; among equal scores, in the order in which they ended."""
         entries = [entry for group in self._ended for entry in group]
         entries.sort(key=lambda entry: (-entry[0], entry[2]))
         return [

@@ -5,6 +5,7 @@ Shapes: B rows, each a sentence; N = B * beam hypotheses, L the longest target, 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
@@ -15,17 +16,20 @@ from seq2seq.search.characters import Characters
 from seq2seq.search.columns import Columns
 from seq2seq.search.hypothesis import Specials
 
-# What a model keeps of the source, of its hypotheses, and as a narrow output layer; a search looks into none of them.
+# A model's context, state and narrow output layer, which a search does not look into
 ContextT = TypeVar("ContextT")
 StateT = TypeVar("StateT")
 OutputT = TypeVar("OutputT")
 
 
 class Model(Protocol[ContextT, StateT, OutputT]):
-    """Model as a search knows it: `seq2seq.network.model.Seq2Seq` is one, and so is an ensemble."""
+    """A model that can be searched, such as `seq2seq.network.model.Seq2Seq` or an ensemble.
+
+    A model whose logits are log-probabilities has an attribute `normalized` that is True.
+    """
 
     def context(self, src: Tensor, src_mask: Tensor) -> ContextT:
-        """Compute what is read of the source, once per sentence."""
+        """Compute the context of the source, once per sentence."""
         ...
 
     def init_state(self, context: ContextT, *, beam_size: int, max_len: int) -> StateT:
@@ -33,7 +37,7 @@ class Model(Protocol[ContextT, StateT, OutputT]):
         ...
 
     def narrow(self, ids: Tensor, allowed: Tensor) -> OutputT:
-        """Return an output layer for `step`, of the tokens ids (U,), -inf where allowed (B, U) says so."""
+        """Return an output layer for `step` of the tokens ids (U,): -inf where allowed (B, U) is False."""
         ...
 
     def step(
@@ -41,10 +45,8 @@ class Model(Protocol[ContextT, StateT, OutputT]):
     ) -> tuple[Tensor, StateT]:
         """Return logits (N, V) of the token after `token` (N,) at position (N,), and the next state.
 
-        A model whose logits are log p already says so by an attribute `normalized`.
-
         Args:
-            output: An output layer that `narrow` has made, whose logits (N, U) are returned instead.
+            output: An output layer of `narrow`, to return its logits (N, U) instead.
         """
         ...
 
@@ -61,7 +63,7 @@ def step_log_probs(
     position: Tensor,
     output: OutputT | None = None,
 ) -> tuple[Tensor, StateT]:
-    """Take a model's step, and return log p (N, V), or (N, U) of a narrow output, in float32 with the next state."""
+    """Return log p (N, V) in float32, or (N, U) of a narrow output, and the next state of a model's step."""
     given = () if output is None else (output,)
     logits, state = model.step(token, context, state, position, *given)
     logits = logits.float()
@@ -69,19 +71,19 @@ def step_log_probs(
 
 
 class OpenHypotheses(NamedTuple):
-    """The open hypotheses of each row, all tensors with rows first.
+    """The open hypotheses of each row; all tensors have rows first.
 
     Attributes:
-        last: The token that the next step reads, (B, beam).
-        log_prob: log p so far, (B, beam); -inf where there is no hypothesis.
-        position: The position of that token, (B,).
-        limits: The longest target, its end included, (B,).
-        forced: Tokens that must come first, (B, L), -1 after them.
-        tokens: Tokens so far, (B, beam, L), where a rule reads them; else (B, beam, 0).
+        last: The last token, which the next step reads, (B, beam).
+        log_prob: log p so far, (B, beam); -inf for an empty place in the beam.
+        position: The position of the last token, (B,).
+        limits: The length of the longest target, the end included, (B,).
+        forced: The prefix, (B, L), -1 after it.
+        tokens: Tokens so far, (B, beam, L), if a rule or the selection reads them; else (B, beam, 0).
         draws: A uniform number for each sample and position, (B, beam, L), for sampling; else (B, beam, 0).
-        phrases: What the translation must have, as `constraints.flatten` writes it, (B, tokens).
-        partial: State of the character that byte pieces write, (B, beam), where there are such; else (B, 0).
-        allowed: The tokens that the translation may have, (B, V), where not all; else (B, 0).
+        phrases: Phrases that the translation must have, as `constraints.flatten` writes them, (B, tokens).
+        partial: State of the character that byte pieces write, (B, beam); (B, 0) without byte pieces.
+        allowed: Mask of the shortlist, (B, V); (B, 0) without one.
     """
 
     last: Tensor
@@ -97,14 +99,14 @@ class OpenHypotheses(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Scores of a step: log p of the tokens that are allowed, -inf elsewhere.
+    """Scores of a step.
 
     Attributes:
-        log_probs: (N, V), in nats; all of a row are NaN where a logit is not finite.
-        only: The one token that may follow, (N,), -1 where there are several.
-        only_log_prob: Its log p, (N,), whatever the rules say.
-        characters: What knows how many byte pieces an extension still needs; None where there are none.
-        ids: The token of each column, (V,), where not all tokens are scored.
+        log_probs: log p, (N, V), in nats; -inf for forbidden tokens. A logit that is not finite makes a row NaN.
+        only: The forced token, (N,); -1 for rows that may choose.
+        only_log_prob: log p of the forced token, (N,), before rules.
+        characters: The automaton of byte pieces; None without byte pieces.
+        ids: The token of each column, (V,); None if all tokens are scored.
     """
 
     log_probs: Tensor
@@ -123,66 +125,59 @@ class Extensions(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Choice of a step, (B, beam) each: `may_end` has those whose token may be the end, `kept` those that go on."""
+    """Choice of a step, (B, beam) each: extensions of which some may have ended, and extensions to continue."""
 
     may_end: Extensions
     kept: Extensions
 
 
-class Rule(Protocol):
-    """A restriction of what may follow: it sets log p (N, V) of what it forbids to -inf, in place."""
+class Rule(ABC):
+    """A restriction of the next token.
 
-    @property
-    def reads_tokens(self) -> bool:
-        """True if it reads `OpenHypotheses.tokens`."""
-        ...
+    Attributes:
+        reads_tokens: True if it reads `OpenHypotheses.tokens`.
+    """
 
+    reads_tokens = False
+
+    @abstractmethod
     def __call__(self, log_probs: Tensor, rows: OpenHypotheses) -> None:
-        """Forbid tokens."""
-        ...
+        """Set log p (N, V) of forbidden tokens to -inf, in place."""
 
 
-class Selection(Protocol):
-    """Way to choose among the extensions of a step."""
+class Selection(ABC):
+    """A way to choose among the extensions of a step.
 
-    @property
-    def reorders(self) -> bool:
-        """False if every hypothesis continues itself."""
-        ...
+    Attributes:
+        reorders: False if every hypothesis continues itself.
+        reads_tokens: True if it reads `OpenHypotheses.tokens`.
+        waits: True if it reads results of the device on the host.
+        groups: Number of equal parts of the beam, each of which has its own finished hypotheses.
+    """
 
-    @property
-    def reads_tokens(self) -> bool:
-        """True if it reads `OpenHypotheses.tokens`."""
-        ...
+    reorders = True
+    reads_tokens = False
+    waits = False
+    groups = 1
 
-    @property
-    def groups(self) -> int:
-        """Equal parts of the beam, each of which has its own endings."""
-        ...
-
-    @property
-    def waits(self) -> bool:
-        """True if it reads on the host what the device has computed."""
-        ...
-
+    @abstractmethod
     def __call__(self, scores: Scores, rows: OpenHypotheses) -> Choice:
-        """Choose."""
-        ...
+        """Choose the extensions that may end, and those to keep."""
 
 
 class Rows:
-    """The rows of a running search; sentences leave and enter, everything is written in place.
+    """The rows of a running search, written in place as sentences leave and enter.
 
     Args:
         model: In evaluation mode.
-        context: Of the first sentences, one for each row.
+        context: The context of the first sentences, one for each row.
         rows: Their open hypotheses.
         max_len: Slots of the caches.
-        rules: What is forbidden, applied in order.
-        selection: How extensions are chosen.
-        characters: The state of byte pieces, where there are any.
-        rule_tokens: Where rows have lists of tokens: those that rules, selection and characters know by their columns,
-            which are the first ones, (n,).
+        rules: Restrictions of the next token, applied in order.
+        selection: Chooses among extensions.
+        characters: The automaton of byte pieces, if there are any.
+        rule_tokens: With shortlists, the tokens (n,) that rules, selection and characters know by their columns, which
+            are the first n.
     """
 
     def __init__(
@@ -207,7 +202,7 @@ class Rows:
         self.rules = rules
         self.selection = selection
         self.characters = characters
-        # Where the rows of hypotheses begin, (B, 1)
+        # The first hypothesis of each row, (B, 1)
         self._base = torch.arange(len(rows.last), device=rows.last.device)[:, None] * self.beam
         self._rule_tokens = rule_tokens
         self._columns: Columns | None = None
@@ -216,16 +211,17 @@ class Rows:
 
     @property
     def narrowed(self) -> bool:
-        """True if the tokens of the rows' lists alone are scored."""
+        """True if only the tokens of the rows' shortlists are scored."""
         return self._rule_tokens is not None
 
     def advance(self) -> Tensor:
-        """Extend every open hypothesis by one token, and return what the host needs to know, (B, 6 beam) int32.
+        """Extend every open hypothesis by one token without waiting for the device.
 
-        Nothing here waits for the device.
+        Returns:
+            log p, parent and token of the extensions that may end, then of those kept, (B, 6 beam): int32, with log p
+            as the bits of float32.
         """
         columns = self._columns
-        # What is remembered are tokens, what is scored are columns
         rows = self.open if columns is None else columns.of_rows(self.open)
         choice = self.selection(self._scores(rows), rows)
         if self.characters:
@@ -235,17 +231,17 @@ class Rows:
             choice = columns.tokens_of(choice)
         self._follow(choice.kept)
         parts = [part for extensions in choice for part in extensions]
-        # One tensor, so that it is one copy; floats as their bits
+        # One tensor, and so one copy to the host
         return torch.cat([part.view(torch.int32) if part.is_floating_point() else part.int() for part in parts], 1)
 
     def _scores(self, rows: OpenHypotheses) -> Scores:
         position = rows.position.repeat_interleave(self.beam)  # (N,)
-        # Of all tokens, before some are ruled out: log_prob is the model's own
+        # Before rules apply: a hypothesis keeps the model's own log p
         log_probs, self.state = step_log_probs(
             self.model, rows.last.flatten(), self.context, self.state, position, self._output
         )
         only = rows.forced.gather(1, rows.position[:, None])  # (B, 1)
-        # At its limit a hypothesis can only end, so that none is lost
+        # At its limit a hypothesis must end, so that it is not lost
         only = only.masked_fill((rows.position + 1 >= rows.limits)[:, None], self.special.eos)
         only = only.expand(-1, self.beam).reshape(-1)  # (N,)
         if self._columns is not None:
@@ -257,7 +253,7 @@ class Rows:
         return Scores(log_probs, only, only_log_prob, self.characters, ids)
 
     def _follow(self, kept: Extensions) -> None:
-        """Let hypothesis i continue row parent[i] of its sentence by its token."""
+        """Let hypothesis i continue hypothesis parent[i] of its sentence by its token."""
         rows = self.open
         if self.beam > 1 and self.selection.reorders:
             self.state = reorder(self.state, (self._base + kept.parent).flatten())
@@ -268,17 +264,17 @@ class Rows:
             rows.tokens.scatter_(2, at, kept.token[:, :, None])
         rows.last.copy_(kept.token)
         rows.log_prob.copy_(kept.log_prob)
-        # A row that has ended stays where it is until it is taken: there are no further slots or positions
+        # The position of a row that has ended does not grow: caches have no further slots
         torch.minimum(rows.position + 1, rows.limits - 1, out=rows.position)
 
     def admit(self, places: Tensor, src: Tensor, src_mask: Tensor, rows: OpenHypotheses, longest: int) -> None:
-        """Let sentences src (B', S) take the rows `places` (B',); S is that of the context.
+        """Give the rows `places` (B',) to sentences src (B', S), padded to the S of the context.
 
         Args:
-            longest: Positions that the other rows have written, at most.
+            longest: The most positions that another row has written.
         """
         context = self.model.context(src, src_mask)
-        # One slot: caches are not copied, a new hypothesis sees only what it has written itself
+        # One slot: caches are not copied, since a new hypothesis sees only the slots that it writes
         fresh = self.model.init_state(context, beam_size=self.beam, max_len=1)
         refill(self.context, places, context)
         refill(self.state, places, fresh, self.beam)
@@ -287,7 +283,7 @@ class Rows:
         self._narrow()
 
     def shrink(self, sources: Tensor, targets: Tensor, count: int, longest: int) -> None:
-        """Move the rows `sources` to `targets`, and keep the first `count` rows only."""
+        """Move the rows `sources` to `targets`, and keep the first `count` rows."""
         set_length(self.state, longest)
         if sources.numel():
             move(self.context, sources, targets)
@@ -300,7 +296,7 @@ class Rows:
         self._narrow()
 
     def _narrow(self) -> None:
-        """Score the tokens of the rows' lists alone from here on, where they have lists."""
+        """Update the columns and the narrow output layer from the rows' shortlists, if they have any."""
         allowed = self.open.allowed
         if self._rule_tokens is not None:
             self._columns = Columns.of(allowed, self._rule_tokens)

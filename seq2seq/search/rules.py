@@ -1,4 +1,4 @@
-"""Rules about what may not follow: they set log p to -inf, in place, each by itself."""
+"""Rules that forbid next tokens."""
 
 from __future__ import annotations
 
@@ -15,33 +15,31 @@ from seq2seq.settings.search import SearchSettings
 
 
 @dataclasses.dataclass(frozen=True)
-class Forbid:
-    """Some tokens never follow."""
+class Forbid(Rule):
+    """Some tokens are never generated."""
 
     tokens: Tensor  # on the device
-    reads_tokens = False
 
     def __call__(self, log_probs: Tensor, rows: OpenHypotheses) -> None:
-        """Forbid them."""
+        """Forbid these tokens."""
         log_probs.index_fill_(1, self.tokens, NEVER)
 
 
 @dataclasses.dataclass(frozen=True)
-class MinLength:
-    """The end does not follow before there are `least` tokens."""
+class MinLength(Rule):
+    """A translation has at least `least` tokens."""
 
     least: int
     eos: int
-    reads_tokens = False
 
     def __call__(self, log_probs: Tensor, rows: OpenHypotheses) -> None:
-        """Forbid the end."""
+        """Forbid eos in shorter translations."""
         early = (rows.position < self.least).repeat_interleave(rows.last.shape[1])  # (N,)
         log_probs[:, self.eos].masked_fill_(early, NEVER)
 
 
 @dataclasses.dataclass(frozen=True)
-class NoRepeat:
+class NoRepeat(Rule):
     """No sequence of `size` tokens occurs twice in a hypothesis."""
 
     size: int
@@ -49,12 +47,12 @@ class NoRepeat:
     reads_tokens = True
 
     def __call__(self, log_probs: Tensor, rows: OpenHypotheses) -> None:
-        """Forbid what followed the last size - 1 tokens where they occurred before."""
+        """Forbid the tokens that followed earlier occurrences of the last size - 1 tokens."""
         tokens = rows.tokens.flatten(0, 1)  # (N, L)
         if tokens.shape[1] < self.size:
             return
         position = rows.position.repeat_interleave(rows.last.shape[1])[:, None]  # (N, 1)
-        # Entry i: tokens i .. i + size - 1, of which the last is what followed
+        # Entry i: tokens i .. i + size - 1, the last of which followed the others
         windows = tokens.unfold(1, self.size, 1)  # (N, L - size + 1, size)
         start = torch.arange(windows.shape[1], device=tokens.device)
         again = start <= position - self.size  # (N, L - size + 1): all of it has been written
@@ -62,19 +60,18 @@ class NoRepeat:
             recent = position + torch.arange(1 - self.size, 0, device=tokens.device)  # (N, size - 1)
             last = tokens.gather(1, recent.clamp(min=0))
             again = again & (windows[:, :, :-1] == last[:, None]).all(-1)
-        # Padding is forbidden anyway: where nothing is, it stands for nothing
+        # Padding, which is forbidden anyway, stands for no token
         log_probs.scatter_(1, torch.where(again, windows[:, :, -1], self.pad), NEVER)
 
 
 @dataclasses.dataclass(frozen=True)
-class WholeCharacters:
-    """Byte pieces make valid UTF-8, to the end."""
+class WholeCharacters(Rule):
+    """Byte pieces make valid UTF-8, and the last character is complete."""
 
     characters: Characters
-    reads_tokens = False
 
     def __call__(self, log_probs: Tensor, rows: OpenHypotheses) -> None:
-        """Forbid what would leave a character incomplete."""
+        """Forbid tokens that would leave a character incomplete."""
         self.characters.forbid(log_probs, rows.partial, rows.limits - rows.position)
 
 
@@ -85,7 +82,7 @@ def rules_of(
     device: torch.device,
     characters: Characters | None = None,
 ) -> tuple[Rule, ...]:
-    """Return the rules that settings ask for; padding and begin are forbidden in any case."""
+    """Return the rules of the settings; padding and bos are always forbidden."""
     forbidden = torch.tensor([special.pad, special.bos, *suppress])
     rules: list[Rule] = [Forbid(forbidden.to(device))]
     if settings.no_repeat_ngram:

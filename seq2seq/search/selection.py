@@ -8,25 +8,20 @@ import torch
 from torch import Tensor
 
 from seq2seq.search.hypothesis import NEVER
-from seq2seq.search.rows import Choice, Extensions, OpenHypotheses, Scores
+from seq2seq.search.rows import Choice, Extensions, OpenHypotheses, Scores, Selection
 from seq2seq.search.top import top
 
 
 @dataclasses.dataclass(frozen=True)
-class BestFirst:
-    """Beam search: of the best 2 beam extensions the first `beam` may end, and the first `beam` that go on are kept."""
-
-    reorders = True
-    reads_tokens = False
-    groups = 1
-    waits = False
+class BestFirst(Selection):
+    """Beam search: of the best 2 beam extensions, the first `beam` may end, and the first `beam` others are kept."""
 
     eos: int
 
     def __call__(self, scores: Scores, rows: OpenHypotheses) -> Choice:
         """Choose."""
         size = rows.log_prob.shape[1]
-        # 2 beam of each, since up to beam of them may end and beam must go on
+        # 2 beam of each hypothesis, since up to `beam` of them may end and `beam` must be kept
         width = min(2 * size, scores.log_probs.shape[1])
         value, token = _alone(*top(scores.log_probs, width), scores)  # (N, width)
         total = value.view(-1, size, width) + rows.log_prob[:, :, None]
@@ -34,8 +29,8 @@ class BestFirst:
 
 
 @dataclasses.dataclass(frozen=True)
-class Drawn:
-    """Sampling: each hypothesis goes on by itself, by a token that its own number of `OpenHypotheses.draws` picks.
+class Drawn(Selection):
+    """Sampling: each hypothesis draws its next token by its own uniform number in `OpenHypotheses.draws`.
 
     Args:
         temperature: The distribution is softmax(logits / temperature).
@@ -44,9 +39,6 @@ class Drawn:
     """
 
     reorders = False
-    reads_tokens = False
-    groups = 1
-    waits = False
 
     eos: int
     temperature: float = 1.0
@@ -54,7 +46,7 @@ class Drawn:
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
-        # What float32 logits can be divided by
+        # Float32 logits stay finite
         if not 1e-3 <= self.temperature <= 1e3:
             raise ValueError(f"temperature is {self.temperature}; choose 0.001 to 1000, or decode greedily")
         if self.top_k < 0:
@@ -69,11 +61,11 @@ class Drawn:
         single = scores.only >= 0
         token = torch.where(single, scores.only, drawn)
         chosen = torch.where(single, scores.only_log_prob, scores.log_probs.gather(1, drawn[:, None]).squeeze(1))
-        # Under the model's own distribution, whatever was drawn from
+        # Under the model's own distribution, without temperature, top_k or top_p
         log_prob = rows.log_prob + chosen.view(sentences, beam)
         token = token.view(sentences, beam)
         parent = torch.arange(beam, device=token.device).expand(sentences, beam)
-        # One that has ended leaves an empty row
+        # A sample that has ended leaves an empty row
         kept = log_prob.masked_fill(token == self.eos, NEVER)
         return Choice(Extensions(log_prob, parent, token), Extensions(kept, parent, token))
 
@@ -92,29 +84,25 @@ class Drawn:
             before = probability.cumsum(-1) - probability
             probability = probability.masked_fill(before >= self.top_p, 0.0)
         mass = probability.cumsum(-1)
-        # Tokens of probability 0 add nothing, so that none is the first to pass the number
+        # A token of probability 0 adds nothing to the sum, so it is never drawn
         place = torch.searchsorted(mass, uniform * mass[:, -1:], right=True).clamp(max=mass.shape[1] - 1)
         return (place if index is None else index.gather(1, place)).squeeze(1)
 
 
 @dataclasses.dataclass(frozen=True)
-class Diverse:
-    """Diverse beam search: groups of a beam choose one after another, and pay for tokens that earlier groups chose.
+class Diverse(Selection):
+    """Diverse beam search: groups of a beam choose in turn, with a penalty on tokens that earlier groups chose.
 
-    A group ranks by log p - strength * (how many hypotheses of earlier groups have just chosen the token); log p itself
-    has no such part.
+    A group ranks by log p - strength * (how many hypotheses of earlier groups have just chosen the token); scores keep
+    log p itself.
 
     Reference:
         Vijayakumar et al. 2018, 'Diverse Beam Search', with Hamming diversity.
     """
 
-    reorders = True
-    reads_tokens = False
-    waits = False
-
     eos: int
-    groups: int
     strength: float
+    groups: int
 
     def __call__(self, scores: Scores, rows: OpenHypotheses) -> Choice:
         """Choose for one group after another."""
@@ -123,7 +111,8 @@ class Diverse:
         vocab = scores.log_probs.shape[1]
         log_probs = scores.log_probs.view(sentences, beam, vocab)
         counts = log_probs.new_zeros(sentences, 1, vocab)
-        choices = []
+        may_end: list[Extensions] = []
+        kept: list[Extensions] = []
         for start in range(0, beam, size):
             part = slice(start, start + size)
             own = _part(scores, sentences, part)
@@ -133,27 +122,38 @@ class Diverse:
             total = value.view(-1, size, width) + rows.log_prob[:, part, None]
             token = token.view(total.shape)
             paid = price.expand(-1, size, -1).gather(2, token)  # (B, size, width)
-            # A token that must come has no price
+            # A forced token has no penalty
             paid = paid.masked_fill((own.only >= 0).view(sentences, size, 1), 0.0)
             choice = _cut(total, token, size, self.eos, paid)
             real = (choice.kept.log_prob > NEVER).to(counts.dtype)  # (B, size)
             counts.scatter_add_(2, choice.kept.token[:, None], real[:, None])
-            choices.append(Choice(*(Extensions(e.log_prob, e.parent + start, e.token) for e in choice)))
-        may_end, kept = (
-            Extensions(*(torch.cat(fields, 1) for fields in zip(*side, strict=True)))
-            for side in zip(*choices, strict=True)
-        )
-        return Choice(may_end, kept)
+            may_end.append(_shifted(choice.may_end, start))
+            kept.append(_shifted(choice.kept, start))
+        return Choice(_joined(may_end), _joined(kept))
+
+
+def _shifted(extensions: Extensions, start: int) -> Extensions:
+    """Count parents from the first row of the beam in place of row `start`."""
+    return extensions._replace(parent=extensions.parent + start)
+
+
+def _joined(groups: list[Extensions]) -> Extensions:
+    """Put the extensions of all groups side by side."""
+    log_prob = torch.cat([group.log_prob for group in groups], 1)
+    parent = torch.cat([group.parent for group in groups], 1)
+    token = torch.cat([group.token for group in groups], 1)
+    return Extensions(log_prob, parent, token)
 
 
 def _part(scores: Scores, sentences: int, part: slice) -> Scores:
-    """Return what concerns some rows of each beam, but for `log_probs`."""
-    only, only_log_prob = (field.view(sentences, -1)[:, part].flatten() for field in scores[1:3])
+    """Return the scores of some rows of each beam, with `log_probs` of all rows."""
+    only = scores.only.view(sentences, -1)[:, part].flatten()
+    only_log_prob = scores.only_log_prob.view(sentences, -1)[:, part].flatten()
     return Scores(scores.log_probs, only, only_log_prob)
 
 
 def _alone(value: Tensor, token: Tensor, scores: Scores) -> tuple[Tensor, Tensor]:
-    """Replace the best tokens (N, width) by the only one that may follow, where there is such a one."""
+    """Replace the best tokens (N, width) by `only`, in rows that have one."""
     single = (scores.only >= 0)[:, None]  # (N, 1)
     best = torch.arange(value.shape[1], device=value.device) == 0  # (width,)
     alone = torch.where(best, scores.only_log_prob[:, None], NEVER)  # (N, width)
@@ -161,16 +161,16 @@ def _alone(value: Tensor, token: Tensor, scores: Scores) -> tuple[Tensor, Tensor
 
 
 def _cut(total: Tensor, token: Tensor, size: int, eos: int, paid: Tensor | None = None) -> Choice:
-    """Choose among extensions (B, size, width) by `total`, whose log p is total + paid."""
+    """Choose among extensions (B, size, width) by `total`; their log p is total + paid."""
     width = total.shape[2]
     ranked, flat = total.flatten(1).topk(min(2 * size, size * width), -1)  # (B, 2 size)
     # Flat = parent * width + rank
     found = Extensions(ranked, flat // width, token.flatten(1).gather(1, flat))
     open_rank, kept = ranked.masked_fill(found.token == eos, NEVER).topk(size, -1)  # (B, size)
-    may_end = Extensions(*(field[:, :size] for field in found))
-    parent, chosen = found.parent.gather(1, kept), found.token.gather(1, kept)
-    # -inf where there is nothing to keep
-    log_prob = open_rank
+    may_end = Extensions(ranked[:, :size], found.parent[:, :size], found.token[:, :size])
+    parent = found.parent.gather(1, kept)
+    chosen = found.token.gather(1, kept)
+    log_prob = open_rank  # -inf for an empty row
     if paid is not None:
         cost = paid.flatten(1).gather(1, flat)
         may_end = may_end._replace(log_prob=may_end.log_prob + cost[:, :size])

@@ -53,9 +53,8 @@ class Known(SelfMixer):
     """Mixer y_i = g(sum_j M_ij v(x_j)) of a known matrix, (H, N, N) or (D, N, N) or a function of x."""
 
     def __init__(self, matrix: Any, *, gated: bool = False) -> None:
-        super().__init__()
-        self.dim = self.out_dim = properties.DIM
-        self.causal, self.matrix, self.gated = False, matrix, gated
+        super().__init__(dim=properties.DIM, causal=False)
+        self.matrix, self.gated = matrix, gated
         self.value, self.out = nn.Linear(self.dim, self.dim), nn.Linear(self.dim, self.dim)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:

@@ -30,9 +30,7 @@ class Fading(SelfMixer):
     state_growth = "constant"
 
     def __init__(self, *, dim: int, causal: bool, rate: float) -> None:
-        super().__init__()
-        self.dim = self.out_dim = dim
-        self.causal = causal
+        super().__init__(dim=dim, causal=causal)
         self.rate = rate
         self.out = nn.Linear(dim, dim)
 

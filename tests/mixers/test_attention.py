@@ -9,6 +9,7 @@ import pytest
 import torch
 from composed import lengths_mask
 from conftest import jiggle
+from exact import array, wide
 from test_conformance import WIDTH, Stepper, close
 from torch import Tensor, nn
 
@@ -16,20 +17,11 @@ from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.reference import attention_reference
 from seq2seq.mixers.attention import Attention, rotate
 
-
-def wide(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
-
-
-def array(x: Tensor) -> np.ndarray:
-    return x.detach().numpy()
-
-
 # ---- rotary
 
 
 def test_rotary_scores_depend_on_offsets_only():
-    """rotate(q, m)'rotate(k, n) is that of any other pair of positions as far apart, in each head."""
+    """rotate(q, m)'rotate(k, n) is the same for any two positions as far apart, in each head."""
     q, k, here = wide(5, 12), wide(5, 12), torch.randint(0, 500, (2, 5))
     there = here + torch.randint(0, 500, (5,))
 
@@ -117,7 +109,7 @@ def test_steps_with_shared_keys(groups, rotary):
 
 
 def test_defaults_are_what_they_were():
-    """Xavier's numbers from the same seed, those of queries, keys and values smaller by sqrt(2), under known names."""
+    """Xavier's numbers from the same seed, smaller by sqrt(2) for queries, keys and values, under known names."""
     torch.manual_seed(5)
     mixer = Attention(dim=8, causal=True, num_heads=2)
     torch.manual_seed(5)

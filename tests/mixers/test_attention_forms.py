@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from composed import TINY, config, lengths_mask
 from conftest import jiggle
+from exact import wide
 from test_conformance import WIDTH, close, inputs
 from torch import Tensor, nn
 
@@ -34,10 +35,6 @@ either_form = pytest.mark.parametrize("causal", [True, False], ids=["causal", "b
 
 def exact(a: Tensor, b: Tensor) -> None:
     torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12)
-
-
-def wide(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
 
 
 def make(kind: type[SelfMixer], causal: bool, **settings: object) -> SelfMixer:

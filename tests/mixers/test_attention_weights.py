@@ -72,13 +72,6 @@ def test_attention_by_hand(weights):
             torch.testing.assert_close(y[row, t], mixer.out(joined), atol=1e-10, rtol=1e-10)
 
 
-def test_softmax_has_the_parameters_that_it_had():
-    """Checkpoints of before load."""
-    for mixer in (Attention(dim=4, causal=True, num_heads=2), CrossAttention(dim=4, memory_dim=4, num_heads=2)):
-        assert mixer.norm is None
-        assert not [key for key in mixer.state_dict() if key.startswith("norm")]
-
-
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"weights=sparsemax needs the package entmax: pip install .*\[entmax\]"):

@@ -83,7 +83,7 @@ def test_depthwise_with_shared_normalised_kernels_is_lightconv(glu, causal):
 
 @both_forms
 def test_dropconnect_of_one_scale_is_that_of_depthwise(causal):
-    """The same masks are drawn; with several scales a mask is that of their sum, as wide as the widest."""
+    """The same masks are drawn; several scales share one mask, as wide as the widest kernel."""
     depthwise = made(Depthwise, causal=causal, kernel_size=5, weight_dropout=0.3)
     one = made(Multiscale, causal=causal, kernel_sizes=[5], weight_dropout=0.3)
     share(one, depthwise)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from composed import config, lengths_mask
 from conftest import jiggle
+from exact import wide
 from torch import Tensor, nn
 
 from seq2seq.mixers.cross_convolution import CrossConvolution
@@ -26,12 +27,8 @@ def close(a: Tensor, b: Tensor, tolerance: float = 1e-7) -> None:
     torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
 
 
-def wide(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
-
-
 def cell(unit: GatedUnit, *further: Tensor) -> nn.GRUCell:
-    """torch's cell with a unit's weights, and `further` columns of W after those of x."""
+    """torch's cell with a unit's weights, and `further` columns of W after the columns for x."""
     weight = torch.cat([unit.input.weight, *further], 1)
     theirs = nn.GRUCell(weight.shape[1], unit.hidden_dim).double()
     state = {"weight_ih": weight, "bias_ih": unit.input.bias}

@@ -43,7 +43,7 @@ def uniform(low: float, high: float) -> Rule:
 
 
 def normal(std: float | Tensor, mean: float | Tensor = 0.0) -> Rule:
-    """Independent draws; a tensor has a value for each column, or whatever else broadcasts."""
+    """Independent draws; a tensor has a value for each column, or broadcasts otherwise."""
 
     def check(found: Tensor) -> None:
         standard = (found - mean) / std

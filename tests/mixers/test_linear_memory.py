@@ -182,7 +182,7 @@ def gated_delta_by_hand(mixer: GatedDelta, x: Tensor) -> Tensor:
 @either_form
 @pytest.mark.parametrize("gate", [True, False])
 def test_gated_delta_mixer_by_hand(gate, causal):
-    """One memory, or its sum with that of the sentence read backwards; then norm, gate and projection."""
+    """One memory, or the sum of both directions; then norm, gate and projection."""
     mixer = make(GatedDelta, causal, gate=gate)
     for x, y, _ in sentences(mixer):
         memory = gated_delta_by_hand(mixer, x)
@@ -200,4 +200,4 @@ def test_memories_keep_float32_in_bf16(kind):
     state = mixer.empty_state(3, 10, dtype=torch.bfloat16)
     y, state = mixer.step(torch.randn(3, WIDTH, dtype=torch.bfloat16), state, torch.zeros(3, dtype=torch.int64))
     assert y.dtype == torch.bfloat16
-    assert state.memory.dtype == torch.float32
+    assert state[0].dtype == torch.float32

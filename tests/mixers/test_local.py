@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from composed import TINY, config, lengths_mask
 from conftest import jiggle
+from exact import wide
 from test_conformance import WIDTH, Stepper, close
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -26,10 +27,6 @@ KINDS = [
     {"relative_bias": True},
     {"relative_bias": True, "blocks": True, "shift": 2},
 ]
-
-
-def wide(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
 
 
 def band(mixer: Local, length: int) -> Tensor:
@@ -52,7 +49,7 @@ def banded(mixer: Local, x: Tensor, mask: Tensor) -> Tensor:
     allowed = band(mixer, length)
     bias = torch.zeros(mixer.num_heads, length, length, dtype=x.dtype)
     if mixer.bias is not None:
-        # One pair of positions after another: the first row of the table is that of the most negative offset
+        # One pair of positions after another: the first row of the table is the most negative offset
         reach = mixer.window - 1 if mixer.blocks or mixer.causal else mixer.window // 2
         rows = [[mixer.bias[(k - q + reach) % len(mixer.bias)] for k in range(length)] for q in range(length)]
         bias = torch.stack([torch.stack(row) for row in rows]).permute(2, 0, 1)

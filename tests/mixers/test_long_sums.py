@@ -1,4 +1,4 @@
-"""Sums over thousands of positions are taken in float32, whatever the type of the values."""
+"""Sums over thousands of positions are taken in float32, also for narrower values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAST, TOLERANCE = 200, 0.01
 
 
 def inputs() -> tuple[Tensor, Tensor]:
-    """Values whose sum grows, unlike that of values around zero, and their mask."""
+    """Values with a mean above zero, whose sum grows, and their mask."""
     return (torch.randn(1, LENGTH, DIM) + 0.5).bfloat16(), torch.ones(1, LENGTH, dtype=torch.bool)
 
 

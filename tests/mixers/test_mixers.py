@@ -9,16 +9,17 @@ import pytest
 import torch
 from composed import lengths_mask
 from conftest import jiggle
+from exact import array, wide
 from torch import Tensor, nn
 
 from seq2seq.mixers.additive import AdditiveAttention
 from seq2seq.mixers.attention import Attention, CrossAttention
 from seq2seq.mixers.bahdanau import Bahdanau
 from seq2seq.mixers.dynamicconv import DynamicConv
-from seq2seq.mixers.gru import BiGRU, GatedUnit
+from seq2seq.mixers.gru import BiGRU, GatedUnit, HiddenState
 from seq2seq.mixers.lightconv import LightConv
 from seq2seq.network.mixer import CrossMixer, SelfMixer
-from seq2seq.network.state import Cache, HeadCache, expand, reorder, select
+from seq2seq.network.state import Cache, expand, reorder, select
 
 LENGTHS = [6, 2, 4, 1]
 
@@ -27,16 +28,8 @@ def close(a: Tensor, b: Tensor, tolerance: float = 1e-10) -> None:
     torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
 
 
-def wide(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
-
-
 def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
-
-
-def array(x: Tensor) -> np.ndarray:
-    return x.detach().numpy()
 
 
 # ---- attention
@@ -299,7 +292,7 @@ def test_reorder_copies_no_values():
 def test_states_of_any_shape():
     """expand, reorder and select go through lists and tuples, tensors and caches, and leave None alone."""
     hidden = torch.arange(2.0)[:, None]
-    state = [None, Bahdanau.State(hidden), Attention.State(*(HeadCache.of_heads(2, 4, 1, 1) for _ in range(2)))]
+    state = [None, HiddenState(hidden), Attention.State(*(Cache.empty(2, 4, 1, heads=1) for _ in range(2)))]
     none, recurrent, attention = expand(state, 3)
     assert none is None
     assert recurrent.hidden.flatten().tolist() == [0, 0, 0, 1, 1, 1]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from composed import lengths_mask
 from conftest import jiggle
+from exact import wide
 from torch import Tensor, nn
 
 from seq2seq.mixers.gru import GRU, BiGRU
@@ -17,10 +18,6 @@ MASK = lengths_mask(LENGTHS)
 
 def close(a: Tensor, b: Tensor) -> None:
     torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12)
-
-
-def wide(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
 
 
 def torchs(mixer: GRU | LSTM) -> nn.RNNBase:

@@ -1,4 +1,4 @@
-"""Points of the relation graph against plain loops and against the mixers beside them; float64, exactly."""
+"""Points of the relation graph against plain loops and against neighboring mixers, in float64."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_interlaced_with_even_weights_is_a_kronecker_product():
 
 @pytest.mark.parametrize("preset", ["criss_cross", "interlaced"])
 def test_an_image_brings_its_own_columns(preset):
-    """The encoder's grid is that of the patches; the decoder's is the one of the settings."""
+    """The encoder takes the grid of the patches, the decoder the grid of its settings."""
     patches = {"height": 6, "width": 10, "size": 2, "bits": 8}
     model = build_model(config(f"mixer={preset}", *TINY, "model.tie=target", patches=patches))
     assert {layer.self_mixer.grid_width for layer in model.encoder.layers} == {5}

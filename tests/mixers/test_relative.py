@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from composed import lengths_mask
 from conftest import jiggle
+from exact import array, wide
 from torch import Tensor, nn
 
 from seq2seq.kernels.relative_positions import extents, offsets
@@ -20,14 +21,6 @@ from seq2seq.mixers.relative import Relative
 from seq2seq.mixers.relative_bias import RelativeBias
 from seq2seq.network.introspection import freeze_mixing
 from seq2seq.network.mixer import SelfMixer
-
-
-def wide(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
-
-
-def array(x: Tensor) -> np.ndarray:
-    return x.detach().numpy()
 
 
 def place(p: int, grid_width: int | None) -> list[int]:

@@ -33,7 +33,7 @@ def at_taps(kernel: Tensor, *, dilation: int, causal: bool = False, grid_width: 
 @pytest.mark.parametrize("dilation", [1, 2, 3])
 @pytest.mark.parametrize("taps", [1, 2, 3, 5])
 def test_is_a_dilated_convolution(taps, dilation, causal):
-    """torch's own, at the border with its last position repeated; every s-th output is that of stride s."""
+    """torch's own, at the border with its last position repeated; every s-th output is the output of stride s."""
     kernel, x = torch.randn(DIM, DIM, taps).double(), torch.randn(2, 13, DIM).double()
     left = dilation * (taps - 1 if causal else taps // 2)
     padded = F.pad(x.transpose(1, 2), (left, dilation * (taps - 1) - left), mode="replicate")

@@ -124,13 +124,6 @@ def test_a_mixer_that_cannot_decode_is_refused_before_it_is_trained(monkeypatch)
     with pytest.raises(ValueError, match=r"mixer\.decoder: Average is causal, so it must define empty_state and step"):
         build_model(config("mixer=average", *TINY))
 
-    def forgetful(self: Average, *, dim: int, causal: bool) -> None:
-        nn.Module.__init__(self)
-
-    monkeypatch.setattr(Average, "__init__", forgetful)
-    with pytest.raises(ValueError, match=r"mixer\.encoder: Average has no out_dim, .*set it in __init__"):
-        build_model(config("mixer=average", *TINY))
-
 
 def test_ties():
     """all: one table; target: target and output; none: three, and the output layer has a bias."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from seq2seq.mixers.attention import Attention, CrossAttention
 from seq2seq.network.build import build_model
 from seq2seq.network.embedding import Embedding, LearnedPositions, SinusoidalPositions, make_positions, make_table
-from seq2seq.network.model import DecoderLayer, EncoderLayer, FeedForward, Seq2Seq, Sublayer
+from seq2seq.network.model import DecoderLayer, EmptySlot, EncoderLayer, FeedForward, Seq2Seq, Sublayer
 from seq2seq.network.state import reorder, select
 
 # `make test-all` has every preset, as conformance has of every mixer by itself.
@@ -80,17 +80,21 @@ def sublayer(x: Tensor, f, around: Sublayer | None, kind: str, residual: bool) -
     return norm(y, around.post_norm) if kind == "post" else y
 
 
+def slot(f: Any, kind: str, residual: bool) -> Any:
+    """The sublayer of a mixer or feed-forward, or an empty slot."""
+    if f is None:
+        return EmptySlot(dim=DIM)
+    return Sublayer(f=f, dim=DIM, out_dim=DIM, norm=kind, dropout=0.5, residual=residual)
+
+
 every_layer = [(norm, residual) for norm in ("pre", "post", "none") for residual in (True, False)]
 
 
 @pytest.mark.parametrize(("kind", "residual"), every_layer)
 def test_encoder_layer_by_hand(kind, residual):
     mixer, ffn = Attention(dim=DIM, causal=False, num_heads=2), FeedForward(dim=DIM, ffn_dim=12)
-    layer = (
-        jiggle(EncoderLayer(dim=DIM, self_mixer=mixer, feed_forward=ffn, norm=kind, dropout=0.5, residual=residual))
-        .double()
-        .eval()
-    )
+    mix, transform = (slot(f, kind, residual) for f in (mixer, ffn))
+    layer = jiggle(EncoderLayer(mix=mix, transform=transform)).double().eval()
     x, mask = torch.randn(3, 5, DIM).double(), lengths_mask([5, 2, 4])
     y = sublayer(x, lambda h: mixer(h, mask), layer.mix, kind, residual)
     y = sublayer(y, lambda h: ffn.down(ffn.up(h).clamp(min=0)), layer.transform, kind, residual)
@@ -104,8 +108,8 @@ def test_decoder_layer_by_hand(kind, residual, slots):
     mixer = Attention(dim=DIM, causal=True, num_heads=2) if slots == "all" else None
     ffn = FeedForward(dim=DIM, ffn_dim=12, activation="gelu") if slots == "all" else None
     cross = CrossAttention(dim=DIM, memory_dim=6, num_heads=2)
-    given = {"self_mixer": mixer, "cross_mixer": cross, "feed_forward": ffn}
-    layer = jiggle(DecoderLayer(dim=DIM, **given, norm=kind, dropout=0.5, residual=residual)).double().eval()
+    mix, read, transform = (slot(f, kind, residual) for f in (mixer, cross, ffn))
+    layer = jiggle(DecoderLayer(mix=mix, read=read, transform=transform)).double().eval()
     x, mask, memory = torch.randn(3, 5, DIM).double(), lengths_mask([5, 2, 4]), torch.randn(3, 4, 6).double()
     context, y = cross.project(memory, lengths_mask([1, 4, 2])), x
     if mixer is not None:
@@ -182,7 +186,7 @@ def test_embedding_by_hand(kind, scale):
 
 @every_model
 def test_step_is_forward(overrides):
-    """Whole-sequence logits = those of one step after another, with beams shuffled and sentences leaving."""
+    """Logits of whole sequences and of steps agree, with beams shuffled and sentences leaving."""
     model, beam, length = tiny(*overrides).double(), 3, 9
     src_mask = lengths_mask([6, 2, 4])
     src = random_tokens(src_mask)
@@ -207,7 +211,7 @@ def test_step_is_forward(overrides):
 
 @every_model
 def test_padding_changes_nothing(overrides):
-    """Logits of a pair alone = those in a batch, whatever token stands at the padding.
+    """A pair has the same logits alone and in a batch, with any token as padding.
 
     In float64, since retention and the gated delta rule may divide by hardly anything what they have read.
     """
@@ -252,7 +256,7 @@ def stepped(model: Seq2Seq, tgt: Tensor, context: Any, state: Any) -> Tensor:
 
 
 def near(rounded: Tensor, exact: Tensor) -> None:
-    """bfloat16 logits (B, T, V) are those of float32 but for a fraction of their size, at most positions.
+    """bfloat16 logits (B, T, V) differ from float32 by a fraction of their size, at most positions.
 
     At a single one, retention and the gated delta rule may divide by hardly anything what they have read.
     """

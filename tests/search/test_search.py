@@ -27,7 +27,7 @@ from seq2seq.settings.search import SearchSettings
 
 ENCODER_ONLY = {"bigru", "resolutions"}
 SPECIAL = Specials(BOS, EOS, PAD)
-SMALL = 6  # pad, unk, bos, eos and two words: three tokens that go on
+SMALL = 6  # pad, unk, bos, eos and two words: three tokens that do not end
 MODELS = {preset: (f"mixer={preset}",) for preset in PRESETS} | {
     "attention-dynamicconv": ("mixer=transformer", "mixer/self@mixer.decoder=dynamicconv"),
     "dynamicconv-bahdanau": ("mixer=dynamicconv", "mixer/cross=bahdanau"),
@@ -360,7 +360,7 @@ def test_scores_that_are_not_finite_end_the_search(logits, place, beam_size):
 
 
 def test_a_token_may_be_forbidden():
-    """A logit of -inf beside finite ones is a probability of 0, not a fault; only the end must be possible."""
+    """A logit of -inf among finite logits is a probability of 0, not a fault; only the end must be possible."""
     src = torch.tensor([[4], [5]])
     settings = SearchSettings(beam_size=3, n_best=3, max_len_ratio=0.0, max_len_extra=4)
     forbidden: Any = Fixed(torch.tensor([0.1, 0.0, 0.1, 0.2, 0.3, 0.3]))
@@ -410,7 +410,7 @@ def test_settings_that_cannot_work(wrong):
 
 
 class Fixed:
-    """A model whose next token has one distribution whatever came before."""
+    """A model whose next token does not depend on the tokens before."""
 
     def __init__(self, probabilities: Tensor) -> None:
         self.logits = probabilities.log()

@@ -99,7 +99,7 @@ def test_every_state_and_byte():
     assert len(begins) == STATES
     for begin, byte in itertools.product(begins, range(256)):
         assert_like_python(begin + bytes([byte]))
-    # E0 takes A0 or more, F0 takes 90 or more; nothing goes on without continuations
+    # E0 takes A0 or more, F0 takes 90 or more; no character is complete without continuation bytes
     assert needed([0x80]) == [0, 1, 2, 3, 5, 2, 5, 3]
     assert needed([]) == [0, *[5] * 7]
 
@@ -144,7 +144,7 @@ def test_everything_is_valid(mixer):
 @pytest.mark.parametrize("beam_size", [1, 4])
 @pytest.mark.parametrize("extra", [1, 3])
 def test_phrases_are_whole_too(beam_size, extra):
-    """Whatever room is left beside them: a character is begun only where it can be completed before or after."""
+    """A character begins only if there is room to complete it before or after the phrase."""
     model = fond_of_bytes()
     src, _ = sources(*[4] * 6)
     phrases = [[[13, 14, 15]], [[11, 12], [7]], [[16, 17, 18, 19, 5]], [[6, 13, 14, 15]], [[4], [11, 12]], []]
@@ -159,7 +159,7 @@ def test_phrases_are_whole_too(beam_size, extra):
 
 
 def test_states_of_tokens():
-    """In step with tokens that were not chosen, as in a prefix: what cannot go on begins anew."""
+    """After forced tokens, as in a prefix, a byte that cannot continue a character begins a new one."""
     characters = Characters(BYTE_OF, (), torch.device("cpu"))
     for _ in range(200):
         ids = random.choices([4, 5, *BYTE_OF], k=random.randint(1, 8))

@@ -16,7 +16,7 @@ from seq2seq.search.constraints import Followed, Phrase, Progress, flatten, foll
 from seq2seq.settings.search import SearchSettings
 
 ONE_LAYER = ("mixer=transformer", "model.encoder_layers=1", "model.decoder_layers=1")
-# Of a word that ends in token 4, which goes on with token 5
+# Token 4 ends a word that token 5 may continue
 WORDS = Words(going_on=frozenset({5}), unended=frozenset({4}))
 
 
@@ -27,7 +27,7 @@ def constrained(model, given, settings, rows=2, words=WORDS, shortlist=None):
 
 
 def has(ids: list[int], phrase: list[int], words: Words = WORDS) -> bool:
-    """It is there, and its last word does not go on."""
+    """Return True if the phrase is in ids and the next token does not continue its last word."""
     starts = [i for i in range(len(ids)) if ids[i : i + len(phrase)] == phrase]
     after = [ids[i + len(phrase)] if i + len(phrase) < len(ids) else EOS for i in starts]
     return any(phrase[-1] not in words.unended or token not in words.going_on for token in after)
@@ -49,7 +49,7 @@ def test_a_wide_beam_finds_the_best_with_the_phrases(phrases):
 
 @pytest.mark.parametrize("beam_size", [1, 2, 5])
 def test_every_translation_has_its_phrases(beam_size):
-    """Whatever the beam; scores are those of forward, and a sentence without phrases has a translation, too."""
+    """For every width of the beam; scores agree with forward, also for a sentence without phrases."""
     model, lengths = sharp(*ONE_LAYER), [4, 6, 3, 5]
     src, _ = sources(*lengths)
     phrases = [[[7, 8], [9]], [], [[random.randrange(4, 20)] for _ in range(6)], [[11, 11, 12]]]
@@ -112,7 +112,7 @@ def test_progress_where_phrases_overlap_themselves_and_each_other():
     assert follow([6, 6, 8], [Phrase([6]), Phrase([6, 8])]).done == {0, 1}
     # A token counts for one phrase only
     assert follow([6, 8], [Phrase([6]), Phrase([6, 8])]).done == {1}
-    # The word of a phrase within another goes on, so it is not met
+    # The next token continues the word of the inner phrase, which is not met
     assert follow([5, 6, 9], [Phrase([5, 6, 7]), Phrase([6], barred=frozenset({9}))]).done == set()
 
 
@@ -159,7 +159,7 @@ def test_a_translation_that_has_its_phrases_is_left_as_it_is(ids, phrases):
 
 
 def test_progress_waits_for_the_end_of_a_word():
-    """A phrase whose word goes on has to come again; anything else after it ends it, and may begin another."""
+    """A phrase whose word is continued must come again; any other token completes it, and may begin another."""
     phrases = [Phrase([7, 4], barred=frozenset({5, 6})), Phrase([6])]
     assert follow([7, 4], phrases) == Progress(frozenset(), 0, 2)
     assert follow([7, 4], phrases).met(phrases) == 2
@@ -171,7 +171,7 @@ def test_progress_waits_for_the_end_of_a_word():
 
 
 def test_words_of_pieces():
-    """Letters, digits and marks go on with a word, but not in scripts without spaces."""
+    """Letters, digits and marks continue a word, but not in scripts without spaces."""
     pieces = ["▁Hund", "e", "▁", ".", "'s", "3", "", "狗", "ไก่", "는", "́e", "<unk>", "a▁", "ー"]
     going_on, unended = Words.of(pieces)
     assert [pieces[i] for i in sorted(going_on)] == ["e", "3", "는", "́e", "a▁"]
@@ -205,7 +205,7 @@ def test_a_list_of_tokens_changes_no_words():
 
 @pytest.mark.parametrize("beam_size", [1, 2])
 def test_a_narrow_beam_ends_the_word_of_a_phrase(beam_size):
-    """Also where tokens with which the word would go on are far more probable than all others."""
+    """Also if tokens that continue the word are far more probable than all others."""
     words = Words(going_on=frozenset({5, 6, 8, 9}), unended=frozenset({4}))
     model: Any = Fixed(torch.tensor([1e-30, 1e-30, 1e-30, 1e-4, 1e-5, 0.4, 0.3, 1e-3, 0.2, 0.0989]))
     settings = SearchSettings(beam_size=beam_size, max_len_ratio=0, max_len_extra=6)

@@ -120,7 +120,7 @@ def test_a_list_of_all_tokens_changes_nothing(beam_size):
 
 @pytest.mark.parametrize("preset", ["transformer", "dynamicconv", "gru"])
 def test_the_batch_changes_nothing(preset):
-    """A sentence alone and beside others whose lists differ, in beams, samples and with phrases."""
+    """A sentence alone and among others with other lists, in beams, samples and with phrases."""
     model = sharp(*MODELS[preset])
     src, _ = sources(*LENGTHS)
     rows = [row[:length] for row, length in zip(src.tolist(), LENGTHS, strict=True)]

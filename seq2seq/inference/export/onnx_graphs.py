@@ -23,7 +23,7 @@ from seq2seq.inference.onnx_model import FORMAT, GRAPHS, OUTPUT, load_onnx
 from seq2seq.kernels.attention.weights import normalize
 from seq2seq.kernels.conv_step.torch_impl import weigh_slots
 from seq2seq.network.model import Seq2Seq
-from seq2seq.network.state import HeadCache, leaves, rebuild, shared_ancestries
+from seq2seq.network.state import leaves, rebuild, shared_ancestries
 from seq2seq.system.packages import require
 
 _PURPOSE = "--format onnx"
@@ -101,7 +101,7 @@ class _TracedCache:
 
 
 class _TracedHeadCache(_TracedCache):
-    """Stand-in for a HeadCache in a traced step: the past is read where it lies, and what is appended beside it.
+    """Stand-in for a Cache with heads in a traced step: the past is read where it lies, and what is appended beside it.
 
     Args:
         values: (B, G, L, beam, d).
@@ -113,7 +113,7 @@ class _TracedHeadCache(_TracedCache):
         self.appended = value.to(self.values.dtype)
 
     def attend(self, q: Tensor, values: _TracedHeadCache, position: Tensor, *, weights: str = "softmax") -> Tensor:
-        """See `HeadCache.attend`: the same weights, of the scores of the past and of the position itself."""
+        """See `Cache.attend`: the same weights, of the scores of the past and of the position itself."""
         heads, size = self.values.shape[1], self.values.shape[-1]
         q = (q * size**-0.5).unflatten(1, (heads, -1))  # (B, G, H / G, beam, d)
         keys, past = (part.values.flatten(2, 3)[:, :, None] for part in (self, values))  # (B, G, 1, slots, d)
@@ -126,7 +126,7 @@ class _TracedHeadCache(_TracedCache):
         return (before @ past + here * own).flatten(1, 2)  # (B, H, beam, d)
 
     def convolve(self, weights: Tensor, position: Tensor, *, softmax: bool, backend: str = "auto") -> Tensor:
-        """See `HeadCache.convolve`: the past is weighed where it lies, and the position itself beside it."""
+        """See `Cache.convolve`: the past is weighed where it lies, and the position itself beside it."""
         if softmax:
             weights = weights.softmax(-1)
         slots = self.values.shape[2]
@@ -187,7 +187,7 @@ class _StepGraph(nn.Module):
             _TracedAncestry(owner.flatten(0, 1), form.stride) for owner, form in zip(owners, ancestries, strict=True)
         ]
         forms = [part for part in leaves(self.state_form) if not isinstance(part, Tensor)]
-        kinds = [_TracedHeadCache if isinstance(form, HeadCache) else _TracedCache for form in forms]
+        kinds = [_TracedHeadCache if form.values.dim() == 5 else _TracedCache for form in forms]
         caches = iter([kind(part, known[i]) for kind, part, i in zip(kinds, values, numbers, strict=True)])
         rest = iter(tensors)
         # Others stand in for caches here

@@ -1,9 +1,32 @@
-"""A source in one vector, for decoders that begin with it."""
+"""Contexts that several cross mixers read, and summaries of the source in one vector."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
+
+
+class Values(NamedTuple):
+    """The source's values in heads, (B, H, S, D / H), and its mask (B, S)."""
+
+    value: Tensor
+    mask: Tensor
+
+
+class KeyedMemory(NamedTuple):
+    """The memory (B, S, M), its keys (B, S, K), which scores compare queries with, and its mask (B, S)."""
+
+    memory: Tensor
+    keys: Tensor
+    mask: Tensor
+
+
+def shortened_rate(values: Mapping[str, Any], factor: int) -> dict[str, Any]:
+    """Return the arguments of a mixer for a memory `factor` times shorter: its rate counts positions of the memory."""
+    return {**values, "rate": values.get("rate", 1.0) / factor}
 
 
 def mean_over_positions(memory: Tensor, mask: Tensor) -> Tensor:
