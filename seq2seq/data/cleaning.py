@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from seq2seq.data.characters import is_blank
+from seq2seq.data.text_files import is_blank
 from seq2seq.settings.data import CleanSettings
 
 Pairs = tuple[list[str], list[str]]

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from seq2seq.data.batching import Batch, TokenBatchSampler, aligned, collate
 from seq2seq.data.ragged import Ragged
-from seq2seq.data.token_cache import Encoder
+from seq2seq.data.token_cache import PairEncoder
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.system.ranks import SIGNALS
 
@@ -176,7 +176,7 @@ class PairDataset(Dataset):
     def _draw(self, inside: np.ndarray, seed: int) -> tuple[Ragged, Ragged]:
         """Draw segmentations of both sides of rows of the text."""
         text = self.text[inside.tolist()]
-        return Encoder(tokenizer=self.tokenizer, tags=self.tags)((text["src"], text["tgt"]), sample_seed=seed)
+        return PairEncoder(tokenizer=self.tokenizer, tags=self.tags)((text["src"], text["tgt"]), sample_seed=seed)
 
 
 def no_wider(sampled: Ragged, best: Ragged, width: int) -> Ragged:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from seq2seq.data.cleaning import Pairs
-from seq2seq.data.readers import Columns, in_blocks
+from seq2seq.data.readers import LanguageColumns, in_blocks
 from seq2seq.data.text_files import read_lines, warn_once
 
 # Characters of a field: one more is a quote that is never closed, which would swallow the rest of the file.
@@ -26,7 +26,7 @@ _CR = "\udc0d"
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 
 
-def csv_pairs(path: Path, columns: Columns, *, delimiters: str = "") -> Iterator[Pairs]:
+def csv_pairs(path: Path, columns: LanguageColumns, *, delimiters: str = "") -> Iterator[Pairs]:
     """Read pairs of a CSV file; the first row names its columns, unless `columns` has numbers.
 
     Fields may be quoted, and then hold delimiters, doubled quotes and line ends. The delimiter is a comma, a semicolon
@@ -48,7 +48,7 @@ def csv_pairs(path: Path, columns: Columns, *, delimiters: str = "") -> Iterator
 def _pairs(
     path: Path,
     rows: Iterator[tuple[int, list[str]]],
-    columns: Columns,
+    columns: LanguageColumns,
     first: list[str],
     chosen: tuple[int, int],
     remedy: str,
@@ -90,7 +90,7 @@ def _csv_rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         ) from error
 
 
-def _layout(path: Path, columns: Columns, delimiters: Sequence[str]) -> tuple[str, list[str], tuple[int, int]]:
+def _layout(path: Path, columns: LanguageColumns, delimiters: Sequence[str]) -> tuple[str, list[str], tuple[int, int]]:
     """Return the delimiter, the first row, and the numbers of the source and the target column."""
     # A header has no commas of its own
     delimiters = delimiters or ",;\t"
@@ -125,7 +125,7 @@ def _unlikeliness(path: Path, delimiter: str, needed: int) -> tuple[bool, int, f
     return width < needed or count < _EVEN * len(rows), width - needed, spaced
 
 
-def _column_numbers(path: Path, header: Sequence[str], columns: Columns) -> tuple[int, int]:
+def _column_numbers(path: Path, header: Sequence[str], columns: LanguageColumns) -> tuple[int, int]:
     """Return the numbers of the source and the target column, from 0; ValueError for one that `header` lacks."""
     chosen = []
     for column in columns.both:
@@ -145,7 +145,7 @@ def _column_numbers(path: Path, header: Sequence[str], columns: Columns) -> tupl
     return chosen[0], chosen[1]
 
 
-def tsv_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
+def tsv_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
     """Read pairs of a file with tabs between its columns, in which quotes are text like any other.
 
     The first line names the columns, unless `columns` has numbers; blank lines are no rows. A file whose header is in

@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from seq2seq.data.sources import HUB_FILE, find_source, resolve_path
+from seq2seq.data.split_files import HUB_FILE, find_files, resolve_path
 from seq2seq.data.text_files import is_markup
 from seq2seq.settings.data import SPLITS, CorpusSettings
 
-# Part of every fingerprint: raise it when the same raw data and settings give other text.
+# NamedCorpus of every fingerprint: raise it when the same raw data and settings give other text.
 TEXT_VERSION = 1
 _HASHED_WHOLE = 1 << 28  # bytes
 
@@ -44,7 +44,7 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
         parts += ["rows of text"] if tables else []
     else:
         for split in SPLITS:
-            source = find_source(split, settings) if settings.place(split) is not None else None
+            source = find_files(split, settings) if settings.place(split) is not None else None
             files = source.files if source else []
             # The same bytes may be read by the rules of CSV (quotes) or of TSV; the other types cannot be mistaken
             parts += ["csv"] if source and source.type == "csv" and not settings.format else []

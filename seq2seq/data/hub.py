@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from seq2seq.data.sources import HUB_FILE
+from seq2seq.data.split_files import HUB_FILE
 from seq2seq.system.errors import first_line
 
 # Seconds for one question to the hub, names and connection included; `datasets` itself tries for most of a minute.

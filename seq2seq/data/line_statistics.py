@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from seq2seq.data.dataset import MixedPairs, PairDataset
-from seq2seq.data.multi_corpus import Part
+from seq2seq.data.multi_corpus import NamedCorpus
 from seq2seq.data.sentences import sentences
 from seq2seq.settings.data import SPLITS
 
@@ -129,7 +129,7 @@ def warn_of_other_lines(data: PreparedData) -> None:
             )
 
 
-def _sets(data: PreparedData, split: str) -> list[tuple[Part, PairDataset]]:
+def _sets(data: PreparedData, split: str) -> list[tuple[NamedCorpus, PairDataset]]:
     """List the corpora of a split, with their encoded pairs."""
     whole = data.split(split)
     parts = [part for part in data.plan.parts if split in part.corpus.splits]

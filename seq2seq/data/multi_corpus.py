@@ -21,7 +21,7 @@ _KEYS = (*_PLACE, "src", "tgt", "clean", "limit", "weight", "tag")
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class NamedCorpus:
     """Corpus of a mixture.
 
     Args:
@@ -54,7 +54,7 @@ def naming(name: str) -> Iterator[None]:
         raise ValueError(f"data.corpora.{name}: {error}") from error
 
 
-def parts_of(data: DataSettings) -> list[Part]:
+def parts_of(data: DataSettings) -> list[NamedCorpus]:
     """List the corpora of the `data` section: `data.train`, called "train", if it is set, and those of `data.corpora`.
 
     An entry inherits the settings of the section but for its files; "train" may have an entry too, for its weight.
@@ -78,7 +78,7 @@ def parts_of(data: DataSettings) -> list[Part]:
             )
         if wanted:
             base = CorpusSettings(**_inherited(data))
-            parts.append(Part("data", only_splits(base, wanted), tags=_tags(base, None, data)))
+            parts.append(NamedCorpus("data", only_splits(base, wanted), tags=_tags(base, None, data)))
     _check(parts, data)
     return parts
 
@@ -88,7 +88,7 @@ def _inherited(data: DataSettings) -> dict[str, Any]:
     return {name: getattr(data, name) for name in keys(CorpusSettings)}
 
 
-def _part(name: str, entry: Mapping[str, Any], data: DataSettings) -> Part:
+def _part(name: str, entry: Mapping[str, Any], data: DataSettings) -> NamedCorpus:
     """Read an entry of `data.corpora`, which inherits what it leaves out from the section."""
     _check_entry(name, entry)
     # The others are settings of the mixture, not of the corpus
@@ -115,7 +115,7 @@ def _part(name: str, entry: Mapping[str, Any], data: DataSettings) -> Part:
             f"data.corpora.{name}.tag={entry['tag']}: the sources of its validation and test sets would have the tag, "
             "and what is translated later would not; leave it out, and tag the corpora that are for training alone"
         )
-    return Part(name, corpus, weight=entry.get("weight"), tags=_tags(corpus, entry.get("tag"), data))
+    return NamedCorpus(name, corpus, weight=entry.get("weight"), tags=_tags(corpus, entry.get("tag"), data))
 
 
 def _check_entry(name: str, entry: Any) -> None:
@@ -148,7 +148,7 @@ def only_splits(corpus: CorpusSettings, splits: tuple[str, ...]) -> CorpusSettin
     return dataclasses.replace(corpus, **others, splits=splits)
 
 
-def _check(parts: Sequence[Part], data: DataSettings) -> None:
+def _check(parts: Sequence[NamedCorpus], data: DataSettings) -> None:
     """Raise ValueError for corpora that cannot be mixed, and for a split that none has."""
     training = [part for part in parts if "train" in part.corpus.splits]
     targets = sorted({part.corpus.tgt for part in training})
@@ -187,7 +187,7 @@ class Direction(NamedTuple):
     rows: range
 
 
-def directions(parts: Sequence[Part], sizes: Sequence[int], tokenize: Callable[[str], str]) -> list[Direction]:
+def directions(parts: Sequence[NamedCorpus], sizes: Sequence[int], tokenize: Callable[[str], str]) -> list[Direction]:
     """List the parts of a split that are scored by themselves; none if there is one part.
 
     Args:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seq2seq.data.batching import longest_width
-from seq2seq.data.multi_corpus import Part, only_splits
+from seq2seq.data.multi_corpus import NamedCorpus, only_splits
 from seq2seq.data.preflight import open_corpora
 from seq2seq.data.streaming import StreamSettings
 from seq2seq.data.updates import part_tokens
@@ -21,7 +21,7 @@ class DataPlan:
     """Settings that decide text, ids and batches.
 
     Args:
-        src: Source language, of the section; a further corpus may have another.
+        src: SplitFiles language, of the section; a further corpus may have another.
         tgt: Target language.
         parts: The corpora to prepare; of a streamed corpus, its validation and test sets alone.
         stream: The training text that is read during training, if `data.streaming` is set.
@@ -33,7 +33,7 @@ class DataPlan:
 
     src: str
     tgt: str
-    parts: tuple[Part, ...]
+    parts: tuple[NamedCorpus, ...]
     tokenizer: TokenizerSettings
     cache_dir: Path
     seed: int
@@ -55,7 +55,7 @@ class DataPlan:
         tokenizer: TokenizerSettings,
         seed: int,
         cache_dir: Path,
-        parts: Sequence[Part] | None = None,
+        parts: Sequence[NamedCorpus] | None = None,
     ) -> DataPlan:
         """Put the sections `data` and `tokenizer` together.
 
@@ -111,7 +111,7 @@ class DataPlan:
         return self.max_tokens
 
     @property
-    def all_parts(self) -> tuple[Part, ...]:
+    def all_parts(self) -> tuple[NamedCorpus, ...]:
         """Corpora to prepare, and the streamed one."""
         return (*self.parts, self.stream.part) if self.stream else self.parts
 

@@ -6,19 +6,18 @@ from pathlib import Path
 
 from seq2seq.data.cleaning import Pairs
 from seq2seq.data.fingerprints import corpus_fingerprint
-from seq2seq.data.loading import is_remote, require_remote, sample_pairs
-from seq2seq.data.multi_corpus import Part, naming, parts_of
+from seq2seq.data.multi_corpus import NamedCorpus, naming, parts_of
+from seq2seq.data.raw_pairs import is_remote, require_remote, sample_pairs
 from seq2seq.data.readers import SIDES
-from seq2seq.data.sources import resolve_path
-from seq2seq.data.swapped_sides import refuse_swapped
+from seq2seq.data.split_files import resolve_path
+from seq2seq.data.text_checks import refuse_swapped, warn_of_tokens
 from seq2seq.data.text_files import warn_once
-from seq2seq.data.text_form import warn_of_tokens
 from seq2seq.images.lines import ImageError, encode_images
 from seq2seq.settings.data import SPLITS, CorpusSettings, DataSettings
 from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
 
 
-def open_corpora(data: DataSettings, *, tokenizer: TokenizerSettings, cache_dir: Path) -> tuple[Part, ...]:
+def open_corpora(data: DataSettings, *, tokenizer: TokenizerSettings, cache_dir: Path) -> tuple[NamedCorpus, ...]:
     """Check languages, files, columns, direction and ready models of all corpora, and return the corpora.
 
     Raises:

@@ -16,19 +16,18 @@ import numpy as np
 from seq2seq.data.batching import longest_width
 from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import Dropped, Pairs, cleaning_table, length_rules, shorten
-from seq2seq.data.corpus import Corpus, load_corpus
+from seq2seq.data.corpus import Corpus, limited, load_corpus
 from seq2seq.data.dataset import MixedPairs, PairDataset
 from seq2seq.data.fingerprints import TEXT_VERSION
 from seq2seq.data.line_statistics import LineStatistics, warn_of_other_lines
-from seq2seq.data.multi_corpus import Mixture, Part
+from seq2seq.data.multi_corpus import Mixture, NamedCorpus
 from seq2seq.data.overlap import warn_of_trained_pairs
 from seq2seq.data.pace import Pace
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.streaming import PairStream
-from seq2seq.data.subset import limited
-from seq2seq.data.swapped_sides import refuse_swapped
-from seq2seq.data.token_cache import Encoded, Encoder, read_ids, write_ids
+from seq2seq.data.text_checks import refuse_swapped
+from seq2seq.data.token_cache import Encoded, PairEncoder, read_ids, write_ids
 from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, train_tokenizer
 from seq2seq.data.updates import UpdateCut, part_tokens
 from seq2seq.images.lines import ImageError
@@ -144,7 +143,7 @@ class PreparedData:
         assert stream, "nothing is streamed"
         return PairStream(
             blocks=stream.blocks,
-            encoder=Encoder(tokenizer=self.tokenizer, tags=self.tokenizer.tag_ids(stream.part.tags)),
+            encoder=PairEncoder(tokenizer=self.tokenizer, tags=self.tokenizer.tag_ids(stream.part.tags)),
             clean=stream.corpus.clean,
             max_tokens=part_tokens(_share(batch, world_size)) if batch else self.plan.require_max_tokens(),
             cut=cut,
@@ -206,7 +205,7 @@ def prepare_corpora(plan: DataPlan) -> PreparedData:
     return prepared
 
 
-def _load_part(part: Part, plan: DataPlan) -> Corpus:
+def _load_part(part: NamedCorpus, plan: DataPlan) -> Corpus:
     """Load the corpus of a part, with at most `data.limit` training pairs."""
     corpus = load_corpus(part.corpus, cache_dir=plan.cache_dir)
     name = part.name if len(plan.parts) > 1 else "the corpus"
@@ -240,7 +239,7 @@ def _vocabulary(tokenizer: Tokenizer) -> str:
     return f"vocabularies of {tokenizer.src_vocab_size:,} and {tokenizer.tgt_vocab_size:,} pieces (source, target)"
 
 
-def _label(name: str, part: Part, plan: DataPlan) -> str:
+def _label(name: str, part: NamedCorpus, plan: DataPlan) -> str:
     """Name a result of one part in messages and `folders`; the part itself only where there are several."""
     return name if len(plan.parts) == 1 else f"{name} of {part.name}"
 
@@ -324,7 +323,7 @@ def _lines(texts: Sequence[_Text], side: int) -> Iterator[str]:
 
 
 def _encode(
-    split: str, part: Part, corpus: Corpus, *, tokenizer: Tokenizer, plan: DataPlan, label: str
+    split: str, part: NamedCorpus, corpus: Corpus, *, tokenizer: Tokenizer, plan: DataPlan, label: str
 ) -> tuple[Encoded, Path]:
     """Encode a split of a corpus unless the cache has it; return both sides, memory-mapped, and their folder."""
     # Part of the key: tags are among the ids on disk
@@ -333,7 +332,7 @@ def _encode(
     folder = plan.cache_dir / f"ids-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
     def build(building: Path) -> None:
-        encoder = Encoder(tokenizer=tokenizer, tags=tags)
+        encoder = PairEncoder(tokenizer=tokenizer, tags=tags)
         pace = Pace(f"encoding, {label}", total=len(corpus.splits[split]))
         try:
             write_ids(building, corpus.blocks(split), encoder=encoder, num_proc=plan.num_proc, pace=pace)
@@ -344,7 +343,7 @@ def _encode(
 
 
 def _open_split(
-    split: str, part: Part, corpus: Corpus, sides: Encoded, *, tokenizer: Tokenizer, plan: DataPlan
+    split: str, part: NamedCorpus, corpus: Corpus, sides: Encoded, *, tokenizer: Tokenizer, plan: DataPlan
 ) -> PairDataset:
     """Make the data set of an encoded split, without the training pairs that a rule on lengths drops."""
     src, tgt = sides
@@ -364,7 +363,7 @@ def _open_split(
     )
 
 
-def _rows_to_keep(src: Ragged, tgt: Ragged, part: Part, corpus: Corpus, plan: DataPlan) -> np.ndarray | None:
+def _rows_to_keep(src: Ragged, tgt: Ragged, part: NamedCorpus, corpus: Corpus, plan: DataPlan) -> np.ndarray | None:
     """Apply the length rules, log the table of all cleaning, and return the remaining rows (None: all)."""
     text = corpus.splits["train"]
     clean = part.corpus.clean

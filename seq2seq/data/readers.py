@@ -22,7 +22,7 @@ ROWS = 16_384  # pairs that are in memory as Python strings at a time
 SIDES = {"src", "tgt", "trg", "source", "target"}
 
 
-class Columns(NamedTuple):
+class LanguageColumns(NamedTuple):
     """Languages of a table, and the columns that are not named by them.
 
     Args:
@@ -41,7 +41,7 @@ class Columns(NamedTuple):
 
     @property
     def both(self) -> tuple[str | int, str | int]:
-        """Columns of the source and of the target.
+        """LanguageColumns of the source and of the target.
 
         Raises:
             ValueError: They are the same column, or one is a name and the other a number, or a number is negative.
@@ -60,7 +60,7 @@ class Columns(NamedTuple):
         """Explain that a table lacks `column`, and what to type for the columns that it has."""
         names = [str(name) for name in present]
         listed = ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
-        # Columns of a source and a target without their languages
+        # LanguageColumns of a source and a target without their languages
         sides = [name for name in names if name.lower() in SIDES]
         src, tgt = sides if len(sides) == 2 else ("<column>", "<column>")
         mapping = f"'data.columns={{{self.src}: {src}, {self.tgt}: {tgt}}}'"
@@ -109,7 +109,7 @@ def text_pairs(src: Path, tgt: Path) -> Iterator[Pairs]:
         yield block
 
 
-def table_pairs(tables: Iterable[pa.Table], columns: Columns, where: str) -> Iterator[Pairs]:
+def table_pairs(tables: Iterable[pa.Table], columns: LanguageColumns, where: str) -> Iterator[Pairs]:
     """Read pairs of Arrow tables in the WMT schema (translation: {de, en}) or with flat columns (de, en).
 
     Args:
@@ -125,7 +125,7 @@ def table_pairs(tables: Iterable[pa.Table], columns: Columns, where: str) -> Ite
         yield strings(table, src), strings(table, tgt)
 
 
-def _column(schema: pa.Schema, name: str | int, columns: Columns, where: str) -> tuple[str, ...]:
+def _column(schema: pa.Schema, name: str | int, columns: LanguageColumns, where: str) -> tuple[str, ...]:
     """Return the path of a text: a column, or a column and a field inside it."""
     # Flat columns first, then fields of `translation`
     if name in schema.names:
@@ -165,7 +165,7 @@ def strings(table: pa.Table, path: tuple[str, ...]) -> list[str]:
     return [one_line(value.encode("utf-8", "replace").decode("utf-8")) for value in values]
 
 
-def parquet_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
+def parquet_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
     """Read pairs of a parquet file, see `table_pairs`; only the columns of the languages are read.
 
     Raises:

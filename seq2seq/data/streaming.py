@@ -16,11 +16,11 @@ from seq2seq.data.batching import Batch, collate, longest_width, padding_share, 
 from seq2seq.data.cleaning import Cleaner, Pairs, length_rules
 from seq2seq.data.dataset import Packed, PackedLoader, ignore_signals, no_wider, unchanged
 from seq2seq.data.fingerprints import corpus_fingerprint
-from seq2seq.data.loading import open_split
-from seq2seq.data.multi_corpus import Part, only_splits
+from seq2seq.data.multi_corpus import NamedCorpus, only_splits
 from seq2seq.data.ragged import Ragged
+from seq2seq.data.raw_pairs import open_split
 from seq2seq.data.text_files import warn_once
-from seq2seq.data.token_cache import Encoder
+from seq2seq.data.token_cache import PairEncoder
 from seq2seq.data.updates import UpdateCut
 from seq2seq.settings.data import CleanSettings, CorpusSettings, DataSettings
 
@@ -36,12 +36,12 @@ class StreamSettings:
         shuffle_buffer: Pairs that are shuffled and cut into batches together.
     """
 
-    part: Part
+    part: NamedCorpus
     shuffle_buffer: int
     cache_dir: Path
 
     @classmethod
-    def of(cls, settings: DataSettings, parts: Sequence[Part], *, cache_dir: Path) -> StreamSettings:
+    def of(cls, settings: DataSettings, parts: Sequence[NamedCorpus], *, cache_dir: Path) -> StreamSettings:
         """Return the stream of the one corpus that a section with data.streaming has."""
         part = dataclasses.replace(parts[0], corpus=only_splits(parts[0].corpus, ("train",)))
         return cls(part, settings.shuffle_buffer, cache_dir)
@@ -129,7 +129,7 @@ class PairStream(IterableDataset):
         self,
         *,
         blocks: Callable[[], Iterator[Pairs]],
-        encoder: Encoder,
+        encoder: PairEncoder,
         clean: CleanSettings,
         max_tokens: int,
         shuffle_buffer: int,

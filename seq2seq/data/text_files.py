@@ -10,6 +10,7 @@ import logging
 import lzma
 import os
 import re
+import unicodedata
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -287,3 +288,9 @@ def count_lines(stream: Stream) -> int:
             return sum(1 for _ in split_lines(read_blocks(open_text(file)), 0))
     finally:
         os.lseek(descriptor, at, os.SEEK_SET)
+
+
+def is_blank(text: str) -> bool:
+    """Return True for text that shows nothing: white space, format characters (Cf) such as U+200B, and controls."""
+    # Most lines have a letter at their beginning: one character decides
+    return all(character.isspace() or unicodedata.category(character) in ("Cf", "Cc") for character in text)

@@ -9,7 +9,7 @@ from pathlib import Path
 from xml.parsers import expat
 
 from seq2seq.data.cleaning import Pairs
-from seq2seq.data.readers import Columns, in_blocks
+from seq2seq.data.readers import LanguageColumns, in_blocks
 from seq2seq.data.text_files import open_bytes, read_blocks
 
 # Inline elements whose content is a code of another format; hi (highlighted) and anything else holds text.
@@ -32,7 +32,7 @@ _SEARCHED = 100_000
 _LINE_BREAK = re.compile(r"[ \t\r]*\n\s*")
 
 
-def tmx_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
+def tmx_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
     """Read the pairs of a TMX file, one of every translation unit that has both languages.
 
     A language matches its variants (`de` finds de-DE); the exact one is preferred, then the first. Formatting codes
@@ -45,7 +45,7 @@ def tmx_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
     yield from in_blocks(_pairs(path, columns))
 
 
-def _pairs(path: Path, columns: Columns) -> Iterator[tuple[str, str]]:
+def _pairs(path: Path, columns: LanguageColumns) -> Iterator[tuple[str, str]]:
     src, tgt = (str(name).lower().replace("_", "-") for name in columns.both)
     reader = _Units()
     seen: dict[str, None] = {}

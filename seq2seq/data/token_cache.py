@@ -27,7 +27,7 @@ SIDES = ("src", "tgt")
 Encoded = tuple[Ragged, Ragged]  # source and target of a block
 
 
-class Encoder:
+class PairEncoder:
     """Encoder of blocks of text, with tags before every source.
 
     Args:
@@ -66,7 +66,7 @@ def _id_type(vocab_size: int) -> np.dtype:
     return np.dtype(next((each for each, bits in types.items() if vocab_size <= 1 << bits), np.int64))
 
 
-def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: Encoder, num_proc: int, pace: Pace) -> None:
+def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: PairEncoder, num_proc: int, pace: Pace) -> None:
     """Encode `blocks` into `folder`; the files are the same for every number of processes.
 
     A side is <side>.ids (the flat array), <side>.lengths.npy (int32) and <side>.starts.npy (int64: first id of a row).
@@ -136,7 +136,7 @@ def _read_side(folder: Path, side: str, dtype: str) -> Ragged:
     return Ragged(*map(np.asarray, (ids, starts, lengths)))
 
 
-def _encode_in_parallel(blocks: Iterable[Pairs], encoder: Encoder, num_proc: int) -> Iterator[Encoded]:
+def _encode_in_parallel(blocks: Iterable[Pairs], encoder: PairEncoder, num_proc: int) -> Iterator[Encoded]:
     """Encode the blocks in their order in `num_proc` processes, each with at most two blocks in its queue.
 
     Raises:
@@ -168,14 +168,14 @@ def _encode_in_parallel(blocks: Iterable[Pairs], encoder: Encoder, num_proc: int
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-_worker: list[Encoder] = []  # the encoder of a worker process
+_worker: list[PairEncoder] = []  # the encoder of a worker process
 
 
 def _start_worker(tokenizer: dict[str, Any], tags: list[int]) -> None:
     """Build the encoder of a worker process, once, from the state of a tokenizer."""
     # Before the tokenizer is built, so that a parent killed meanwhile is noticed
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    _worker[:] = [Encoder(tokenizer=Tokenizer.from_state(tokenizer), tags=tags)]
+    _worker[:] = [PairEncoder(tokenizer=Tokenizer.from_state(tokenizer), tags=tags)]
 
 
 def _die_with_parent() -> None:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from seq2seq.data.loading import sample_pairs
+from seq2seq.data.raw_pairs import sample_pairs
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor

@@ -2,7 +2,7 @@
 
 import pytest
 
-from seq2seq.data.characters import is_blank
+from seq2seq.data.text_files import is_blank
 
 
 @pytest.mark.parametrize("text", ["", " \t", "\u00a0", "\u3000", "\u2028", "\u200b", "\ufeff", "\u200e \u200f", "\0"])

@@ -26,7 +26,7 @@ from seq2seq.data.cleaning import Cleaner, cleaning_table, length_rules
 from seq2seq.data.corpus import load_corpus
 from seq2seq.data.fingerprints import corpus_fingerprint, file_fingerprint
 from seq2seq.data.preflight import validate_corpus
-from seq2seq.data.swapped_sides import looks_swapped
+from seq2seq.data.text_checks import looks_swapped
 from seq2seq.data.text_files import read_lines, warn_once
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.data import CleanSettings, CorpusSettings
@@ -684,7 +684,7 @@ def test_a_set_that_is_the_training_text_is_warned_of(tmp_path, caplog):
 
 
 def test_an_unknown_language_is_warned_of_not_refused(tmp_path, caplog):
-    """Labels of texts, for one, are in no language."""
+    """Labels of texts, for example, are in no language."""
     for split in ("train", "valid", "test"):
         texts = [("the film is not what you and I like", "bad")] * 40
         for side, name in enumerate(("review", "en")):
@@ -693,7 +693,7 @@ def test_an_unknown_language_is_warned_of_not_refused(tmp_path, caplog):
     for _ in range(2):
         validate_corpus(options(tmp_path, src="review"), cache_dir=tmp_path / "c")
     assert caplog.text.count("source and target look swapped") == 1
-    assert "unless they are as they should be" in caplog.text
+    assert "unless this is intended" in caplog.text
 
 
 def test_a_mark_before_the_first_line_is_no_text(tmp_path):

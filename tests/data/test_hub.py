@@ -16,8 +16,8 @@ from huggingface_hub.utils import httpx
 from seq2seq.data import hub
 from seq2seq.data.corpus import load_corpus
 from seq2seq.data.hub import Repository, missing_files
-from seq2seq.data.loading import open_split
 from seq2seq.data.preflight import validate_corpus
+from seq2seq.data.raw_pairs import open_split
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.data import CorpusSettings
 

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from seq2seq import train, translate
 from seq2seq.data import batching
 from seq2seq.data.batching import Ragged, TokenBatchSampler, exactly, token_batches
-from seq2seq.data.multi_corpus import Mixture, Part
+from seq2seq.data.multi_corpus import Mixture, NamedCorpus
 from seq2seq.data.multi_corpus import parts_of as parts_of_settings
 from seq2seq.data.pace import Pace
 from seq2seq.data.preparation import PreparedData, prepare_corpora
-from seq2seq.data.token_cache import Encoder, read_ids, write_ids
+from seq2seq.data.token_cache import PairEncoder, read_ids, write_ids
 from seq2seq.inference import translator
 from seq2seq.inference.encoding import encode_lines
 from seq2seq.inference.notes import Note
@@ -155,7 +155,7 @@ def test_a_named_set_whose_pairs_are_trained_on_is_warned_of(folder, tmp_path, c
 @pytest.mark.parametrize("num_proc", [1, 2])
 def test_tags_reach_every_process_that_encodes(tmp_path, num_proc):
     block = tiny.sentences(tiny.GERMAN, 9), tiny.sentences(tiny.ENGLISH, 9)
-    encoder = Encoder(tokenizer=tiny.tokenizer(), tags=[5])
+    encoder = PairEncoder(tokenizer=tiny.tokenizer(), tags=[5])
     write_ids(tmp_path, [block, block], encoder=encoder, num_proc=num_proc, pace=Pace("pairs"))
     src, tgt = read_ids(tmp_path)
     assert (src.ids[src.starts] == 5).all()
@@ -348,7 +348,7 @@ def test_joined_rows_come_back_whole(parts):
     assert [joined.row(i).tolist() for i in range(len(joined.lengths))] == [row for part in parts for row in part]
 
 
-def parts_of(data: dict[str, Any]) -> list[Part]:
+def parts_of(data: dict[str, Any]) -> list[NamedCorpus]:
     return parts_of_settings(toycorpus.data_settings(data))
 
 

@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from seq2seq.data.text_form import form_difference, script_language, tokenization_marks, warn_of_tokens
+from seq2seq.data.text_checks import form_difference, script_language, tokenization_marks, warn_of_tokens
 
 TEXT = {
     "zh": "一个女人的头上有一个装满水的篮子。",

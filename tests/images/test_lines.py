@@ -27,7 +27,7 @@ from seq2seq.analysis import image_maps, model_report
 from seq2seq.data.multi_corpus import parts_of
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
-from seq2seq.data.token_cache import Encoder
+from seq2seq.data.token_cache import PairEncoder
 from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 from seq2seq.images.lines import ImageError, encode_images, pack, read_image, unpack, write_image
 from seq2seq.images.words import WordImages, has_letter
@@ -323,7 +323,7 @@ def test_ready_models_of_the_text_alone(tokenizer, tmp_path):
 
 def test_ids_of_patches_keep_all_their_bits(tokenizer):
     white = write_image(np.full((8, 24), 255, dtype=np.uint8))
-    src, _ = Encoder(tokenizer=tokenizer)(([white, *lines(1)], ["two", "two"]))
+    src, _ = PairEncoder(tokenizer=tokenizer)(([white, *lines(1)], ["two", "two"]))
     assert src.ids.dtype == np.uint32
     assert set(src.ids[: GRID.length].tolist()) == {2**32 - 1}
 

@@ -28,7 +28,7 @@ HUB_FILE = re.compile(
 )
 
 
-class Source(NamedTuple):
+class SplitFiles(NamedTuple):
     """Files of a split: of type "text" a source and a target file, of every other type of `FORMATS` files of pairs."""
 
     type: str
@@ -49,7 +49,7 @@ def resolve_path(name: str) -> Path:
     return Path(name).expanduser()
 
 
-def find_source(split: str, settings: CorpusSettings) -> Source:
+def find_files(split: str, settings: CorpusSettings) -> SplitFiles:
     """Find the files of a split.
 
     `data.train` may be a prefix (`corpus/train` finds corpus/train.de and corpus/train.en.xz; so does corpus/train.de),
@@ -69,32 +69,32 @@ def find_source(split: str, settings: CorpusSettings) -> Source:
         missing = [language for language in languages if language not in location]
         if missing:
             raise ValueError(f"{name} has no language column {missing[0]!r}; it has {', '.join(map(repr, location))}")
-        return Source("text", [_existing(location[language], name, settings) for language in languages])
+        return SplitFiles("text", [_existing(location[language], name, settings) for language in languages])
     # [source, target]: by position, so check that the suffixes agree with it
     if isinstance(location, Sequence) and not isinstance(location, str):
         if len(location) != 2:
             raise ValueError(f"{name} lists {len(location)} files; a list is [source file, target file]")
         files = [_existing(entry, name, settings) for entry in location]
         _refuse_swapped_files(files, name, settings)
-        return Source("text", files)
+        return SplitFiles("text", files)
     file_type = _file_type(str(location), settings)
     # A prefix of two files, one for each language
     if file_type == "text":
         path = resolve_path(location)
         prefix = _prefix(path, name, settings)
         languages = (settings.src, settings.tgt)
-        return Source("text", [_by_language(prefix, language, name, named=path) for language in languages])
+        return SplitFiles("text", [_by_language(prefix, language, name, named=path) for language in languages])
     # An address on the hub cannot be listed here; `datasets` resolves it
     if is_address(str(location)):
-        return Source(file_type, [str(location)])
+        return SplitFiles(file_type, [str(location)])
     path = resolve_path(location)
     if "*" not in path.name:
-        return Source(file_type, [_existing(location, name, settings)])
+        return SplitFiles(file_type, [_existing(location, name, settings)])
     # sorted: the order of a folder's entries differs between machines, and would change the data
     files = sorted(map(str, path.parent.glob(path.name)))
     if not files:
         raise ValueError(f"{name}: no file matches {path}")
-    return Source(file_type, files)
+    return SplitFiles(file_type, files)
 
 
 def _file_type(name: str, settings: CorpusSettings) -> str:

@@ -16,8 +16,8 @@ from seq2seq.data.cleaning import Pairs
 from seq2seq.data.delimited import csv_pairs, tsv_pairs
 from seq2seq.data.hub import Repository, no_network
 from seq2seq.data.json_text import json_pairs
-from seq2seq.data.readers import ROWS, Columns, parquet_pairs, table_pairs, text_pairs
-from seq2seq.data.sources import Source, find_source, resolve_path
+from seq2seq.data.readers import ROWS, LanguageColumns, parquet_pairs, table_pairs, text_pairs
+from seq2seq.data.split_files import SplitFiles, find_files, resolve_path
 from seq2seq.data.text_checks import checked
 from seq2seq.data.tmx import tmx_pairs
 from seq2seq.settings.data import CorpusSettings
@@ -41,13 +41,13 @@ def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streami
     Raises:
         ValueError: A file is missing or damaged, or a column or the network is missing.
     """
-    columns = Columns(settings.src, settings.tgt, settings.columns)
+    columns = LanguageColumns(settings.src, settings.tgt, settings.columns)
     # What messages name: two files, or the data and a language
     sides = [f"data.{split}={settings.place(split)} ({language})" for language in (settings.src, settings.tgt)]
     unit = "row"
     if settings.path:  # the hub, or a folder in its layout
         blocks = _hub_pairs(split, settings, columns, cache_dir, streaming)
-    elif "://" in (source := _copied(find_source(split, settings))).files[0]:
+    elif "://" in (source := _copied(find_files(split, settings))).files[0]:
         blocks = table_pairs(_remote_tables(source, cache_dir, streaming), columns, source.files[0])
     elif source.type == "text":
         sides, unit = source.files, "line"
@@ -71,7 +71,7 @@ def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "tra
             return [], []
         # Of train[:1000], train: only whole splits are read without being converted
         settings = replace(settings, **{split: str(settings.place(split)).partition("[")[0]})
-    elif "://" in find_source(split, settings).files[0]:
+    elif "://" in find_files(split, settings).files[0]:
         return [], []
     # Readers are lazy: one block is read, the first that has a pair
     blocks = open_split(split, settings, cache_dir=cache_dir)
@@ -118,13 +118,13 @@ def arrow_tables(dataset: Any) -> Iterator[pa.Table]:
     yield from dataset.with_format("arrow").iter(batch_size=ROWS)
 
 
-def _copied(source: Source) -> Source:
+def _copied(source: SplitFiles) -> SplitFiles:
     """Return the copies that the hub's cache has of files on the hub: an address with a revision means one text."""
     repository = Repository.of_address(source.files[0])
-    return Source(source.type, copies) if repository and (copies := repository.copies()) else source
+    return SplitFiles(source.type, copies) if repository and (copies := repository.copies()) else source
 
 
-def _remote_tables(source: Source, cache_dir: Path, streaming: bool) -> Iterator[pa.Table]:
+def _remote_tables(source: SplitFiles, cache_dir: Path, streaming: bool) -> Iterator[pa.Table]:
     """Read JSON or parquet files at an address."""
     if source.type not in ("json", "parquet"):
         raise ValueError(f"{source.files[0]}: {source.type} is read from this machine only; download the file")
@@ -143,7 +143,7 @@ def _remote_tables(source: Source, cache_dir: Path, streaming: bool) -> Iterator
 
 
 def _hub_pairs(
-    split: str, settings: CorpusSettings, columns: Columns, cache_dir: Path, streaming: bool
+    split: str, settings: CorpusSettings, columns: LanguageColumns, cache_dir: Path, streaming: bool
 ) -> Iterator[Pairs]:
     """Read a split of `data.path`: a data set on the hub, or a folder in the hub's layout."""
     path = str(settings.path)
@@ -178,7 +178,9 @@ def _remote_hub_tables(repository: Repository, options: dict[str, Any]) -> Itera
         raise repository.advice(reason) from error
 
 
-def _local_pairs(path: str, options: dict[str, Any], columns: Columns, cache_dir: Path, where: str) -> Iterator[Pairs]:
+def _local_pairs(
+    path: str, options: dict[str, Any], columns: LanguageColumns, cache_dir: Path, where: str
+) -> Iterator[Pairs]:
     folder = str(resolve_path(path))
     with scratch_folder(cache_dir) as scratch:
         options = {**options, "cache_dir": str(scratch)}
