@@ -17,8 +17,8 @@ from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import Cleaner, Dropped, Pairs, single_spaced, text_hashes
 from seq2seq.data.fingerprints import corpus_fingerprint
 from seq2seq.data.pace import Pace
-from seq2seq.data.raw_pairs import arrow_tables, open_split
-from seq2seq.data.readers import strings
+from seq2seq.data.raw_pairs import open_split
+from seq2seq.data.readers import arrow_tables, strings
 from seq2seq.settings.data import SPLITS, CorpusSettings
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -107,6 +107,11 @@ def text_pairs(src: Path, tgt: Path) -> Iterator[Pairs]:
             return
         count += len(block[0])
         yield block
+
+
+def arrow_tables(dataset: Any) -> Iterator[pa.Table]:
+    """Iterate over a data set of `datasets` as Arrow tables, so that only a block at a time is Python strings."""
+    yield from dataset.with_format("arrow").iter(batch_size=ROWS)
 
 
 def table_pairs(tables: Iterable[pa.Table], columns: LanguageColumns, where: str) -> Iterator[Pairs]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,23 +16,23 @@ from seq2seq.data.batching import Batch, collate, longest_width, padding_share, 
 from seq2seq.data.cleaning import Cleaner, Pairs, length_rules
 from seq2seq.data.dataset import Packed, PackedLoader, ignore_signals, no_wider, unchanged
 from seq2seq.data.fingerprints import corpus_fingerprint
-from seq2seq.data.multi_corpus import NamedCorpus, only_splits
+from seq2seq.data.multi_corpus import NamedCorpus
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.raw_pairs import open_split
 from seq2seq.data.text_files import warn_once
 from seq2seq.data.token_cache import PairEncoder
 from seq2seq.data.updates import UpdateCut
-from seq2seq.settings.data import CleanSettings, CorpusSettings, DataSettings
+from seq2seq.settings.data import CleanSettings
 
 log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class StreamSettings:
-    """Settings of a stream.
+class TrainingStream:
+    """Training text that is read while training.
 
     Args:
-        part: The corpus whose training text is streamed.
+        part: The corpus, with its training split alone.
         shuffle_buffer: Pairs that are shuffled and cut into batches together.
     """
 
@@ -40,33 +40,23 @@ class StreamSettings:
     shuffle_buffer: int
     cache_dir: Path
 
-    @classmethod
-    def of(cls, settings: DataSettings, parts: Sequence[NamedCorpus], *, cache_dir: Path) -> StreamSettings:
-        """Return the stream of the one corpus that a section with data.streaming has."""
-        part = dataclasses.replace(parts[0], corpus=only_splits(parts[0].corpus, ("train",)))
-        return cls(part, settings.shuffle_buffer, cache_dir)
-
-    @property
-    def corpus(self) -> CorpusSettings:
-        """Settings of the corpus."""
-        return self.part.corpus
-
     @property
     def whole_fingerprint(self) -> str:
         """Hash of the whole text and its rules."""
-        return corpus_fingerprint(self.corpus)
+        return corpus_fingerprint(self.part.corpus)
 
     @property
     def fingerprint(self) -> str:
         """Hash of the text and its rules, with the size of the buffers and the limit."""
         # The buffer's size decides which pairs are batched together
         text = f"{self.whole_fingerprint}-{self.shuffle_buffer}"
-        return text if self.corpus.limit is None else f"{text}-{self.corpus.limit}"
+        limit = self.part.corpus.limit
+        return text if limit is None else f"{text}-{limit}"
 
     def blocks(self) -> Iterator[Pairs]:
-        """Read the raw text from its beginning, up to `data.limit` pairs: a sample would have to read all of it."""
-        blocks = open_split("train", self.corpus, cache_dir=self.cache_dir, streaming=True)
-        limit = self.corpus.limit
+        """Read the raw text up to its first `data.limit` pairs: choosing a sample would mean reading all of it."""
+        blocks = open_split("train", self.part.corpus, cache_dir=self.cache_dir, streaming=True)
+        limit = self.part.corpus.limit
         if limit is None:
             yield from blocks
             return

@@ -158,12 +158,6 @@ def _is_wide(head: bytes) -> bool:
     return len(head) >= 16 and (head.count(0) > 0.4 * len(head) or (max(small) > 0.8 and min(small) < 0.5))
 
 
-def is_markup(path: str | Path) -> bool:
-    """Return True for a file that begins as markup does."""
-    with open_bytes(path) as file:
-        return _is_markup(file.peek(1 << 12), name_of(path))
-
-
 def _is_markup(head: bytes, name: str) -> bool:
     start = head.removeprefix(codecs.BOM_UTF8).lstrip()
     suffixed = uncompressed(Path(name.lower())).suffix in _MARKUP_SUFFIXES

@@ -11,7 +11,7 @@ import pytest
 import torch
 import toycorpus
 
-from seq2seq.data import loading
+from seq2seq.data import hub, raw_pairs
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.settings.data import CorpusSettings
@@ -171,7 +171,7 @@ def test_both_sides_of_a_block_have_draws_of_their_own(folder, monkeypatch):
 
 def test_tokenizer_learns_from_the_beginning_only(folder, monkeypatch):
     read: Counter[str] = Counter()
-    whole = loading.open_split
+    whole = raw_pairs.open_split
 
     def counted(split, *args, **options):
         for block in whole(split, *args, **options):
@@ -187,10 +187,10 @@ def test_tokenizer_learns_from_the_beginning_only(folder, monkeypatch):
 
 def test_remote_text_is_not_downloaded_first(monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setattr(loading, "_tables", lambda path, options, **rest: asked.append((path, options)) or iter(()))
+    monkeypatch.setattr(hub, "_tables", lambda path, options, **rest: asked.append((path, options)) or iter(()))
     settings = CorpusSettings(src="de", tgt="en", path="wmt/wmt14", train="train")
     for streaming in (False, True):
-        list(loading.open_split("train", settings, cache_dir=tmp_path, streaming=streaming))
+        list(raw_pairs.open_split("train", settings, cache_dir=tmp_path, streaming=streaming))
     assert [options.get("streaming", False) for _, options in asked] == [False, True]
 
 

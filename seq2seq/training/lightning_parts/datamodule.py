@@ -45,7 +45,7 @@ class EvalTexts:
         # A corpus of a mixture may lack the split; the others follow one another in it.
         parts = [part for part in plan.parts if split in part.corpus.splits]
         sizes = [len(part) for part in data.parts] if isinstance(data, MixedPairs) else [len(data)]
-        return directions(parts, sizes, lambda language: tokenize_for(language, plan.tokenize))
+        return directions(parts, sizes, lambda language: tokenize_for(language, plan.data.tokenize))
 
 
 class TranslationDataModule(LightningDataModule):
@@ -82,7 +82,7 @@ class TranslationDataModule(LightningDataModule):
                     f"data.{split} has {size} sentences, and each of {world_size} processes needs one: use fewer "
                     f"devices, or a larger {split} set"
                 )
-        if self.prepared.plan.auto and world_size > 1:
+        if self.prepared.plan.data.max_tokens == "auto" and world_size > 1:
             # Ranks agree on a maximum, so the minimum is that of the negated sizes.
             (least,) = Agreement().maxima([-self.max_tokens])
             if -int(least) != self.max_tokens:
@@ -184,7 +184,7 @@ class TranslationDataModule(LightningDataModule):
         if self.trainer is not None:
             self.epoch = self.trainer.current_epoch
         if self.streaming:
-            loader = StreamLoader(self._training_stream(), num_workers=self.prepared.plan.num_workers)
+            loader = StreamLoader(self._training_stream(), num_workers=self.prepared.plan.data.num_workers)
             return _copied(loader, self._device)
         self.set_epoch(self.epoch)
         return self._loader("train", self._training_sampler())
@@ -199,7 +199,7 @@ class TranslationDataModule(LightningDataModule):
 
     def _loader(self, split: str, sampler: TokenBatchSampler) -> DataLoader:
         data = self.prepared.split(split).sampled_by(sampler, self.src_multiple)
-        loader = BatchLoader(data, batch_sampler=sampler, num_workers=self.prepared.plan.num_workers)
+        loader = BatchLoader(data, batch_sampler=sampler, num_workers=self.prepared.plan.data.num_workers)
         return _copied(loader, self._device)
 
     @property
