@@ -183,9 +183,6 @@ def remote_pairs(
     """Read JSON or parquet files at an address."""
     if kind not in ("json", "parquet"):
         raise ValueError(f"{address}: {kind} is read from this machine only; download the file")
-    repository = Repository.of_address(address)
-    if repository and (reason := repository.unreachable()):
-        raise repository.advice(reason)
     # `datasets` calls the split of files without splits "train"; downloads stay for the next run
     options: dict[str, Any] = {
         "data_files": {"train": [address]},
@@ -195,7 +192,8 @@ def remote_pairs(
     if kind == "json":
         # As our own readers treat invalid bytes
         options["encoding_errors"] = "replace"
-    return table_pairs(_tables(kind, {**options, "streaming": streaming}, remote=True), columns, address)
+    options["streaming"] = streaming
+    return table_pairs(_remote_tables(kind, options, Repository.of_address(address)), columns, address)
 
 
 def hub_pairs(
@@ -216,18 +214,19 @@ def hub_pairs(
             options |= {"name": None, "data_dir": repository.files}
         return _local_pairs(str(copy), options, columns, cache_dir=cache_dir, where=path)
     options |= {"streaming": streaming, "revision": settings.revision}
-    return table_pairs(_hub_tables(repository, options), columns, f"{path} ({place})")
+    return table_pairs(_remote_tables(repository.name, options, repository), columns, f"{path} ({place})")
 
 
-def _hub_tables(repository: Repository, options: dict[str, Any]) -> Iterator[pa.Table]:
-    reason = repository.unreachable()
-    if reason is None:
-        yield from _tables(repository.name, options, remote=True)
+def _remote_tables(path: str, options: dict[str, Any], repository: Repository | None) -> Iterator[pa.Table]:
+    """Load Arrow tables from the hub or another address, without the network if the hub cannot be reached."""
+    reason = repository.unreachable() if repository else None
+    if repository is None or reason is None:
+        yield from _tables(path, options, remote=True)
         return
     try:
         # `datasets` may have its own converted copy (HF_DATASETS_CACHE)
         with _no_network():
-            yield from _tables(repository.name, options, remote=True)
+            yield from _tables(path, options, remote=True)
     except ValueError as error:
         raise repository.advice(reason) from error
 

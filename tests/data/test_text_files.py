@@ -145,7 +145,7 @@ def test_the_segments_of_a_test_set_are_its_lines(tmp_path, caplog, kind, head):
         assert list(read_lines(tmp_path / name)) == SEGMENTS
         with open(tmp_path / name, "rb") as file:
             assert count_lines(file) == len(SEGMENTS)
-    assert caplog.text.count("is markup, of which 5 lines of text are read") == 3
+    assert caplog.text.count("5 lines of text") == 3
 
 
 def test_the_tags_of_talks_are_no_sentences(tmp_path, caplog):
@@ -155,7 +155,7 @@ def test_the_tags_of_talks_are_no_sentences(tmp_path, caplog):
     for text in (f"{head}{body}{head}Vier\n", f'<doc docid="1">\n{head} {body}</doc>\nVier'):
         (tmp_path / "train.tags.de-en.de").write_text(text)
         assert list(read_lines(tmp_path / "train.tags.de-en.de")) == ["Eins & zwei", "", "Drei", "Vier"]
-    assert "is markup, of which 4 lines of text are read, without tags" in caplog.text
+    assert "4 lines of text" in caplog.text
 
 
 @pytest.mark.parametrize(
