@@ -167,7 +167,7 @@ def test_the_tags_of_talks_are_no_sentences(tmp_path, caplog):
     ],
 )
 def test_text_that_begins_with_the_tag_of_a_talk_is_text(tmp_path, text):
-    """A talk has several elements of a line each; nothing else loses a line."""
+    """Only a talk, with several kinds of one-line elements, loses lines."""
     (tmp_path / "x.de").write_text(text)
     assert list(read_lines(tmp_path / "x.de")) == text.splitlines()
 
@@ -206,7 +206,7 @@ def test_what_is_compressed_twice_is_refused(tmp_path):
     ],
 )
 def test_other_markup_is_refused(tmp_path, text):
-    """Its segments may be of both sides, which would be pairs of a text with itself."""
+    """Its segments may be of both sides, which would pair a text with itself."""
     for name in ("x.xml", "x.de"):
         (tmp_path / name).write_text(text)
         with pytest.raises(ValueError, match=r"markup is not read.*write its sentences to a file"):
