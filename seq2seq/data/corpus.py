@@ -175,7 +175,7 @@ def _hold_out(folder: Path, splits: list[str], size: int, rows: int) -> None:
     # Sources that differ only in spaces are equal to the model
     tables = (map(single_spaced, strings(table, ("src",))) for table in arrow_tables(dataset))
     hashes = np.concatenate([text_hashes(list(lines)) for lines in tables])
-    # By hash (rows,), not by position: the choice is random, but a function of the text alone
+    # By hash (rows,): the choice is random, but a function of the text
     order = np.argsort(hashes, kind="stable")
     # The first row of each group of equal sources, in the order of the hashes
     groups = np.flatnonzero(np.diff(hashes[order], prepend=hashes[order[0]] ^ np.uint64(1)))

@@ -26,7 +26,7 @@ SAMPLE = 4000
 
 
 class LineStatistics(NamedTuple):
-    """Statistics of training lines; the defaults are those of a model of single sentences of any length.
+    """Statistics of training lines; by default, of single sentences of any length.
 
     Attributes:
         sentences: Median number of sentences in a source line.

@@ -91,7 +91,7 @@ class DataPlan:
     def require_max_tokens(self) -> int:
         """Return the tokens of a micro-batch; ValueError while `auto` is undecided."""
         if self.max_tokens is None:
-            raise ValueError("data.max_tokens=auto is decided by seq2seq.train alone: set data.max_tokens to a number")
+            raise ValueError("only seq2seq.train decides data.max_tokens=auto: set data.max_tokens to a number")
         return self.max_tokens
 
     @property

@@ -65,8 +65,10 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
         on_hub = not folder.is_dir()
         if on_hub and str(settings.path).startswith(("package://", "/", ".", "~")):
             raise ValueError(f"data.path: the folder {folder} does not exist")
-        if not on_hub:
-            _require_apart(cache_dir, folder)
+        inside = not on_hub and cache_dir.resolve().is_relative_to(folder.resolve())
+        # Files of the cache would belong to the data set, except in a hidden folder
+        if inside and "/." not in f"/{cache_dir.resolve().relative_to(folder.resolve()).as_posix()}":
+            raise ValueError(f"cache={cache_dir} is in data.path={folder}: set cache=<a folder elsewhere>")
     # Text that was prepared before needs neither the hub nor a copy
     remote = any(repository_of(split, settings) for split in settings.splits)
     if remote and not (cache_dir / f"text-{corpus_fingerprint(settings)}").is_dir():
@@ -98,15 +100,6 @@ def _check_languages(settings: CorpusSettings) -> None:
         # Data sets of conf/data list their languages
         if settings.languages and language not in settings.languages:
             raise ValueError(f"this corpus has no language column {language!r}; it has {', '.join(settings.languages)}")
-
-
-def _require_apart(cache_dir: Path, folder: Path) -> None:
-    """Raise ValueError if the cache is inside the folder of a data set, to whose files its own would then belong."""
-    cache = cache_dir.resolve()
-    folder = folder.resolve()
-    # Hidden folders do not belong to a data set
-    if cache.is_relative_to(folder) and not any(part.startswith(".") for part in cache.relative_to(folder).parts):
-        raise ValueError(f"cache={cache_dir} is in data.path={folder}: set cache=<a folder elsewhere>")
 
 
 def _refuse_swapped_models(settings: TokenizerSettings, sample: Pairs) -> None:

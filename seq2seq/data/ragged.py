@@ -41,18 +41,15 @@ class Ragged(NamedTuple):
     @classmethod
     def joined(cls, parts: Sequence[Ragged]) -> Ragged:
         """Concatenate the rows of all parts."""
-        # Rows may be selections of large memory maps
-        compact = [part.compact() for part in parts]
-        ids = np.concatenate([part.ids for part in compact])
-        lengths = np.concatenate([part.lengths for part in compact])
-        return cls.from_lengths(ids, lengths)
+        # Rows may be selections of large memory maps: only their own ids are copied
+        lengths = np.concatenate([part.lengths for part in parts])
+        return cls.from_lengths(np.concatenate([part.ids[part._positions()] for part in parts]), lengths)
 
-    def compact(self) -> Ragged:
-        """Copy the rows into an array of ids without gaps."""
-        rows = Ragged.from_lengths(self.ids, self.lengths)
-        # Each id's old position: the new one, moved by the distance of its row
-        positions = np.arange(int(self.lengths.sum())) + np.repeat(self.starts - rows.starts, self.lengths)  # (total,)
-        return rows._replace(ids=self.ids[positions])
+    def _positions(self) -> np.ndarray:
+        """Return the position of each id of the rows, (total,)."""
+        first = np.cumsum(self.lengths, dtype=np.int64) - self.lengths
+        # The positions without gaps, moved by the distance of each row
+        return np.arange(int(self.lengths.sum())) + np.repeat(self.starts - first, self.lengths)
 
     def select(self, rows: np.ndarray) -> Ragged:
         """Select rows, in the order of `rows`; ids are shared, not copied."""

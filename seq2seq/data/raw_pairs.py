@@ -17,7 +17,7 @@ from seq2seq.data.text_checks import checked
 from seq2seq.data.tmx import tmx_pairs
 from seq2seq.settings.data import CorpusSettings
 
-# Readers of files with both sides, by type. Those of text end lines at \\n alone, and name the line of an error.
+# Readers of files with both sides, by type.
 _READERS = {"csv": csv_pairs, "json": json_pairs, "parquet": parquet_pairs, "tmx": tmx_pairs, "tsv": tsv_pairs}
 
 

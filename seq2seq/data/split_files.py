@@ -99,22 +99,16 @@ def _two_files(location: Mapping[str, Any] | Sequence[Any], name: str, settings:
     if len(named) != 2:
         raise ValueError(f"{name} lists {len(named)} files; a list is [source file, target file]")
     files = [_existing(file, name, settings) for file in named]
-    if not isinstance(location, Mapping):
-        _refuse_swapped_files(files, name, settings)
-    return files
-
-
-def _refuse_swapped_files(paths: list[str], name: str, settings: CorpusSettings) -> None:
-    """Raise ValueError if the suffixes of two files name the languages in the other order."""
-    names = [Path(path).name for path in paths]
+    names = [Path(file).name for file in files]
     # All parts after the first dot, as in corpus.de.xz and train.clean.de
     src_suffixes, tgt_suffixes = (set(file.split(".")[1:]) for file in names)
-    # Both names must say so, and the first must not name the source language as well
-    if settings.tgt in src_suffixes and settings.src in tgt_suffixes and settings.src not in src_suffixes:
+    swapped = settings.tgt in src_suffixes and settings.src in tgt_suffixes and settings.src not in src_suffixes
+    if swapped and not isinstance(location, Mapping):
         raise ValueError(
             f"{name} looks swapped: {names[0]} is given as the source ({settings.src}) and {names[1]} as the "
             f"target ({settings.tgt}); exchange the files, or data.src and data.tgt"
         )
+    return files
 
 
 def _file_type(name: str, settings: CorpusSettings) -> str:

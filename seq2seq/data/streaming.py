@@ -32,7 +32,7 @@ class TrainingStream:
     """Training text that is read while training.
 
     Args:
-        part: The corpus, with its training split alone.
+        part: The corpus, with only its training split.
         shuffle_buffer: Pairs that are shuffled and cut into batches together.
     """
 
@@ -167,25 +167,23 @@ class PairStream(IterableDataset):
         return padding_share(buffer.src.lengths, buffer.tgt.lengths, cut, src_multiple=self.src_multiple)
 
     def _cut(self, buffer: _Buffer, number: int) -> list[np.ndarray]:
-        # Each buffer of each rank has its own order
-        epoch = number * self.world_size + self.rank
         lengths = buffer.src.lengths, buffer.tgt.lengths
-        parts = 1 if self.cut is None else self.cut.parts
-        order = {"seed": self.seed, "epoch": epoch}
-        if not number and self.cut:
-            self._warn_of_small_buffer(*lengths)
-        batches = token_batches(*lengths, max_tokens=self.max_tokens, multiple_of=parts, **order)  # type: ignore[arg-type]
-        return self.cut.apply(batches, *lengths, **order) if self.cut else batches
-
-    def _warn_of_small_buffer(self, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> None:
-        """Warn if a buffer has too few tokens for an update."""
-        tokens, asked = int(np.maximum(src_lengths, tgt_lengths).sum()), self.max_tokens * self.cut.parts  # type: ignore[union-attr]
-        if tokens < asked:
+        # Each buffer of each rank has its own order
+        order = {"seed": self.seed, "epoch": number * self.world_size + self.rank}
+        if self.cut is None:
+            return token_batches(*lengths, max_tokens=self.max_tokens, **order)
+        tokens = int(np.maximum(*lengths).sum())
+        asked = self.max_tokens * self.cut.parts
+        if number == 0 and tokens < asked:
             log.warning(
                 "a shuffle buffer of %s pairs has %s tokens, fewer than an update asks for (%s here): raise "
                 "data.shuffle_buffer, or lower data.batch_tokens",
-                f"{len(src_lengths):,}", f"{tokens:,}", f"{asked:,}",
-            )  # fmt: skip
+                f"{len(buffer.positions):,}",
+                f"{tokens:,}",
+                f"{asked:,}",
+            )
+        batches = token_batches(*lengths, max_tokens=self.max_tokens, multiple_of=self.cut.parts, **order)
+        return self.cut.apply(batches, *lengths, **order)
 
     def _buffers(self) -> Iterator[_Buffer]:
         """Collect this rank's pairs, `shuffle_buffer` at a time, and repeat the text.

@@ -62,7 +62,7 @@ _MARKS = (
     (re.compile(r" @[-,.:/]@ "), 0.1, "have '@-@'", _TOKENS),
     (re.compile(r"\S \.$"), 0.1, "end in ' .'", _TOKENS),
 )
-# Lines from which on a sign counts whatever its share: sacreBLEU's own limit.
+# Lines that make a sign count at any share: sacreBLEU's own limit.
 _ANYWAY = 100
 
 # Pairs in a window whose lengths are compared, the fewest that show a shift, and the shifts that are tried.

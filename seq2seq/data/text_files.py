@@ -106,7 +106,7 @@ def name_of(place: str | Path | Stream) -> str:
 
 
 def open_bytes(place: str | Path | Stream) -> io.BufferedReader:
-    """Open a file or an unread stream, and decompress it if its first bytes are those of a compression.
+    """Open a file or an unread stream, and decompress it if its first bytes say so.
 
     Raises:
         ValueError: Its suffix names a compression that its first bytes lack.
@@ -141,7 +141,9 @@ def open_text(place: str | Path | Stream) -> io.BufferedReader:
         raise ValueError(
             f"{name} is in UTF-16 or UTF-32, not UTF-8: convert it, as in iconv -f UTF-16 -t UTF-8 <file> > <new file>"
         )
-    if _is_markup(head, name):
+    start = head.removeprefix(codecs.BOM_UTF8).lstrip()
+    suffixed = uncompressed(Path(name.lower())).suffix in _MARKUP_SUFFIXES
+    if _MARKUP.match(start) or (suffixed and start.startswith(b"<")):
         return io.BufferedReader(io.BytesIO(_segments(file, name)))  # type: ignore[arg-type]
     return file
 
@@ -157,12 +159,6 @@ def _is_wide(head: bytes) -> bool:
     return len(head) >= 16 and (head.count(0) > 0.4 * len(head) or (max(small) > 0.8 and min(small) < 0.5))
 
 
-def _is_markup(head: bytes, name: str) -> bool:
-    start = head.removeprefix(codecs.BOM_UTF8).lstrip()
-    suffixed = uncompressed(Path(name.lower())).suffix in _MARKUP_SUFFIXES
-    return bool(_MARKUP.match(start)) or (suffixed and start.startswith(b"<"))
-
-
 def _segments(file: Stream, name: str) -> bytes:
     """Read the segments of one side of a test set, or the sentences of IWSLT's talks, as lines; other text stays."""
     with file:
@@ -172,10 +168,10 @@ def _segments(file: Stream, name: str) -> bytes:
     if len(_SET.findall(text)) == 1 and len(content) <= LONGEST_LINE:
         found = [match[1] or "" for match in _SEGMENT.finditer(text)]
     elif len(content) <= LONGEST_LINE:
-        lines = [line.strip() for line in text.removesuffix("\n").split("\n")]
-        tags = [_TALK.fullmatch(line) for line in lines]
+        read = [line.strip() for line in text.removesuffix("\n").split("\n")]
+        tags = [_TALK.fullmatch(line) for line in read]
         talks = len({match[1].lower() for match in tags if match and match[1]}) >= _TALK_TAGS
-        plain = [line for line, tag in zip(lines, tags, strict=True) if not (talks and tag)]
+        plain = [line for line, tag in zip(read, tags, strict=True) if not (talks and tag)]
         # Other markup has tags in many lines; text about markup has few
         if sum(line.startswith("<") for line in plain) <= len(plain) / 10:
             if not talks:
@@ -187,14 +183,10 @@ def _segments(file: Stream, name: str) -> bytes:
             "(<srcset>, <refset>, <tstset>) and IWSLT's talks; write its sentences to a file, one a line"
         )
     warn_once(f"{name} is markup: {len(found):,} lines of text are read from it, without tags")
-    return "".join(f"{_unescaped(text)}\n" for text in found).encode("utf-8", "replace")
-
-
-def _unescaped(text: str) -> str:
-    """Resolve entities (a bare & stays), and join the lines of a text."""
-    text = re.sub(r"&#?\w+;", lambda match: html.unescape(match[0]), text)
-    # An entity may be a line break; U+00A0 and other white space stay
-    return re.sub(r"[ \t\r\n]+", " ", text).strip(" ")
+    # Entities are resolved (a bare & stays), and may be line breaks; U+00A0 and other white space stay
+    resolved = (re.sub(r"&#?\w+;", lambda match: html.unescape(match[0]), text) for text in found)
+    lines = (re.sub(r"[ \t\r\n]+", " ", text).strip(" ") for text in resolved)
+    return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
 
 
 @functools.cache

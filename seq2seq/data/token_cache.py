@@ -103,18 +103,16 @@ def read_ids(folder: Path) -> Encoded:
         ValueError: The files do not belong together.
     """
     types = json.loads((folder / "meta.json").read_text())
-    src, tgt = (_read_side(folder, side, types[side]) for side in SIDES)
-    return src, tgt
-
-
-def _read_side(folder: Path, side: str, dtype: str) -> Ragged:
-    ids = np.memmap(folder / f"{side}.ids", dtype=dtype, mode="r")
-    starts = np.load(folder / f"{side}.starts.npy", mmap_mode="r")
-    lengths = np.load(folder / f"{side}.lengths.npy", mmap_mode="r")
-    if len(starts) != len(lengths) or starts[-1] + lengths[-1] != len(ids):
-        raise ValueError(f"{side}.ids, {side}.starts.npy and {side}.lengths.npy do not belong together")
-    # Plain arrays over the same map are indexed faster than memmap, a subclass
-    return Ragged(*map(np.asarray, (ids, starts, lengths)))
+    sides = []
+    for side in SIDES:
+        ids = np.memmap(folder / f"{side}.ids", dtype=types[side], mode="r")
+        starts = np.load(folder / f"{side}.starts.npy", mmap_mode="r")
+        lengths = np.load(folder / f"{side}.lengths.npy", mmap_mode="r")
+        if len(starts) != len(lengths) or starts[-1] + lengths[-1] != len(ids):
+            raise ValueError(f"{side}.ids, {side}.starts.npy and {side}.lengths.npy do not belong together")
+        # Plain arrays over the same map are indexed faster than memmap, a subclass
+        sides.append(Ragged(*map(np.asarray, (ids, starts, lengths))))
+    return sides[0], sides[1]
 
 
 def _encode_in_parallel(blocks: Iterable[Pairs], encoder: PairEncoder, num_proc: int) -> Iterator[Encoded]:

@@ -49,7 +49,7 @@ class UpdateCut:
             longest: Tokens of the longest side of a pair.
 
         Raises:
-            ValueError: The longest pair alone exceeds `max_tokens`.
+            ValueError: The longest pair exceeds `max_tokens`.
         """
         widest = int(padded_width(max(1, longest)))
         if widest > max_tokens:
@@ -85,24 +85,17 @@ class UpdateCut:
         Returns:
             The rows of each micro-batch; as many as `micro_batches` make an update. Some may be IDLE.
         """
+        if self.parts == 1:
+            updates = [[part] for part in parts]
+        else:
+            # One part of each stratum for every update
+            widths = [int(padded_width(max(src_lengths[part].max(), tgt_lengths[part].max()))) for part in parts]
+            strata = np.argsort(widths, kind="stable").reshape(self.parts, -1)  # (parts, updates)
+            drawn = np.random.default_rng([seed, epoch, 1]).permuted(strata, axis=1)
+            updates = [[parts[i] for i in update] for update in drawn.T.tolist()]
         cut: list[np.ndarray] = []
-        for update in self._updates(parts, src_lengths, tgt_lengths, np.random.default_rng([seed, epoch, 1])):
+        for update in updates:
             pieces = [piece for part in update for piece in np.array_split(part, min(self.cuts, len(part)))]
             # A part of long sentences may have fewer rows than micro-batches, whose number must stay the same
             cut += [*pieces, *[IDLE] * (self.micro_batches - len(pieces))]
         return cut
-
-    def _updates(
-        self,
-        parts: Sequence[np.ndarray],
-        src_lengths: np.ndarray,
-        tgt_lengths: np.ndarray,
-        rng: np.random.Generator,
-    ) -> list[list[np.ndarray]]:
-        """Take one part of each stratum for every update."""
-        if self.parts == 1:
-            return [[part] for part in parts]
-        widths = [int(padded_width(max(src_lengths[part].max(), tgt_lengths[part].max()))) for part in parts]
-        strata = np.argsort(widths, kind="stable").reshape(self.parts, -1)  # (parts, updates)
-        drawn = rng.permuted(strata, axis=1).T.tolist()
-        return [[parts[i] for i in update] for update in drawn]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from seq2seq.data.raw_pairs import sample_pairs
 
@@ -22,21 +22,16 @@ _HOPELESS = 0.2
 _LONGEST_WORD = 12
 
 
-class Fit(NamedTuple):
-    """Counts of a text: pieces, pieces that are bytes or unknown, words, and characters."""
+class Fit:
+    """How a model encodes lines: pieces, pieces that are bytes or unknown, words, and characters."""
 
-    pieces: int
-    strange: int
-    words: int
-    characters: int
-
-    @classmethod
-    def of(cls, model: SentencePieceProcessor, lines: Sequence[str]) -> Fit:
-        """Encode lines with a model, and count."""
+    def __init__(self, model: SentencePieceProcessor, lines: Sequence[str]) -> None:
         ids = [each for row in model.encode(list(lines), out_type=int) for each in row]
-        strange = {each for each in set(ids) if model.is_byte(each) or each == model.unk_id()}
         words = [word for line in lines for word in line.split()]
-        return cls(len(ids), sum(each in strange for each in ids), len(words), sum(map(len, words)))
+        self.pieces = len(ids)
+        self.strange = sum(model.is_byte(each) or each == model.unk_id() for each in ids)
+        self.words = len(words)
+        self.characters = sum(map(len, words))
 
     def __str__(self) -> str:
         if self.characters > _LONGEST_WORD * self.words:
@@ -52,7 +47,7 @@ def report_fit(tokenizer: Tokenizer, plan: DataPlan, origin: str) -> None:
     # Images are encoded without a model
     if not tokenizer.patches:
         sides = {"source": (tokenizer.src, [line for src, _ in samples for line in src])} | sides
-    fits = {side: Fit.of(model, lines) for side, (model, lines) in sides.items() if any(lines)}
+    fits = {side: Fit(model, lines) for side, (model, lines) in sides.items() if any(lines)}
     if not fits:
         return
     strange = sum(fit.strange for fit in fits.values()) / max(sum(fit.pieces for fit in fits.values()), 1)
