@@ -72,16 +72,6 @@ def test_text_prefix_finds_both_languages(tmp_path, ending):
     assert load(turned, tmp_path / "c", "test") == [(tgt, src) for src, tgt in PAIRS]
 
 
-def test_zstandard_with_several_frames(tmp_path):
-    data = ["\n".join(pair[side] for pair in PAIRS).encode() + b"\n" for side in (0, 1)]
-    for name, content in zip(("de", "en"), data, strict=True):
-        frames = [pa.compress(part, codec="zstd", asbytes=True) for part in (content[:100], content[100:])]
-        (tmp_path / f"train.{name}.zst").write_bytes(b"".join(frames))
-    assert load(options(tmp_path, valid=None, test=None, holdout=5), tmp_path / "c")
-    files = [str(tmp_path / f"train.{name}.zst") for name in ("de", "en")]
-    assert load(options(tmp_path, train=files, valid=files, test=files), tmp_path / "c") == PAIRS
-
-
 def test_explicit_files_and_mapping(tmp_path):
     for name, side in (("one", 0), ("two", 1)):
         (tmp_path / name).write_text("".join(pair[side] + "\n" for pair in PAIRS))
@@ -289,15 +279,6 @@ def test_hub_layout_in_a_local_folder(tmp_path, configs):
     validate_corpus(chosen, cache_dir=tmp_path / "c")
     assert sorted(load(chosen, tmp_path / "c")) == sorted(PAIRS)
     assert sorted(load(chosen, tmp_path / "c", "test")) == sorted(PAIRS[7:12])
-
-
-def test_flat_json_lines_folder_as_multi30k_has(tmp_path):
-    root = tmp_path / "multi30k"
-    root.mkdir()
-    for split in ("train", "val", "test"):
-        write_jsonl(root / f"{split}.jsonl", [{"en": tgt, "de": src} for src, tgt in PAIRS])
-    chosen = options(tmp_path, path=str(root), train="train", valid="validation", test="test")
-    assert load(chosen, tmp_path / "c", "valid") == PAIRS
 
 
 def test_the_embedded_corpus_goes_the_way_of_the_hub(tmp_path):

@@ -1,4 +1,4 @@
-"""Copies of the hub's data sets in the layout of its cache, read without a network; and no network at all."""
+"""Data sets of the hub without a network: copies in its cache, and messages without a copy."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_an_incomplete_copy_is_never_read_as_the_whole(cache, tmp_path, name):
     assert not list((tmp_path / "c").glob("text-*"))
 
 
-def test_a_copy_of_another_split_is_none_of_training(cache):
+def test_a_copy_of_another_split_is_not_the_training_split(cache):
     folder = download(cache, "wmt/wmt14", WMT14, "de-en")
     for file in folder.glob("de-en/train-*"):
         file.unlink()
@@ -204,7 +204,7 @@ def test_shards_and_addresses(tmp_path):
 @pytest.mark.parametrize("file", ["README.md", ".huggingface.yaml"])
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9/x.jsonl", "zip://x.jsonl::http://127.0.0.1:9/x.zip"])
 def test_a_folder_names_no_address(cache, tmp_path, file, address, monkeypatch):
-    """Who names a folder of somebody else's has not named what its own settings name."""
+    """A user who names a folder has not named the addresses in its settings."""
     folder = tmp_path / "corpus"
     folder.mkdir()
     (folder / "train.jsonl").write_text('{"de": "a", "en": "b"}\n')

@@ -28,9 +28,7 @@ from seq2seq.data.token_cache import PairEncoder, read_ids, write_ids
 from seq2seq.inference import translator
 from seq2seq.inference.encoding import encode_lines
 from seq2seq.inference.notes import Note
-from seq2seq.training import run
 from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
-from seq2seq.training.plan import make_plan
 
 fast = settings(max_examples=60, deadline=None)
 WORDS = {
@@ -464,17 +462,6 @@ def test_from_training_to_translation_by_language(folder, tmp_path, monkeypatch,
     assert len(cut[0]) == 5
     assert cut[0][:1] == model.tags
     assert [(each.position, each.kind) for each in notes] == [(0, "cut")]
-
-
-def test_one_language_is_not_asked_for_another(folder, tmp_path, monkeypatch, capfd):
-    import toycorpus
-
-    corpus = toycorpus.write(tmp_path / "corpus")
-    run.train(make_plan(toycorpus.settings(corpus, tmp_path, "run=toy", "trainer.max_steps=1"), mixer="transformer"))
-    best = str(tmp_path / "runs" / "toy" / "checkpoints" / "best.safetensors")
-    assert translator.Translator.load(best, device="cpu", tgt_lang="en").tags == []
-    with pytest.raises(ValueError, match="does not translate to 'fr'; it translates to en"):
-        translator.Translator.load(best, device="cpu", tgt_lang="fr")
 
 
 def test_a_missing_file_is_reported_with_the_name_of_its_entry(tmp_path):

@@ -1,4 +1,4 @@
-"""The embedded corpus: committed files, their splits, and the grammar that writes them."""
+"""The embedded corpus: committed files, their splits, and the grammar that writes exactly these files."""
 
 from __future__ import annotations
 
@@ -136,38 +136,6 @@ def test_fronted_time_inverts_subject_and_verb(corpus):
     assert all(finite.match(de) for de in yesterday)
 
 
-def test_relative_clauses_agree(grammar):
-    lexicon, syntax, phrases = grammar["lexicon"], grammar["syntax"], grammar["phrases"]
-    waiting = syntax.Clause(phrases.ER, lexicon.verb("warten"), oblique=syntax.Oblique("", "acc", "for", syntax.GAP))
-    woman = syntax.NounPhrase(lexicon.noun("Frau"), "the", relative=syntax.Relative(waiting, "acc", "auf"))
-    clause = syntax.Clause(woman, lexicon.verb("sein"), complement=syntax.Phrase("müde", "tired"))
-    assert syntax.sentence(syntax.german_clause(clause, "main")) == "Die Frau, auf die er wartet, ist müde."
-    assert syntax.sentence(syntax.english_clause(clause, "main")) == "The woman who he is waiting for is tired."
-    helping = syntax.Clause(phrases.ER, lexicon.verb("helfen"), "past", dative=syntax.GAP)
-    men = syntax.NounPhrase(lexicon.noun("Mann"), "the", True, relative=syntax.Relative(helping, "dat"))
-    clause = syntax.Clause(phrases.ICH, lexicon.verb("treffen"), "past", accusative=men)
-    assert (
-        syntax.sentence(syntax.german_clause(clause, "main")) == "Ich habe die Männer getroffen, denen er geholfen hat."
-    )
-    assert syntax.sentence(syntax.english_clause(clause, "main")) == "I met the men who he helped."
-
-
-def test_sich_and_nicht_find_their_places(grammar):
-    lexicon, syntax, phrases = grammar["lexicon"], grammar["syntax"], grammar["phrases"]
-    anna = syntax.Name("Anna", "Anna", "f")
-    konzert = syntax.Oblique("auf", "acc", "to", syntax.NounPhrase(lexicon.noun("Konzert"), "the"))
-    happy = syntax.Clause(anna, lexicon.verb("freuen"), oblique=konzert, reflexive=True)
-    assert syntax.german_clause(happy, "first") == "freut sich Anna auf das Konzert"
-    assert syntax.german_clause(happy.having(negated=True), "main") == "Anna freut sich nicht auf das Konzert"
-    dog = syntax.NounPhrase(lexicon.noun("Hund"), "the")
-    owned = syntax.Clause(dog, lexicon.verb("gehören"), dative=anna, negated=True)
-    assert syntax.german_clause(owned, "main") == "der Hund gehört nicht Anna"
-    cheese = syntax.Clause(
-        syntax.NounPhrase(lexicon.noun("Käse"), "the"), lexicon.verb("schmecken"), dative=phrases.SIE
-    )
-    assert syntax.german_clause(cheese, "first") == "schmeckt ihr der Käse"
-
-
 def test_held_out_combinations(grammar, corpus):
     generate = grammar["generate"]
     assert generate.combinations("Anna hat einundzwanzig rote Äpfel gekauft.") == {
@@ -218,17 +186,3 @@ def test_english_agreement(fresh):
     infinitive = r"\b(doesn't|didn't|don't|can't|won't|will|should) (goes|went|has|had|was|reads|bought)\b"
     wrong = re.compile("|".join((singular, plural, infinitive)))
     assert not [english for _, english in fresh if wrong.search(english)]
-
-
-def test_every_word_has_its_forms(grammar):
-    lexicon = grammar["lexicon"]
-    assert len({v.particle + v.de for v in lexicon.verbs if v.particle}) >= 25
-    for noun in lexicon.nouns:
-        assert noun.gender in "mfn", noun
-        assert not (noun.mass and set(noun.dets) & set("itn")), noun
-    for verb in lexicon.verbs:
-        assert verb.aux in "hs", verb
-        for tags in (verb.frame.get("acc", "none"), verb.frame.get("dat", "none")):
-            assert tags == "none" or lexicon.tagged(tags), (verb.de, tags)
-        for tags in verb.frame.get("loc", "none").split(","):
-            assert tags in ("none", "city", "country") or lexicon.places_tagged(tags), (verb.de, tags)

@@ -91,7 +91,7 @@ def test_a_code_that_stands_for_a_break_leaves_a_space(tmp_path, text, expected)
         (b"", "line 1 is not XML: no element found"),
     ],
 )
-def test_what_is_refused(tmp_path, content, message):
+def test_damaged_files_are_refused_with_their_line(tmp_path, content, message):
     with pytest.raises(ValueError, match=message) as told:
         read(tmp_path / "x.tmx", content)
     assert "\n" not in str(told.value)
