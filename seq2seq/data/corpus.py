@@ -56,9 +56,9 @@ class Corpus(NamedTuple):
         """Read the pairs of a split in their order, without keeping any in memory.
 
         Yields:
-            SplitFiles lines and target lines of a block, never empty.
+            Source lines and target lines of a block, never empty.
         """
-        # A split without a file of its own is rows of train.arrow, as is training where pairs are held out of it
+        # A split that is held out of training has rows of train.arrow, as has the rest of training
         own = self.folder / f"{split}.arrow"
         own = own if own.is_file() else self.folder / "train.arrow"
         chosen = _held_rows(self.folder, split)
@@ -213,7 +213,7 @@ def _read_corpus(folder: Path, settings: CorpusSettings, fingerprint: str) -> Co
         held_out += 0 if named else len(splits[split])
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     dropped = [Dropped(*row) for row in report["dropped"]]
-    # A row of the table as well: pairs that are read and not trained on
+    # Held-out pairs, too, are read and not trained on
     if held_out:
         dropped.append(Dropped("holdout", held_out, ""))
     return Corpus(splits, dropped, report["read"], fingerprint, folder, trained=report["trained"])

@@ -321,7 +321,7 @@ class BatchLoader(PackedLoader):
 
 
 def ignore_signals(worker: int) -> None:
-    """Ignore, in a worker, signals to the process group: a worker that ends would end the run before it has saved."""
+    """Ignore signals to the process group in a worker, whose end would end the run before it has saved."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 

@@ -86,7 +86,7 @@ def _cut_by_library(segment: Callable[[str, str], list[str]], language: str, tex
 
 
 def cut_by_marks(language: str, text: str) -> list[str]:
-    """Cut after marks of ends, except after abbreviations, initials and ordinals, and before small letters."""
+    """Cut after marks, except after abbreviations, initials and ordinals, and before small letters."""
     parts = []
     start = 0
     for end in _END.finditer(text):

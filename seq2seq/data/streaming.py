@@ -169,9 +169,9 @@ class PairStream(IterableDataset):
     def _cut(self, buffer: _Buffer, number: int) -> list[np.ndarray]:
         lengths = buffer.src.lengths, buffer.tgt.lengths
         # Each buffer of each rank has its own order
-        order = {"seed": self.seed, "epoch": number * self.world_size + self.rank}
+        epoch = number * self.world_size + self.rank
         if self.cut is None:
-            return token_batches(*lengths, max_tokens=self.max_tokens, **order)
+            return token_batches(*lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=epoch)
         tokens = int(np.maximum(*lengths).sum())
         asked = self.max_tokens * self.cut.parts
         if number == 0 and tokens < asked:
@@ -182,8 +182,10 @@ class PairStream(IterableDataset):
                 f"{tokens:,}",
                 f"{asked:,}",
             )
-        batches = token_batches(*lengths, max_tokens=self.max_tokens, multiple_of=self.cut.parts, **order)
-        return self.cut.apply(batches, *lengths, **order)
+        parts = token_batches(
+            *lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=epoch, multiple_of=self.cut.parts
+        )
+        return self.cut.apply(parts, *lengths, seed=self.seed, epoch=epoch)
 
     def _buffers(self) -> Iterator[_Buffer]:
         """Collect this rank's pairs, `shuffle_buffer` at a time, and repeat the text.

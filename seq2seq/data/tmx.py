@@ -79,7 +79,7 @@ def _variant(unit: dict[str, str], language: str) -> str | None:
 
 def _units(path: Path) -> Iterator[dict[str, str]]:
     """Parse the translation units of a file, each as texts by language."""
-    reader = _Units()
+    reader = _UnitReader()
     parser = reader.parser
     try:
         for block in read_blocks(open_bytes(path)):
@@ -101,7 +101,7 @@ class _RefusedError(ValueError):
     """Error of a file beyond the limits of this reader."""
 
 
-class _Units:
+class _UnitReader:
     """Handler of expat's events, which collects translation units."""
 
     def __init__(self) -> None:

@@ -97,17 +97,17 @@ def test_patterns_of_two_data_sets_are_read_offline(cache, tmp_path):
     assert sizes(settings("wmt16_newstest2014"), tmp_path / "c") == {"train": 6400, "valid": 7, "test": 5}
 
 
+def test_a_moving_reference_is_followed(cache, tmp_path):
+    download(cache, "IWSLT/iwslt2017", IWSLT, "iwslt2017-de-en", reference="refs/convert/parquet", card=False)
+    assert sizes(settings("iwslt2017_de_en"), tmp_path / "c") == {"train": 6400, "valid": 7, "test": 5}
+
+
 @pytest.mark.parametrize("subset", ["de-en", "zh-en"])
 def test_wmt19_is_read_offline(cache, tmp_path, subset):
     folder = download(cache, "wmt/wmt19", WMT19, subset)
     (folder / "wmt19.py").write_text("raise AssertionError('the loading script of this revision')")
     found = sizes(settings(f"wmt19_{subset.replace('-', '_')}"), tmp_path / "c")
     assert found == {"train": 3400, "valid": 3000, "test": 7}
-
-
-def test_a_moving_reference_is_followed(cache, tmp_path):
-    download(cache, "IWSLT/iwslt2017", IWSLT, "iwslt2017-de-en", reference="refs/convert/parquet", card=False)
-    assert sizes(settings("iwslt2017_de_en"), tmp_path / "c") == {"train": 6400, "valid": 7, "test": 5}
 
 
 @pytest.mark.parametrize("name", ["wmt14_de_en", "wmt16_newstest2014"])
