@@ -65,9 +65,10 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
         on_hub = not folder.is_dir()
         if on_hub and str(settings.path).startswith(("package://", "/", ".", "~")):
             raise ValueError(f"data.path: the folder {folder} does not exist")
-        inside = not on_hub and cache_dir.resolve().is_relative_to(folder.resolve())
+        cache = cache_dir.resolve()
+        inside = cache.parts[len(folder.resolve().parts) :]
         # Files of the cache would belong to the data set, except in a hidden folder
-        if inside and "/." not in f"/{cache_dir.resolve().relative_to(folder.resolve()).as_posix()}":
+        if not on_hub and cache.is_relative_to(folder.resolve()) and not any(part.startswith(".") for part in inside):
             raise ValueError(f"cache={cache_dir} is in data.path={folder}: set cache=<a folder elsewhere>")
     # Text that was prepared before needs neither the hub nor a copy
     remote = any(repository_of(split, settings) for split in settings.splits)

@@ -67,13 +67,19 @@ def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: PairEncoder, nu
     """
     # In memory are 4 bytes a row; the ids go straight to the file
     lengths: dict[str, list[np.ndarray]] = {side: [] for side in SIDES}
+    done = 0
     with (folder / "src.ids").open("wb") as src, (folder / "tgt.ids").open("wb") as tgt:
         results = map(encoder, blocks) if num_proc == 1 else _encode_in_parallel(blocks, encoder, num_proc)
-        for encoded in _with_positions(results):
-            for side, file, rows in zip(SIDES, (src, tgt), encoded, strict=True):
-                rows.ids.tofile(file)
-                lengths[side].append(rows.lengths)
-            pace.add(len(encoded[0].lengths))
+        try:
+            for encoded in results:
+                for side, file, rows in zip(SIDES, (src, tgt), encoded, strict=True):
+                    rows.ids.tofile(file)
+                    lengths[side].append(rows.lengths)
+                done += len(encoded[0].lengths)
+                pace.add(len(encoded[0].lengths))
+        except ImageError as error:
+            # The encoder counts lines within a block
+            raise ImageError(done + error.position, error.line, error.reason) from None
     for side in SIDES:
         # pop frees one side's list before the other's array is made
         rows = np.concatenate(lengths.pop(side))
@@ -82,18 +88,6 @@ def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: PairEncoder, nu
     # The flat files carry no type of their own
     types = {side: dtype.name for side, dtype in zip(SIDES, encoder.dtypes, strict=True)}
     (folder / "meta.json").write_text(json.dumps(types))
-
-
-def _with_positions(blocks: Iterable[Encoded]) -> Iterator[Encoded]:
-    """Yield the blocks unchanged; give an ImageError the position of its line in all of them."""
-    rows = 0
-    try:
-        for block in blocks:
-            yield block
-            # A worker counts lines within its block
-            rows += len(block[0].lengths)
-    except ImageError as error:
-        raise ImageError(rows + error.position, error.line, error.reason) from None
 
 
 def read_ids(folder: Path) -> Encoded:

@@ -680,8 +680,9 @@ def test_a_cache_is_no_part_of_the_data_set(tmp_path):
     """Otherwise its files would change the fingerprint, and a second preparation would read everything again."""
     write_parquet(tmp_path / "train.parquet", wmt())
     chosen = options(tmp_path, path=str(tmp_path), train="train", valid="train", test="train")
-    with pytest.raises(ValueError, match=r"^cache=.* is in data\.path=.*: set cache="):
-        validate_corpus(chosen, cache_dir=tmp_path / "cache")
+    for cache in (tmp_path, tmp_path / "cache"):
+        with pytest.raises(ValueError, match=r"^cache=.* is in data\.path=.*: set cache="):
+            validate_corpus(chosen, cache_dir=cache)
     validate_corpus(chosen, cache_dir=tmp_path / ".cache")
 
 
