@@ -27,23 +27,22 @@ def open_corpora(data: DataSettings, *, tokenizer: TokenizerSettings, cache_dir:
     parts = tuple(parts_of(data))
     for part in parts:
         with naming(part.name):
-            validate_corpus(part.corpus, cache_dir=cache_dir)
-        # The text comes first, then how the tokenizer encodes it
-        if tokenizer.ready_models or tokenizer.patches:
-            split = part.corpus.splits[0]
-            sample = sample_pairs(part.corpus, cache_dir=cache_dir, split=split)
-            if tokenizer.patches:
-                try:
-                    encode_images(sample[0], tokenizer.patches)
-                except ImageError as error:
-                    raise ValueError(f"data.{split}: {error}") from None
-            else:
-                _refuse_swapped_models(tokenizer, sample)
+            sample = validate_corpus(part.corpus, cache_dir=cache_dir)
+        if tokenizer.patches:
+            try:
+                encode_images(sample[0], tokenizer.patches)
+            except ImageError as error:
+                raise ValueError(f"data.{part.corpus.splits[0]}: {error}") from None
+        elif tokenizer.ready_models:
+            _refuse_swapped_models(tokenizer, sample)
     return parts
 
 
-def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
+def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Pairs:
     """Check languages, files, columns and direction by a sample; of a remote corpus, languages and existence.
+
+    Returns:
+        The first pairs of the first split; none of a remote one.
 
     Raises:
         ValueError: Something is missing or looks swapped; the message says what to change.
@@ -74,9 +73,8 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
     remote = any(repository_of(split, settings) for split in settings.splits)
     if remote and not (cache_dir / f"text-{corpus_fingerprint(settings)}").is_dir():
         require_remote(settings)
-    if on_hub:
-        return
-    for split in settings.splits:
+    first: Pairs = [], []
+    for split in () if on_hub else settings.splits:
         place = settings.place(split)
         if place is not None:
             sample = sample_pairs(settings, cache_dir=cache_dir, split=split)
@@ -85,6 +83,8 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
                 raise ValueError(f"data.{split}={place}: there are no pairs; the files are empty")
             refuse_swapped(sample, src=settings.src, tgt=settings.tgt, where=f"data.{split}")
             warn_of_tokens(sample, f"data.{split}")
+            first = sample if split == settings.splits[0] else first
+    return first
 
 
 def _check_languages(settings: CorpusSettings) -> None:
