@@ -9,7 +9,7 @@ from pathlib import Path
 
 from seq2seq.comparison.significance import scoring
 from seq2seq.data.readers import text_pairs
-from seq2seq.data.sources import find_source
+from seq2seq.data.split_files import find_files
 from seq2seq.data.text_files import read_lines
 from seq2seq.metrics import scorers
 from seq2seq.runs.folder import SIDES
@@ -58,7 +58,7 @@ def _text(run: RunResult, name: str, prefix: str) -> Text | None:
     data = run.config["data"]
     settings = CorpusSettings(src=str(data.get("src")), tgt=str(data.get("tgt")), test=prefix)
     try:
-        source, target = map(Path, find_source("test", settings).files)
+        source, target = map(Path, find_files("test", settings).files)
     except ValueError as error:
         raise ValueError(f"--set {name}={prefix}: {str(error).removeprefix(f'data.test={prefix}: ')}") from None
     blocks = list(text_pairs(source, target))

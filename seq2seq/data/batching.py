@@ -1,4 +1,4 @@
-"""Batches with a token budget: composition, order, and padding of ids into tensors."""
+"""Batches with a token budget: their members, their order, and the padding of ids into tensors."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Batch(NamedTuple):
 
 
 def padded_width(lengths: np.ndarray | int) -> np.ndarray:
-    """Round lengths up to the width they are padded to: a multiple of 2 up to 16, of 4 up to 64, then of 8.
+    """Round lengths up to the width of their padding: a multiple of 2 up to 16, of 4 up to 64, then of 8.
 
-    Batches then come in few shapes: matrix libraries prepare a kernel per shape (on a CPU, training tokens/s of a small
-    model fall by a third when every batch has its own), and a compiled model is compiled a few times only.
+    Batches then have few shapes. Matrix libraries prepare a kernel for each shape (on a CPU, a small model trains a
+    third slower when every batch has its own), and a compiled model is compiled for each.
     """
     lengths = np.asarray(lengths)
-    # Rounding up adds at most 18% from 9 tokens on
+    # From 9 tokens on, rounding adds at most 18%
     step = np.where(lengths <= 16, 2, np.where(lengths <= 64, 4, 8))
     # Ceiling division
     return -(-lengths // step) * step
@@ -50,7 +50,7 @@ def aligned(width: Any, multiple: int) -> Any:
 
 
 def longest_width(max_tokens: int) -> int:
-    """Compute the largest padded width, and so the longest side of a pair, that fits a budget of `max_tokens`."""
+    """Compute the longest side of a pair that fits a budget of `max_tokens`: the largest padded width."""
     return int(next(width for width in range(max_tokens, 0, -1) if padded_width(width) <= max_tokens))
 
 
@@ -64,35 +64,35 @@ def token_batches(
     shuffle: bool = True,
     multiple_of: int = 1,
 ) -> list[np.ndarray]:
-    """Group pairs of similar length into batches with a token budget.
+    """Group pairs of similar length into batches with a token budget; each pair is in one batch.
 
-    The cost of a batch is rows * the longer side's `padded_width`. Every index comes once.
+    The cost of a batch is rows * the longer side's `padded_width`.
 
     Args:
         src_lengths: (N,) tokens of the sources.
         tgt_lengths: (N,) tokens of the targets.
         max_tokens: Highest cost of a batch.
-        shuffle: Draw the members among pairs of equal widths, and the order of batches, from (seed, epoch); the number
-            of batches does not depend on them. Otherwise the longest come first.
+        shuffle: Shuffle pairs of equal widths, and the order of batches, by (seed, epoch), on which the number of
+            batches does not depend. Otherwise the longest come first.
         multiple_of: Make the number of batches a multiple of this by halving the fullest ones.
 
     Returns:
         The indices of each batch.
 
     Raises:
-        ValueError: With `shuffle`, a row alone exceeds the budget; otherwise it becomes a batch by itself. Or there are
-            too few rows for `multiple_of` batches.
+        ValueError: With `shuffle`, a row exceeds the budget (without, it is a batch by itself); or there are too few
+            rows for `multiple_of` batches.
     """
     if not len(src_lengths):
         return []
-    # No state beyond (seed, epoch): a resumed run computes the same batches
+    # A function of (seed, epoch): a resumed run computes the same batches
     rng = np.random.default_rng([seed, epoch])
     classes = _WidthClasses.of(src_lengths, tgt_lengths)
     ranks = classes.rank(src_lengths, tgt_lengths)  # (N,)
     ends = np.cumsum(np.bincount(ranks, minlength=len(classes.cost)))  # (classes,): rows up to the end of each
     order = _stable_order(ranks, rng if shuffle else None)  # (N,)
     widest = int(classes.cost[ranks[order[-1]]])
-    # In training it would exceed the memory at some later step; when evaluating it is a batch by itself
+    # In training, such a row would exceed the memory at some later step
     if shuffle and widest > max_tokens:
         first = int(ends[np.searchsorted(classes.cost, widest) - 1]) if widest > classes.cost[0] else 0
         raise ValueError(
@@ -104,7 +104,7 @@ def token_batches(
     batches = [order[start:end] for start, end in pairwise(bounds)]
     if shuffle:
         return [batches[i] for i in rng.permutation(len(batches))]
-    # Longest first: memory that is too small shows in the first batch
+    # Longest first: too little memory shows in the first batch
     return batches[::-1]
 
 
@@ -120,7 +120,7 @@ def padding_share(
     cells = 0
     for lengths, multiple in ((src_lengths[rows], src_multiple), (tgt_lengths[rows], 1)):
         tokens += int(lengths.sum(dtype=np.int64))
-        # The longest row of each batch: `reduceat` takes the offsets at which batches begin
+        # The longest row of each batch, by the offsets at which batches begin
         widths = padded_width(np.maximum.reduceat(lengths, np.cumsum(sizes) - sizes))  # (batches,)
         cells += int((sizes * aligned(widths, multiple)).sum())
     return 1 - tokens / cells
@@ -129,7 +129,7 @@ def padding_share(
 def batch_shapes(
     src_lengths: np.ndarray, tgt_lengths: np.ndarray, batches: list[np.ndarray], *, src_multiple: int = 1
 ) -> set[tuple[int, int, int]]:
-    """Collect the shapes of batches: rows, source width and target width, as `collate` pads them."""
+    """Collect the shapes of batches as `collate` pads them: rows, source width and target width."""
     found = set()
     for rows in batches:
         src, tgt = (int(padded_width(lengths[rows].max())) for lengths in (src_lengths, tgt_lengths))
@@ -138,34 +138,33 @@ def batch_shapes(
 
 
 class _WidthClasses(NamedTuple):
-    """All pairs of padded widths (source, target) in the order of batching, so that a pair of sentences is one number.
+    """Numbers for all pairs of padded widths (source, target), in the order of batching.
 
-    40 million pairs are then sorted by counting, in a tenth of the time and a third of the memory of their widths.
+    40 million sentence pairs are then sorted by counting, in a tenth of the time and a third of the memory.
     """
 
-    width_of: np.ndarray  # (longest length + 1,): index of a length's padded width among the widths
-    order_of: np.ndarray  # (widths, widths): position of a source and a target width in the order
+    width_of: np.ndarray  # (longest length + 1,): index of each length's padded width
+    order_of: np.ndarray  # (widths, widths): class of each source and target width
     cost: np.ndarray  # (classes,) int64: the wider side, rising
 
     @classmethod
     def of(cls, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> _WidthClasses:
-        """Order the classes of these pairs: by rising width of the longer side, then of the shorter."""
+        """Order the classes by the width of the longer side, then of the shorter; then longer targets first."""
         longest = int(max(src_lengths.max(), tgt_lengths.max()))
         every = padded_width(np.arange(longest + 1))
-        # Only widths that occur: their pairs are W * W, and a single line may have a hundred thousand tokens
+        # Only widths that occur: there are W * W pairs, and a single line may have a hundred thousand tokens
         widths = np.unique(every[_occurring(src_lengths, longest) | _occurring(tgt_lengths, longest)])
         src, tgt = (side.ravel() for side in np.meshgrid(widths, widths, indexing="ij"))  # (W * W,)
         longer = np.maximum(src, tgt).astype(np.int64)
-        # One sort key: the longer side in the high bits, then the shorter, then which side it is
-        order = np.argsort(((longer << 31) | np.minimum(src, tgt)) * 2 + (src > tgt))
-        # The inverse permutation; 16 bits where they do, which numpy sorts by counting
+        order = np.lexsort((src > tgt, np.minimum(src, tgt), longer))  # the last key counts first
+        # The inverse permutation, in 16 bits if possible, which numpy sorts by counting
         position = np.empty(order.shape, dtype=np.uint16 if len(order) <= 1 << 16 else np.uint32)
         position[order] = np.arange(len(order))
         width_of = np.searchsorted(widths, every).astype(np.uint32)
         return cls(width_of, position.reshape(len(widths), -1), longer[order])
 
     def rank(self, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> np.ndarray:
-        """Compute the class of every pair, (N,)."""
+        """Return the class of every pair, (N,)."""
         ranks = np.empty(len(src_lengths), dtype=self.order_of.dtype)
         # A million rows at a time, so that temporaries stay small
         for start in range(0, len(ranks), 1 << 20):
@@ -177,14 +176,14 @@ class _WidthClasses(NamedTuple):
 def _occurring(lengths: np.ndarray, longest: int) -> np.ndarray:
     """Mark the lengths from 0 to `longest` that occur, (longest + 1,)."""
     found = np.zeros(longest + 1, dtype=bool)
-    # A million rows at a time: `bincount` makes a copy of 8 bytes a row
+    # A million rows at a time: `bincount` copies 8 bytes a row
     for start in range(0, len(lengths), 1 << 20):
         found |= np.bincount(lengths[start : start + (1 << 20)], minlength=longest + 1) > 0
     return found
 
 
 def _stable_order(ranks: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
-    """Sort indices by rising class; `rng` shuffles those of a class."""
+    """Sort indices by class; `rng` shuffles the indices of each class."""
     start = np.arange(len(ranks), dtype=np.int32 if len(ranks) < 1 << 31 else np.int64)
     if rng is not None:
         rng.shuffle(start)
@@ -193,22 +192,22 @@ def _stable_order(ranks: np.ndarray, rng: np.random.Generator | None) -> np.ndar
 
 
 def _boundaries(ends: np.ndarray, cost: np.ndarray, max_tokens: int) -> np.ndarray:
-    """Cut rows, in classes of rising cost that end before `ends`, greedily into batches: (batches + 1,) positions."""
-    last = np.flatnonzero(np.diff(cost, append=cost[-1] + 1))  # of the classes that cost the same
-    # Classes of one cost are filled alike, so merge them
+    """Cut rows greedily into batches: (batches + 1,) positions; classes of rising cost end before `ends`."""
+    # Merge classes of equal cost, which are filled alike
+    last = np.flatnonzero(np.diff(cost, append=cost[-1] + 1))
     ends = ends[last]  # (distinct costs,)
     cost = cost[last]
     bounds = [np.zeros(1, dtype=np.int64)]
     start = 0
     for i, end in enumerate(ends.tolist()):
-        # Batches of cheaper classes have taken all rows of this one
+        # A batch of cheaper classes has taken all rows of this one
         if start >= end:
             continue
         # A row wider than the budget is a batch by itself
         rows = max(1, max_tokens // max(1, int(cost[i])))
         bounds.append(np.arange(start + rows, end + 1, rows))
         start += len(bounds[-1]) * rows
-        # The rows left over share their batch with costlier ones
+        # The remaining rows share a batch with costlier ones
         if start < end:
             start = _fill_up(start, i, ends, max_tokens // np.maximum(cost, 1))
             bounds.append(np.array([start]))
@@ -216,10 +215,10 @@ def _boundaries(ends: np.ndarray, cost: np.ndarray, max_tokens: int) -> np.ndarr
 
 
 def _fill_up(start: int, i: int, ends: np.ndarray, rows: np.ndarray) -> int:
-    """Find the end of a batch that begins with the last rows of class i and takes costlier ones while they fit."""
+    """Find the end of a batch of the last rows of class i and as many costlier ones as fit."""
     stop = int(ends[i])
     for later in range(i + 1, len(ends)):
-        # With one costlier row, every row of the batch costs as much
+        # A costlier row raises the cost of every row of the batch
         fits = min(int(ends[later]), start + int(rows[later]))
         if fits < int(ends[later]):
             return max(stop, fits)
@@ -228,11 +227,11 @@ def _fill_up(start: int, i: int, ends: np.ndarray, rows: np.ndarray) -> int:
 
 
 def _split_until(bounds: np.ndarray, multiple_of: int) -> np.ndarray:
-    """Halve the batches of most rows until their number divides by `multiple_of`: nothing is dropped or repeated."""
+    """Halve the fullest batches until their number divides by `multiple_of`; nothing is dropped or repeated."""
     while missing := -(len(bounds) - 1) % multiple_of:
         rows = np.diff(bounds)
         fullest = np.argsort(-rows, kind="stable")[:missing]
-        # A batch of one row cannot be halved; another round halves the halves of others
+        # A batch of one row cannot be halved; the next round halves halves
         fullest = fullest[rows[fullest] > 1]
         if fullest.size == 0:
             raise ValueError(
@@ -264,19 +263,18 @@ def exactly(batches: list[np.ndarray], count: int) -> list[np.ndarray]:
 class TokenBatchSampler(Sampler[np.ndarray]):
     """Batch sampler with a token budget, of one rank.
 
-    Every index comes once per epoch over all ranks, ranks have equally many batches, and the order is a function of
-    (seed, epoch). Batches are computed on first use, and `len` raises ValueError for impossible settings. Lightning
-    calls `set_epoch` of a batch sampler's `sampler` and of nothing else, hence that property.
+    Each index comes once per epoch over all ranks, ranks have equally many batches, and the order is a function of
+    (seed, epoch). Batches are computed on first use, and `len` raises ValueError for impossible settings.
 
     Args:
         window: Micro-batches of an update on each rank. A window on one rank is the same update as a micro-batch on
-            each of `window` ranks: the number of batches is a multiple of window * world_size where there are enough
-            sentences, of world_size in any case.
+            each of `window` ranks: the number of batches is a multiple of window * world_size if there are enough
+            sentences, and of world_size in any case.
         cut: Cuts updates, whose parts have `max_tokens`, into micro-batches, which are then the batches. None leaves
             the parts whole, and an update is a window of them.
-        mixture: Draws the rows of every epoch (None: each has every row once). Their lengths differ by epoch, but the
-            number of batches is that of epoch 0: the fullest are halved, or the last ones, in random order, left out;
-            in a mixture of two corpora with 196 batches that was two at most.
+        mixture: Draws the rows of each epoch (None: every row once). Every epoch has as many batches as epoch 0: the
+            fullest are halved, or the last ones, in random order, left out (in a mixture of two corpora with 196
+            batches, at most two).
     """
 
     def __init__(
@@ -311,26 +309,24 @@ class TokenBatchSampler(Sampler[np.ndarray]):
 
     @property
     def sampler(self) -> TokenBatchSampler:
-        """This sampler itself: Lightning looks for `set_epoch` here."""
+        """This sampler itself: Lightning calls `set_epoch` of a batch sampler's `sampler` only."""
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order the next iteration has."""
+        """Choose the epoch of the next iteration."""
         self.epoch = int(epoch)
 
     def seek(self, *, epoch: int, step: int) -> None:
-        """Let the next iteration (only) begin at this rank's batch `step` of `epoch`."""
+        """Begin the next iteration at this rank's batch `step` of `epoch`."""
         if not 0 <= step <= len(self):
             raise ValueError(f"step {step} is outside the epoch's {len(self)} batches")
         self.epoch = int(epoch)
-        # `__iter__` resets it
         self.start = int(step)
 
     def batches(self) -> list[np.ndarray]:
-        """Compute the epoch's batches of all ranks, in order; batch i of rank r is number i * world_size + r."""
+        """Compute the epoch's batches of all ranks; batch i of rank r is number i * world_size + r."""
         if self._cached is None or self._cached[0] != self.epoch:
             batches = self._batches_of(self.epoch)
-            # A mixture's later epochs have as many as its first
             if self.mixture and self.epoch:
                 batches = exactly(batches, self._count)
             if self.cut:
@@ -341,11 +337,11 @@ class TokenBatchSampler(Sampler[np.ndarray]):
 
     @cached_property
     def _count(self) -> int:
-        """Batches of a mixture's first epoch, over all ranks, before they are cut."""
+        """Batches of epoch 0 over all ranks, before they are cut."""
         return len(self._batches_of(0))
 
     def _batches_of(self, epoch: int) -> list[np.ndarray]:
-        """Compute the batches of an epoch's rows, however many they are."""
+        """Compute the batches of an epoch before their number is fixed."""
         if self.mixture is None:
             return self._token_batches(epoch, self.src_lengths, self.tgt_lengths)
         rows = self.mixture.rows(epoch)
@@ -353,24 +349,25 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         return [rows[inside] for inside in self._token_batches(epoch, self.src_lengths[rows], self.tgt_lengths[rows])]
 
     def _token_batches(self, epoch: int, *lengths: np.ndarray) -> list[np.ndarray]:
-        # Every rank computes all batches, and takes its share in `__iter__`: no communication
+        # Each rank computes the batches of all, so that ranks need not communicate
         options = {"max_tokens": self.max_tokens, "seed": self.seed, "epoch": epoch, "shuffle": self.shuffle}
         if self.cut:
             return token_batches(*lengths, **options, multiple_of=self.cut.parts)
         if self.window > 1:
-            with contextlib.suppress(ValueError):  # too few sentences for whole windows
+            # ValueError: too few sentences for whole windows
+            with contextlib.suppress(ValueError):
                 return token_batches(*lengths, **options, multiple_of=self.window * self.world_size)
         return token_batches(*lengths, **options, multiple_of=self.world_size)
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        """Iterate over the index arrays of this rank, from the position that `seek` set."""
+        """Iterate over the index arrays of this rank, from the position of `seek`."""
         start = self.start
         self.start = 0
-        # Strided: in evaluation, ranks decode batches of similar length at the same time
+        # Strided, so that ranks decode batches of similar length at the same time
         yield from self.batches()[self.rank :: self.world_size][start:]
 
     def __len__(self) -> int:
-        """Count the batches of a rank in a whole epoch: the same for every rank and epoch."""
+        """Count the batches of a rank in an epoch: the same for every rank and epoch."""
         return len(self.batches()) // self.world_size
 
 
@@ -378,17 +375,15 @@ def collate(src: Ragged, tgt: Ragged, index: np.ndarray, *, pad_id: int, bos_id:
     """Pad ids that end in eos into a Batch.
 
     Args:
-        src: Exactly the sources of the batch.
-        tgt: Their targets.
         index: (B,) positions in the split.
-        src_multiple: S is rounded up to a multiple of this, too (see `seq2seq.training.machine.hardware.src_multiple`).
+        src_multiple: S is also a multiple of this (see `seq2seq.training.machine.hardware.src_multiple`).
     """
     src_ids, src_mask = _pad(src, pad_id, src_multiple)  # (B, S)
     tgt_out, tgt_mask = _pad(tgt, pad_id)  # (B, T)
     # Teacher forcing: step t reads y_(t-1), the first one bos
     tgt_in = np.full_like(tgt_out, bos_id)
     tgt_in[:, 1:] = tgt_out[:, :-1]
-    # The shift puts the eos of a shorter row on its first padded position
+    # The shift moved the eos of a shorter row to its first padded position
     tgt_in[~tgt_mask] = pad_id
     arrays = (src_ids, src_mask, tgt_in, tgt_out, tgt_mask, np.asarray(index, dtype=np.int64))
     return Batch(*map(torch.from_numpy, arrays))
@@ -399,6 +394,6 @@ def _pad(rows: Ragged, pad_id: int, multiple: int = 1) -> tuple[np.ndarray, np.n
     columns = np.arange(width)  # (W,)
     mask = columns < rows.lengths[:, None]  # (B, W)
     ids = np.full(mask.shape, pad_id, dtype=np.int64)
-    # One gather for all rows: flat positions of the real cells, in row order like `ids[mask]`
+    # One gather for all rows, in the order of `ids[mask]`
     ids[mask] = rows.ids[(rows.starts[:, None] + columns)[mask]]
     return ids, mask

@@ -1,4 +1,4 @@
-"""Cache folders: built once under a lock, checked by the sizes of their files at each use, built anew if damaged."""
+"""Cache folders: built once under a lock, checked at each use by the sizes of their files, rebuilt if damaged."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ Content = TypeVar("Content")
 
 
 def cached(target: Path, what: str, *, build: Callable[[Path], Any], read: Callable[[Path], Content]) -> Content:
-    """Read the cache folder `target`, built if it is missing, and anew if a file is missing, cut or unreadable.
+    """Read the cache folder `target`; build it if it is missing, or if a file in it is missing, cut or unreadable.
 
     Args:
-        what: The name of the content in messages.
+        what: Name of the content in messages.
         build: Writes the files of the empty folder; one process builds while others wait.
         read: Opens them.
 
     Raises:
-        ValueError: The folder cannot be written or replaced; the message names the remedy. Or `build` raises it.
+        ValueError: The folder cannot be written or replaced, or `build` raises it.
     """
 
     def build_with_sizes(folder: Path) -> None:
         build(folder)
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         for path in paths:
-            # Sizes tell nothing of content that a power cut has kept from the disk
+            # A power cut may keep content from the disk that sizes do not show
             with path.open("rb") as file:
                 os.fsync(file.fileno())
         write_json(folder / SIZES, {str(path.relative_to(folder)): path.stat().st_size for path in paths})
@@ -45,7 +45,7 @@ def cached(target: Path, what: str, *, build: Callable[[Path], Any], read: Calla
         folder = build_once(target, what, build_with_sizes, is_whole=_is_whole)
         try:
             return read(folder)
-        # Other bytes of the same size, by what their readers make of them
+        # Readers find damage that leaves the size unchanged
         except (ValueError, RuntimeError, KeyError) as error:
             log.warning("%s cannot be read (%s)", folder, first_line(error))
             return read(build_once(target, what, build_with_sizes, is_whole=lambda _: False))
@@ -53,13 +53,13 @@ def cached(target: Path, what: str, *, build: Callable[[Path], Any], read: Calla
         named = f"{error.filename}: " if error.filename else ""
         reason = error.strerror or first_line(error)
         raise ValueError(
-            f"cache={target.parent}: {what} could not be made or read ({named}{reason}): make room or mend it and run "
-            "the same command again, or set cache=<another folder>"
+            f"cache={target.parent}: {what} could not be made or read ({named}{reason}): make room or repair it, and "
+            "run the same command again; or set cache=<another folder>"
         ) from error
 
 
 def _is_whole(folder: Path) -> bool:
-    """Return True if every file has the size that was written."""
+    """Return True if every file has its written size."""
     try:
         sizes = json.loads((folder / SIZES).read_bytes())
         return all((folder / name).stat().st_size == size for name, size in sizes.items())

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from seq2seq.data.characters import is_blank
+from seq2seq.data.text_files import is_blank
 from seq2seq.settings.data import CleanSettings
 
 Pairs = tuple[list[str], list[str]]
@@ -21,7 +21,7 @@ class Dropped(NamedTuple):
     Args:
         rule: Name of the rule, as in `data.clean`.
         pairs: Number of pairs that it dropped.
-        example: The first of them, shortened; empty if there is none.
+        example: The first of them, shortened; "" without one.
     """
 
     rule: str
@@ -30,10 +30,10 @@ class Dropped(NamedTuple):
 
 
 class Cleaner:
-    """Text rules, applied block by block, with the number of pairs that each dropped and one example."""
+    """Rules on text, applied block by block, with the number of pairs that each dropped and an example."""
 
     def __init__(self, settings: CleanSettings) -> None:
-        # In this order: a pair counts for the first rule that drops it; readers decode invalid bytes to U+FFFD
+        # A pair counts for the first rule that drops it. Readers decode invalid bytes to U+FFFD
         tests: dict[str, Callable[[str, str], bool]] = {
             "invalid_utf8": lambda src, tgt: "\ufffd" in src or "\ufffd" in tgt,
             "empty": lambda src, tgt: is_blank(src) or is_blank(tgt),
@@ -46,7 +46,7 @@ class Cleaner:
         self.read = 0
 
     def __call__(self, block: Pairs) -> Pairs:
-        """Return the pairs of a block that no rule drops, in their order."""
+        """Return the pairs of a block that no rule drops."""
         kept = self.keep(block)
         return [block[0][i] for i in kept], [block[1][i] for i in kept]
 
@@ -60,7 +60,7 @@ class Cleaner:
                 kept.append(i)
             else:
                 self._drop(rule, src, tgt)
-        # Last, since only pairs that stay count as seen; the whole block at once, which numpy does fast
+        # Last, since only pairs that stay count as seen; for the whole block, which is fast in numpy
         if self.duplicates and kept:
             fresh = self.seen.add(_pair_hashes(([block[0][i] for i in kept], [block[1][i] for i in kept])))
             for i in itertools.compress(kept, ~fresh):
@@ -70,27 +70,26 @@ class Cleaner:
 
     def _drop(self, rule: str, src: str, tgt: str) -> None:
         old = self.dropped[rule]
-        # The first example stays
         self.dropped[rule] = Dropped(rule, old.pairs + 1, old.example or f"{shorten(src)} | {shorten(tgt)}")
 
     def count_kept(self, block: Pairs) -> int:
-        """Count the pairs of a block of validation or test that are among those kept; 0 without `duplicates`."""
+        """Count the pairs of a block that are among the training pairs kept; 0 without `duplicates`."""
         return int(self.seen.contains(_pair_hashes(block)).sum())
 
 
 class HashSet:
-    """Set of 64-bit hashes in sorted arrays of falling size: 8 bytes each, twice that for a moment.
+    """Set of 64-bit hashes in sorted arrays of falling size: 8 bytes a hash, twice that during a merge.
 
-    Arrays of similar size are merged, so that n hashes cost O(n log n) in all. Two different pairs among n share a hash
-    with probability n^2 / 2^65: 4e-5 at 40 million.
+    Arrays of similar size are merged, so that n hashes cost O(n log n). Two different pairs among n share a hash with
+    probability n^2 / 2^65: 4e-5 at 40 million.
     """
 
     def __init__(self) -> None:
         self.levels: list[np.ndarray] = []
 
     def add(self, hashes: np.ndarray) -> np.ndarray:
-        """Add `hashes` (N,); the result (N,) is True where one is new to earlier calls and comes first in this one."""
-        values, first = np.unique(hashes, return_index=True)  # sorted; first: its index in `hashes`
+        """Add `hashes` (N,); return (N,), True at the first occurrence of each new hash."""
+        values, first = np.unique(hashes, return_index=True)
         new = ~self.contains(values)
         fresh = np.zeros(len(hashes), dtype=bool)  # (N,)
         fresh[first[new]] = True
@@ -101,12 +100,12 @@ class HashSet:
         """Mark the hashes (N,) that have been added: (N,)."""
         found = np.zeros(len(hashes), dtype=bool)
         for level in self.levels:
-            # searchsorted returns level.size for what exceeds all; the comparison then fails anyway
+            # searchsorted returns level.size beyond the last hash, where any comparison fails
             found |= level[np.minimum(np.searchsorted(level, hashes), level.size - 1)] == hashes
         return found
 
     def _merge(self, values: np.ndarray) -> None:
-        # Each array stays more than twice as large as the next, so there are O(log n) of them
+        # Each array stays more than twice as large as the next: there are O(log n)
         while self.levels and self.levels[-1].size <= 2 * values.size:
             values = np.concatenate([self.levels.pop(), values])
             values.sort()
@@ -115,13 +114,13 @@ class HashSet:
 
 
 def single_spaced(line: str) -> str:
-    """Put one space for each run of white space, and none at the ends: what SentencePiece reads of a line."""
+    """Replace each run of white space by one space, and strip the ends, as SentencePiece does."""
     return " ".join(line.split())
 
 
 def text_hashes(lines: Iterable[str]) -> np.ndarray:
     """Hash every line to 64 bits, the same on every machine."""
-    # Python's own hash() differs from process to process
+    # Python's hash() differs by process
     digests = b"".join(hashlib.blake2b(line.encode("utf-8"), digest_size=8).digest() for line in lines)
     return np.frombuffer(digests, dtype="<u8")
 
@@ -138,29 +137,27 @@ def length_rules(
     Args:
         src_lengths: (N,) tokens of the sources, eos included.
         tgt_lengths: (N,) tokens of the targets.
-        max_tokens: Longest side that fits into a batch; `max_length` drops what exceeds it in any case.
+        max_tokens: Longest side that fits into a batch; `max_length` always drops longer ones.
 
     Returns:
         By rule, a mask (N,) that is True at the pairs to drop.
     """
     names = ["max_length", *(["length_ratio"] * bool(settings.length_ratio))]
     masks = {name: np.zeros(len(src_lengths), dtype=bool) for name in names}
-    # 0 and None turn the rule off, but not the batch's bound
     limit = min(max_tokens, settings.max_length or max_tokens)
-    for start in range(0, len(src_lengths), 1 << 20):  # so that no whole column of floats is made
+    # In parts, so that no whole column of floats is made
+    for start in range(0, len(src_lengths), 1 << 20):
         part = slice(start, start + (1 << 20))
         longest = np.maximum(src_lengths[part], tgt_lengths[part])  # (rows of the part,)
         shortest = np.minimum(src_lengths[part], tgt_lengths[part])
         masks["max_length"][part] = longest > limit
         if settings.length_ratio:
-            # `& (longest <= limit)`: what max_length drops is counted there
             masks["length_ratio"][part] = (longest > settings.length_ratio * shortest) & (longest <= limit)
     return masks
 
 
 def cleaning_table(dropped: Sequence[Dropped], *, read: int) -> str:
-    """Format the table of cleaning: rule, pairs dropped, one example."""
-    # Every dropped pair is counted under one rule
+    """Format the table of cleaning: rule, pairs dropped, an example."""
     kept = read - sum(row.pairs for row in dropped)
     lines = [f"cleaning of the training data: {read} pairs read, {kept} kept"]
     lines += [f"  {'rule':<14}{'dropped':>10}  example"]

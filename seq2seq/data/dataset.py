@@ -18,14 +18,14 @@ from torch.utils.data import DataLoader, Dataset
 
 from seq2seq.data.batching import Batch, TokenBatchSampler, aligned, collate
 from seq2seq.data.ragged import Ragged
-from seq2seq.data.token_cache import Encoder
+from seq2seq.data.token_cache import PairEncoder
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.system.ranks import SIGNALS
 
-# Pairs whose drawn segmentations show how much longer than the best ones they are, and the share that is to have room.
+# Pairs that show how much longer sampled segmentations are than the best ones, and the share of them that must fit.
 _TRIED_ROWS = 1000
 _ROOM = 0.95
-# Bytes at a multiple of which each part of a packed batch begins; kernels are compiled anew for pointers that do not.
+# Each part of a packed batch begins at a multiple of this many bytes, for which kernels are compiled.
 _ALIGNMENT = 16
 
 
@@ -34,8 +34,8 @@ class DrawnLengths(NamedTuple):
 
     Args:
         growth: Mean growth of a token.
-        spread: Room for most of the draws that are longer than the mean, which vary as a sum of n draws does.
-        widest: No room is made beyond this many tokens.
+        spread: Room for draws above the mean, in standard deviations of a sum of n draws.
+        widest: Most tokens that are reserved.
     """
 
     growth: float
@@ -44,26 +44,26 @@ class DrawnLengths(NamedTuple):
 
     @classmethod
     def of(cls, best: np.ndarray, drawn: np.ndarray, *, widest: int) -> DrawnLengths:
-        """Fit the lengths of draws (N,) to those of the best segmentations (N,)."""
+        """Fit the lengths of sampled segmentations (N,), given the lengths of the best ones (N,)."""
         growth = float(drawn.sum() / best.sum()) - 1
         spread = float(np.quantile((drawn - (1 + growth) * best) / np.sqrt(best), _ROOM))
         return cls(growth, max(spread, 0.0), widest)
 
     def __call__(self, best: np.ndarray) -> np.ndarray:
-        """Return the room for best segmentations of these lengths, never less than they need."""
+        """Return the reserved lengths for best segmentations of these lengths; never less."""
         room = np.ceil((1 + self.growth) * best + self.spread * np.sqrt(best)).astype(best.dtype)
         return np.maximum(best, np.minimum(room, self.widest))
 
 
 class PairDataset(Dataset):
-    """Data set of encoded pairs; indexed by a whole batch of positions, it returns the padded Batch.
+    """Data set of encoded pairs, which returns the padded Batch of a list of positions.
 
     Args:
         text: The raw pairs, in the order of the ids.
-        rows: The rows of ids and text that the split consists of (None: all).
-        tags: Ids before every source; those in `src` are there already.
+        rows: The rows of ids and text in the split (None: all).
+        tags: Ids before every source; `src` has them already.
         sample_seed: Seed of subword regularization; None turns it off.
-        widest: Most tokens that a drawn segmentation may have (None: as many as the longest best one).
+        widest: Most tokens of a sampled segmentation (None: as many as the longest best one has).
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class PairDataset(Dataset):
         return len(self.src.lengths) if self.rows is None else len(self.rows)
 
     def sampled_by(self, sampler: TokenBatchSampler, src_multiple: int) -> PairDataset:
-        """Return a shallow copy whose drawn segmentations vary with the epoch of `sampler`.
+        """Return a shallow copy whose sampled segmentations vary with the epoch of `sampler`.
 
         Args:
             sampler: Chooses the pairs of each batch.
@@ -117,7 +117,7 @@ class PairDataset(Dataset):
 
     @property
     def room(self) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens that a batch plans for every source and target, (N,) each; more than they have if draws grow them."""
+        """Tokens that a batch reserves for every source and target, (N,) each: more than they have if it samples."""
         if self.sample_seed is None:
             return self.src_lengths, self.tgt_lengths
         src, tgt = self._drawn_lengths
@@ -125,7 +125,7 @@ class PairDataset(Dataset):
 
     @cached_property
     def _drawn_lengths(self) -> tuple[DrawnLengths, DrawnLengths]:
-        """Of sources and targets, from draws for pairs at equal distances: the same on any rank, after any resume."""
+        """Lengths of sources and targets, from a sample that is the same on any rank and after any resume."""
         rows = np.unique(np.linspace(0, len(self) - 1, _TRIED_ROWS).astype(np.int64))
         inside = rows if self.rows is None else self.rows[rows]
         assert self.sample_seed is not None
@@ -136,7 +136,7 @@ class PairDataset(Dataset):
         return src, tgt
 
     def lines(self, side: str) -> list[str]:
-        """Load all text of a side into memory: meant for a split that is scored."""
+        """Load all text of a side into memory: meant for validation and test."""
         return list(self.text[:][side] if self.rows is None else self.text[self.rows.tolist()][side])
 
     def pairs(self, rows: Sequence[int]) -> list[tuple[str, str]]:
@@ -158,29 +158,29 @@ class PairDataset(Dataset):
         inside = rows if self.rows is None else self.rows[rows]
         src = self.src.select(inside)
         tgt = self.tgt.select(inside)
-        # An idle micro-batch has row -1 (see `updates.IDLE`), whose segmentation is no matter
+        # An idle micro-batch (`updates.IDLE`) has row -1, and needs no sample
         sampled = self.sample_seed is not None and int(rows[0]) >= 0
         return self._resegment(rows, inside, src, tgt) if sampled else (src, tgt)
 
     def _resegment(self, rows: np.ndarray, inside: np.ndarray, src: Ragged, tgt: Ragged) -> tuple[Ragged, Ragged]:
-        """Sample segmentations; a row that would outgrow the batch keeps its best one, so that the budget holds."""
+        """Sample segmentations; a row whose sample exceeds the batch's budget keeps its best one."""
         # The width that the sampler's budget counted for this batch
         room = (drawn(side.lengths) for drawn, side in zip(self._drawn_lengths, (src, tgt), strict=True))
         width = int(max(lengths.max() for lengths in room))
         epoch = self.sampler.epoch if self.sampler else 0
-        # The batch by its first row: the same draw in any worker, on any rank, after any resume
+        # Seeded by the first row: the same sample in any worker, on any rank, after any resume
         seed = int(np.random.SeedSequence([self.sample_seed or 0, epoch, int(rows[0])]).generate_state(1)[0])
         sampled = self._draw(inside, seed)
         return no_wider(sampled[0], src, width), no_wider(sampled[1], tgt, width)
 
     def _draw(self, inside: np.ndarray, seed: int) -> tuple[Ragged, Ragged]:
-        """Draw segmentations of both sides of rows of the text."""
+        """Sample segmentations of rows of the text."""
         text = self.text[inside.tolist()]
-        return Encoder(tokenizer=self.tokenizer, tags=self.tags)((text["src"], text["tgt"]), sample_seed=seed)
+        return PairEncoder(tokenizer=self.tokenizer, tags=self.tags)((text["src"], text["tgt"]), sample_seed=seed)
 
 
 def no_wider(sampled: Ragged, best: Ragged, width: int) -> Ragged:
-    """Return sampled segmentations, but the best one of each row whose sample has more than `width` ids."""
+    """Replace each sampled segmentation of more than `width` ids by the best one of its row."""
     fits = sampled.lengths <= width
     if fits.all():
         return sampled
@@ -192,14 +192,14 @@ class MixedPairs(Dataset):
 
     def __init__(self, parts: list[PairDataset]) -> None:
         self.parts = parts
-        # Part i has the rows from ends[i] - len(part) to ends[i]
+        # Part i has the rows ends[i] - len(part) to ends[i]
         self.ends = np.cumsum([len(part) for part in parts])
         self.src_lengths = np.concatenate([part.src_lengths for part in parts])
         self.tgt_lengths = np.concatenate([part.tgt_lengths for part in parts])
 
     @property
     def room(self) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens that a batch plans for every source and target, (N,) each, as `PairDataset.room`."""
+        """Tokens that a batch reserves for every source and target, as `PairDataset.room`."""
         src, tgt = zip(*(part.room for part in self.parts), strict=True)
         return np.concatenate(src), np.concatenate(tgt)
 
@@ -214,46 +214,42 @@ class MixedPairs(Dataset):
         return data
 
     def lines(self, side: str) -> list[str]:
-        """Load all text of a side into memory: meant for a split that is scored."""
+        """Load all text of a side into memory: meant for validation and test."""
         return [line for part in self.parts for line in part.lines(side)]
 
     def pairs(self, rows: Sequence[int]) -> list[tuple[str, str]]:
         """Return the text of the pairs at `rows`."""
-        return [pair for row in rows for part, own in [self._place(row)] for pair in part.pairs([own])]
-
-    def _place(self, row: int) -> tuple[PairDataset, int]:
-        """Return the part that has a row, and the row within it."""
-        number = int(np.searchsorted(self.ends, row, side="right"))
-        part = self.parts[number]
-        return part, row - (int(self.ends[number]) - len(part))
+        found = []
+        for row in rows:
+            number = int(np.searchsorted(self.ends, row, side="right"))
+            part = self.parts[number]
+            found += part.pairs([row - (int(self.ends[number]) - len(part))])
+        return found
 
     def __getitems__(self, rows: np.ndarray) -> Batch:
         """Build the Batch of the pairs at `rows`."""
         rows = np.asarray(rows)
-        which = np.searchsorted(self.ends, rows, side="right")  # (B,): part of each row
+        which = np.searchsorted(self.ends, rows, side="right")  # (B,): the part of each row
         pairs = []
         for number in np.unique(which):
-            # One gather for each part, of all its rows in the batch
             part = self.parts[number]
             pairs.append(part.ids(rows[which == number] - (self.ends[number] - len(part))))
-        # The pairs come sorted by part: bring them into the order of `rows`.
+        # From the order of the parts to the order of `rows`
         order = np.argsort(np.argsort(which, kind="stable"), kind="stable")
         src, tgt = (Ragged.joined(side).select(order) for side in zip(*pairs, strict=True))  # each (B,) rows
-        # The same in all parts
         tokenizer, src_multiple = self.parts[0].tokenizer, self.parts[0].src_multiple
         special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id}
         return collate(src, tgt, rows, **special, src_multiple=src_multiple)
 
 
 class Packed(NamedTuple):
-    """Batch as one array of bytes: a worker takes 0.5 ms for the file handle of each tensor that it sends."""
+    """Batch as one array of bytes, since sending a tensor costs a worker 0.5 ms (for its file handle)."""
 
     data: np.ndarray  # (bytes,) uint8
     shape: tuple[int, int, int]  # B, S, T
 
     @classmethod
     def of(cls, batch: Batch) -> Packed:
-        """Pack a batch."""
         shape = batch.src.shape[0], batch.src.shape[1], batch.tgt_in.shape[1]
         sizes = [aligned(dtype.itemsize * math.prod(own), _ALIGNMENT) for own, dtype in _fields(shape)]
         packed = cls(np.empty(sum(sizes), np.uint8), shape)
@@ -262,12 +258,12 @@ class Packed(NamedTuple):
         return packed
 
     def unpack(self) -> Batch:
-        """Unpack the Batch, as views of the bytes."""
+        """Return the Batch as views of the bytes."""
         return views_of(torch.from_numpy(self.data), self.shape)
 
 
 def views_of(data: Tensor, shape: tuple[int, int, int]) -> Batch:
-    """View the bytes (bytes,) of a `Packed`, on any device, as its Batch."""
+    """Return the Batch of a `Packed` as views of its bytes (bytes,), on any device."""
     views, start = [], 0
     for own, dtype in _fields(shape):
         end = start + dtype.itemsize * math.prod(own)
@@ -277,7 +273,7 @@ def views_of(data: Tensor, shape: tuple[int, int, int]) -> Batch:
 
 
 def _fields(shape: tuple[int, int, int]) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """Return the shapes and types of the fields of a Batch of B, S, T."""
+    """List shape and type of each field of a Batch with the sizes B, S, T."""
     rows, src, tgt = shape
     ids = [((rows, src), torch.int64), ((rows, tgt), torch.int64)]
     masks = [((rows, src), torch.bool), ((rows, tgt), torch.bool)]
@@ -293,7 +289,7 @@ class PackedLoader(DataLoader):
     """DataLoader of Batches, which its workers send packed.
 
     Attributes:
-        ahead: What turns what workers send into batches, such as their copy to a GPU.
+        ahead: Turns what the workers send into batches; may copy them to a GPU ahead of time.
     """
 
     ahead: Callable[[Iterator[Batch | Packed]], Iterator[Batch]] = staticmethod(_unpacked)
@@ -325,20 +321,14 @@ class BatchLoader(PackedLoader):
 
 
 def ignore_signals(worker: int) -> None:
-    """Ignore, in a worker, a signal to the whole process group: the run saves, and the worker ends with it.
-
-    A worker that the signal ended would take the run with it, before there is a checkpoint.
-    """
+    """Ignore signals to the process group in a worker, whose end would end the run before it has saved."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 @cache
 def _end_with_the_process() -> None:
-    """Have workers killed when this process exits.
-
-    By default it would send them SIGTERM, which they ignore, and wait: for as long as a stream skips text, or forever.
-    """
+    """Kill workers when this process exits; by default it would wait for them after a SIGTERM, which they ignore."""
     atexit.register(_kill_workers)
 
 
@@ -351,5 +341,5 @@ def _kill_workers() -> None:
 
 
 def unchanged(batch: Any) -> Any:
-    """Return the batch as the data set made it; DataLoader's own way is to make tensors of arrays."""
+    """Return the batch unchanged; by default, DataLoader would make tensors of its arrays."""
     return batch

@@ -1,8 +1,10 @@
-"""Data sets of the hub: copies on this machine, and a quick answer where the hub cannot be reached."""
+"""Data sets of the hub, their copies on this machine, and local folders in the hub's layout."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import logging
 import os
 import queue
 import re
@@ -12,26 +14,34 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from seq2seq.data.sources import HUB_FILE
-from seq2seq.system.errors import first_line
+import pyarrow as pa
 
-# Seconds for one question to the hub, names and connection included; `datasets` itself tries for most of a minute.
+from seq2seq.data.cleaning import Pairs
+from seq2seq.data.delimited import csv_pairs, tsv_pairs
+from seq2seq.data.readers import LanguageColumns, arrow_tables, table_pairs
+from seq2seq.data.split_files import HUB_FILE, resolve_path
+from seq2seq.settings.data import CorpusSettings
+from seq2seq.settings.dicts import leaves
+from seq2seq.settings.values import shown
+from seq2seq.system.errors import first_line, full_disk
+from seq2seq.system.files import scratch_folder, uncompressed
+
+log = logging.getLogger(__name__)
+
+# Seconds for one question to the hub, name lookup and connection included; `datasets` itself tries for most of a
+# minute.
 PATIENCE = 6.0
 _ADDRESS = re.compile(r"hf://datasets/(?P<name>[^/@]+/[^/@]+)(@(?P<revision>[^/]+))?/(?P<files>.+)")
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})")
-# Names of splits' files, as `datasets` recognizes them.
-_SPLIT_WORDS = {
-    "train": ("train",),
-    "validation": ("valid", "dev", "val"),
-    "test": ("test", "eval"),
-}
+# Words in the names of a split's files, as `datasets` recognizes them.
+_SPLIT_WORDS = {"train": ("train",), "validation": ("valid", "dev", "val"), "test": ("test", "eval")}
 
 
 class Repository(NamedTuple):
     """Data set of the hub at a revision.
 
     Args:
-        files: Pattern of the files that are read; a folder of them, or everything.
+        files: The files that are read: a pattern, a folder, or None for all.
     """
 
     name: str
@@ -46,7 +56,9 @@ class Repository(NamedTuple):
 
     def snapshot(self) -> Path | None:
         """Find the folder of this revision in the hub's cache (HF_HUB_CACHE, HF_HOME)."""
-        folder = _cache_folder() / f"datasets--{self.name.replace('/', '--')}"
+        from huggingface_hub import constants
+
+        folder = Path(constants.HF_HUB_CACHE) / f"datasets--{self.name.replace('/', '--')}"
         revision = self.revision or "main"
         reference = folder / "refs" / revision
         commit = reference.read_text().strip() if reference.is_file() else revision
@@ -54,17 +66,17 @@ class Repository(NamedTuple):
         return found if found.is_dir() else None
 
     def copies(self) -> list[str]:
-        """List the files of `files`, a pattern, in the hub's cache; none unless they are complete."""
+        """List the files of the pattern `files` in the hub's cache; none unless they are complete."""
         folder = self.snapshot()
         found = sorted(folder.glob(self.files or "*")) if folder else []
         return [] if missing_files(found) else [str(path) for path in found]
 
     def copy_of(self, split: str) -> Path | None:
-        """Return the snapshot if it has the files of a split, in the folder `files` where there is one."""
+        """Return the snapshot if it has all files of a split, in the folder `files` if there is one."""
         folder = self.snapshot()
         if folder is None:
             return None
-        # The files of other subsets may lie beside it, or be missing
+        # Files of other subsets may be present or missing
         subset = folder / self.files if self.files and (folder / self.files).is_dir() else folder
         found = [path for path in sorted(subset.rglob("*")) if HUB_FILE.search(path.name)]
         words = _SPLIT_WORDS.get(split, (split,))
@@ -73,23 +85,17 @@ class Repository(NamedTuple):
             return None
         return folder
 
-    def converted(self) -> bool:
-        """Return True if `datasets` has converted a version of it to files of its own."""
+    def advice(self, reason: str) -> ValueError:
+        """Return the error of a data set that is neither on this machine nor reachable on the hub."""
         from huggingface_hub import constants
 
-        # As `datasets` finds it, whose import takes a second
-        folder = os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME) / "datasets"
-        return (Path(folder).expanduser() / self.name.replace("/", "___")).is_dir()
-
-    def advice(self, reason: str) -> ValueError:
-        """Return the error of a data set that is neither cached on this machine nor reachable on the hub."""
         files = self.files if not self.files or "*" in self.files else f"{self.files}/*"
         include = f" --include README.md --include '{files}'" if files else ""
         revision = f" --revision {self.revision}" if self.revision else ""
-        folder = self.snapshot()
-        found = sorted(folder.rglob("*")) if folder else []
-        lacking = next(iter(missing_files(found)), "files of this corpus")
-        state = f"the copy in {folder} lacks {lacking}" if folder else f"no copy is in {_cache_folder()}"
+        state = f"no copy is in {constants.HF_HUB_CACHE}"
+        if folder := self.snapshot():
+            lacking = next(iter(missing_files(sorted(folder.rglob("*")))), "files of this corpus")
+            state = f"the copy in {folder} lacks {lacking}"
         return ValueError(
             f"{self.name}: {reason}, and {state}; where there is a network, with the same HF_HOME, run: hf download "
             f"{self.name} --repo-type dataset{revision}{include} (or set data.path=<folder>, or data=files: see "
@@ -97,10 +103,10 @@ class Repository(NamedTuple):
         )
 
     def unreachable(self) -> str | None:
-        """Ask the hub for this data set once; return why it cannot be had from there, or None.
+        """Ask the hub for this data set once; return why the hub cannot be reached, or None.
 
         Raises:
-            ValueError: The hub answers that there is no such data set or revision, or that access is refused.
+            ValueError: The hub answers that there is no such data set or revision, or refuses access.
         """
         from huggingface_hub import HfApi, constants
         from huggingface_hub.errors import HfHubHTTPError
@@ -116,7 +122,7 @@ class Repository(NamedTuple):
             except Exception as error:  # judged below, in the thread that asked
                 answers.put(error)
 
-        # In a thread, since looking up a name has no time limit of its own
+        # In a thread, since the lookup of a name has no time limit
         threading.Thread(target=ask, daemon=True).start()
         try:
             error = answers.get(timeout=PATIENCE)
@@ -128,8 +134,40 @@ class Repository(NamedTuple):
         return f"the hub cannot be reached ({first_line(error)})" if error else None
 
 
+def repository_of(split: str, settings: CorpusSettings) -> Repository | None:
+    """Return the data set of the hub that holds a split; None for local files and other addresses."""
+    place = settings.place(split)
+    if place is None:
+        return None
+    if settings.path:
+        local = str(settings.path).startswith("package://") or resolve_path(settings.path).is_dir()
+        files = settings.data_dir or settings.config
+        return None if local else Repository(settings.path, settings.revision, files)
+    return Repository.of_address(place) if isinstance(place, str) else None
+
+
+def require_remote(settings: CorpusSettings) -> None:
+    """Raise ValueError if a split is on the hub, but the hub cannot be reached and no copy is on this machine."""
+    from huggingface_hub import constants
+
+    asked = set()
+    for split in settings.splits:
+        repository = repository_of(split, settings)
+        if repository is None or repository[:2] in asked:
+            continue
+        place = str(settings.place(split)).partition("[")[0]
+        if repository.copy_of(place) if settings.path else repository.copies():
+            continue
+        asked.add(repository[:2])
+        # What `datasets` has converted earlier serves too. Its own constant would take a second to import
+        converted = Path(os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME) / "datasets").expanduser()
+        known = bool(settings.path) and (converted / repository.name.replace("/", "___")).is_dir()
+        if (reason := repository.unreachable()) and not known:
+            raise repository.advice(reason)
+
+
 def missing_files(files: list[Path]) -> list[str]:
-    """List what a set of files lacks: contents behind dangling links, and shards (-00001-of-00003)."""
+    """List missing files: contents behind dangling links, and shards (-00001-of-00003)."""
     missing = [path.name for path in files if not path.exists()]
     present = {str(path) for path in files}
     for path in files:
@@ -139,8 +177,62 @@ def missing_files(files: list[Path]) -> list[str]:
     return list(dict.fromkeys(missing))
 
 
+def remote_pairs(
+    kind: str, address: str, columns: LanguageColumns, *, cache_dir: Path, streaming: bool
+) -> Iterator[Pairs]:
+    """Read JSON or parquet files at an address."""
+    if kind not in ("json", "parquet"):
+        raise ValueError(f"{address}: {kind} is read from this machine only; download the file")
+    # `datasets` calls the split of files without splits "train"; downloads stay for the next run
+    options: dict[str, Any] = {
+        "data_files": {"train": [address]},
+        "split": "train",
+        "cache_dir": str(cache_dir / "hub"),
+    }
+    if kind == "json":
+        # As our own readers treat invalid bytes
+        options["encoding_errors"] = "replace"
+    options["streaming"] = streaming
+    return table_pairs(_remote_tables(kind, options, Repository.of_address(address)), columns, address)
+
+
+def hub_pairs(
+    split: str, settings: CorpusSettings, columns: LanguageColumns, *, cache_dir: Path, streaming: bool
+) -> Iterator[Pairs]:
+    """Read a split of `data.path`: a data set on the hub, or a folder in the hub's layout."""
+    path = str(settings.path)
+    place = str(settings.place(split))
+    options = {"name": settings.config, "data_dir": settings.data_dir, "split": place}
+    repository = repository_of(split, settings)
+    # A folder on this machine is read without its revision and without the hub's cache
+    if repository is None:
+        return _local_pairs(path, options, columns, cache_dir=cache_dir, where=path)
+    if copy := repository.copy_of(place.partition("[")[0]):
+        log.info("%s: reading the copy in %s", path, copy)
+        if not (copy / "README.md").is_file():
+            # The README names subsets; without it, their folders do
+            options |= {"name": None, "data_dir": repository.files}
+        return _local_pairs(str(copy), options, columns, cache_dir=cache_dir, where=path)
+    options |= {"streaming": streaming, "revision": settings.revision}
+    return table_pairs(_remote_tables(repository.name, options, repository), columns, f"{path} ({place})")
+
+
+def _remote_tables(path: str, options: dict[str, Any], repository: Repository | None) -> Iterator[pa.Table]:
+    """Load Arrow tables from the hub or another address, without the network if the hub cannot be reached."""
+    reason = repository.unreachable() if repository else None
+    if repository is None or reason is None:
+        yield from _tables(path, options, remote=True)
+        return
+    try:
+        # `datasets` may have its own converted copy (HF_DATASETS_CACHE)
+        with _no_network():
+            yield from _tables(path, options, remote=True)
+    except ValueError as error:
+        raise repository.advice(reason) from error
+
+
 @contextlib.contextmanager
-def no_network() -> Iterator[None]:
+def _no_network() -> Iterator[None]:
     """Make `datasets` and the hub's client fail at once instead of trying for a minute."""
     import datasets.config
     from huggingface_hub import constants
@@ -156,7 +248,97 @@ def no_network() -> Iterator[None]:
             place.HF_HUB_OFFLINE = value
 
 
-def _cache_folder() -> Path:
-    from huggingface_hub import constants
+def _local_pairs(
+    path: str, options: dict[str, Any], columns: LanguageColumns, *, cache_dir: Path, where: str
+) -> Iterator[Pairs]:
+    """Read a folder in the hub's layout: CSV and TSV by our readers, other formats by `datasets`."""
+    import datasets
+    from datasets.packaged_modules.csv.csv import Csv
 
-    return Path(constants.HF_HUB_CACHE)
+    folder = str(resolve_path(path))
+    split = str(options["split"])
+    name = split.partition("[")[0]
+    with scratch_folder(cache_dir) as scratch:
+        options = {**options, "cache_dir": str(scratch)}
+        with _one_error(path, remote=False):
+            _refuse_addresses(Path(folder))
+            builder = datasets.load_dataset_builder(folder, **{key: options[key] for key in options if key != "split"})
+            files: Any = builder.config.data_files or {}
+            if isinstance(builder, Csv) and name not in files:
+                raise ValueError(f"unknown split {name!r}; there are {', '.join(map(str, files))}")
+        if not isinstance(builder, Csv):
+            # A part of a split, as in train[:1000], cannot be streamed
+            options["streaming"] = name == split
+            yield from table_pairs(_tables(folder, options, remote=False, name=path), columns, f"{where} ({split})")
+            return
+        tables = (Path(str(file)) for file in files[name])
+        readers = (
+            (tsv_pairs if uncompressed(file).suffix.lower() == ".tsv" else csv_pairs)(file, columns) for file in tables
+        )
+        yield from _part(itertools.chain.from_iterable(readers), split)
+
+
+def _part(blocks: Iterator[Pairs], split: str) -> Iterator[Pairs]:
+    """Choose the pairs of a part of a split, as in train[:1000] or train[10%:]."""
+    if "[" not in split:
+        yield from blocks
+        return
+    import datasets
+
+    src, tgt = (list(itertools.chain.from_iterable(side)) for side in zip(*blocks, strict=True))
+    instruction: Any = datasets.ReadInstruction.from_spec(split)  # type: ignore[attr-defined]
+    for part in instruction.to_absolute({split.partition("[")[0]: len(src)}):
+        yield src[part.from_ : part.to], tgt[part.from_ : part.to]
+
+
+def _refuse_addresses(folder: Path) -> None:
+    """Raise ValueError if the settings inside a folder name an address: the user named a folder, not the network."""
+    import datasets.config
+    import yaml
+    from huggingface_hub import DatasetCard
+
+    # As `datasets` reads them
+    card = folder / datasets.config.REPOCARD_FILENAME
+    settings = folder / datasets.config.REPOYAML_FILENAME
+    read = [DatasetCard.load(card).data.to_dict()] if card.is_file() else []
+    read += [yaml.safe_load(settings.read_text("utf-8"))] if settings.is_file() else []
+    for value in (each.get("configs") for each in read if isinstance(each, dict)):
+        if found := next((text for _, text in leaves(value) if "://" in str(text)), None):
+            raise ValueError(f"its settings name the address {shown(found)}: download that file, and name the copy")
+
+
+def _tables(path: str, options: dict[str, Any], *, remote: bool, name: str | None = None) -> Iterator[pa.Table]:
+    """Load Arrow tables with `datasets`."""
+    import datasets
+
+    # Only a download takes long enough for a bar
+    if remote:
+        datasets.enable_progress_bars()
+    else:
+        datasets.disable_progress_bars()
+    with _one_error(name or path, remote=remote):
+        # Inside: a streamed data set raises while it is read
+        yield from arrow_tables(datasets.load_dataset(path, **options))
+
+
+@contextlib.contextmanager
+def _one_error(name: str, *, remote: bool) -> Iterator[None]:
+    """Turn the many errors of `datasets` into one ValueError with a remedy."""
+    import datasets
+    from datasets.exceptions import DatasetsError
+    from huggingface_hub.utils import httpx  # the client that the hub's library uses, under one name
+
+    # One line of ours tells a user more than the library's warnings
+    datasets.utils.logging.set_verbosity_error()
+    for logger in ("huggingface_hub.repocard", "datasets.packaged_modules.json.json"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError, LookupError, pa.ArrowException, DatasetsError, httpx.HTTPError) as error:
+        # A full disk is no fault of the corpus
+        if fault := full_disk(error):
+            raise fault from error
+        hint = (
+            "; a copy on this machine works too: data.path=<folder>, or data=files (data/README.md)" if remote else ""
+        )
+        raise ValueError(f"{name} could not be loaded: {first_line(error)}{hint}") from error

@@ -1,4 +1,4 @@
-"""Lexical translation probabilities t(e | f) by expectation maximization of IBM Model 1, from sentence pairs of ids.
+"""Lexical translation probabilities t(e | f), by expectation maximization of IBM Model 1 on pairs of ids.
 
 Reference:
     Brown et al. 1993, 'The Mathematics of Statistical Machine Translation: Parameter Estimation', section 4.2.
@@ -13,7 +13,7 @@ import numpy as np
 
 # Cells of the matrices source x target that are computed at a time.
 _CELLS = 1 << 21
-# Entries of a table, of 16 bytes; beyond them those with the least counts are dropped.
+# Most entries of a table, of 16 bytes each; entries with the least counts are dropped.
 MOST_ENTRIES = 1 << 26
 
 # Sources and targets, row by row.
@@ -21,7 +21,7 @@ Block = tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]]
 
 
 class LexicalTable(NamedTuple):
-    """Table t(e | f) of pairs that occur in a sentence pair; others have 0.
+    """Table t(e | f) of the ids that occur together in a sentence pair; all others have 0.
 
     Attributes:
         keys: f * tgt_size + e, sorted, (n,); f = src_size is the empty word.
@@ -37,7 +37,7 @@ class LexicalTable(NamedTuple):
         """Return the `count` most probable e of each f, best first.
 
         Returns:
-            starts (src_size + 1,) and tokens: those of f are tokens[starts[f] : starts[f + 1]].
+            starts (src_size + 1,) and tokens: f has tokens[starts[f] : starts[f + 1]].
         """
         source, target = np.divmod(self.keys, self.tgt_size)
         order = np.lexsort((-self.probs, source))
@@ -63,8 +63,8 @@ def lexical_table(
     empty word, and t(e | f) = c(e, f) / sum_e' c(e', f).
 
     Args:
-        blocks: Called once for each iteration, to read the corpus from its beginning.
-        most: Entries that the table has at most while it is collected in the first iteration.
+        blocks: Opens the corpus at its beginning, once for each iteration.
+        most: Most entries of the table.
         progress: Called after each iteration with its number and the entries of the table.
     """
     if iterations < 1:
@@ -83,16 +83,16 @@ def lexical_table(
 
 
 class _Cells(NamedTuple):
-    """All pairs of a source and a target id within sentence pairs; those of one target position are adjacent."""
+    """All pairs of a source and a target id within sentence pairs, ordered by target position."""
 
     source: np.ndarray  # (P,)
     target: np.ndarray  # (P,)
-    starts: np.ndarray  # where each target position begins, (T,)
-    sizes: np.ndarray  # source positions of each, the empty word counted, (T,)
+    starts: np.ndarray  # (T,): begin of each target position
+    sizes: np.ndarray  # (T,): its source positions, the empty word included
 
 
 def _cells(blocks: Iterable[Block], null: int) -> Iterator[_Cells]:
-    """Yield the cells of a corpus, a bounded number at a time; sentence pairs with an empty side have none."""
+    """Yield the cells of a corpus, a bounded number at a time; pairs with an empty side have none."""
     for sources, targets in blocks:
         pairs = [pair for pair in zip(sources, targets, strict=True) if all(pair)]
         sizes = [(len(source) + 1) * len(target) for source, target in pairs]
@@ -119,13 +119,13 @@ def _expected(table: LexicalTable, cells: _Cells) -> tuple[np.ndarray, np.ndarra
     at = np.minimum(np.searchsorted(table.keys, keys), len(table.keys) - 1)
     probs = np.where(table.keys[at] == keys, table.probs[at], 0.0)
     sums = np.add.reduceat(probs, cells.starts)
-    # A target all of whose entries were dropped explains nothing
+    # All entries of a target may have been dropped
     sums[sums == 0] = 1.0
     return at, probs / np.repeat(sums, cells.sizes)
 
 
 def _collect(blocks: Iterable[Block], src_size: int, tgt_size: int, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the keys of all cells, and the counts of the first iteration, in which all t are equal."""
+    """Return the keys of all cells, and their counts if all t are equal."""
     keys, counts = np.zeros(0, np.int64), np.zeros(0)
     waiting: list[tuple[np.ndarray, np.ndarray]] = []
     size = 0
@@ -133,7 +133,7 @@ def _collect(blocks: Iterable[Block], src_size: int, tgt_size: int, most: int) -
         found, inverse = np.unique(cells.source * tgt_size + cells.target, return_inverse=True)
         waiting.append((found, np.bincount(inverse, np.repeat(1.0 / cells.sizes, cells.sizes))))
         size += len(found)
-        # As much as there is at least, so that every entry is merged only some times
+        # At least as many as were merged before, so that an entry is merged only a few times
         if size > max(len(keys), _CELLS):
             keys, counts = _merged([(keys, counts), *waiting], most)
             waiting, size = [], 0
@@ -144,7 +144,7 @@ def _collect(blocks: Iterable[Block], src_size: int, tgt_size: int, most: int) -
 
 
 def _merged(parts: Sequence[tuple[np.ndarray, np.ndarray]], most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Add counts by key; of more than `most` entries keep half as many, those with the largest counts."""
+    """Add counts by key; if there are more than `most` entries, keep the most / 2 with the largest counts."""
     keys, inverse = np.unique(np.concatenate([keys for keys, _ in parts]), return_inverse=True)
     counts = np.bincount(inverse, np.concatenate([counts for _, counts in parts]), minlength=len(keys))
     if len(keys) > most:
@@ -156,6 +156,6 @@ def _merged(parts: Sequence[tuple[np.ndarray, np.ndarray]], most: int) -> tuple[
 def _normalized(keys: np.ndarray, counts: np.ndarray, tgt_size: int) -> LexicalTable:
     source = keys // tgt_size
     totals = np.bincount(source, counts)
-    # A word whose targets others explain wholly has no count that a float can hold
+    # The counts of a word may underflow if other words explain all its targets
     totals[totals == 0] = 1.0
     return LexicalTable(keys, counts / totals[source], tgt_size)

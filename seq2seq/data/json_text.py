@@ -5,29 +5,29 @@ from __future__ import annotations
 import codecs
 import itertools
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from seq2seq.data import readers
 from seq2seq.data.cleaning import Pairs
-from seq2seq.data.readers import Columns, in_blocks
-from seq2seq.data.text_files import open_text, read_blocks, read_lines
+from seq2seq.data.readers import LanguageColumns, in_blocks
+from seq2seq.data.text_files import open_text, read_lines
 
-# Characters of one element of an array; more are read only for an element that never ends.
-_LONGEST_ELEMENT = 1 << 26
+# Bytes of an array, which is in memory as a whole.
+_LONGEST_ARRAY = 1 << 30
 _BLANK = " \t\r\n"
-_NOT_BLANK = re.compile(rf"[^{_BLANK}]|\Z")
+_FORMS = 'a file holds one object a line, as in {"de": "...", "en": "..."}, or one array of such objects'
 
-# A record, and where it stands in messages.
+# A record, and its place in messages.
 Record = tuple[str, dict[str, Any]]
 
 
-def json_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
+def json_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
     """Read pairs of JSON lines, one object a line, or of one array of objects; null is an empty line.
 
-    An object has the text under its columns, or under `translation` as in the WMT schema.
+    An object has the texts under its columns, or under `translation` as in the WMT schema. An array is read into memory
+    as a whole.
 
     Raises:
         ValueError: A line is not a JSON object, a text is not a string, or no object of the first block has a column.
@@ -38,27 +38,28 @@ def json_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
         raise ValueError(f"{path} is empty: it has no JSON objects")
     names = columns.both
     for name in names:
-        # One record may lack a language, as null does; not all of them
-        if not any(name in _fields(record, name) for _, record in head):
+        # A single record may lack a language, which means null
+        if not any(name in _texts(record, name) for _, record in head):
             present = head[0][1].get("translation")
             present = present if isinstance(present, dict) else head[0][1]
             raise ValueError(f"{path} has {columns.missing(name, present)}")
-    pairs = (
-        tuple(_text(path, where, record, name) for name in names) for where, record in itertools.chain(head, records)
+    src, tgt = names
+    yield from in_blocks(
+        (_text(path, where, record, src), _text(path, where, record, tgt))
+        for where, record in itertools.chain(head, records)
     )
-    yield from in_blocks(pairs)  # type: ignore[arg-type]  # two names give two texts
 
 
-def _fields(record: dict[str, Any], name: str | int) -> dict[str, Any]:
-    """Return the object that has the texts: the record, or its `translation`."""
+def _texts(record: dict[str, Any], name: str | int) -> dict[Any, Any]:
+    """Return the object that holds the texts: the record, or its `translation`."""
     inner = record.get("translation")
     return inner if name not in record and isinstance(inner, dict) else record
 
 
 def _text(path: Path, where: str, record: dict[str, Any], name: str | int) -> str:
-    value = _fields(record, name).get(name)  # type: ignore[call-overload]  # a number is simply not there
+    value = _texts(record, name).get(name)
     if isinstance(value, str):
-        # Lone surrogates, which JSON can escape but UTF-8 cannot encode
+        # JSON can escape lone surrogates, which UTF-8 cannot encode
         return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
     if value is None:
         return ""
@@ -69,26 +70,40 @@ def _text(path: Path, where: str, record: dict[str, Any], name: str | int) -> st
 
 
 def _records(path: Path) -> Iterator[Record]:
-    # Decided by the first character, not by the first line, which may be a whole array: an object a line begins with {
-    texts = (block.removeprefix(codecs.BOM_UTF8).lstrip(_BLANK.encode()) for block in read_blocks(open_text(path)))
-    return _array(path) if next(filter(None, texts), b"").startswith(b"[") else _lines(path)
-
-
-def _lines(path: Path) -> Iterator[Record]:
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line.strip(_BLANK):
-            continue
-        where = f"line {number}"
-        try:
-            record = json.loads(line, object_pairs_hook=_object)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}: {where} is not JSON ({_reason(error)}); {_FORMS}") from error
+    with open_text(path) as file:
+        # The first character decides, since the first line may be a whole array
+        head = file.peek(1 << 12).removeprefix(codecs.BOM_UTF8).lstrip(_BLANK.encode())
+        content = file.read(_LONGEST_ARRAY + 1) if head.startswith(b"[") else b""
+    if len(content) > _LONGEST_ARRAY:
+        raise ValueError(f"{path} is an array of more than {_LONGEST_ARRAY >> 20} MiB: write one object a line")
+    values: Iterator[tuple[str, Any]]
+    if content:
+        elements = _parse(path, content.decode("utf-8-sig", "replace"))
+        values = ((f"element {number}", element) for number, element in enumerate(elements, start=1))
+    else:
+        lines = ((number, line) for number, line in enumerate(read_lines(path), start=1) if line.strip(_BLANK))
+        values = ((f"line {number}", _parse(path, line, number)) for number, line in lines)
+    for where, record in values:
         if not isinstance(record, dict):
             raise ValueError(f"{path}: {where} is not a JSON object; {_FORMS}")
         yield where, record
 
 
-_FORMS = 'a file holds one object a line, as in {"de": "...", "en": "..."}, or one array of such objects'
+def _parse(path: Path, text: str, number: int | None = None) -> Any:
+    """Parse line `number` of a file, or its whole text; ValueError with the reason where it is not JSON."""
+    where = f"line {number}" if number else "it"
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except (ValueError, RecursionError) as error:
+        reason = str(error)
+        if isinstance(error, RecursionError):
+            reason = "it is nested too deeply"
+        elif isinstance(error, json.JSONDecodeError):
+            where = where if number else f"line {error.lineno}"
+            reason = f"{error.msg}, column {error.colno}"
+        elif "integer string conversion" in reason:
+            reason = "a number has thousands of digits"
+        raise ValueError(f"{path}: {where} is not JSON ({reason}); {_FORMS}") from error
 
 
 def _object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -98,53 +113,3 @@ def _object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the key {twice!r} occurs twice")
     return record
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    if "integer string conversion" in str(error):
-        return "a number has thousands of digits"
-    # Without the position in the whole text: the line is named beside it
-    return f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
-
-
-def _array(path: Path) -> Iterator[Record]:
-    """Parse the elements of an array one by one; only the unread part of a block is in memory."""
-    parse = json.JSONDecoder(object_pairs_hook=_object).raw_decode
-    decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
-    text, wanted, where = "", "[", ""
-    line = number = 1
-    # None: the end of the file
-    for block in itertools.chain(map(decode, read_blocks(open_text(path))), [None]):
-        text += block or ""
-        at = counted = 0
-        while (at := _NOT_BLANK.search(text, at).start()) < len(text):  # type: ignore[union-attr]  # matches the end
-            line += text.count("\n", counted, at)
-            counted = at
-            if wanted == "element" and not (text[at] == "]" and number == 1):
-                where = f"element {number} (line {line})"
-                try:
-                    record, at = parse(text, at)
-                except (ValueError, RecursionError) as error:
-                    # It may go on in the next block
-                    if block is not None and isinstance(error, ValueError) and len(text) - at <= _LONGEST_ELEMENT:
-                        break
-                    reason = error.msg if isinstance(error, json.JSONDecodeError) else _reason(error)
-                    raise ValueError(f"{path}: {where} is not JSON ({reason}); {_FORMS}") from error
-                if not isinstance(record, dict):
-                    raise ValueError(f"{path}: {where} is not a JSON object; {_FORMS}")
-                yield where, record
-                number += 1
-                wanted = ","
-                continue
-            if not wanted:
-                raise ValueError(f"{path}: line {line} follows the end of the array; {_FORMS}")
-            if wanted == "," and text[at] not in ",]":
-                raise ValueError(f"{path}: a comma or ] is missing after {where}: is the file complete?")
-            wanted = "" if text[at] == "]" else "element"
-            at += 1
-        line += text.count("\n", counted, at)
-        text = text[at:]
-    if wanted:
-        raise ValueError(f"{path}: a comma or ] is missing after {where or 'its beginning'}: is the file complete?")

@@ -1,4 +1,4 @@
-"""Language codes: which one a code stands for, how it is written, and the tags that ask a model for a language."""
+"""Language codes, the writing of languages, and the tags that ask a model for a target language."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _codes(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Other codes of a language, and what users write for one: ISO 639-2 and 639-3, countries, names.
+# Other codes of a language: ISO 639-2 and 639-3, and the countries and names that users write.
 _OTHER_CODES = {
     "ar": "ara arb arabic",
     "bg": "bul bulgarian",
@@ -69,11 +69,11 @@ _OTHER_CODES = {
     "zh": "zho chi cmn cn chs cht zhs zht zhcn zhtw chinese mandarin",
 }
 _LANGUAGE_OF = {other: code for code, others in _OTHER_CODES.items() for other in others.split()}
-# Written in Chinese characters.
+# Languages in Chinese characters.
 SINITIC = _codes("zh yue wuu lzh nan hak gan hsn cjy mnp cdo cpx czh czo csp cnp")
-# Languages that are written without spaces between words where their code names no script; Korean has them.
+# Languages without spaces between words, unless their code names another script. Korean has spaces.
 _UNSPACED = SINITIC | _codes("ja th lo km my bo dz dzo nod tts sou shn mnw rki khb tdd blt kht ii iii")
-# Scripts without spaces between words, by their code of ISO 15924, and the others of these languages.
+# Codes of ISO 15924: scripts without spaces between words, and other scripts of the same languages.
 _UNSPACED_SCRIPTS = _codes(
     "hans hant hani bopo jpan hrkt hira kana thai laoo khmr mymr tibt java bali lana tale talu tavt yiii"
 )
@@ -81,16 +81,16 @@ _SPACED_SCRIPTS = _codes("latn cyrl arab hang deva")
 
 
 def primary_subtag(lang: str) -> str:
-    """Return the language that a code stands for: `zh` for zh-CN, zho_Hans and the common, wrong `cn`.
+    """Return the shortest code of a language, as `zh` for zh-CN, zho_Hans and the common, wrong `cn`.
 
-    It is the shortest code of ISO 639 where that is known here, else the code's first part in lower case.
+    The result for an unknown code is its first part in lower case.
     """
     first = _parts(lang)[0]
     return _LANGUAGE_OF.get(first, first)
 
 
 def has_spaces(lang: str) -> bool:
-    """Return False for a language whose script puts no spaces between words; a script in the code decides."""
+    """Return True if a language has spaces between words; a script in its code decides."""
     parts = set(_parts(lang)[1:])
     if not parts.isdisjoint(_SPACED_SCRIPTS | _UNSPACED_SCRIPTS):
         return parts.isdisjoint(_UNSPACED_SCRIPTS)
@@ -112,11 +112,11 @@ def target_languages(meta: Mapping[str, Any]) -> list[str]:
 
 
 def target_tags(meta: Mapping[str, Any], tokenizer: Tokenizer, tgt_lang: str | None = None) -> list[int]:
-    """Return the ids before every source that ask for a target language; none for a model without tags.
+    """Return the ids that ask for a target language before every source; none for a model without tags.
 
     Args:
         meta: The `seq2seq` entry of its checkpoint.
-        tgt_lang: The language (default: the one that the entry names first).
+        tgt_lang: The language (default: the entry's `tgt_lang`).
 
     Raises:
         ValueError: The model does not translate to this language.
@@ -131,5 +131,5 @@ def target_tags(meta: Mapping[str, Any], tokenizer: Tokenizer, tgt_lang: str | N
 def tagged_languages(meta: Mapping[str, Any]) -> list[str]:
     """Return the languages that tags ask for; none for a model without tags."""
     found = meta.get("tgt_langs")
-    # The file may have been written by anybody
+    # The file is not trusted
     return [str(language) for language in found] if isinstance(found, list) else []

@@ -1,4 +1,4 @@
-"""Normalization inside a SentencePiece model: its name, and the rules of NFC, which SentencePiece does not have."""
+"""Name of the normalization in a SentencePiece model, and the rules of NFC, which SentencePiece lacks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _NORMALIZER_SPEC, _NAME, _RULES_PATH = 3, 1, 6
 
 
 def nfc_rules() -> str:
-    """Return rules that compose characters, in the form of SentencePiece's `normalization_rule_tsv`.
+    """Return rules that compose characters, in the format of SentencePiece's `normalization_rule_tsv`.
 
-    Whatever is canonically equivalent to a character becomes its NFC: decomposed, partly composed, with marks in any
-    order. Marks that no character has together stay in the order in which they are.
+    All canonical equivalents of a character (decomposed, partly composed, with marks in any order) become its NFC.
+    Marks that do not combine to a character keep their order.
     """
     rules: dict[str, str] = {}
     for character in map(chr, range(sys.maxunicode + 1)):
@@ -31,7 +31,7 @@ def _equivalents(character: str) -> Iterator[str]:
     for marks in permutations(decomposed[1:]):
         form = decomposed[0] + "".join(marks)
         if unicodedata.normalize("NFD", form) == decomposed:
-            # Its first characters as one, where they are one
+            # The first characters composed, where possible
             for end in range(1, len(form)):
                 yield unicodedata.normalize("NFC", form[:end]) + form[end:]
 
@@ -41,14 +41,12 @@ def _code_points(text: str) -> str:
 
 
 def normalizer_name(model: bytes) -> str:
-    """Read the name of the normalization that a serialized SentencePiece model carries."""
-    spec = _only(model, _NORMALIZER_SPEC)
-    name = _only(spec, _NAME)
-    return name.decode() or "unnamed"
+    """Read the name of the normalization in a serialized SentencePiece model."""
+    return _only(_only(model, _NORMALIZER_SPEC), _NAME).decode() or "unnamed"
 
 
 def with_normalizer_name(model: bytes, name: str) -> bytes:
-    """Name the normalization of a serialized model, and leave out the path of the file that its rules came from."""
+    """Set the name of a serialized model's normalization, and remove the path of its rules."""
     spec = _only(model, _NORMALIZER_SPEC)
     kept = b"".join(raw for number, _, raw in _fields(spec) if number not in (_NAME, _RULES_PATH))
     renamed = _field(_NORMALIZER_SPEC, _field(_NAME, name.encode()) + kept)
@@ -65,23 +63,23 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes | int, bytes]]:
     position = 0
     while position < len(message):
         start = position
-        # key: field number << 3 | wire type; type 0 is a varint, 1 and 5 are fixed, 2 has its length first
+        # The key is field number << 3 | wire type: 0 is a varint, 1 and 5 have a fixed size, 2 begins with its size
         key, position = _varint(message, position)
         if key & 7 == 0:
             value, position = _varint(message, position)
         else:
-            fixed = {1: 8, 5: 4}.get(key & 7)  # bytes of 64-bit and 32-bit values; others say their length
+            fixed = {1: 8, 5: 4}.get(key & 7)
             size, position = (fixed, position) if fixed else _varint(message, position)
             value, position = message[position : position + size], position + size
         yield key >> 3, value, message[start:position]
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """Parse a whole number in groups of seven bits, the lowest first; return it and the position after it."""
+    """Parse an integer in groups of seven bits, the lowest first; return it and the position after it."""
     value = shift = 0
     while True:
         byte = message[position]
-        # The highest bit says that more bytes follow
+        # The highest bit is set if more bytes follow
         value |= (byte & 127) << shift
         position, shift = position + 1, shift + 7
         if byte < 128:

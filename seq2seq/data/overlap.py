@@ -9,7 +9,7 @@ import numpy as np
 
 from seq2seq.data.cleaning import single_spaced, text_hashes
 from seq2seq.data.corpus import Corpus
-from seq2seq.data.multi_corpus import Part
+from seq2seq.data.multi_corpus import NamedCorpus
 from seq2seq.data.plan import DataPlan
 from seq2seq.settings.data import SPLITS
 
@@ -18,13 +18,14 @@ log = logging.getLogger(__name__)
 
 def warn_of_trained_pairs(plan: DataPlan, loaded: Sequence[Corpus]) -> None:
     """Warn of pairs that one corpus holds out for validation or test, and that another one trains on."""
-    held: list[tuple[Part, str, np.ndarray]] = []
-    for part, corpus in zip(plan.parts, loaded, strict=True):
-        splits = [split for split in SPLITS[1:] if split in corpus.splits and part.corpus.place(split) is None]
-        held += [(part, split, np.concatenate([*_pair_hashes(part, corpus, split)])) for split in splits]
-    if not held:
-        return
-    for other, corpus in zip(plan.parts, loaded, strict=True):
+    corpora = list(zip(plan.parts, loaded, strict=True))
+    held = [
+        (part, split, np.concatenate([*_pair_hashes(part, corpus, split)]))
+        for part, corpus in corpora
+        for split in SPLITS[1:]
+        if split in corpus.splits and part.corpus.place(split) is None
+    ]
+    for other, corpus in corpora:
         evaluated = [(part, split, hashes) for part, split, hashes in held if part is not other]
         if not evaluated or "train" not in corpus.splits:
             continue
@@ -45,8 +46,8 @@ def warn_of_trained_pairs(plan: DataPlan, loaded: Sequence[Corpus]) -> None:
                 )
 
 
-def _pair_hashes(part: Part, corpus: Corpus, split: str) -> Iterator[np.ndarray]:
-    """Hash the pairs of a split, block by block; a pair has one hash in both directions, and with any spaces."""
+def _pair_hashes(part: NamedCorpus, corpus: Corpus, split: str) -> Iterator[np.ndarray]:
+    """Hash the pairs of a split, block by block; the direction of a pair and its spaces do not count."""
     # The sides in the order of their languages
     turned = part.corpus.tgt < part.corpus.src
     for src, tgt in corpus.blocks(split):

@@ -7,16 +7,16 @@ import time
 
 log = logging.getLogger(__name__)
 
-# Between two messages.
+# Seconds between two messages.
 PACE_SECONDS = 5.0
 
 
 class Pace:
-    """Logger of progress in pairs, every PACE_SECONDS: count, total, and pairs per second.
+    """Log the number of pairs done, their share of a known total, and pairs per second, every PACE_SECONDS.
 
     Args:
-        what: The name of the work in messages.
-        total: Number of pairs, where it is known.
+        what: Name of the work in messages.
+        total: Number of pairs, if known.
     """
 
     def __init__(self, what: str, total: int | None = None) -> None:
@@ -27,14 +27,12 @@ class Pace:
         self.reported = self.start
 
     def add(self, count: int) -> None:
-        """Count `count` more pairs, and log if the last message is PACE_SECONDS old."""
+        """Count `count` more pairs, and log if the last message is old enough."""
         self.count += count
         now = time.monotonic()
-        # Called for every block of pairs: a clock reading is cheap, a log line is not
         if now - self.reported >= PACE_SECONDS:
             self.reported = now
-            # No total where the size of the input is unknown before its end
             share = f" of {self.total:,} ({100 * self.count / self.total:.0f}%)" if self.total else ""
-            # The mean since the start: single blocks vary too much to extrapolate from
+            # The mean since the start: single blocks vary too much
             rate = self.count / (now - self.start)
             log.info("%s: %s%s pairs, %s pairs/s", self.what, f"{self.count:,}", share, f"{rate:,.0f}")

@@ -1,16 +1,16 @@
-"""Plan of the data: the `data` and `tokenizer` sections, checked and put together."""
+"""Plan of the data: the `data` and `tokenizer` sections, with their corpora opened."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seq2seq.data.batching import longest_width
-from seq2seq.data.multi_corpus import Part, only_splits
+from seq2seq.data.multi_corpus import NamedCorpus, only_splits
 from seq2seq.data.preflight import open_corpora
-from seq2seq.data.streaming import StreamSettings
+from seq2seq.data.streaming import TrainingStream
 from seq2seq.data.updates import part_tokens
 from seq2seq.settings.data import DataSettings
 from seq2seq.settings.tokenizer import TokenizerSettings
@@ -21,31 +21,20 @@ class DataPlan:
     """Settings that decide text, ids and batches.
 
     Args:
-        src: Source language, of the section; a further corpus may have another.
-        tgt: Target language.
-        parts: The corpora to prepare; of a streamed corpus, its validation and test sets alone.
+        data: The section; corpora of `data.corpora` may have other languages.
+        parts: The corpora to prepare; of a streamed corpus, only its validation and test sets.
+        tokenizer: The section, with the tags of all corpora among its symbols.
         stream: The training text that is read during training, if `data.streaming` is set.
         max_tokens: Tokens of a micro-batch, padding included; None until `data.max_tokens=auto` has been decided.
-        auto: True if `data.max_tokens` is `auto`, decided or not.
-        batch_tokens: Tokens of an update, over all ranks; None if it is a number of micro-batches.
-        tokenize: sacreBLEU's tokenizers by language, where they are not the usual ones.
     """
 
-    src: str
-    tgt: str
-    parts: tuple[Part, ...]
+    data: DataSettings
+    parts: tuple[NamedCorpus, ...]
     tokenizer: TokenizerSettings
     cache_dir: Path
     seed: int
-    stream: StreamSettings | None
+    stream: TrainingStream | None
     max_tokens: int | None
-    auto: bool
-    batch_tokens: int | None
-    num_proc: int
-    num_workers: int
-    temperature: float
-    tag_target: bool
-    tokenize: Mapping[str, str]
 
     @classmethod
     def of(
@@ -55,12 +44,12 @@ class DataPlan:
         tokenizer: TokenizerSettings,
         seed: int,
         cache_dir: Path,
-        parts: Sequence[Part] | None = None,
+        parts: Sequence[NamedCorpus] | None = None,
     ) -> DataPlan:
-        """Put the sections `data` and `tokenizer` together.
+        """Combine the sections `data` and `tokenizer`.
 
         Args:
-            parts: The corpora, if they were opened already.
+            parts: The corpora, if they have been opened already.
 
         Raises:
             ValueError: A corpus cannot be read, or two settings exclude each other.
@@ -68,31 +57,21 @@ class DataPlan:
         if parts is None:
             parts = open_corpora(data, tokenizer=tokenizer, cache_dir=cache_dir)
         stream = None
-        # The training text leaves the parts: it is never in the cache
+        # The training text of a stream is never in the cache
         if data.streaming:
-            stream = StreamSettings.of(data, parts, cache_dir=cache_dir)
+            train = replace(parts[0], corpus=only_splits(parts[0].corpus, ("train",)))
+            stream = TrainingStream(train, data.shuffle_buffer, cache_dir)
             parts = (replace(parts[0], corpus=only_splits(parts[0].corpus, ("valid", "test"))),)
-        # Symbols that the tokenizer is trained with; the streamed corpus has the tags of its part
-        tags = [tag for part in parts for tag in part.tags]
-        auto = data.max_tokens == "auto"
+        # dict.fromkeys drops repeated tags and keeps their order, on which ids depend
+        tags = dict.fromkeys([*tokenizer.symbols, *(tag for part in parts for tag in part.tags)])
         return cls(
-            src=data.src,
-            tgt=data.tgt,
+            data=data,
             parts=tuple(parts),
-            # dict.fromkeys drops repeated tags and keeps their order, on which ids depend
-            tokenizer=replace(tokenizer, symbols=tuple(dict.fromkeys([*tokenizer.symbols, *tags]))),
+            tokenizer=replace(tokenizer, symbols=tuple(tags)),
             cache_dir=cache_dir,
             seed=seed,
             stream=stream,
-            # A number, as its field has no word but `auto`
-            max_tokens=None if auto else int(data.max_tokens),
-            auto=auto,
-            batch_tokens=data.batch_tokens,
-            num_proc=data.num_proc,
-            num_workers=data.num_workers,
-            temperature=data.temperature,
-            tag_target=data.tag_target,
-            tokenize=data.tokenize,
+            max_tokens=None if isinstance(data.max_tokens, str) else data.max_tokens,
         )
 
     def with_max_tokens(self, max_tokens: int) -> DataPlan:
@@ -100,19 +79,24 @@ class DataPlan:
         return replace(self, max_tokens=max_tokens)
 
     @property
+    def batch_tokens(self) -> int | None:
+        """Tokens of an update, over all ranks; None if it is a number of micro-batches."""
+        return self.data.batch_tokens
+
+    @property
     def part_tokens(self) -> int:
-        """Tokens of a batch of sentences of similar length, which bounds a pair; a machine may cut it further."""
+        """Token budget of a batch before a machine cuts it into micro-batches; it bounds the length of a pair."""
         return part_tokens(self.batch_tokens) if self.batch_tokens else self.require_max_tokens()
 
     def require_max_tokens(self) -> int:
-        """Return the size of a micro-batch in tokens; ValueError while `auto` has not been decided."""
+        """Return the tokens of a micro-batch; ValueError while `auto` is undecided."""
         if self.max_tokens is None:
-            raise ValueError("data.max_tokens=auto is decided by seq2seq.train alone: set data.max_tokens to a number")
+            raise ValueError("only seq2seq.train decides data.max_tokens=auto: set data.max_tokens to a number")
         return self.max_tokens
 
     @property
-    def all_parts(self) -> tuple[Part, ...]:
-        """Corpora to prepare, and the streamed one."""
+    def all_parts(self) -> tuple[NamedCorpus, ...]:
+        """The corpora to prepare, and the streamed one."""
         return (*self.parts, self.stream.part) if self.stream else self.parts
 
     @property
@@ -125,4 +109,4 @@ class DataPlan:
     @property
     def target_languages(self) -> list[str]:
         """Languages that a tag before the source asks for; none without `data.tag_target`."""
-        return sorted({part.corpus.tgt for part in self.parts if self.tag_target})
+        return sorted({part.corpus.tgt for part in self.parts if self.data.tag_target})

@@ -1,4 +1,4 @@
-"""Preparation of corpora: from settings to a tokenizer, encoded splits, and the cache folders that hold them."""
+"""Prepare corpora: from settings to a tokenizer, encoded splits, and the cache folders that hold them."""
 
 from __future__ import annotations
 
@@ -9,26 +9,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from seq2seq.data.batching import longest_width
 from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import Dropped, Pairs, cleaning_table, length_rules, shorten
-from seq2seq.data.corpus import Corpus, load_corpus
+from seq2seq.data.corpus import Corpus, limited, load_corpus
 from seq2seq.data.dataset import MixedPairs, PairDataset
 from seq2seq.data.fingerprints import TEXT_VERSION
 from seq2seq.data.line_statistics import LineStatistics, warn_of_other_lines
-from seq2seq.data.multi_corpus import Mixture, Part
+from seq2seq.data.multi_corpus import Mixture, NamedCorpus
 from seq2seq.data.overlap import warn_of_trained_pairs
 from seq2seq.data.pace import Pace
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.streaming import PairStream
-from seq2seq.data.subset import limited
-from seq2seq.data.swapped_sides import refuse_swapped
-from seq2seq.data.token_cache import Encoded, Encoder, read_ids, write_ids
+from seq2seq.data.text_checks import refuse_swapped
+from seq2seq.data.token_cache import Encoded, PairEncoder, read_ids, write_ids
 from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, train_tokenizer
 from seq2seq.data.updates import UpdateCut, part_tokens
 from seq2seq.images.lines import ImageError
@@ -37,23 +35,23 @@ from seq2seq.settings.tokenizer import TokenizerSettings
 
 log = logging.getLogger(__name__)
 
-# Part of the id cache's fingerprint: raise it when the same text and tokenizer give another file.
+# Part of the fingerprint of encoded text: raise it when the same text and tokenizer give other files.
 IDS_VERSION = 2
-_INT32 = (1 << 31) - 1
 
 Split = PairDataset | MixedPairs
+# Training text of a tokenizer: its fingerprint, and a function that opens it at its beginning.
+Text = tuple[str, Callable[[], Iterator[Pairs]]]
 
 
 @dataclass(frozen=True)
 class PreparedData:
-    """Prepared splits and their tokenizer, the result of `prepare_corpora`.
+    """Result of `prepare_corpora`: encoded splits and their tokenizer.
 
     Args:
-        plan: The settings, with a decided batch size or none.
-        splits: The encoded splits by name; `train` is missing if it is streamed.
+        splits: The encoded splits by name, without `train` if it is streamed.
         fingerprint: Hash of all text and tags, and of a stream's settings.
-        whole_fingerprint: The same of the corpora from which `data.limit` and the seed chose.
-        folders: The cache folders (or files of ready models), each named by its content.
+        whole_fingerprint: The same hash before `data.limit` chose a subset.
+        folders: The cache folders (or files of ready models) by their content.
     """
 
     plan: DataPlan
@@ -67,12 +65,12 @@ class PreparedData:
         """Return an encoded split.
 
         Raises:
-            ValueError: The name is not that of a split, or the split is streamed.
+            ValueError: The name is unknown, or the split is streamed.
         """
         if name not in SPLITS:
             raise ValueError(f"split {name!r}: choose one of {', '.join(SPLITS)}")
         if name not in self.splits:
-            raise ValueError(f"split {name!r} is streamed: it has no size, and is nowhere as a whole")
+            raise ValueError(f"split {name!r} is streamed: it has no size, and is never in memory or on disk")
         return self.splits[name]
 
     def size(self, split: str) -> int:
@@ -80,23 +78,23 @@ class PreparedData:
         return len(self.split(split))
 
     def sources(self, split: str) -> list[str]:
-        """Load the raw source text of a split into memory: meant for validation and test."""
+        """Load the source text of a split into memory: meant for validation and test."""
         return self.split(split).lines("src")
 
     def references(self, split: str) -> list[str]:
-        """Load the raw target text of a split, the references of its scores, into memory."""
+        """Load the target text of a split, the references of its scores, into memory."""
         return self.split(split).lines("tgt")
 
     @cached_property
     def longest(self) -> tuple[int, int]:
         """Lengths in tokens of the longest training source and target; of a stream, the longest allowed."""
         if self.plan.stream:
-            longest = self.plan.stream.corpus.clean.max_length
             # The budget bounds a pair, too
-            longest = min(longest or math.inf, longest_width(self.plan.part_tokens))
-            return int(longest), int(longest)
+            rule = self.plan.stream.part.corpus.clean.max_length or math.inf
+            longest = int(min(rule, longest_width(self.plan.part_tokens)))
+            return longest, longest
         src, tgt = (int(side.max()) for side in self.split("train").room)
-        # A batch has one width for the drawn segmentations of both sides.
+        # A batch has one width for the sampled segmentations of both sides
         return (max(src, tgt), max(src, tgt)) if self.plan.tokenizer.sampling_alpha > 0 else (src, tgt)
 
     @cached_property
@@ -109,7 +107,7 @@ class PreparedData:
         return replace(self, plan=self.plan.with_max_tokens(max_tokens))
 
     def cut(self, world_size: int = 1) -> UpdateCut | None:
-        """Return how updates are cut into micro-batches; None where these are what the settings count.
+        """Return how updates are cut into micro-batches; None if settings count micro-batches instead of tokens.
 
         Raises:
             ValueError: The longest pair exceeds a micro-batch.
@@ -118,7 +116,7 @@ class PreparedData:
         if plan.batch_tokens is None:
             return None
         batch, longest = plan.batch_tokens, max(self.longest)
-        # Each rank reads pairs of its own of a stream, and makes its share of an update of them
+        # Each rank reads its own pairs of a stream, and makes its share of an update
         if plan.stream:
             batch, world_size = _share(batch, world_size), 1
             longest = min(longest, longest_width(part_tokens(batch)))
@@ -126,10 +124,10 @@ class PreparedData:
 
     def mixture(self) -> Mixture | None:
         """Return the sampling of several training corpora; None if an epoch has every pair once."""
-        # `parts_of` has checked that all parts have one, or none
+        # Either all parts have a weight or none has: `parts_of` has checked it
         weights = [part.weight for part in self.plan.parts if "train" in part.corpus.splits]
         data = self.split("train")
-        temperature = self.plan.temperature
+        temperature = self.plan.data.temperature
         if not isinstance(data, MixedPairs) or (weights[0] is None and temperature == 1):
             return None
         chosen = [weight for weight in weights if weight is not None]
@@ -144,8 +142,8 @@ class PreparedData:
         assert stream, "nothing is streamed"
         return PairStream(
             blocks=stream.blocks,
-            encoder=Encoder(tokenizer=self.tokenizer, tags=self.tokenizer.tag_ids(stream.part.tags)),
-            clean=stream.corpus.clean,
+            encoder=PairEncoder(tokenizer=self.tokenizer, tags=self.tokenizer.tag_ids(stream.part.tags)),
+            clean=stream.part.corpus.clean,
             max_tokens=part_tokens(_share(batch, world_size)) if batch else self.plan.require_max_tokens(),
             cut=cut,
             shuffle_buffer=stream.shuffle_buffer,
@@ -162,12 +160,12 @@ class PreparedData:
 
 
 def _share(batch_tokens: int, world_size: int) -> int:
-    """Return the tokens of an update that each of several ranks reads, at least as many as the setting's least."""
+    """Return a rank's share of the tokens of an update, at least the least value of `data.batch_tokens`."""
     return max(8, batch_tokens // world_size)
 
 
 def prepare_corpora(plan: DataPlan) -> PreparedData:
-    """Load, clean, tokenize and encode all corpora, or read from the cache what an earlier call left there.
+    """Read, clean, tokenize and encode all corpora, or open what an earlier call wrote to the cache.
 
     Raises:
         ValueError: A corpus cannot be read, looks swapped, or is too small for the vocabulary or the split.
@@ -178,7 +176,7 @@ def prepare_corpora(plan: DataPlan) -> PreparedData:
     for part, corpus in zip(plan.parts, loaded, strict=True):
         folders[_label("text", part, plan)] = corpus.folder
         if "train" in corpus.splits:
-            # Again after loading: a remote corpus could not be checked before
+            # Checked again: a remote corpus could not be read before
             head = corpus.splits["train"][:1000]
             refuse_swapped((head["src"], head["tgt"]), src=part.corpus.src, tgt=part.corpus.tgt)
     warn_of_trained_pairs(plan, loaded)
@@ -193,7 +191,7 @@ def prepare_corpora(plan: DataPlan) -> PreparedData:
                 label = _label(f"ids of {split}", part, plan)
                 sides, folders[label] = _encode(split, part, corpus, tokenizer=tokenizer, plan=plan, label=label)
                 encoded.append(_open_split(split, part, corpus, sides, tokenizer=tokenizer, plan=plan))
-        # In the order of the parts, on which `directions` and `Mixture` rely
+        # `directions` and `Mixture` rely on the order of the parts
         splits[split] = encoded[0] if len(encoded) == 1 else MixedPairs(encoded)
     stream = plan.stream
     fingerprint = _fingerprint(plan, [each.fingerprint for each in loaded], stream and stream.fingerprint)
@@ -206,12 +204,12 @@ def prepare_corpora(plan: DataPlan) -> PreparedData:
     return prepared
 
 
-def _load_part(part: Part, plan: DataPlan) -> Corpus:
+def _load_part(part: NamedCorpus, plan: DataPlan) -> Corpus:
     """Load the corpus of a part, with at most `data.limit` training pairs."""
     corpus = load_corpus(part.corpus, cache_dir=plan.cache_dir)
     name = part.name if len(plan.parts) > 1 else "the corpus"
     for split, count in corpus.trained.items():
-        # Of data.valid=data.train a warning has told
+        # `validate_corpus` has warned of data.valid=data.train
         if count and part.corpus.place(split) != part.corpus.place("train"):
             log.warning(
                 "%s of the %s pairs of data.%s are in the training text of %s, too",
@@ -224,29 +222,26 @@ def _load_part(part: Part, plan: DataPlan) -> Corpus:
 
 
 def _summary(data: PreparedData) -> str:
-    """Format directions, sizes of the splits and of the vocabularies on one line."""
+    """Format the directions, and the sizes of splits and vocabularies, on one line."""
     directions = ", ".join(dict.fromkeys(part.direction for part in data.plan.parts))
     train = "stream" if data.plan.stream else data.size("train")
+    src, tgt = data.tokenizer.src_vocab_size, data.tokenizer.tgt_vocab_size
+    vocabulary = f"vocabularies of {src:,} and {tgt:,} pieces (source, target)"
+    if data.tokenizer.joint or data.tokenizer.patches:
+        # Patches of images are no pieces
+        vocabulary = f"{'joint' if data.tokenizer.joint else 'target'} vocabulary of {tgt:,} pieces"
     return (
-        f"{directions}: {train} / {data.size('valid')} / {data.size('test')} pairs (train / valid / test), "
-        f"{_vocabulary(data.tokenizer)}"
+        f"{directions}: {train} / {data.size('valid')} / {data.size('test')} pairs (train / valid / test), {vocabulary}"
     )
 
 
-def _vocabulary(tokenizer: Tokenizer) -> str:
-    """Name the sizes of the vocabularies, of one that both sides share once; images have none of pieces."""
-    if tokenizer.joint or tokenizer.patches:
-        return f"{'joint' if tokenizer.joint else 'target'} vocabulary of {tokenizer.tgt_vocab_size:,} pieces"
-    return f"vocabularies of {tokenizer.src_vocab_size:,} and {tokenizer.tgt_vocab_size:,} pieces (source, target)"
-
-
-def _label(name: str, part: Part, plan: DataPlan) -> str:
-    """Name a result of one part in messages and `folders`; the part itself only where there are several."""
+def _label(name: str, part: NamedCorpus, plan: DataPlan) -> str:
+    """Name a result of one part in messages and `folders`; the part is named only if there are several."""
     return name if len(plan.parts) == 1 else f"{name} of {part.name}"
 
 
 def _fingerprint(plan: DataPlan, corpora: Sequence[str], stream: str | None) -> str:
-    """Hash the fingerprints of the corpora, and tags; a single corpus without tags keeps its own; add the stream's."""
+    """Combine the fingerprints and tags of all corpora, and a stream's; a single corpus without tags keeps its own."""
     parts = plan.parts
     if len(parts) == 1 and not parts[0].tags:
         fingerprint = corpora[0]
@@ -260,35 +255,27 @@ def _fingerprint(plan: DataPlan, corpora: Sequence[str], stream: str | None) -> 
 # The tokenizer
 
 
-class _Text(NamedTuple):
-    """Training text of a tokenizer: its fingerprint, and a function that opens it at its beginning."""
-
-    fingerprint: str
-    blocks: Callable[[], Iterator[Pairs]]
-
-
-def _training_text(plan: DataPlan, loaded: Sequence[Corpus]) -> list[_Text]:
-    """List the texts that the tokenizer is trained on: all training text, or the beginning of a stream."""
-    if plan.stream:
-        # Of a stream the first pairs alone: it may have no end that is worth waiting for
-        size = plan.tokenizer.input_sentence_size
-        return [_Text(f"{plan.stream.fingerprint} {size}", partial(plan.stream.head, size))]
-    return [_Text(each.fingerprint, partial(each.blocks, "train")) for each in loaded if "train" in each.splits]
-
-
 def _load_or_train(plan: DataPlan, loaded: Sequence[Corpus]) -> tuple[Tokenizer, dict[str, Path]]:
-    """Load the ready tokenizer, or train one unless the cache has it; also return where it is."""
+    """Load the ready tokenizer, or train one unless the cache has it; also return its folder or files."""
     settings = plan.tokenizer
     # A ready tokenizer is used in place, without a copy in the cache
     if settings.ready_models:
         return load_tokenizer(settings), {f"tokenizer {i + 1}": Path(p) for i, p in enumerate(settings.ready_models)}
-    texts = _training_text(plan, loaded)
-    folder = plan.cache_dir / f"tokenizer-{_tokenizer_key(settings, texts)}"
+    if plan.stream:
+        # Only the first pairs of a stream, which may have no end
+        size = settings.input_sentence_size
+        texts: list[Text] = [(f"{plan.stream.fingerprint} {size}", partial(plan.stream.head, size))]
+    else:
+        texts = [(each.fingerprint, partial(each.blocks, "train")) for each in loaded if "train" in each.splits]
+    folder = plan.cache_dir / f"tokenizer-{_tokenizer_key(settings, [fingerprint for fingerprint, _ in texts])}"
+
+    def lines(side: int) -> Iterator[str]:
+        # Opened anew for each side, so that no corpus is in memory
+        return (line for _, blocks in texts for block in blocks() for line in block[side])
 
     def build(building: Path) -> None:
         log.info("training the tokenizer (at most %s lines)", f"{settings.input_sentence_size:,}")
-        trained = train_tokenizer(src_lines=_lines(texts, 0), tgt_lines=_lines(texts, 1), settings=settings)
-        state = trained.to_state()
+        state = train_tokenizer(src_lines=lines(0), tgt_lines=lines(1), settings=settings).to_state()
         for name in ("src_model", "tgt_model"):
             if name in state:
                 (building / f"{name}.model").write_bytes(state[name])
@@ -301,42 +288,34 @@ def _load_or_train(plan: DataPlan, loaded: Sequence[Corpus]) -> tuple[Tokenizer,
     return cached(folder, "the tokenizer", build=build, read=read), {"tokenizer": folder}
 
 
-def _tokenizer_key(settings: TokenizerSettings, texts: Sequence[_Text]) -> str:
-    """Hash the text and every setting that decides the trained models."""
+def _tokenizer_key(settings: TokenizerSettings, texts: Sequence[str]) -> str:
+    """Hash the fingerprints of the text, and every setting that decides the trained models."""
     # Settings that are off add nothing to the key, so that folders keep their names
     unset = [name for name in ("symbols", "patches") if not getattr(settings, name)]
     # These do not change the trained models
     free = ("model", "src_model", "tgt_model", "sampling_alpha", *unset)
-    text = texts[0].fingerprint if len(texts) == 1 else [each.fingerprint for each in texts]
     values = [(name, getattr(settings, name)) for name in asdict(settings) if name not in free]
-    key = repr([TEXT_VERSION, text, values])
+    key = repr([TEXT_VERSION, texts[0] if len(texts) == 1 else list(texts), values])
     return hashlib.sha256(key.encode()).hexdigest()[:16]
-
-
-def _lines(texts: Sequence[_Text], side: int) -> Iterator[str]:
-    for text in texts:
-        # Opened anew for each side, so that no corpus is in memory
-        for block in text.blocks():
-            yield from block[side]
 
 
 # Ids
 
 
 def _encode(
-    split: str, part: Part, corpus: Corpus, *, tokenizer: Tokenizer, plan: DataPlan, label: str
+    split: str, part: NamedCorpus, corpus: Corpus, *, tokenizer: Tokenizer, plan: DataPlan, label: str
 ) -> tuple[Encoded, Path]:
-    """Encode a split of a corpus unless the cache has it; return both sides, memory-mapped, and their folder."""
-    # Part of the key: tags are among the ids on disk
+    """Encode a split of a corpus unless the cache has it; return both memory-mapped sides, and their folder."""
+    # Tags are among the ids on disk
     tags = tokenizer.tag_ids(part.tags)
     key = " ".join([f"{IDS_VERSION} {corpus.fingerprint} {tokenizer.fingerprint} {split}", *map(str, tags)])
     folder = plan.cache_dir / f"ids-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
     def build(building: Path) -> None:
-        encoder = Encoder(tokenizer=tokenizer, tags=tags)
+        encoder = PairEncoder(tokenizer=tokenizer, tags=tags)
         pace = Pace(f"encoding, {label}", total=len(corpus.splits[split]))
         try:
-            write_ids(building, corpus.blocks(split), encoder=encoder, num_proc=plan.num_proc, pace=pace)
+            write_ids(building, corpus.blocks(split), encoder=encoder, num_proc=plan.data.num_proc, pace=pace)
         except ImageError as error:
             raise ValueError(f"data.{split}, of the pairs that cleaning left: {error}") from None
 
@@ -344,9 +323,9 @@ def _encode(
 
 
 def _open_split(
-    split: str, part: Part, corpus: Corpus, sides: Encoded, *, tokenizer: Tokenizer, plan: DataPlan
+    split: str, part: NamedCorpus, corpus: Corpus, sides: Encoded, *, tokenizer: Tokenizer, plan: DataPlan
 ) -> PairDataset:
-    """Make the data set of an encoded split, without the training pairs that a rule on lengths drops."""
+    """Make the data set of an encoded split, without training pairs that a rule on lengths drops."""
     src, tgt = sides
     sampling = split == "train" and plan.tokenizer.sampling_alpha > 0
     return PairDataset(
@@ -354,32 +333,33 @@ def _open_split(
         tgt=tgt,
         text=corpus.splits[split],
         tokenizer=tokenizer,
-        # Rules on length apply to training alone: every sentence of validation and test is scored
+        # Only training has rules on lengths: every sentence of validation and test is scored
         rows=_rows_to_keep(src, tgt, part, corpus, plan) if split == "train" else None,
         tags=tokenizer.tag_ids(part.tags),
         sample_seed=plan.seed if sampling else None,
-        # A model may have positions for the longest pair that is allowed alone; micro-batches are sized by the longest
-        # one that there is
+        # Without batch_tokens, a sampled segmentation may be as long as any allowed pair, for which the model has
+        # positions. With it, micro-batches are sized by the longest pair of the text.
         widest=None if plan.batch_tokens else plan.longest_allowed,
     )
 
 
-def _rows_to_keep(src: Ragged, tgt: Ragged, part: Part, corpus: Corpus, plan: DataPlan) -> np.ndarray | None:
+def _rows_to_keep(src: Ragged, tgt: Ragged, part: NamedCorpus, corpus: Corpus, plan: DataPlan) -> np.ndarray | None:
     """Apply the length rules, log the table of all cleaning, and return the remaining rows (None: all)."""
     text = corpus.splits["train"]
     clean = part.corpus.clean
     masks = length_rules(src.lengths, tgt.lengths, settings=clean, max_tokens=longest_width(plan.part_tokens))
-    # One table: rules on text, applied when the corpus was written, then those on lengths
+    # One table: the rules on text, applied when the corpus was written, then these on lengths
     dropped = list(corpus.dropped)
     for rule, mask in masks.items():
-        # argmax of a mask: its first True
-        pair = text[int(mask.argmax())] if mask.any() else None
-        example = f"{shorten(pair['src'])} | {shorten(pair['tgt'])}" if pair else ""
+        example = ""
+        if mask.any():
+            first = text[int(mask.argmax())]
+            example = f"{shorten(first['src'])} | {shorten(first['tgt'])}"
         dropped.append(Dropped(rule, int(mask.sum()), example))
     prefix = f"{part.name}: " if len(plan.parts) > 1 else ""
     log.info("%s%s", prefix, cleaning_table(dropped, read=corpus.read))
     drop = np.logical_or.reduce(list(masks.values()))
-    # None spares an index of every row
+    # None saves an index of every row
     if not drop.any():
         return None
     kept = np.flatnonzero(~drop)
@@ -389,5 +369,5 @@ def _rows_to_keep(src: Ragged, tgt: Ragged, part: Part, corpus: Corpus, plan: Da
             f"no training pair{_label('', part, plan)} is left: {budget}, "
             f"data.clean.max_length={clean.max_length} and length_ratio={clean.length_ratio} drop them all"
         )
-    # 4 bytes a row where they suffice
-    return kept if len(text) > _INT32 else kept.astype(np.int32)
+    # 4 bytes a row if they suffice
+    return kept if len(text) > np.iinfo(np.int32).max else kept.astype(np.int32)

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 
 class Ragged(NamedTuple):
-    """Rows of ids in one flat array, often a memory map: row i is the lengths[i] ids from starts[i].
+    """Rows of ids in one flat array, often a memory map: row i is ids[starts[i] : starts[i] + lengths[i]].
 
     Shape:
         ids: (total,), starts: (N,) int64, lengths: (N,) int32.
@@ -24,7 +24,7 @@ class Ragged(NamedTuple):
     @classmethod
     def from_lengths(cls, ids: np.ndarray, lengths: np.ndarray) -> Ragged:
         """Cut `ids` into consecutive rows."""
-        # int64: 2^31 ids are soon exceeded, while the length of a row fits in int32
+        # int64: a corpus soon has more than 2^31 ids
         return cls(ids, np.cumsum(lengths, dtype=np.int64) - lengths, lengths)
 
     @classmethod
@@ -33,30 +33,26 @@ class Ragged(NamedTuple):
     ) -> Ragged:
         """Pack lists of ids, each after `prefix`."""
         lengths = np.fromiter(map(len, rows), dtype=np.int32, count=len(rows)) + np.int32(len(prefix))
-        # Prefix and row in turn, flattened once below
         parts = itertools.chain.from_iterable((prefix, row) for row in rows) if prefix else rows
-        # `count` allocates once; no intermediate list of all ids
+        # `count` allocates once
         ids = np.fromiter(itertools.chain.from_iterable(parts), dtype=dtype, count=int(lengths.sum()))
         return cls.from_lengths(ids, lengths)
 
     @classmethod
     def joined(cls, parts: Sequence[Ragged]) -> Ragged:
         """Concatenate the rows of all parts."""
-        # Rows may be selections of large memory maps, whose other ids are not wanted
-        compact = [part.compact() for part in parts]
-        ids = np.concatenate([part.ids for part in compact])
-        lengths = np.concatenate([part.lengths for part in compact])
-        return cls.from_lengths(ids, lengths)
+        # Rows may be selections of large memory maps: only their own ids are copied
+        lengths = np.concatenate([part.lengths for part in parts])
+        return cls.from_lengths(np.concatenate([part.ids[part._positions()] for part in parts]), lengths)
 
-    def compact(self) -> Ragged:
-        """Copy the rows into an array of ids that holds nothing else."""
-        rows = Ragged.from_lengths(self.ids, self.lengths)
-        # Each id's old position: its new one, moved by the distance of its row
-        positions = np.arange(int(self.lengths.sum())) + np.repeat(self.starts - rows.starts, self.lengths)  # (total,)
-        return rows._replace(ids=self.ids[positions])
+    def _positions(self) -> np.ndarray:
+        """Return the position of each id of the rows, (total,)."""
+        first = np.cumsum(self.lengths, dtype=np.int64) - self.lengths
+        # The positions without gaps, moved by the distance of each row
+        return np.arange(int(self.lengths.sum())) + np.repeat(self.starts - first, self.lengths)
 
     def select(self, rows: np.ndarray) -> Ragged:
-        """Select rows, in the order of `rows`; the ids themselves are shared, not copied."""
+        """Select rows, in the order of `rows`; ids are shared, not copied."""
         return Ragged(self.ids, self.starts[rows], self.lengths[rows])
 
     def row(self, i: int) -> np.ndarray:

@@ -1,11 +1,11 @@
-"""Readers of parallel text, in blocks of raw pairs: line-aligned files, and tables of the hub's schemas."""
+"""Readers of parallel text, in blocks of raw pairs: line-aligned files, and Arrow tables in the hub's schemas."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,35 +18,31 @@ from seq2seq.system.errors import first_line
 from seq2seq.system.files import compression
 
 ROWS = 16_384  # pairs that are in memory as Python strings at a time
-# Names that say a column's side but not its language: BLEU's tokenizer and tags go by languages.
+# Names of columns that say the side but not the language, which BLEU's tokenizer and tags need.
 SIDES = {"src", "tgt", "trg", "source", "target"}
 
 
-class Columns(NamedTuple):
-    """Languages of a table, and the columns that are not named by them.
+class LanguageColumns(NamedTuple):
+    """Languages of a table, and their columns if these have other names.
 
     Args:
         src: Source language.
         tgt: Target language.
-        names: Column names (or, in CSV and TSV, numbers from 0) by language.
+        names: Column names, or in CSV and TSV numbers from 0, by language.
     """
 
     src: str
     tgt: str
     names: Mapping[str, str | int] | None = None
 
-    def of(self, language: str) -> str | int:
-        """Return the column of `language`."""
-        return (self.names or {}).get(language, language)
-
     @property
     def both(self) -> tuple[str | int, str | int]:
-        """Columns of the source and of the target.
+        """Columns of source and target.
 
         Raises:
-            ValueError: They are the same column, or one is a name and the other a number, or a number is negative.
+            ValueError: They are the same column, a name and a number, or a negative number.
         """
-        src, tgt = self.of(self.src), self.of(self.tgt)
+        src, tgt = ((self.names or {}).get(language, language) for language in (self.src, self.tgt))
         given = f"data.columns={{{self.src}: {src}, {self.tgt}: {tgt}}}"
         if src == tgt:
             raise ValueError(f"{given}: source and target are the same column")
@@ -57,10 +53,9 @@ class Columns(NamedTuple):
         return src, tgt
 
     def missing(self, column: str | int, present: Iterable[object]) -> str:
-        """Explain that a table lacks `column`, and what to type for the columns that it has."""
+        """Explain that a table lacks `column`, with the settings for the columns that it has."""
         names = [str(name) for name in present]
         listed = ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
-        # Columns of a source and a target without their languages
         sides = [name for name in names if name.lower() in SIDES]
         src, tgt = sides if len(sides) == 2 else ("<column>", "<column>")
         mapping = f"'data.columns={{{self.src}: {src}, {self.tgt}: {tgt}}}'"
@@ -71,14 +66,14 @@ class Columns(NamedTuple):
 
 
 def in_blocks(pairs: Iterable[tuple[str, str]]) -> Iterator[Pairs]:
-    """Collect pairs to blocks of `ROWS`."""
+    """Collect pairs in blocks of `ROWS`."""
     pairs = iter(pairs)
     while block := list(itertools.islice(pairs, ROWS)):
         yield [one_line(src) for src, _ in block], [one_line(tgt) for _, tgt in block]
 
 
 def one_line(text: str) -> str:
-    """Replace the line breaks inside a text by spaces, since a sentence is a line of every file written later."""
+    """Replace line breaks by spaces, since later files have one sentence a line."""
     return text.replace("\r\n", " ").replace("\n", " ") if "\n" in text else text
 
 
@@ -86,7 +81,7 @@ def text_pairs(src: Path, tgt: Path) -> Iterator[Pairs]:
     """Read pairs of two files, line by line.
 
     Raises:
-        ValueError: One file has more lines than the other; the message counts both.
+        ValueError: The files have different numbers of lines, which the message gives.
     """
     src_lines, tgt_lines = read_lines(src), read_lines(tgt)
     count = 0
@@ -94,7 +89,7 @@ def text_pairs(src: Path, tgt: Path) -> Iterator[Pairs]:
         # Equal numbers of lines from both, so that pairs stay aligned
         block = list(itertools.islice(src_lines, ROWS)), list(itertools.islice(tgt_lines, ROWS))
         if len(block[0]) != len(block[1]):
-            # Count to the ends, for a message that says how far apart the files are
+            # Count all lines for the message
             src_count, tgt_count = (count + len(side) for side in block)
             src_count += sum(1 for _ in src_lines)
             tgt_count += sum(1 for _ in tgt_lines)
@@ -109,7 +104,12 @@ def text_pairs(src: Path, tgt: Path) -> Iterator[Pairs]:
         yield block
 
 
-def table_pairs(tables: Iterable[pa.Table], columns: Columns, where: str) -> Iterator[Pairs]:
+def arrow_tables(dataset: Any) -> Iterator[pa.Table]:
+    """Iterate over a data set of `datasets` as Arrow tables, so that only a block at a time is Python strings."""
+    yield from dataset.with_format("arrow").iter(batch_size=ROWS)
+
+
+def table_pairs(tables: Iterable[pa.Table], columns: LanguageColumns, where: str) -> Iterator[Pairs]:
     """Read pairs of Arrow tables in the WMT schema (translation: {de, en}) or with flat columns (de, en).
 
     Args:
@@ -120,13 +120,13 @@ def table_pairs(tables: Iterable[pa.Table], columns: Columns, where: str) -> Ite
     """
     names = columns.both
     for table in tables:
-        # For each table: files of one pattern may differ in their schema
+        # The schema may differ between the files of a pattern
         src, tgt = (_column(table.schema, name, columns, where) for name in names)
         yield strings(table, src), strings(table, tgt)
 
 
-def _column(schema: pa.Schema, name: str | int, columns: Columns, where: str) -> tuple[str, ...]:
-    """Return the path of a text: a column, or a column and a field inside it."""
+def _column(schema: pa.Schema, name: str | int, columns: LanguageColumns, where: str) -> tuple[str, ...]:
+    """Return the path of a text: a column, or a column and a field in it."""
     # Flat columns first, then fields of `translation`
     if name in schema.names:
         if schema.names.count(name) > 1:
@@ -136,7 +136,6 @@ def _column(schema: pa.Schema, name: str | int, columns: Columns, where: str) ->
     present = list(schema.names)
     if "translation" in present:
         struct = schema.field("translation").type
-        # `translation` may also be a string column
         inside = [struct.field(i).name for i in range(struct.num_fields)] if pa.types.is_struct(struct) else []
         if name in inside:
             _refuse_other_types(struct.field(str(name)).type, name, where)
@@ -155,21 +154,21 @@ def _refuse_other_types(kind: pa.DataType, name: str | int, where: str) -> None:
 
 
 def strings(table: pa.Table, path: tuple[str, ...]) -> list[str]:
-    """Read the text of a column, or of a field inside one; a null is an empty line."""
+    """Read the text of a column, or of a field in it; a null is an empty line."""
     column = table.column(path[0])
     if len(path) == 2:
-        column = pc.struct_field(column, path[1])  # type: ignore[attr-defined]  # a field of `translation`
-    # A null (no translation) is an empty line: cleaning drops it from training, scoring keeps its place.
+        column = pc.struct_field(column, path[1])  # type: ignore[attr-defined]
+    # Cleaning drops empty lines from training, scoring keeps their places
     values = ("" if value is None else str(value) for value in column.to_pylist())
-    # Lone surrogates, which JSON can escape but UTF-8 cannot encode
+    # JSON can escape lone surrogates, which UTF-8 cannot encode
     return [one_line(value.encode("utf-8", "replace").decode("utf-8")) for value in values]
 
 
-def parquet_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
-    """Read pairs of a parquet file, see `table_pairs`; only the columns of the languages are read.
+def parquet_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
+    """Read pairs of a parquet file as `table_pairs` does, and none of its other columns.
 
     Raises:
-        ValueError: It is another file, damaged, or lacks a language.
+        ValueError: The file is no parquet, damaged, or lacks a language.
     """
     try:
         with pq.ParquetFile(path) as file:

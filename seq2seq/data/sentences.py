@@ -1,4 +1,4 @@
-"""Sentences of a text, cut by sentencex's rules for its language, or by plain rules where that is not installed."""
+"""Cut a text into sentences, by sentencex's rules for its language, or by plain rules if that is not installed."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from collections.abc import Callable, Sequence
 
 from seq2seq.data.languages import primary_subtag
 
-# White space, and characters without width that stand for it.
+# White space, and characters without width in its place.
 _SPACE = r"[\s\u200b\u2060\ufeff]"
 _MARKS = ".!?…‼⁇⁈⁉؟۔।॥։።။។"
-# The end of a sentence: marks that need no space after them, or any mark before white space. A match begins with a run
-# of marks and gives none of it back, so that text of any length takes linear time.
+# The end of a sentence: marks that need no space after them, or any mark before white space. Possessive runs of marks
+# keep the time linear.
 _END = re.compile(
     rf"[。！？｡]++[」』）】》〉”’\")]*+{_SPACE}*+"
-    # The full stops of Arabic and Urdu, Devanagari, Armenian, Ethiopic, Burmese and Khmer are among the marks
     rf"|(?<![{_MARKS}])[{_MARKS}]++[\"'»«”“’‘)\]}}›]*+{_SPACE}++"
 )
-# The number of a list or a heading, which goes with what follows.
+# The number of a list or a heading, which belongs to the next sentence.
 _NUMBERED = re.compile(r"\W*(?:[\d.]+|[IVXLCM]{1,6}|[^\W\d_])[.)]?\s*")
-# Words before a full stop that do not end a sentence, and are no words otherwise.
+# Abbreviations before a full stop that are no words otherwise.
 _ABBREVIATIONS = frozenset(
     re.findall(
         r"\w+",
@@ -28,7 +27,7 @@ _ABBREVIATIONS = frozenset(
         "sigg sr sra sres st vgl vs zb zzgl стр ул",
     )
 )
-# Words that may end a sentence, but not before a number.
+# Abbreviations only before a number.
 _BEFORE_NUMBERS = frozenset(
     re.findall(
         r"\w+",
@@ -38,19 +37,19 @@ _BEFORE_NUMBERS = frozenset(
 )
 # Languages that write ordinal numbers with a full stop, as in "am 3. Oktober".
 _ORDINALS = frozenset(re.findall(r"\w+", "de cs da et fi hr hu is lb lt lv nb nn no pl sk sl sr tr"))
-# Characters of a word that may be an abbreviation, and of a text that the library cuts.
+# Characters of the longest abbreviation, and of the longest text for the library.
 _LONGEST_WORD = 60
 _LONGEST_TEXT = 1 << 15
 _LETTER_AFTER_END = re.compile(r"(?<=[.!?…]\s)[^\W\d_]")
 
 
 def sentences(text: str, language: str) -> list[str]:
-    """Cut a text into sentences, each with the white space after it; joined again, they are the text.
+    """Cut a text into sentences, each with the white space after it; joined, they are the text.
 
     Args:
-        language: Code of the language, such as `de` or `zh-CN`; rules of English serve for an unknown one.
+        language: Code of the language, such as `de` or `zh-CN`; an unknown one has the rules of English.
     """
-    # Most lines are one sentence: without an end inside there is nothing to cut
+    # Most lines are one sentence
     if not _END.search(text.rstrip()):
         return [text] if text else []
     return _cutter()(primary_subtag(language), text)
@@ -58,7 +57,6 @@ def sentences(text: str, language: str) -> list[str]:
 
 @functools.cache
 def _cutter() -> Callable[[str, str], list[str]]:
-    """Return what cuts a text of a language."""
     try:
         from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]  # compiled
     except ImportError:
@@ -72,68 +70,68 @@ def _cutter() -> Callable[[str, str], list[str]]:
 
 
 def _cut_by_library(segment: Callable[[str, str], list[str]], language: str, text: str) -> list[str]:
-    """Cut by sentencex, which knows the abbreviations of languages but takes a small letter for no beginning."""
+    """Cut by sentencex, which knows abbreviations by language but begins no sentence with a small letter."""
     seen = text
     if text == text.lower():
-        # Of text in small letters each could begin a sentence. One character for one, so that places stay
+        # In text of small letters, any may begin a sentence. One character replaces one, so that places stay
         seen = _LETTER_AFTER_END.sub(lambda match: match[0].upper() if len(match[0].upper()) == 1 else match[0], text)
     parts: list[str] = []
     start = 0
     for length in map(len, segment(language, seen)):
-        # It leaves sentences together that follow a bracket or a short word
+        # It joins sentences after a bracket or a short word
         parts += cut_by_marks(language, text[start : start + length])
         start += length
-    # It knows numbers and initials, but not all titles
+    # It does not know all titles
     return _join(parts, _is_abbreviated)
 
 
 def cut_by_marks(language: str, text: str) -> list[str]:
-    """Cut after marks that end sentences, but for abbreviations, initials, ordinals, and before small letters."""
+    """Cut after marks, except after abbreviations, initials and ordinals, and before small letters."""
     parts = []
     start = 0
     for end in _END.finditer(text):
         parts.append(text[start : end.end()])
         start = end.end()
     capitals = text != text.lower()
-    return _join([*parts, text[start:]], lambda *pair: _goes_on(*pair, capitals=capitals, language=language))
+    return _join([*parts, text[start:]], lambda *pair: _continues(*pair, capitals=capitals, language=language))
 
 
-def _join(parts: Sequence[str], goes_on: Callable[[str, str], bool]) -> list[str]:
-    """Join two parts where a sentence continues across them, or where either has no text of its own."""
+def _join(parts: Sequence[str], continues: Callable[[str, str], bool]) -> list[str]:
+    """Join two parts if a sentence continues across them, or if one has no words."""
     groups: list[list[str]] = []
-    says = False  # the last group says something
+    has_words = False  # of the last group
     for part in filter(None, parts):
-        # Marks alone go with what is before them, the number of a list with what follows
+        # Marks belong to the part before them, the number of a list to the part after it
         marks = not any(map(str.isalnum, part))
-        if groups and (not says or marks or goes_on(groups[-1][-1], part)):
+        if groups and (not has_words or marks or continues(groups[-1][-1], part)):
             groups[-1].append(part)
         else:
             groups.append([part])
-            says = False
-        says = says or not (marks or _NUMBERED.fullmatch(part))
-    if len(groups) > 1 and not says:
+            has_words = False
+        has_words = has_words or not (marks or _NUMBERED.fullmatch(part))
+    if len(groups) > 1 and not has_words:
         last = groups.pop()
         groups[-1] += last
     return ["".join(group) for group in groups]
 
 
-def _goes_on(before: str, after: str, *, capitals: bool, language: str) -> bool:
-    """Return True if a sentence does not end between two parts of a text that has capitals or not."""
+def _continues(before: str, after: str, *, capitals: bool, language: str) -> bool:
+    """Return True if a sentence continues from one part of a text to the next."""
     first = next(filter(str.isalnum, after), "")
     if first.islower() and capitals:
         return True
     word = _last_word(before)
     if word.isdigit():
-        # A date or a rank; a year or an amount ends a sentence as any word does
+        # A date or a rank; a year or an amount may end a sentence
         return language in _ORDINALS and len(word) <= 2 and first.isupper()
     # An initial, or letters with full stops such as z.B and U.S
     return re.fullmatch(r"(?:[^\W\d_]\.)*[^\W\d_]", word) is not None or _is_abbreviated(before, after)
 
 
 def _is_abbreviated(before: str, after: str) -> bool:
-    """Return True if a part ends with an abbreviation, which the next one completes."""
+    """Return True if a part ends with an abbreviation."""
     word = _last_word(before)
-    # Monsieur, whom the library takes for a sentence
+    # Monsieur, which the library takes for a sentence
     if word == "M" or word.lower() in _ABBREVIATIONS:
         return True
     return after[0].isdigit() and (word.lower() in _BEFORE_NUMBERS or word.endswith("str"))
@@ -141,7 +139,7 @@ def _is_abbreviated(before: str, after: str) -> bool:
 
 def _last_word(before: str) -> str:
     """Return the last word of a part before its full stop; "" if another mark or a quote ends it."""
-    # A longer word is no abbreviation: text of any length takes linear time
+    # A limit keeps the time linear
     ended = before[-_LONGEST_WORD:].rstrip()
     if not ended.endswith(".") or ended.endswith(".."):
         return ""

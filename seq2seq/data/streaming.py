@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,57 +16,47 @@ from seq2seq.data.batching import Batch, collate, longest_width, padding_share, 
 from seq2seq.data.cleaning import Cleaner, Pairs, length_rules
 from seq2seq.data.dataset import Packed, PackedLoader, ignore_signals, no_wider, unchanged
 from seq2seq.data.fingerprints import corpus_fingerprint
-from seq2seq.data.loading import open_split
-from seq2seq.data.multi_corpus import Part, only_splits
+from seq2seq.data.multi_corpus import NamedCorpus
 from seq2seq.data.ragged import Ragged
+from seq2seq.data.raw_pairs import open_split
 from seq2seq.data.text_files import warn_once
-from seq2seq.data.token_cache import Encoder
+from seq2seq.data.token_cache import PairEncoder
 from seq2seq.data.updates import UpdateCut
-from seq2seq.settings.data import CleanSettings, CorpusSettings, DataSettings
+from seq2seq.settings.data import CleanSettings
 
 log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class StreamSettings:
-    """Settings of a stream.
+class TrainingStream:
+    """Training text that is read while training.
 
     Args:
-        part: The corpus whose training text is streamed.
+        part: The corpus, with only its training split.
         shuffle_buffer: Pairs that are shuffled and cut into batches together.
     """
 
-    part: Part
+    part: NamedCorpus
     shuffle_buffer: int
     cache_dir: Path
-
-    @classmethod
-    def of(cls, settings: DataSettings, parts: Sequence[Part], *, cache_dir: Path) -> StreamSettings:
-        """Return the stream of the one corpus that a section with data.streaming has."""
-        part = dataclasses.replace(parts[0], corpus=only_splits(parts[0].corpus, ("train",)))
-        return cls(part, settings.shuffle_buffer, cache_dir)
-
-    @property
-    def corpus(self) -> CorpusSettings:
-        """Settings of the corpus."""
-        return self.part.corpus
 
     @property
     def whole_fingerprint(self) -> str:
         """Hash of the whole text and its rules."""
-        return corpus_fingerprint(self.corpus)
+        return corpus_fingerprint(self.part.corpus)
 
     @property
     def fingerprint(self) -> str:
         """Hash of the text and its rules, with the size of the buffers and the limit."""
         # The buffer's size decides which pairs are batched together
         text = f"{self.whole_fingerprint}-{self.shuffle_buffer}"
-        return text if self.corpus.limit is None else f"{text}-{self.corpus.limit}"
+        limit = self.part.corpus.limit
+        return text if limit is None else f"{text}-{limit}"
 
     def blocks(self) -> Iterator[Pairs]:
-        """Read the raw text from its beginning, up to `data.limit` pairs: a sample would have to read all of it."""
-        blocks = open_split("train", self.corpus, cache_dir=self.cache_dir, streaming=True)
-        limit = self.corpus.limit
+        """Read the raw text up to its first `data.limit` pairs: choosing a sample would mean reading all of it."""
+        blocks = open_split("train", self.part.corpus, cache_dir=self.cache_dir, streaming=True)
+        limit = self.part.corpus.limit
         if limit is None:
             yield from blocks
             return
@@ -88,7 +78,7 @@ class StreamSettings:
 
 
 def refuse_epochs(trainer: Any) -> None:
-    """Raise ValueError for trainer settings that count epochs, which a stream lacks."""
+    """Raise ValueError for trainer settings that count epochs, which a stream does not have."""
     if trainer.max_epochs is not None:
         raise ValueError("data.streaming=true has no epochs: set trainer.max_steps or trainer.max_time, not max_epochs")
     if trainer.val_steps is None and trainer.val_time is None:
@@ -98,7 +88,7 @@ def refuse_epochs(trainer: Any) -> None:
 
 
 class _Buffer(NamedTuple):
-    """Encoded pairs: both sides, and the position of every pair in the text, from 0."""
+    """Encoded pairs, and the position of each in the text, from 0."""
 
     src: Ragged
     tgt: Ragged
@@ -106,30 +96,30 @@ class _Buffer(NamedTuple):
 
 
 class PairStream(IterableDataset):
-    """Endless iterable data set of batches: repeats the text, and keeps every `world_size`-th pair for this rank.
+    """Endless data set of batches: repeats the text, and keeps every `world_size`-th pair for this rank.
 
     A buffer of pairs is filled, shuffled and cut into batches, then the next. The order is a function of the text, the
-    settings, (rank, world_size) and the seed; it does not depend on the number of workers (0 or 1). Ranks need not
-    agree on the end of an epoch, since there is none; one may be some batches ahead of another in the text.
+    settings, (rank, world_size) and the seed, and does not depend on the number of workers (0 or 1). A rank may be some
+    batches ahead of another in the text: there is no end of an epoch on which ranks must agree.
 
     Args:
         blocks: Opens the raw text at its beginning.
-        encoder: Makes ids of a block, with the corpus's tags.
-        clean: Rules of cleaning; repeated pairs stay, whatever they say.
+        encoder: Encodes a block, with the corpus's tags.
+        clean: Rules of cleaning, of which `duplicates` is ignored.
         max_tokens: Highest cost of a batch, as in `token_batches`.
         cut: Cuts updates of such batches into micro-batches; None leaves them whole.
-        shuffle_buffer: Pairs of a buffer.
+        shuffle_buffer: Pairs in a buffer.
         src_multiple: As in `collate`.
 
     Raises:
-        ValueError: While iterating: no pair of the text is left after cleaning.
+        ValueError: While iterating: no pair is left after cleaning.
     """
 
     def __init__(
         self,
         *,
         blocks: Callable[[], Iterator[Pairs]],
-        encoder: Encoder,
+        encoder: PairEncoder,
         clean: CleanSettings,
         max_tokens: int,
         shuffle_buffer: int,
@@ -144,7 +134,7 @@ class PairStream(IterableDataset):
         self.max_tokens = max_tokens
         self.shuffle_buffer = shuffle_buffer
         self.seed = seed
-        # Earlier pairs are not remembered: that would take memory without bound.
+        # To remember all pairs would take unbounded memory
         self.clean = dataclasses.replace(clean, duplicates=False)
         self.rank = rank
         self.world_size = world_size
@@ -160,50 +150,47 @@ class PairStream(IterableDataset):
 
     def _batches(self, start: int) -> Iterator[Batch | Packed]:
         tokenizer = self.encoder.tokenizer
-        # A batch never spans two buffers
         cuts = ((buffer, rows) for i, buffer in enumerate(self._buffers()) for rows in self._cut(buffer, i))
-        # Skipped batches are cut but not collated: resuming reads the text again, up to `start`
+        # Resuming reads the text again: skipped batches are cut but not collated
         for buffer, rows in itertools.islice(cuts, start, None):
-            src = buffer.src.select(rows)  # B rows
-            tgt = buffer.tgt.select(rows)
-            special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id}
-            # A row below 0 counts for nothing, see `updates.IDLE`
+            special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "src_multiple": self.src_multiple}
+            # A row below 0 is ignored, see `updates.IDLE`
             index = np.where(rows < 0, rows, buffer.positions[rows])
-            batch = collate(src, tgt, index, **special, src_multiple=self.src_multiple)
+            batch = collate(buffer.src.select(rows), buffer.tgt.select(rows), index, **special)
             # `get_worker_info` is None in the main process
             yield Packed.of(batch) if get_worker_info() else batch
 
     def first_padding(self) -> float:
-        """Compute the share of padding in the batches of the first shuffle buffer."""
+        """Compute the share of padding in the first shuffle buffer."""
         buffer = next(self._buffers())
         cut = self._cut(buffer, 0)
         return padding_share(buffer.src.lengths, buffer.tgt.lengths, cut, src_multiple=self.src_multiple)
 
     def _cut(self, buffer: _Buffer, number: int) -> list[np.ndarray]:
-        # Another order for each buffer of each rank
-        epoch = number * self.world_size + self.rank
         lengths = buffer.src.lengths, buffer.tgt.lengths
-        parts = 1 if self.cut is None else self.cut.parts
-        order = {"seed": self.seed, "epoch": epoch}
-        if not number and self.cut:
-            self._warn_of_small_buffer(*lengths)
-        batches = token_batches(*lengths, max_tokens=self.max_tokens, multiple_of=parts, **order)  # type: ignore[arg-type]
-        return self.cut.apply(batches, *lengths, **order) if self.cut else batches
-
-    def _warn_of_small_buffer(self, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> None:
-        """Warn if the first buffer holds less than an update, whose tokens would then be fewer than asked for."""
-        tokens, asked = int(np.maximum(src_lengths, tgt_lengths).sum()), self.max_tokens * self.cut.parts  # type: ignore[union-attr]
-        if tokens < asked:
+        # Each buffer of each rank has its own order
+        epoch = number * self.world_size + self.rank
+        if self.cut is None:
+            return token_batches(*lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=epoch)
+        tokens = int(np.maximum(*lengths).sum())
+        asked = self.max_tokens * self.cut.parts
+        if number == 0 and tokens < asked:
             log.warning(
                 "a shuffle buffer of %s pairs has %s tokens, fewer than an update asks for (%s here): raise "
                 "data.shuffle_buffer, or lower data.batch_tokens",
-                f"{len(src_lengths):,}", f"{tokens:,}", f"{asked:,}",
-            )  # fmt: skip
+                f"{len(buffer.positions):,}",
+                f"{tokens:,}",
+                f"{asked:,}",
+            )
+        parts = token_batches(
+            *lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=epoch, multiple_of=self.cut.parts
+        )
+        return self.cut.apply(parts, *lengths, seed=self.seed, epoch=epoch)
 
     def _buffers(self) -> Iterator[_Buffer]:
-        """Collect this rank's pairs round after round, `shuffle_buffer` at a time.
+        """Collect this rank's pairs, `shuffle_buffer` at a time, and repeat the text.
 
-        At the end of a round there are perhaps fewer; where they are cut into updates, they go into the next buffer.
+        The last buffer of a round may have fewer pairs. If pairs are cut into updates, they go into the next buffer.
         """
         blocks: list[_Buffer] = []
         size = 0
@@ -236,26 +223,25 @@ class PairStream(IterableDataset):
             mine = range((self.rank - first) % self.world_size, len(src), self.world_size)
             ours = [src[i] for i in mine], [tgt[i] for i in mine]
             kept = cleaner.keep(ours)
-            # Positions in the text, as `index` of a batch has them in a split
             positions = first + np.asarray(mine, dtype=np.int64)[kept]
-            # Drawn segmentations differ by round and by block
+            # Samples differ by round and block
             sample = int(np.random.SeedSequence([self.seed, round_number, number]).generate_state(1)[0])
-            # All ranks read every block, so that they agree on positions
+            # All ranks read all blocks, so that they agree on positions
             first += len(src)
             yield self._encode(([ours[0][i] for i in kept], [ours[1][i] for i in kept]), positions, sample)
 
     def _encode(self, text: Pairs, positions: np.ndarray, sample_seed: int) -> _Buffer:
-        """Encode the pairs that neither a rule on lengths nor the budget of a batch refuses."""
+        """Encode the pairs that rules on lengths and the budget of a batch allow."""
         src, tgt = self.encoder(text)
         widest = longest_width(self.max_tokens)
-        # Rules are on the best segmentations, as for prepared text: which pairs are left is no matter of a draw
+        # By the best segmentations, as for prepared text: filtering must not depend on samples
         masks = length_rules(src.lengths, tgt.lengths, settings=self.clean, max_tokens=widest)
         rows = np.flatnonzero(~np.logical_or.reduce(list(masks.values())))
         src, tgt = src.select(rows), tgt.select(rows)
-        if self.encoder.samples:
+        if self.encoder.tokenizer.sampling_alpha > 0:
             block = [text[0][i] for i in rows], [text[1][i] for i in rows]
             sampled = self.encoder(block, sample_seed=sample_seed)
-            # A model may have positions for the longest best ones alone
+            # The model may have positions only for the longest best segmentation
             widest = min(widest, self.clean.max_length or widest)
             src, tgt = no_wider(sampled[0], src, widest), no_wider(sampled[1], tgt, widest)
         return _Buffer(src, tgt, positions[rows])
@@ -278,7 +264,7 @@ class StreamLoader(PackedLoader):
         self.stream = stream
 
     def _start(self) -> Iterator[Batch | Packed]:
-        # The worker copies the stream with its `start`
         batches = super()._start()
-        self.stream.start = 0  # a worker has its own copy, made just now
+        # The worker has just copied the stream, with its `start`
+        self.stream.start = 0
         return batches

@@ -1,4 +1,4 @@
-"""Read bytes and lines of text files and streams: the one reader of corpora, input and references. No torch."""
+"""Read text files and streams, as bytes and lines: the only reader of corpora, input and references. No torch."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import logging
 import lzma
 import os
 import re
+import unicodedata
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -21,9 +22,9 @@ log = logging.getLogger(__name__)
 
 Stream = BinaryIO | IO[bytes]
 
-LONGEST_LINE = 1 << 28  # bytes; beyond it a file is not text, and would be read into memory as one line
+LONGEST_LINE = 1 << 28  # bytes; a longer line is not text, and would fill the memory
 _BLOCK = 1 << 22
-# What is not read, by the bytes that it begins with.
+# First bytes of files that are not text.
 _OTHERS = {
     "a zip archive": rb"PK\x03\x04",
     "a 7z archive": rb"7z\xbc\xaf\x27\x1c",
@@ -36,7 +37,7 @@ _OTHERS = {
     "a picture": rb"\x89PNG|\xff\xd8\xff|GIF8",
 }
 _CONTROLS = re.compile(rb"[\x00-\x1f]")
-# Beginnings of test sets and talks in markup.
+# First bytes of test sets and talks in markup.
 _MARKUP = re.compile(
     rb"<!--|<(\?xml|!doctype|html|srcset|refset|tstset|mteval|xliff|tmx|dataset|doc|seg|"
     rb"url|keywords|speaker|talkid|title|description|reviewer|translator)\b",
@@ -45,7 +46,7 @@ _MARKUP = re.compile(
 _MARKUP_SUFFIXES = (".sgm", ".sgml", ".xml", ".xlf", ".xliff", ".html", ".htm")
 _SET = re.compile(r"<(?:srcset|refset|tstset)\b", re.IGNORECASE)
 _SEGMENT = re.compile(r"<seg(?:\s[^>]*?)?(?:/>|>(.*?)</seg\s*>)", re.IGNORECASE | re.DOTALL)
-# Metadata lines of IWSLT's training text: each is a whole element, and a file has several kinds of them.
+# Metadata lines of IWSLT's training text, each a whole element, and the fewest kinds that a file has.
 _TALK = re.compile(
     r"</?doc\b[^>]*>|<(url|keywords|speaker|talkid|title|description|reviewer|translator)\b[^>]*>.*</\1>",
     re.IGNORECASE,
@@ -54,7 +55,7 @@ _TALK_TAGS = 3
 
 
 class RawLine(NamedTuple):
-    """Line as it was read, without its end: its first bytes, and its size in bytes."""
+    """Line without its end: its first bytes, and its size in bytes."""
 
     data: bytes
     size: int
@@ -69,11 +70,11 @@ class _Decompressed(io.RawIOBase):
         self.name = name
 
     def readable(self) -> bool:
-        """Return True: BufferedReader asks."""
+        """Return True, for BufferedReader."""
         return True
 
     def fileno(self) -> int:
-        """Return the descriptor of the compressed stream, which shows if more can be read."""
+        """Return the descriptor of the compressed stream, on which a caller waits for input."""
         return self.packed.fileno()
 
     def readinto(self, buffer: Any) -> int:
@@ -81,8 +82,8 @@ class _Decompressed(io.RawIOBase):
         try:
             data = self.stream.read1(len(buffer))
         except (EOFError, OSError, ValueError, lzma.LZMAError, zlib.error) as error:
-            if isinstance(error, OSError) and error.errno is not None:  # an error of the disk, not of the content
-                # Known where a file is opened, not where it is read
+            # An error of the disk, not of the content; only errors of open have a name
+            if isinstance(error, OSError) and error.errno is not None:
                 error.filename = error.filename or self.name
                 raise
             raise _damaged(self.name, str(error)) from error
@@ -105,10 +106,10 @@ def name_of(place: str | Path | Stream) -> str:
 
 
 def open_bytes(place: str | Path | Stream) -> io.BufferedReader:
-    """Open a file or an unread stream; its first bytes tell how to decompress it.
+    """Open a file or an unread stream, and decompress it if its first bytes say so.
 
     Raises:
-        ValueError: It is compressed or packed in another way than COMPRESSIONS, or not as its suffix says.
+        ValueError: Its suffix names a compression that its first bytes lack.
     """
     name = name_of(place)
     file: Any = open(place, "rb") if isinstance(place, str | Path) else place  # noqa: SIM115
@@ -124,11 +125,10 @@ def open_bytes(place: str | Path | Stream) -> io.BufferedReader:
 
 
 def open_text(place: str | Path | Stream) -> io.BufferedReader:
-    """Open text as `open_bytes` does. Of a test set in SGM or XML it is the segments, a line each.
+    """Open text as `open_bytes` does; a test set in SGM or XML is read as its segments, one a line.
 
     Raises:
-        ValueError: It is in UTF-16 or UTF-32, whose bytes would read as other text, or it is no text, or markup
-            without segments.
+        ValueError: It is in UTF-16 or UTF-32, it is no text, or it is markup without segments.
     """
     file = open_bytes(place)
     name = name_of(place)
@@ -141,14 +141,16 @@ def open_text(place: str | Path | Stream) -> io.BufferedReader:
         raise ValueError(
             f"{name} is in UTF-16 or UTF-32, not UTF-8: convert it, as in iconv -f UTF-16 -t UTF-8 <file> > <new file>"
         )
-    if _is_markup(head, name):
+    start = head.removeprefix(codecs.BOM_UTF8).lstrip()
+    suffixed = uncompressed(Path(name.lower())).suffix in _MARKUP_SUFFIXES
+    if _MARKUP.match(start) or (suffixed and start.startswith(b"<")):
         return io.BufferedReader(io.BytesIO(_segments(file, name)))  # type: ignore[arg-type]
     return file
 
 
 def _is_wide(head: bytes) -> bool:
-    """Return True for UTF-16 or UTF-32, where every second byte names a script by a small number, 0 for Latin text."""
-    # Spaces and line ends have one
+    """Return True for UTF-16 or UTF-32, where every second byte is a small number, 0 for Latin text."""
+    # Spaces and line ends have a zero
     if 0 not in head:
         return False
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -157,20 +159,8 @@ def _is_wide(head: bytes) -> bool:
     return len(head) >= 16 and (head.count(0) > 0.4 * len(head) or (max(small) > 0.8 and min(small) < 0.5))
 
 
-def is_markup(path: str | Path) -> bool:
-    """Return True for a file that begins as markup does."""
-    with open_bytes(path) as file:
-        return _is_markup(file.peek(1 << 12), name_of(path))
-
-
-def _is_markup(head: bytes, name: str) -> bool:
-    start = head.removeprefix(codecs.BOM_UTF8).lstrip()
-    suffixed = uncompressed(Path(name.lower())).suffix in _MARKUP_SUFFIXES
-    return bool(_MARKUP.match(start)) or (suffixed and start.startswith(b"<"))
-
-
 def _segments(file: Stream, name: str) -> bytes:
-    """Read the segments of one side of a test set, or the sentences of IWSLT's talks, as lines."""
+    """Read the segments of one side of a test set, or the sentences of IWSLT's talks, as lines; other text stays."""
     with file:
         content = file.read(LONGEST_LINE + 1)
     text = content.decode("utf-8-sig", "replace")
@@ -178,34 +168,30 @@ def _segments(file: Stream, name: str) -> bytes:
     if len(_SET.findall(text)) == 1 and len(content) <= LONGEST_LINE:
         found = [match[1] or "" for match in _SEGMENT.finditer(text)]
     elif len(content) <= LONGEST_LINE:
-        lines = [line.strip() for line in text.removesuffix("\n").split("\n")]
-        tags = [_TALK.fullmatch(line) for line in lines]
+        read = [line.strip() for line in text.removesuffix("\n").split("\n")]
+        tags = [_TALK.fullmatch(line) for line in read]
         talks = len({match[1].lower() for match in tags if match and match[1]}) >= _TALK_TAGS
-        plain = [line for line, tag in zip(lines, tags, strict=True) if not (talks and tag)]
-        # Other markup has other tags; text whose first line is about markup has few
+        plain = [line for line, tag in zip(read, tags, strict=True) if not (talks and tag)]
+        # Other markup has tags in many lines; text about markup has few
         if sum(line.startswith("<") for line in plain) <= len(plain) / 10:
             if not talks:
                 return content
             found = plain
     if not found:
         raise ValueError(
-            f"{name} begins with {text.split(None, 1)[0][:40]!r}: markup is not read, but for a set of one side "
+            f"{name} begins with {text.split(None, 1)[0][:40]!r}: markup is not read, except a set of one side "
             "(<srcset>, <refset>, <tstset>) and IWSLT's talks; write its sentences to a file, one a line"
         )
-    warn_once(f"{name} is markup, of which {len(found):,} lines of text are read, without tags")
-    return "".join(f"{_unescaped(text)}\n" for text in found).encode("utf-8", "replace")
-
-
-def _unescaped(text: str) -> str:
-    """Resolve entities (a bare & stays), and put a text on one line."""
-    text = re.sub(r"&#?\w+;", lambda match: html.unescape(match[0]), text)
-    # An entity may be a line break; other white space, such as U+00A0, is text
-    return re.sub(r"[ \t\r\n]+", " ", text).strip(" ")
+    warn_once(f"{name} is markup: {len(found):,} lines of text are read from it, without tags")
+    # Entities are resolved (a bare & stays), and may be line breaks; U+00A0 and other white space stay
+    resolved = (re.sub(r"&#?\w+;", lambda match: html.unescape(match[0]), text) for text in found)
+    lines = (re.sub(r"[ \t\r\n]+", " ", text).strip(" ") for text in resolved)
+    return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
 
 
 @functools.cache
 def warn_once(message: str) -> None:
-    """Log a warning; the same text is read several times in a run."""
+    """Log a warning once; a run reads the same text several times."""
     log.warning("%s", message)
 
 
@@ -217,11 +203,11 @@ def read_blocks(file: Stream) -> Iterator[bytes]:
 
 
 def split_lines(blocks: Iterable[bytes], longest: int, *, refused_as: str = "") -> Iterator[RawLine | None]:
-    """Split blocks into lines, which end at the byte \\n and nowhere else; an empty block gives None.
+    """Split blocks into lines at the byte \\n; an empty block gives None.
 
     Args:
         longest: Bytes of a line that are kept.
-        refused_as: Name of the text, of which a longer line is an error.
+        refused_as: Raise ValueError for a longer line, with this name of the text.
     """
     data = bytearray()  # the kept part of the line that is being read
     size = 0
@@ -229,11 +215,10 @@ def split_lines(blocks: Iterable[bytes], longest: int, *, refused_as: str = "") 
         if not block:
             yield None
             continue
-        # The last part of a block is the start of a line that has not ended
         *ended, rest = block.split(b"\n")
         for piece in ended:
             if size:
-                # At the bound the slice is empty: the rest of the line is only counted
+                # An empty slice beyond `longest`: the rest of the line is only counted
                 data += piece[: longest - len(data)]
                 yield RawLine(bytes(data), size + len(piece))
                 data = bytearray()
@@ -250,24 +235,24 @@ def split_lines(blocks: Iterable[bytes], longest: int, *, refused_as: str = "") 
 
 
 def decode_line(line: RawLine) -> tuple[str, bool]:
-    """Decode a line without the \\r of a CRLF, and without the byte order mark that a file or a joined one begins with.
+    """Decode a line, without the \\r of a CRLF and without the byte order mark of a file.
 
     Returns:
-        The text, where U+FFFD replaces bytes that are not UTF-8, and True if all bytes were valid.
+        The text, with U+FFFD for bytes that are not UTF-8, and True if all bytes were valid.
     """
-    # Of a line that is cut the last byte is not its end, and its last character may be split
+    # The kept part of a longer line may end within a character, and its last byte is not its end
     whole = line.size == len(line.data)
     data = line.data[:-1] if whole and line.data.endswith(b"\r") else line.data
     data = data.removeprefix(codecs.BOM_UTF8)
     try:
-        # final=whole: an unfinished character at the end of a cut line is dropped, not an error
+        # final=whole drops an unfinished character at a cut
         return codecs.utf_8_decode(data, "strict", whole)[0], True
     except UnicodeDecodeError:
         return codecs.utf_8_decode(data, "replace", whole)[0], False
 
 
 def read_lines(place: str | Path | Stream) -> Iterator[str]:
-    """Read the lines of a file or stream as `open_text` opens it; U+FFFD replaces bytes that are not UTF-8.
+    """Read the lines of a file or stream by `open_text`, with U+FFFD for bytes that are not UTF-8.
 
     Raises:
         ValueError: It is damaged or no text, or has a line of more than `LONGEST_LINE` bytes.
@@ -278,12 +263,17 @@ def read_lines(place: str | Path | Stream) -> Iterator[str]:
 
 
 def count_lines(stream: Stream) -> int:
-    """Count the lines of an open file from where it is read next, and leave that as it is."""
+    """Count the lines of an open file from its position, which stays."""
     descriptor = stream.fileno()
     at = os.lseek(descriptor, 0, os.SEEK_CUR)
     try:
-        # By its name, for messages
+        # Opened by its name, for messages
         with open(name_of(stream), "rb", opener=lambda *_: os.dup(descriptor)) as file:
             return sum(1 for _ in split_lines(read_blocks(open_text(file)), 0))
     finally:
         os.lseek(descriptor, at, os.SEEK_SET)
+
+
+def is_blank(text: str) -> bool:
+    """Return True for text of white space, format characters (Cf) such as U+200B, and controls."""
+    return all(character.isspace() or unicodedata.category(character) in ("Cf", "Cc") for character in text)

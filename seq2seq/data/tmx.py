@@ -1,4 +1,4 @@
-"""Reader of TMX (Translation Memory eXchange), streamed."""
+"""Reader of TMX (Translation Memory eXchange), which keeps one block in memory."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from pathlib import Path
 from xml.parsers import expat
 
 from seq2seq.data.cleaning import Pairs
-from seq2seq.data.readers import Columns, in_blocks
+from seq2seq.data.readers import LanguageColumns, in_blocks
 from seq2seq.data.text_files import open_bytes, read_blocks
 
-# Inline elements whose content is a code of another format; hi (highlighted) and anything else holds text.
+# Inline elements whose content is a code of another format. All others, as hi (highlighted), hold text.
 _CODES = {"bpt", "ept", "ph", "it", "ut", "sub"}
-# Those that stand for something in the text, which may be a break: where it divides two words a space is left.
+# Inline elements that may stand for a break, which becomes a space between two words.
 _PLACEHOLDERS = {"ph", "it", "ut", "x"}
 _BREAK_CODE = re.compile(r"\s*(?:<br\b[^>]*>|\\[nt]|line ?break)\s*|[\n\t]+", re.IGNORECASE)
 _BREAK = "\0"  # never in XML
 _BREAKS = re.compile(rf"(?<=\w){_BREAK}+(?=\w)")
-# What may be wrong where XML ends with these errors.
+# Remedies by error of the XML parser.
 _REMEDIES = {
     "reference to invalid character number": "XML allows no control characters; remove the reference",
     "not well-formed (invalid token)": "is there a bare & or <, or a control character?",
 }
-# Budgets of one file: deeper elements, or longer texts, are not TMX but an attack or damage.
+# Limits of depth and length: beyond them a file is an attack or damaged.
 _DEEPEST = 200
 _LONGEST_TEXT = 1 << 24
-# Units that are read before a language that none of them has is refused.
+# Units after which a language that all of them lack is refused.
 _SEARCHED = 100_000
 _LINE_BREAK = re.compile(r"[ \t\r]*\n\s*")
 
 
-def tmx_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
-    """Read the pairs of a TMX file, one of every translation unit that has both languages.
+def tmx_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
+    """Read the pairs of a TMX file, one of each translation unit that has both languages.
 
-    A language matches its variants (`de` finds de-DE); the exact one is preferred, then the first. Formatting codes
-    (bpt, ept, ph, it, ut) are dropped with their content, the text in other inline elements stays, and line breaks
-    become spaces, as does a code between two letters that stands for one.
+    A language matches its variants (`de` finds de-DE), of which an exact match is preferred, then the first. Formatting
+    codes (bpt, ept, ph, it, ut) are dropped with their content, and the text in other inline elements stays. Line
+    breaks become spaces, as do codes that stand for a break between two letters.
 
     Raises:
         ValueError: The file is not well-formed XML, declares entities, or lacks a language.
@@ -45,12 +45,11 @@ def tmx_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
     yield from in_blocks(_pairs(path, columns))
 
 
-def _pairs(path: Path, columns: Columns) -> Iterator[tuple[str, str]]:
+def _pairs(path: Path, columns: LanguageColumns) -> Iterator[tuple[str, str]]:
     src, tgt = (str(name).lower().replace("_", "-") for name in columns.both)
-    reader = _Units()
     seen: dict[str, None] = {}
     units = found = 0
-    for unit in _units(path, reader):
+    for unit in _units(path):
         units += 1
         texts = _variant(unit, src), _variant(unit, tgt)
         if texts[0] is not None and texts[1] is not None:
@@ -78,33 +77,32 @@ def _variant(unit: dict[str, str], language: str) -> str | None:
     return next((text for name, text in unit.items() if name.startswith(f"{language}-")), None)
 
 
-def _units(path: Path, reader: _Units) -> Iterator[dict[str, str]]:
-    """Parse the translation units of a file, as texts by language."""
+def _units(path: Path) -> Iterator[dict[str, str]]:
+    """Parse the translation units of a file, each as texts by language."""
+    reader = _UnitReader()
     parser = reader.parser
-    line = 1
     try:
         for block in read_blocks(open_bytes(path)):
-            # A block at a time may hold thousands of units; a smaller step keeps memory low
+            # A block may hold thousands of units: smaller steps save memory
             for start in range(0, len(block), 1 << 16):
                 parser.Parse(block[start : start + (1 << 16)], False)
                 yield from reader.take()
         parser.Parse(b"", True)
         yield from reader.take()
     except expat.ExpatError as error:
-        line = error.lineno
         reason = expat.errors.messages.get(error.code, "not well-formed")
         remedy = _REMEDIES.get(reason, "is the file complete?")
-        raise ValueError(f"{path}: line {line} is not XML: {reason}; {remedy}") from error
+        raise ValueError(f"{path}: line {error.lineno} is not XML: {reason}; {remedy}") from error
     except _RefusedError as error:
         raise ValueError(f"{path}: line {parser.CurrentLineNumber}: {error}") from None
 
 
 class _RefusedError(ValueError):
-    """Error of a file that this reader does not follow."""
+    """Error of a file beyond the limits of this reader."""
 
 
-class _Units:
-    """Handler of expat's events that collects translation units."""
+class _UnitReader:
+    """Handler of expat's events, which collects translation units."""
 
     def __init__(self) -> None:
         self.parser = expat.ParserCreate(namespace_separator=None)
@@ -117,14 +115,14 @@ class _Units:
         self.done: list[dict[str, str]] = []
         self.unit: dict[str, str] = {}
         self.language = ""
-        self.parts: list[str] | None = None  # of the segment that is open
+        self.parts: list[str] | None = None  # of the open segment
         self.size = 0
         self.depth = 0
         self.codes = 0  # open inline elements whose content is not text
-        self.placeholder = False  # the innermost element that has been opened is one
+        self.placeholder = False  # the last opened element is a placeholder
 
     def take(self) -> list[dict[str, str]]:
-        """Return the units that are complete, and forget them."""
+        """Return the complete units, and forget them."""
         done, self.done = self.done, []
         return done
 
@@ -152,7 +150,7 @@ class _Units:
         elif name == "seg" and self.parts is not None:
             text = _BREAKS.sub(" ", "".join(self.parts)).replace(_BREAK, "")
             text = _LINE_BREAK.sub(" ", text).strip(" ")
-            # Of two variants with one name the first stays
+            # The first of two variants with the same name
             self.unit.setdefault(self.language, text)
             self.parts = None
         elif name in _CODES:
@@ -173,10 +171,10 @@ class _Units:
             self.parts.append(_BREAK)
 
     def refuse_entity(self, name: str, *_: object) -> None:
-        raise _RefusedError(f"it declares the entity {name!r}; for safety, entities of a file's own are not read")
+        raise _RefusedError(f"it declares the entity {name!r}; for safety, entities that a file declares are not read")
 
     def skipped(self, name: str, is_parameter: bool) -> None:
-        # An entity of a document type that lies elsewhere: those of HTML are known, others would be lost
+        # An entity of an external document type: the entities of HTML are known, others would be lost
         text = html.unescape(f"&{name};")
         if not is_parameter and text == f"&{name};":
             raise _RefusedError(f"the entity {text} is not known")

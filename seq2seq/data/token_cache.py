@@ -1,4 +1,4 @@
-"""Encoded text on disk: flat arrays of ids, written block by block by one process or several."""
+"""Encoded text on disk: flat arrays of ids, written block by block by one or more processes."""
 
 from __future__ import annotations
 
@@ -27,30 +27,19 @@ SIDES = ("src", "tgt")
 Encoded = tuple[Ragged, Ragged]  # source and target of a block
 
 
-class Encoder:
-    """Encoder of blocks of text, with tags before every source.
-
-    Args:
-        tokenizer: Tokenizer of both sides.
-        tags: Ids that stand before every source.
-    """
+class PairEncoder:
+    """Encoder of blocks of pairs, with `tags` (ids) before every source."""
 
     def __init__(self, *, tokenizer: Tokenizer, tags: Sequence[int] = ()) -> None:
         self.tokenizer = tokenizer
         self.tags = list(tags)
         self.dtypes = [_id_type(size) for size in (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size)]
 
-    @property
-    def samples(self) -> bool:
-        """True if the tokenizer draws segmentations when it is given a seed."""
-        return self.tokenizer.sampling_alpha > 0
-
     def __call__(self, block: Pairs, *, sample_seed: int | None = None) -> Encoded:
-        """Encode both sides; with `sample_seed`, sample segmentations as the tokenizer's `sampling_alpha` says."""
+        """Encode both sides; with `sample_seed`, sample segmentations by the tokenizer's `sampling_alpha`."""
         sample = sample_seed is not None
-        # A sampling seed of the block's own: its draws do not depend on blocks before it
         src = self.tokenizer.encode_src(block[0], sample=sample, seed=sample_seed)
-        # Another seed, so that both sides are not cut by the same draws
+        # Another seed, so that the sides are sampled independently
         other_seed = None if sample_seed is None else sample_seed + 1
         tgt = self.tokenizer.encode_tgt(block[1], sample=sample, seed=other_seed)
         return (
@@ -60,38 +49,39 @@ class Encoder:
 
 
 def _id_type(vocab_size: int) -> np.dtype:
-    """Choose the type of ids on disk: 2 bytes, or 4; patches of an image up to 8."""
-    # Rising size; uint32 before int64, which is left to images
+    """Choose the smallest type of ids on disk: 2 or 4 bytes, or 8 for patches of images."""
     types = {np.uint16: 16, np.int32: 31, np.uint32: 32}
     return np.dtype(next((each for each, bits in types.items() if vocab_size <= 1 << bits), np.int64))
 
 
-def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: Encoder, num_proc: int, pace: Pace) -> None:
-    """Encode `blocks` into `folder`; the files are the same for every number of processes.
+def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: PairEncoder, num_proc: int, pace: Pace) -> None:
+    """Encode `blocks` into `folder`; the files do not depend on the number of processes.
 
-    A side is <side>.ids (the flat array), <side>.lengths.npy (int32) and <side>.starts.npy (int64: first id of a row).
+    A side is <side>.ids (the flat array), <side>.lengths.npy (int32) and <side>.starts.npy (int64, first id of a row).
 
     Args:
-        blocks: Text, read once and in order.
-        num_proc: Processes that encode; 1 for this one alone.
-        pace: Logs progress.
+        num_proc: Processes that encode; 1 for this process.
 
     Raises:
         ImageError: A source line is not an image; its position counts over all blocks.
     """
-    # 4 bytes a row are kept in memory; the ids go straight to the file
+    # In memory are 4 bytes a row; the ids go straight to the file
     lengths: dict[str, list[np.ndarray]] = {side: [] for side in SIDES}
+    done = 0
     with (folder / "src.ids").open("wb") as src, (folder / "tgt.ids").open("wb") as tgt:
-        # In this process, or in others: the order of blocks is the same
         results = map(encoder, blocks) if num_proc == 1 else _encode_in_parallel(blocks, encoder, num_proc)
-        for encoded in _with_positions(results):
-            for side, file, rows in zip(SIDES, (src, tgt), encoded, strict=True):
-                # `from_rows` makes ids that are contiguous and of the type on disk
-                rows.ids.tofile(file)
-                lengths[side].append(rows.lengths)
-            pace.add(len(encoded[0].lengths))
+        try:
+            for encoded in results:
+                for side, file, rows in zip(SIDES, (src, tgt), encoded, strict=True):
+                    rows.ids.tofile(file)
+                    lengths[side].append(rows.lengths)
+                done += len(encoded[0].lengths)
+                pace.add(len(encoded[0].lengths))
+        except ImageError as error:
+            # The encoder counts lines within a block
+            raise ImageError(done + error.position, error.line, error.reason) from None
     for side in SIDES:
-        # pop: one side's list is freed before the other's array is made
+        # pop frees one side's list before the other's array is made
         rows = np.concatenate(lengths.pop(side))
         np.save(folder / f"{side}.lengths.npy", rows)
         np.save(folder / f"{side}.starts.npy", np.cumsum(rows, dtype=np.int64) - rows)
@@ -100,49 +90,32 @@ def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: Encoder, num_pr
     (folder / "meta.json").write_text(json.dumps(types))
 
 
-def _with_positions(blocks: Iterable[Encoded]) -> Iterator[Encoded]:
-    """Pass the blocks on; an ImageError on the way gets the line's position in all of them."""
-    rows = 0
-    try:
-        for block in blocks:
-            yield block
-            # A worker counts lines within its block only
-            rows += len(block[0].lengths)
-    except ImageError as error:
-        raise ImageError(rows + error.position, error.line, error.reason) from None
-
-
 def read_ids(folder: Path) -> Encoded:
-    """Memory-map both sides as `write_ids` left them: read on use, and shared by processes.
-
-    Args:
-        folder: The folder that `write_ids` has written.
+    """Memory-map both sides from a folder of `write_ids`: read on use, and shared by processes.
 
     Raises:
         ValueError: The files do not belong together.
     """
     types = json.loads((folder / "meta.json").read_text())
-    src, tgt = (_read_side(folder, side, types[side]) for side in SIDES)
-    return src, tgt
+    sides = []
+    for side in SIDES:
+        ids = np.memmap(folder / f"{side}.ids", dtype=types[side], mode="r")
+        starts = np.load(folder / f"{side}.starts.npy", mmap_mode="r")
+        lengths = np.load(folder / f"{side}.lengths.npy", mmap_mode="r")
+        if len(starts) != len(lengths) or starts[-1] + lengths[-1] != len(ids):
+            raise ValueError(f"{side}.ids, {side}.starts.npy and {side}.lengths.npy do not belong together")
+        # Plain arrays over the same map are indexed faster than memmap, a subclass
+        sides.append(Ragged(*map(np.asarray, (ids, starts, lengths))))
+    return sides[0], sides[1]
 
 
-def _read_side(folder: Path, side: str, dtype: str) -> Ragged:
-    ids = np.memmap(folder / f"{side}.ids", dtype=dtype, mode="r")
-    starts = np.load(folder / f"{side}.starts.npy", mmap_mode="r")
-    lengths = np.load(folder / f"{side}.lengths.npy", mmap_mode="r")
-    if len(starts) != len(lengths) or starts[-1] + lengths[-1] != len(ids):
-        raise ValueError(f"{side}.ids, {side}.starts.npy and {side}.lengths.npy do not belong together")
-    # Plain arrays over the same map: indexing a memmap subclass is slower
-    return Ragged(*map(np.asarray, (ids, starts, lengths)))
-
-
-def _encode_in_parallel(blocks: Iterable[Pairs], encoder: Encoder, num_proc: int) -> Iterator[Encoded]:
-    """Encode the blocks in their order in `num_proc` processes, each with at most two blocks in its queue.
+def _encode_in_parallel(blocks: Iterable[Pairs], encoder: PairEncoder, num_proc: int) -> Iterator[Encoded]:
+    """Encode the blocks, in their order, in `num_proc` processes with at most two blocks each in the queue.
 
     Raises:
         ValueError: A process was killed.
     """
-    # Spawned, not forked: a fork of a process with threads may hang, and would inherit the lock of the preparation.
+    # Spawned: a forked process with threads may hang, and would inherit the lock of the cache folder
     pool = ProcessPoolExecutor(
         num_proc,
         mp_context=multiprocessing.get_context("spawn"),
@@ -152,7 +125,7 @@ def _encode_in_parallel(blocks: Iterable[Pairs], encoder: Encoder, num_proc: int
     try:
         waiting: deque[Future[Encoded]] = deque()
         for block in blocks:
-            # Bounded: `blocks` is read no faster than it is encoded
+            # A bounded queue: `blocks` is read no faster than it is encoded
             waiting.append(pool.submit(_encode_block, block))
             if len(waiting) >= 2 * num_proc:
                 yield waiting.popleft().result()  # the oldest first: results stay in order
@@ -160,26 +133,26 @@ def _encode_in_parallel(blocks: Iterable[Pairs], encoder: Encoder, num_proc: int
             yield waiting.popleft().result()
     except BrokenProcessPool:
         raise ValueError(
-            f"data.num_proc={num_proc}: one of the processes that encode was killed, most often for want of memory: "
+            f"data.num_proc={num_proc}: one of the processes that encode was killed, most often for lack of memory: "
             "set a smaller data.num_proc, and run the command again"
         ) from None
     finally:
-        # Also after an error or an abandoned generator
+        # Also after an error, and if the generator is abandoned
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-_worker: list[Encoder] = []  # the encoder of a worker process
+_worker: list[PairEncoder] = []  # the encoder of a worker process
 
 
 def _start_worker(tokenizer: dict[str, Any], tags: list[int]) -> None:
-    """Build the encoder of a worker process, once, from the state of a tokenizer."""
-    # Before the tokenizer is built, so that a parent killed meanwhile is noticed
+    """Build the encoder of a worker process from the state of a tokenizer."""
+    # First, to notice a parent that is killed meanwhile
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    _worker[:] = [Encoder(tokenizer=Tokenizer.from_state(tokenizer), tags=tags)]
+    _worker[:] = [PairEncoder(tokenizer=Tokenizer.from_state(tokenizer), tags=tags)]
 
 
 def _die_with_parent() -> None:
-    """End this worker with its parent; a pool's workers would wait for work forever after the parent was killed."""
+    """End this worker when its parent is killed; by default it would wait for work forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])  # ready when the parent has ended

@@ -1,4 +1,4 @@
-"""SentencePiece tokenizers: trained on raw text or loaded ready-made, and carried whole by a checkpoint."""
+"""SentencePiece tokenizers: trained on raw text or loaded ready-made, and stored whole in a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
 PAD, UNK, BOS, EOS = 0, 1, 2, 3  # the special ids of every model that is trained here
 # Part of every fingerprint: raise it when the same model and settings give other ids.
 CODE_VERSION = 1
-_LONGEST_LINE = 16_384  # bytes; SentencePiece trains on no longer line
-_TRAINER_THREADS = 4  # the model depends on this number (sums of floats), so it is not the machine's core count
+_LONGEST_LINE = 16_384  # bytes; SentencePiece skips longer lines
+_TRAINER_THREADS = 4  # not the machine's core count: the model depends on this number, through sums of floats
 _LINE_BREAKS = re.compile("[\n\r\v\f\x85\u2028\u2029]")
 
 
 class Tokenizer:
     """Tokenizer of both sides, with one SentencePiece model (`joint`) or one a side, and special ids in common.
 
-    A special symbol that the model lacks (SentencePiece has no pad by default) gets a new id after the last piece.
+    A special symbol that the models lack (SentencePiece has no pad by default) gets a new id after the last piece.
 
     Args:
         src_model: Serialized model of the source, or of both sides.
         tgt_model: Serialized model of the target; None for a joint one.
-        patches: Grid of images: a source line is then an image, its ids patches without an eos, and there is no
+        patches: Grid of images. A source line is then an image, its ids are patches without an eos, and there is no
             `src_model`.
         sampling_alpha: Smoothing of sampled segmentations; 0 turns them off.
 
@@ -55,20 +55,21 @@ class Tokenizer:
         self.patches = patches
         self.joint = tgt_model is None
         self._models = [model for model in (src_model, tgt_model) if model is not None]
-        # Beside images `src` is the target's model too: it gives the special ids, no source text
-        self.src = _load(self._models[0])
-        self.tgt = self.src if len(self._models) == 1 else _load(self._models[1])
+        # With images, `src` is the target's model, which gives the special ids
+        processors = [_load(model) for model in self._models]
+        self.src = processors[0]
+        self.tgt = processors[-1]
         self.sampling_alpha = sampling_alpha
         self.unk_id = _shared_id("unk", self.src.unk_id(), self.tgt.unk_id())
         size = max(self.src.get_piece_size(), self.tgt.get_piece_size())
         ids: dict[str, int] = {}
         for name in ("pad", "bos", "eos"):
             value = _shared_id(name, getattr(self.src, f"{name}_id")(), getattr(self.tgt, f"{name}_id")())
-            # A negative id: the models lack the symbol
+            # Negative if the models lack the symbol
             ids[name], size = (value, size) if value >= 0 else (size, size + 1)
         self.pad_id, self.bos_id, self.eos_id = ids["pad"], ids["bos"], ids["eos"]
         self.src_vocab_size = max(self.src.get_piece_size(), 1 + max(ids.values()))
-        # Ids of patches are packed pixels: a vocabulary of its own, without special ids
+        # Packed pixels are a vocabulary of their own, without special ids
         if patches:
             self.src_vocab_size = patches.vocab_size
         self.tgt_vocab_size = max(self.tgt.get_piece_size(), 1 + max(ids.values()))
@@ -80,30 +81,25 @@ class Tokenizer:
         self._id_of_byte = {byte: i for i, byte in self.byte_of.items()}
 
     def encode_src(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
-        """Encode source lines, each closed by eos; images have neither eos nor segmentations.
+        """Encode source lines, each with eos at its end; images have neither eos nor segmentations.
 
         Args:
             sample: Sample a segmentation, the same one for the same `seed`.
 
         Raises:
-            ImageError: The first line that is not an image.
+            ImageError: A line is not an image; the first one is named.
         """
         if self.patches:
             return encode_images(lines, self.patches)
         return self._encode(self.src, lines, sample, seed)
 
     def encode_tgt(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
-        """Encode target lines, each closed by eos; the decoder reads [bos] + ids[:-1].
-
-        Args:
-            sample: Sample a segmentation, the same one for the same `seed`.
-        """
+        """Encode target lines, each with eos at its end; the decoder reads [bos] + ids[:-1]. See `encode_src`."""
         return self._encode(self.tgt, lines, sample, seed)
 
     def _encode(
         self, model: spm.SentencePieceProcessor, lines: Sequence[str], sample: bool, seed: int | None
     ) -> list[list[int]]:
-        """Encode lines with one model, and close them by eos."""
         # SentencePiece encodes a list in one call, on several threads
         lines = list(lines)
         if not (sample and self.sampling_alpha > 0):
@@ -112,8 +108,8 @@ class Tokenizer:
             if seed is not None:
                 # Global to the library, and of 32 bits
                 spm.set_random_generator_seed(seed % 2**32)
-            # Several threads would draw from several generators: never the same result twice. A single line is encoded
-            # in this thread, whose generator was seeded when it first drew; two lines are in a new one.
+            # One thread: several draw from several generators, never with the same result twice. A single line would be
+            # encoded in this thread, whose generator keeps its first seed; two lines are encoded in a new one.
             padded = lines if len(lines) > 1 else [*lines, ""]
             rows = model.encode(
                 padded, out_type=int, enable_sampling=True, alpha=self.sampling_alpha, nbest_size=-1, num_threads=1
@@ -129,7 +125,6 @@ class Tokenizer:
         Raises:
             ValueError: The model lacks one, or the source is images.
         """
-        # piece_to_id returns unk for an unknown piece
         ids = {tag: int(self.src.piece_to_id(tag)) for tag in tags}
         if ids and self.patches:
             raise ValueError(f"images take no tags ({', '.join(ids)})")
@@ -145,18 +140,12 @@ class Tokenizer:
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Decode target ids up to the first eos, without special ids, and with spaces for line breaks.
 
-        Byte pieces that make no UTF-8 are left out: they stand for no text.
-
-        Args:
-            ids: Rows of ids, of any length.
-
-        Returns:
-            One line of text for each row.
+        Byte pieces that make no UTF-8 are left out.
         """
         size = self.tgt.get_piece_size()
         rows = []
         for row in ids:
-            # SentencePiece takes Python's own integers alone
+            # SentencePiece takes only Python's own integers
             row = [int(i) for i in row]
             row = row[: row.index(self.eos_id)] if self.eos_id in row else row
             # Ids beyond the model's pieces are special ids that were added
@@ -164,7 +153,7 @@ class Tokenizer:
         return [_LINE_BREAKS.sub(" ", line) for line in self.tgt.decode(rows)] if rows else []
 
     def _without_stray_bytes(self, row: list[int]) -> list[int]:
-        """Drop byte pieces that are not part of a character in UTF-8, which SentencePiece would print as U+FFFD."""
+        """Drop byte pieces outside valid UTF-8, which SentencePiece would decode to U+FFFD."""
         if self.byte_of.keys().isdisjoint(row):
             return row
         kept: list[int] = []
@@ -177,7 +166,7 @@ class Tokenizer:
         return kept
 
     def to_state(self) -> dict[str, Any]:
-        """Return all that a checkpoint must carry, as a plain dict of str, int, float, bool and bytes."""
+        """Return what a checkpoint stores, as a plain dict of str, int, float, bool and bytes."""
         state: dict[str, Any] = {"format": 1, "joint": self.joint, "sampling_alpha": self.sampling_alpha}
         if self.patches:
             state["patches"] = asdict(self.patches)
@@ -189,13 +178,13 @@ class Tokenizer:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Tokenizer:
-        """Restore the result of `to_state`; ValueError for anything else."""
+        """Restore a tokenizer from the result of `to_state`; ValueError for anything else."""
         if not isinstance(state, Mapping) or state.get("format") != 1:
             raise ValueError("not a tokenizer state of format 1; it was written by another version or is damaged")
-        # Types first: bytes(n) of a whole number n would take n bytes of memory
+        # Types first: bytes(n) of an integer n would take n bytes of memory
         kinds = {"joint": bool, "sampling_alpha": (int, float)}
         kinds |= {"patches": dict} if "patches" in state else {"src_model": bytes}
-        # A joint tokenizer has no model of its own for the target, unless the source is images
+        # A joint tokenizer has a model of the target only if the source is images
         kinds |= {} if state.get("joint") and "patches" not in state else {"tgt_model": bytes}
         for name, kind in kinds.items():
             if not isinstance(state.get(name), kind):
@@ -209,13 +198,13 @@ class Tokenizer:
 
     @property
     def normalizer(self) -> str:
-        """Name of the text normalization that the models carry; "source / target" where they differ."""
+        """Name of the models' text normalization; "source / target" if they differ."""
         return " / ".join(dict.fromkeys(map(normalizer_name, self._models)))
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the model bytes and of everything else that decides the ids (not of sampling)."""
-        # The length separates two models, whose bytes follow one another
+        """Hash of everything that decides the ids, without sampling."""
+        # The length marks the end of the first model's bytes
         digest = hashlib.sha256(repr((CODE_VERSION, self.joint, len(self._models[0]))).encode())
         if self.patches:
             digest.update(repr(self.patches).encode())
@@ -225,12 +214,12 @@ class Tokenizer:
 
 
 def same_pieces(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return True if the tokenizers of two states (`Tokenizer.to_state`) cut text alike; their sampling may differ."""
+    """Return True if the tokenizers of two states (`Tokenizer.to_state`) are equal except for their sampling."""
     return {**one, "sampling_alpha": None} == {**other, "sampling_alpha": None}
 
 
 def make_tokenizer(models: Sequence[bytes], settings: TokenizerSettings) -> Tokenizer:
-    """Build a tokenizer of one SentencePiece model (of both sides, or of the text beside images) or of two."""
+    """Build a tokenizer of one SentencePiece model (of both sides, or of the target of images) or of two."""
     return Tokenizer(
         src_model=None if settings.patches else models[0],
         tgt_model=models[-1] if settings.patches or len(models) == 2 else None,
@@ -247,7 +236,6 @@ def load_tokenizer(settings: TokenizerSettings) -> Tokenizer:
     """
     if not settings.ready_models:
         raise ValueError("tokenizer.model is not set: there is no ready model to load")
-    # Bytes, since a checkpoint carries the model itself
     models = [Path(path).read_bytes() for path in settings.ready_models]
     try:
         return make_tokenizer(models, settings)
@@ -270,7 +258,7 @@ def train_tokenizer(*, src_lines: Iterable[str], tgt_lines: Iterable[str], setti
     """Train on raw lines, jointly on both sides or one model a side; deterministic to the byte.
 
     Args:
-        src_lines: Source text, read once; not at all beside images.
+        src_lines: Source text, read once; not read if the source is images.
         tgt_lines: Target text, read once.
 
     Raises:
@@ -280,18 +268,18 @@ def train_tokenizer(*, src_lines: Iterable[str], tgt_lines: Iterable[str], setti
     if settings.patches:
         sides = [(tgt_lines, "the target side")]
     elif settings.joint:
-        # Alternating, so that a sample has about as much of each side
+        # In turn, so that a sample has about as much of each side
         both = chain.from_iterable(zip(src_lines, tgt_lines, strict=True))
         sides = [(both, "both sides together")]
     else:
         sides = [(src_lines, "the source side"), (tgt_lines, "the target side")]
-    # train every side before refusing, so that one message names a size that works for all
     models, refused = [], []
     for lines, what in sides:
         try:
             models.append(_train(lines, settings, what))
         except VocabularySizeError as error:
             refused.append(error)
+    # After both sides, so that the message names a size that works for both
     if refused:
         raise min(refused, key=lambda error: error.largest)
     return make_tokenizer(models, settings)
@@ -299,7 +287,7 @@ def train_tokenizer(*, src_lines: Iterable[str], tgt_lines: Iterable[str], setti
 
 def _train(lines: Iterable[str], settings: TokenizerSettings, what: str) -> bytes:
     """Train one model on a sample of the lines; `what` names their side in messages."""
-    # Sampled here, by `settings.seed`: no more text than the sample is in memory
+    # Sampled here and not by SentencePiece: only the sample is in memory
     sample = _reservoir(lines, settings.input_sentence_size, settings.seed)
     if not any(line.strip() for line in sample):
         raise ValueError(f"there is no text to train a tokenizer on ({what}); check data.train and data.clean")
@@ -309,42 +297,38 @@ def _train(lines: Iterable[str], settings: TokenizerSettings, what: str) -> byte
             "split the text into sentences, one a line, or set tokenizer.model to a ready tokenizer"
         )
     try:
-        return _run_trainer(sample, settings, settings.vocab_size)
+        if settings.normalizer != "nfc":
+            return _run_trainer(sample, settings, normalization_rule_name=settings.normalizer)
+        # SentencePiece has no rules of this name, and reads others only from a file
+        with tempfile.NamedTemporaryFile("w", suffix=".tsv", encoding="utf-8") as rules:
+            rules.write(nfc_rules())
+            rules.flush()
+            model = _run_trainer(sample, settings, normalization_rule_tsv=rules.name)
+        return with_normalizer_name(model, settings.normalizer)
     except RuntimeError as error:
         raise _explain(str(error), settings, what) from error
 
 
-def _run_trainer(lines: list[str], settings: TokenizerSettings, vocab_size: int) -> bytes:
+def _run_trainer(lines: list[str], settings: TokenizerSettings, **normalization: str) -> bytes:
     """Run SentencePiece's trainer, and return the serialized model."""
-    if settings.normalizer == "nfc":
-        # SentencePiece has no rules of this name, and reads others from a file alone
-        with tempfile.NamedTemporaryFile("w", suffix=".tsv", encoding="utf-8") as rules:
-            rules.write(nfc_rules())
-            rules.flush()
-            model = _normalized_trainer(lines, settings, vocab_size, normalization_rule_tsv=rules.name)
-        return with_normalizer_name(model, settings.normalizer)
-    return _normalized_trainer(lines, settings, vocab_size, normalization_rule_name=settings.normalizer)
-
-
-def _normalized_trainer(lines: list[str], settings: TokenizerSettings, vocab_size: int, **normalization: str) -> bytes:
     model = io.BytesIO()
     spm.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
         model_writer=model,
         model_type=settings.type,
-        vocab_size=vocab_size,
+        vocab_size=settings.vocab_size,
         character_coverage=settings.character_coverage,
         byte_fallback=settings.byte_fallback,
         **normalization,
         num_threads=_TRAINER_THREADS,
         max_sentence_length=_LONGEST_LINE,
-        # Not user-defined symbols, which a line that happens to hold the tag's letters would be cut into.
+        # Not user-defined symbols, into which a line with the tag's letters would be cut
         control_symbols=list(settings.symbols),
         pad_id=PAD,
         unk_id=UNK,
         bos_id=BOS,
         eos_id=EOS,
-        # Errors alone
+        # Errors only
         minloglevel=2,
     )
     return model.getvalue()
@@ -352,7 +336,6 @@ def _normalized_trainer(lines: list[str], settings: TokenizerSettings, vocab_siz
 
 def _explain(message: str, settings: TokenizerSettings, what: str) -> ValueError:
     """Translate SentencePiece's message about a vocabulary size to the names of our settings."""
-    # SentencePiece raises RuntimeError with these texts
     too_large = re.search(r"set it to a value <= (\d+)", message)
     if too_large:
         return VocabularySizeError(settings, what, largest=int(too_large[1]))
@@ -367,13 +350,13 @@ def _explain(message: str, settings: TokenizerSettings, what: str) -> ValueError
 
 
 def _reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
-    """Sample at most `size` lines, each equally likely, the same ones for the same seed (Vitter's algorithm R)."""
+    """Sample at most `size` lines uniformly, by the seed (Vitter's algorithm R)."""
     lines = iter(lines)
     kept = list(islice(lines, size))
     rng = np.random.default_rng(seed)
     seen = len(kept)
     while block := list(islice(lines, 65536)):
-        # Line number n (from 0) draws one of n + 1 slots, and is kept if that is below `size`
+        # Line n (from 0) draws one of n + 1 slots, and is kept if the slot is below `size`
         slots = rng.integers(0, seen + 1 + np.arange(len(block)))  # (block,)
         for slot, line in zip(slots.tolist(), block, strict=True):
             if slot < size:
@@ -384,6 +367,7 @@ def _reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
 
 def _load(model: bytes) -> spm.SentencePieceProcessor:
     processor = spm.SentencePieceProcessor()
+    # Not model_proto, which leaves a processor without a model where the bytes are empty
     processor.load_from_serialized_proto(model)
     return processor
 

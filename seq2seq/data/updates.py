@@ -1,9 +1,9 @@
-"""Updates of as many tokens as the recipe says (`data.batch_tokens`), cut into micro-batches that the machine can take.
+"""Updates of `data.batch_tokens` tokens, cut into micro-batches that fit the machine.
 
-An update consists of parts, each a batch of `token_batches`: sentences of similar length. The parts of an epoch are
-ranked by width and shared out in strata, so that every update has short, middle and long sentences in the same
-proportions. All of that depends on the text, the seed and the tokens of an update alone. The machine (the memory
-of a device, the number of devices) decides only into how many micro-batches each part is cut.
+An update consists of parts, each a batch of `token_batches` with sentences of similar length. The parts of an epoch are
+sorted by width and divided into strata, so that every update has short, middle and long sentences in the same
+proportions. All of that depends only on the text, the seed and the tokens of an update. The machine (the memory of a
+device, the number of devices) decides only into how many micro-batches each part is cut.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import numpy as np
 
 from seq2seq.data.batching import padded_width
 
-# Tokens of a part, up to which a batch of one length is an update of its own, and most parts of an update: beyond, the
-# parts grow, so that a GPU has micro-batches of a size that keeps it busy.
-_PART, _MOST_PARTS = 1 << 14, 8
-# Rows of a micro-batch that counts for nothing, whatever row of the text it has.
+# Tokens of a part, and most parts of an update. Smaller updates have one part; in larger ones than both allow, parts
+# grow, so that micro-batches keep a GPU busy.
+_PART = 1 << 14
+_MOST_PARTS = 8
+# Rows of a micro-batch that is ignored.
 IDLE = np.array([-1])
 
 
 def part_tokens(batch_tokens: int) -> int:
-    """Return the budget of a part of an update: rows * longest side, padding counted."""
+    """Return the token budget of a part: rows * longest side, padding counted."""
     return batch_tokens // _parts(batch_tokens)
 
 
@@ -48,7 +49,7 @@ class UpdateCut:
             longest: Tokens of the longest side of a pair.
 
         Raises:
-            ValueError: The longest pair alone exceeds `max_tokens`.
+            ValueError: The longest pair exceeds `max_tokens`.
         """
         widest = int(padded_width(max(1, longest)))
         if widest > max_tokens:
@@ -57,8 +58,9 @@ class UpdateCut:
                 f"{widest}: raise data.max_tokens, or lower data.clean.max_length"
             )
         widths = np.unique(padded_width(np.arange(1, longest + 1)))
-        # A part of width w has at most this many rows, and a micro-batch room for as many
-        rows, room = part_tokens(batch_tokens) // widths, max_tokens // widths
+        # Most rows of a part and of a micro-batch, for each width
+        rows = part_tokens(batch_tokens) // widths
+        room = max_tokens // widths
         parts = _parts(batch_tokens)
         cuts = max(1, int((-(-rows // room)).max()))
         while parts * cuts % world_size:
@@ -83,24 +85,17 @@ class UpdateCut:
         Returns:
             The rows of each micro-batch; as many as `micro_batches` make an update. Some may be IDLE.
         """
+        if self.parts == 1:
+            updates = [[part] for part in parts]
+        else:
+            # One part of each stratum for every update
+            widths = [int(padded_width(max(src_lengths[part].max(), tgt_lengths[part].max()))) for part in parts]
+            strata = np.argsort(widths, kind="stable").reshape(self.parts, -1)  # (parts, updates)
+            drawn = np.random.default_rng([seed, epoch, 1]).permuted(strata, axis=1)
+            updates = [[parts[i] for i in update] for update in drawn.T.tolist()]
         cut: list[np.ndarray] = []
-        for update in self._updates(parts, src_lengths, tgt_lengths, np.random.default_rng([seed, epoch, 1])):
+        for update in updates:
             pieces = [piece for part in update for piece in np.array_split(part, min(self.cuts, len(part)))]
-            # Long sentences may be fewer than there are micro-batches; all ranks have equally many of these
+            # A part of long sentences may have fewer rows than micro-batches, whose number must stay the same
             cut += [*pieces, *[IDLE] * (self.micro_batches - len(pieces))]
         return cut
-
-    def _updates(
-        self,
-        parts: Sequence[np.ndarray],
-        src_lengths: np.ndarray,
-        tgt_lengths: np.ndarray,
-        rng: np.random.Generator,
-    ) -> list[list[np.ndarray]]:
-        """Take a part of each stratum for every update."""
-        if self.parts == 1:
-            return [[part] for part in parts]
-        widths = [int(padded_width(max(src_lengths[part].max(), tgt_lengths[part].max()))) for part in parts]
-        strata = np.argsort(widths, kind="stable").reshape(self.parts, -1)  # (parts, updates)
-        drawn = rng.permuted(strata, axis=1).T.tolist()
-        return [[parts[i] for i in update] for update in drawn]

@@ -1,12 +1,12 @@
-"""Measure how a tokenizer that was trained on other text cuts a corpus."""
+"""Measure how well a tokenizer that was trained on other text fits a corpus."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from seq2seq.data.loading import sample_pairs
+from seq2seq.data.raw_pairs import sample_pairs
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
@@ -16,32 +16,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Share of bytes and unknown pieces from which no training helps.
+# Share of bytes and unknown pieces from which training does not help.
 _HOPELESS = 0.2
-# Characters of a word, on average, from which a text is one without spaces.
+# Mean characters of a word above which a text has no spaces.
 _LONGEST_WORD = 12
 
 
-class Fit(NamedTuple):
-    """Counts for a text: pieces, pieces that are bytes or unknown, words, and characters."""
+class Fit:
+    """How a model encodes lines: pieces, pieces that are bytes or unknown, words, and characters."""
 
-    pieces: int
-    strange: int
-    words: int
-    characters: int
-
-    @classmethod
-    def of(cls, model: SentencePieceProcessor, lines: Sequence[str]) -> Fit:
-        """Cut lines with a model, and count."""
+    def __init__(self, model: SentencePieceProcessor, lines: Sequence[str]) -> None:
         ids = [each for row in model.encode(list(lines), out_type=int) for each in row]
-        strange = {each for each in set(ids) if model.is_byte(each) or each == model.unk_id()}
         words = [word for line in lines for word in line.split()]
-        return cls(len(ids), sum(each in strange for each in ids), len(words), sum(map(len, words)))
-
-    @property
-    def share(self) -> float:
-        """Share of the pieces that stand for bytes or nothing."""
-        return self.strange / max(self.pieces, 1)
+        self.pieces = len(ids)
+        self.strange = sum(model.is_byte(each) or each == model.unk_id() for each in ids)
+        self.words = len(words)
+        self.characters = sum(map(len, words))
 
     def __str__(self) -> str:
         if self.characters > _LONGEST_WORD * self.words:
@@ -50,14 +40,14 @@ class Fit(NamedTuple):
 
 
 def report_fit(tokenizer: Tokenizer, plan: DataPlan, origin: str) -> None:
-    """Log how the tokenizer of the checkpoint `origin` cuts the first training pairs of each corpus that is here."""
+    """Log how the tokenizer of the checkpoint `origin` encodes the first training pairs of each local corpus."""
     parts = [part.corpus for part in plan.all_parts if "train" in part.corpus.splits]
     samples = [sample_pairs(corpus, cache_dir=plan.cache_dir) for corpus in parts]
     sides = {"target": (tokenizer.tgt, [line for _, tgt in samples for line in tgt])}
-    # Images are cut by no model
+    # Images are encoded without a model
     if not tokenizer.patches:
         sides = {"source": (tokenizer.src, [line for src, _ in samples for line in src])} | sides
-    fits = {side: Fit.of(model, lines) for side, (model, lines) in sides.items() if any(lines)}
+    fits = {side: Fit(model, lines) for side, (model, lines) in sides.items() if any(lines)}
     if not fits:
         return
     strange = sum(fit.strange for fit in fits.values()) / max(sum(fit.pieces for fit in fits.values()), 1)
@@ -67,12 +57,13 @@ def report_fit(tokenizer: Tokenizer, plan: DataPlan, origin: str) -> None:
         100 * strange,
     )
     for side, fit in fits.items():
-        if fit.share > _HOPELESS:
+        share = fit.strange / max(fit.pieces, 1)
+        if share > _HOPELESS:
             log.warning(
                 "init_from=%s: %.0f%% of the pieces of the %s text are bytes or unknown, as the checkpoint's tokenizer "
                 "lacks its characters: fine-tuning keeps the tokenizer; for a new vocabulary start a run without "
                 "init_from",
                 origin,
-                100 * fit.share,
+                100 * share,
                 side,
             )

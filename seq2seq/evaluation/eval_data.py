@@ -14,10 +14,10 @@ from yaml import YAMLError
 
 from seq2seq.data.corpus import load_corpus
 from seq2seq.data.languages import target_languages
-from seq2seq.data.loading import open_split
-from seq2seq.data.multi_corpus import Part, naming, parts_of
-from seq2seq.data.sources import find_source, is_address, resolve_path
-from seq2seq.data.swapped_sides import refuse_swapped
+from seq2seq.data.multi_corpus import NamedCorpus, naming, parts_of
+from seq2seq.data.raw_pairs import open_split
+from seq2seq.data.split_files import find_files, is_address, resolve_path
+from seq2seq.data.text_checks import refuse_swapped
 from seq2seq.runs.folder import RunFolder
 from seq2seq.settings.compose import compose_settings
 from seq2seq.settings.data import SPLITS, CorpusSettings, DataSettings
@@ -237,7 +237,7 @@ def _require_named(corpus: CorpusSettings, split: str, name: Any, words: Sequenc
         )
 
 
-def _part_pairs(part: Part, split: str, name: str, cache: Path) -> Iterator[tuple[str, str]]:
+def _part_pairs(part: NamedCorpus, split: str, name: str, cache: Path) -> Iterator[tuple[str, str]]:
     """Iterate over the pairs of a corpus; blocks are read lazily, so that --limit reads little of a large file."""
     corpus = part.corpus
     with naming(part.name):
@@ -261,5 +261,5 @@ def data_files(data: DataSettings) -> list[str]:
                 continue
             # What is missing is refused where it is read
             with contextlib.suppress(ValueError, OSError):
-                files += find_source(split, corpus).files
+                files += find_files(split, corpus).files
     return files

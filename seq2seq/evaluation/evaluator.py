@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from seq2seq.data.batching import Batch
-from seq2seq.data.characters import is_blank
 from seq2seq.data.multi_corpus import Direction
+from seq2seq.data.text_files import is_blank
 from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.translator import Translator
 from seq2seq.metrics import scorers

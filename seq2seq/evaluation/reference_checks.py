@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 
 from seq2seq.data.languages import has_spaces
-from seq2seq.data.text_form import form_difference, script_language, tokenization_marks
+from seq2seq.data.text_checks import form_difference, script_language, tokenization_marks
 from seq2seq.metrics.scorers import tokenize_for
 from seq2seq.system.files import uncompressed
 

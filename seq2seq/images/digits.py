@@ -1,4 +1,4 @@
-"""Handwritten digits of scikit-learn as small gray images with their names, for classification as translation."""
+"""Handwritten digits of scikit-learn as gray images with their names, for classification as translation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LEVELS = 16
 
 
 class Digits(NamedTuple):
-    """Images (N, 8, 8), uint8, from black to white ink, and the digits that they show (N,)."""
+    """Images (N, 8, 8), uint8, with white ink on black, and their digits (N,)."""
 
     pixels: np.ndarray
     labels: np.ndarray
@@ -27,7 +27,7 @@ def splits(*, held_out: int, seed: int) -> dict[str, Digits]:
 
     Args:
         held_out: Number of images in each of validation and test.
-        seed: Decides which.
+        seed: Seed of the division.
 
     Raises:
         ValueError: scikit-learn is missing, or too few images are left.

@@ -1,4 +1,4 @@
-"""Images as lines of text: a line is the base64 of a PNG, gray or in color, and every patch of it is one id."""
+"""Images as lines of text: a line is the base64 of a gray or color PNG, and each of its patches is one id."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class ImageError(ValueError):
 
     Args:
         position: Number of the line, from 0.
-        line: The line itself, shown shortened.
-        reason: What is wrong with it, and the remedy.
+        line: The line, which the message shortens.
+        reason: The fault and its remedy.
     """
 
     def __init__(self, position: int, line: str, reason: str) -> None:
-        super().__init__(position, line, reason)  # all three, so that a worker process can send it
+        super().__init__(position, line, reason)  # all arguments, for pickle
         self.position = position
         self.line = line
         self.reason = reason
@@ -41,7 +41,7 @@ def encode_images(lines: Sequence[str], grid: PatchGrid) -> list[list[int]]:
         For each line, `grid.length` ids.
 
     Raises:
-        ImageError: The first line that is not an image of this size.
+        ImageError: A line is not an image of this size; the first one is named.
     """
     pixels = [_read(position, line, grid) for position, line in enumerate(lines)]
     return pack(np.stack(pixels), grid).tolist() if pixels else []
@@ -55,7 +55,7 @@ def _read(position: int, line: str, grid: PatchGrid) -> np.ndarray:
 
 
 def pack(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
-    """Pack the `bits` highest bits of each value of a pixel into ids.
+    """Pack the `bits` highest bits of each pixel value into ids.
 
     Shape:
         pixels: (N, height, width) uint8, in color (N, height, width, 3). Result: (N, rows * columns) int64.
@@ -84,7 +84,7 @@ def unpack(ids: np.ndarray, grid: PatchGrid) -> np.ndarray:
 
 
 def _shifts(grid: PatchGrid) -> np.ndarray:
-    # Value i of a patch has the bits from bits * i on
+    # Value i of a patch begins at bit bits * i
     return grid.bits * np.arange(grid.values, dtype=np.int64)
 
 
@@ -92,7 +92,7 @@ def read_image(line: str, *, height: int, width: int, channels: int = 1) -> np.n
     """Read the image of a line.
 
     Args:
-        channels: 1 for gray; 3 for red, green and blue, of which a gray image has the same.
+        channels: 1 for gray; 3 for red, green and blue, which are equal for a gray image.
 
     Returns:
         Its pixels (height, width), in color (height, width, 3), uint8, from 0 (black) to 255 (white).
@@ -103,27 +103,27 @@ def read_image(line: str, *, height: int, width: int, channels: int = 1) -> np.n
     from PIL import Image
 
     try:
-        # validate: without it, characters outside the alphabet are skipped silently
+        # Without validate, other characters would be skipped silently
         data = base64.b64decode(line.strip(), validate=True)
     except (binascii.Error, ValueError):
         raise ValueError("it is not base64; `base64 -w0 word.png` makes such a line") from None
     try:
-        # PNG alone: Pillow's many other readers need not see bytes from anywhere
+        # Only PNG, to keep untrusted bytes from Pillow's many other readers
         image = Image.open(io.BytesIO(data), formats=("PNG",))
-    except Exception:  # damaged or hostile bytes make Pillow raise anything
+    except Exception:  # Pillow may raise anything for damaged or hostile bytes
         raise ValueError("its base64 holds no PNG; save the image as one") from None
-    # Before a pixel is unpacked: a few bytes may claim a billion pixels.
+    # Before pixels are unpacked: a few bytes may declare a billion pixels
     if image.size != (width, height):
         wrong = " x ".join(map(str, image.size))
         raise ValueError(f"it has {wrong} pixels instead of {width} x {height}; scale or crop it")
-    # A PNG's 25th byte; of colors the mode does not say it
+    # The 25th byte of a PNG; the mode does not tell the bits of colors
     if data[24] == 16:
         raise ValueError("it has 16 bits for each value, of which 8 would be lost: save it with 8")
-    # Colors read as gray and transparency would be lost silently
+    # Otherwise colors and transparency would be lost silently
     if image.mode not in (("1", "L", "RGB") if channels > 1 else ("1", "L")):
         remedy = "save it after convert('RGB')" if channels > 1 else "save it after convert('L')"
         if channels == 1 and image.mode in ("RGB", "P"):
-            # A palette's numbers are not colors yet
+            # A palette's numbers are not colors
             convert = "" if image.mode == "RGB" else "save it after convert('RGB') and "
             remedy += f", or {convert}train on colors (tokenizer.patches.channels=3)"
         raise ValueError(
@@ -132,7 +132,7 @@ def read_image(line: str, *, height: int, width: int, channels: int = 1) -> np.n
     if "transparency" in image.info:
         raise ValueError("one of its colors is transparent, which would be lost: paste it on a background")
     try:
-        # Pixels are decoded here, and damage in them shows
+        # Decodes the pixels, and so finds damage in them
         return np.asarray(image.convert("RGB" if channels > 1 else "L"), dtype=np.uint8)
     except Exception:
         raise ValueError("its PNG is damaged; save the image again") from None
@@ -148,7 +148,7 @@ def write_image(pixels: np.ndarray) -> str:
 
 
 def write_split(folder: Path, split: str, images: Iterable[str], texts: Iterable[str]) -> None:
-    """Write the lines of a split's images (.png64) and their texts (.en)."""
+    """Write a split's images (.png64) and their texts (.en), one a line."""
     with atomic_file(folder / f"{split}.png64") as drawn, atomic_file(folder / f"{split}.en") as words:
         for image, text in zip(images, texts, strict=True):
             drawn.write(f"{image}\n".encode())

@@ -1,4 +1,4 @@
-"""Words drawn as small gray images, and a corpus of them to learn reading from."""
+"""Words drawn as small gray images, and a corpus of them for learning to read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 @dataclass(frozen=True)
 class WordImages:
-    """Images of words: height and width in pixels; letters, position, ink, paper and noise follow the seed.
+    """Images of words, of height x width pixels; the seed decides letters, position, ink, paper and noise.
 
     Raises:
         ValueError: A side is out of range.
@@ -44,13 +44,13 @@ class WordImages:
                 raise ValueError(f"--{name} {value}: choose 1 to {LARGEST:,} pixels")
 
     def line(self, text: str, number: int) -> str:
-        """Draw `text` as the line of a file, the base64 of a PNG; a blank line stays blank.
+        """Draw `text` as a line, the base64 of a PNG; a blank line stays blank.
 
         Args:
-            number: The line's number from 0, which with the seed decides the image.
+            number: The line's number from 0, a part of the image's seed.
 
         Raises:
-            ValueError: The text has no room, or the font lacks a letter.
+            ValueError: The text does not fit, or the font lacks a letter.
         """
         if not text:
             return ""
@@ -60,25 +60,25 @@ class WordImages:
             raise ValueError(f"line {number + 1}: {error}") from None
 
     def has_room(self, text: str) -> bool:
-        """Check that `text` fits in one of the font's sizes."""
+        """Return True if `text` fits in one of the font's sizes."""
         return bool(_fitting(text, self.height, self.width))
 
 
 def draw(text: str, *, height: int, width: int, seed: int | Sequence[int]) -> np.ndarray:
-    """Draw an image of `text`, (height, width) uint8, as numpy's default_rng(seed) decides.
+    """Draw an image of `text`, (height, width) uint8, by numpy's default_rng(seed).
 
     Raises:
-        ValueError: The text has no room in letters of any size, or the font lacks a letter.
+        ValueError: The text does not fit in any size, or the font lacks a letter.
     """
     fitting = _fitting(text, height, width)
-    from PIL import Image, ImageDraw  # `_fitting` reports where Pillow is missing
+    from PIL import Image, ImageDraw  # `_fitting` reports a missing Pillow
 
-    # The order of these draws decides every image: a change of it changes all corpora of a seed.
+    # The order of these draws decides the corpora of all seeds
     rng = np.random.default_rng(seed)
     if not fitting:
         raise ValueError(f"{text!r} has no room in {width} x {height} pixels: raise --width or --height, or shorten it")
     font, (left, top, right, bottom) = fitting[int(rng.integers(len(fitting)))]
-    # Pixels that the text may be moved; to the right at most MARGIN
+    # Pixels by which the text may be moved, to the right at most MARGIN
     free_width = min(width - (right - left), MARGIN)
     free_height = height - (bottom - top)
     # The box of a text begins at (left, top), not at 0
@@ -94,7 +94,7 @@ def draw(text: str, *, height: int, width: int, seed: int | Sequence[int]) -> np
 
 
 def _fitting(text: str, height: int, width: int) -> list[tuple[Any, Box]]:
-    """Find the fonts in which `text` has room, with its box in each; ValueError for a letter that they lack."""
+    """List the fonts in which `text` fits, with its box in each; ValueError for a letter that they lack."""
     if missing := [letter for letter in text if not has_letter(letter)]:
         raise ValueError(f"{text!r}: Pillow's own font, in which words are drawn, has no {missing[0]!r}; leave it out")
     fitting = []
@@ -107,15 +107,15 @@ def _fitting(text: str, height: int, width: int) -> list[tuple[Any, Box]]:
 
 @lru_cache
 def has_letter(letter: str) -> bool:
-    """Check that the font draws more than the box that stands for a missing letter."""
-    # U+10FFFF is never a letter, so the font draws its box
+    """Return True if the font does not draw the box of a missing letter."""
+    # U+10FFFF is never a letter
     font = _font(FONT_SIZES[0])
     return letter.isspace() or bytes(font.getmask(letter)) != bytes(font.getmask("\U0010ffff"))
 
 
 @lru_cache
 def _font(size: int) -> Any:
-    """Load the font that Pillow brings."""
+    """Load the font that comes with Pillow."""
     return require("PIL.ImageFont", "drawing", extra="images").load_default(size)
 
 
@@ -123,15 +123,15 @@ def write_corpus(folder: Path, images: WordImages, *, letters: int, train: int, 
     """Write train, valid and test images (.png64) with their texts (.en); no text is in two of them.
 
     Args:
-        letters: Texts have at most so many.
-        train: Number of training images; texts repeat where there are fewer.
+        letters: Most letters of a text.
+        train: Number of training images; texts repeat if there are fewer.
         held_out: Number of images in each of validation and test.
 
     Returns:
         How many different texts each split has.
     """
     texts = [text for text in phrases(letters) if images.has_room(text)]
-    # Drawn parts are disjoint: slices of one shuffled list
+    # Splits are disjoint slices of a shuffled list
     np.random.default_rng(images.seed).shuffle(texts)
     if 2 * held_out >= len(texts):
         raise ValueError(
@@ -141,10 +141,10 @@ def write_corpus(folder: Path, images: WordImages, *, letters: int, train: int, 
         )
     splits = {"valid": texts[:held_out], "test": texts[held_out : 2 * held_out]}
     rest = texts[2 * held_out :]
-    # Every text once before any comes again
+    # Each text once before any is repeated
     splits["train"] = [rest[number % len(rest)] for number in range(train)]
     folder.mkdir(parents=True, exist_ok=True)
-    # Over all splits, so that a repeated text gets another image
+    # Numbers of images over all splits, so that a repeated text gets another image
     numbers = itertools.count()
     for split, lines in splits.items():
         write_split(folder, split, map(images.line, lines, numbers), lines)
@@ -152,13 +152,13 @@ def write_corpus(folder: Path, images: WordImages, *, letters: int, train: int, 
 
 
 def phrases(letters: int) -> list[str]:
-    """List the words of the embedded phrasebook's English, and all pairs of them, of at most `letters` characters."""
+    """List the English words of the embedded phrasebook, and all pairs of them, up to `letters` characters."""
     words: dict[str, None] = {}
     with (data_dir() / "phrasebook" / "train.jsonl").open(encoding="utf-8") as file:
         for line in file:
-            # A dict keeps the order of first occurrence, which a set would not
+            # A dict keeps the order of occurrence
             words |= dict.fromkeys(_WORD.findall(json.loads(line)["translation"]["en"]))
     short = [word for word in words if len(word) <= letters]
-    # `<`: the space between the two counts
+    # `<`, since the space between them counts
     pairs = (f"{one} {two}" for one, two in itertools.product(short, short) if len(one) + len(two) < letters)
     return [*short, *pairs]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from seq2seq.data.characters import is_blank
 from seq2seq.data.languages import has_spaces
+from seq2seq.data.text_files import is_blank
 from seq2seq.inference.batch_rows import search_rows
 from seq2seq.inference.candidates import Candidate, agreement, as_text, make_as_many, rank_by_agreement
 from seq2seq.inference.encoding import halves

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from seq2seq.data.characters import is_blank
-from seq2seq.data.text_files import RawLine, Stream, decode_line, name_of, split_lines
+from seq2seq.data.text_files import RawLine, Stream, decode_line, is_blank, name_of, split_lines
 from seq2seq.inference.forced_text import ForcedLine, force_candidates
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.line_progress import ProgressLine

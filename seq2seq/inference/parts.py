@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from seq2seq.data.characters import is_blank
 from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.data.sentences import sentences
+from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.encoding import encode_pieces, longest_part, whole_characters
 from seq2seq.inference.limits import MOST_PARTS

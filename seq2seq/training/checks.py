@@ -133,7 +133,7 @@ def decide_max_tokens(plan: RunPlan, data: DataPlan, resumed: Resumed | None) ->
     Raises:
         ValueError: The model is sharded.
     """
-    if not data.auto:
+    if plan.data.max_tokens != "auto":
         return data
     # Another size would change the random numbers of micro-batches.
     if resumed and resumed.max_tokens:

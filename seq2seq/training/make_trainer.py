@@ -71,8 +71,8 @@ def make_task(
     description = describe(  # in every checkpoint: translation needs no other file
         model_config=config,
         tokenizer=tokenizer,
-        src_lang=data.src,
-        tgt_lang=data.tgt,
+        src_lang=plan.data.src,
+        tgt_lang=plan.data.tgt,
         tokenize=tokenize,
         data=plan.data.name,
         search=search,

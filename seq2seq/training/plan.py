@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from seq2seq.data.multi_corpus import Part
+from seq2seq.data.multi_corpus import NamedCorpus
 from seq2seq.data.preflight import open_corpora
 from seq2seq.runs.folder import RunFolder, folder_of
 from seq2seq.settings.classes import mixers_of, packages_of
@@ -41,7 +41,7 @@ class RunPlan(Settings):
     command: str | None = None
     job: Path | None = None
     chosen: frozenset[str] | None = None
-    parts: tuple[Part, ...] | None = None
+    parts: tuple[NamedCorpus, ...] | None = None
 
     @cached_property
     def config(self) -> dict[str, Any]:

@@ -114,7 +114,7 @@ class Run:
         self.compile = compilation.resolve_compile(plan.trainer, self.accelerator, model)
         self.graphs = resolve_graphs(plan.trainer, self.accelerator, compiled=self.compile)
         data_plan = checks.plan_data(plan, self.start)
-        self.tokenize = checks.score_tokenizer(plan, data_plan.tgt)
+        self.tokenize = checks.score_tokenizer(plan, plan.data.tgt)
         self.folder, last = resolve_resume(plan.run.resume, plan.folder, named=plan.run.run is not None)
         self._found = self.folder.version()
         self.resumed = Resumed.open(last, plan.config, self.folder) if last else None

@@ -1,4 +1,4 @@
-"""Damaged and odd corpora in every format: they are read, or refused in one line and little time."""
+"""Damaged and odd corpora in every format: they are read, or refused quickly with one line."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ PACKED: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 
 
 def attempt(folder: Path, train: object, **changes) -> str:
-    """Load a corpus: "read", or the one line of the refusal."""
+    """Load a corpus; return "read", or the message of the refusal."""
     for side, language in ((0, "de"), (1, "en")):
         for split in ("valid", "test"):
             (folder / f"{split}.{language}").write_text("".join(pair[side] + "\n" for pair in GOOD))
@@ -196,7 +196,7 @@ def test_odd_text(tmp_path, kind):
         if name in ("no pair", "blank", "blank source", "copies", "replacement"):
             assert outcome != "read", name
         elif kind in ("jsonl", "json", "parquet") or (kind == "csv" and name != "surrogates"):
-            # What these formats can hold is not damage
+            # These formats can hold it
             assert outcome == "read", (name, outcome)
 
 

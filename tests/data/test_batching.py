@@ -113,7 +113,7 @@ def test_padding_is_small_and_counted_over_both_sides():
 @pytest.mark.parametrize("mean", [9, 11.4])
 @pytest.mark.parametrize("max_tokens", [1500, 4096])
 def test_padding_of_everyday_sentences_is_under_a_tenth(mean, max_tokens):
-    """Lengths as tatoeba's: 154k pairs, log-normal (deviation 0.38 and 0.34, correlation 0.8), the end counted."""
+    """Lengths as in tatoeba: 154k pairs, log-normal (deviations 0.38 and 0.34, correlation 0.8), eos included."""
     rng = np.random.default_rng(0)
     common, own = rng.standard_normal(154_000), rng.standard_normal(154_000)
     logs = np.log(mean) + np.stack([0.38 * common, 0.34 * (0.8 * common + 0.6 * own)]) - 0.07
@@ -133,7 +133,7 @@ def test_too_long_pair_is_refused_in_training_and_alone_in_evaluation():
 
 
 def test_a_line_of_a_million_tokens_costs_no_memory():
-    """Classes are pairs of the widths that occur: of all widths up to here they would take a hundred gigabytes."""
+    """Classes are pairs of widths that occur; pairs of all widths would take a hundred gigabytes."""
     src, tgt = np.array([5, 1_000_000, 7, 20_000]), np.array([5, 6, 1_000_000, 20_000])
     batches = token_batches(src, tgt, max_tokens=100, shuffle=False)
     assert [rows.tolist() for rows in batches] == [[2], [1], [3], [0]]
@@ -183,7 +183,7 @@ def test_ragged_rows_come_back_whole(rows, data):
 @fast
 @given(lengths, st.integers(40, 200), st.booleans())
 def test_a_window_on_one_rank_is_a_step_of_several(pairs, max_tokens, shuffle):
-    """The same batches in the same order, where there are sentences enough for equal windows."""
+    """Batches and their order are the same if there are enough sentences for equal windows."""
     src, tgt = split(pairs)
 
     def sampler(**given):

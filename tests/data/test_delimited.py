@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seq2seq.data.delimited import csv_pairs, tsv_pairs
-from seq2seq.data.readers import Columns, one_line
+from seq2seq.data.readers import LanguageColumns, one_line
 from seq2seq.data.text_files import warn_once
 
-NAMED = Columns("de", "en")
-NUMBERED = Columns("de", "en", {"de": 1, "en": 0})
+NAMED = LanguageColumns("de", "en")
+NUMBERED = LanguageColumns("de", "en", {"de": 1, "en": 0})
 # What a cell may hold: what is special to CSV, what ends lines elsewhere, and anything
 CELL = st.text(st.sampled_from("\",;\t\n\r\x0b\x85\u2028 ab'") | st.characters(exclude_categories=["Cs"]), max_size=8)
 
 
-def read(reader, path: Path, content: str | bytes, columns: Columns = NAMED) -> list[tuple[str, str]]:
+def read(reader, path: Path, content: str | bytes, columns: LanguageColumns = NAMED) -> list[tuple[str, str]]:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return [pair for src, tgt in reader(path, columns) for pair in zip(src, tgt, strict=True)]
 
@@ -62,11 +62,13 @@ def test_layouts(tmp_path):
     assert read(csv_pairs, path, 'de,en\n"a, b",c\n\n"d ""e""","f\ng"') == expected
     assert read(csv_pairs, path, '\ufeffid;en;de\r\n1;c;a, b\r\n2;"f\r\ng";"d ""e"""\r\n') == expected
     assert read(csv_pairs, path, 'de\ten\na, b\tc\n"d ""e"""\tf g\n') == expected
-    assert read(csv_pairs, path, "x,y,z\n", Columns("de", "en", {"de": 2, "en": 0})) == [("z", "x")]
+    assert read(csv_pairs, path, "x,y,z\n", LanguageColumns("de", "en", {"de": 2, "en": 0})) == [("z", "x")]
     # Without a header, what divides every row alike: commas are in texts as well
     for text in ("a, b{}c, d\ne, f{}g, h\n", "a, b{}c\ne{}g, h\n"):
         for delimiter in ";\t":
-            found = read(csv_pairs, path, text.format(delimiter, delimiter), Columns("de", "en", {"de": 0, "en": 1}))
+            found = read(
+                csv_pairs, path, text.format(delimiter, delimiter), LanguageColumns("de", "en", {"de": 0, "en": 1})
+            )
             assert found == [tuple(row.split(delimiter)) for row in text.format(delimiter, delimiter).splitlines()]
     for text, pairs in (
         ("a;b,c\nd,e\n", [("a;b", "c"), ("d", "e")]),
@@ -74,11 +76,11 @@ def test_layouts(tmp_path):
         ("a;b,c;d\ne;f,g;h\n", [("a;b", "c;d"), ("e;f", "g;h")]),
         ("a; b,c\nd; e,f\n", [("a; b", "c"), ("d; e", "f")]),
     ):
-        assert read(csv_pairs, path, text, Columns("de", "en", {"de": 0, "en": 1})) == pairs
+        assert read(csv_pairs, path, text, LanguageColumns("de", "en", {"de": 0, "en": 1})) == pairs
     # A mistake does not change the delimiter
     wrong = "".join(f"a, {i};b, {i}\n" for i in range(20)) + "c;d;e\n"
     with pytest.raises(ValueError, match=r"line 21 has 3 fields where the first row has 2: a field that holds ';'"):
-        read(csv_pairs, path, wrong, Columns("de", "en", {"de": 0, "en": 1}))
+        read(csv_pairs, path, wrong, LanguageColumns("de", "en", {"de": 0, "en": 1}))
     # Lone returns are text
     assert read(csv_pairs, path, 'de,en\na\rb,"c\rd\r\n"\n') == [("a\rb", "c\rd ")]
 
@@ -132,7 +134,7 @@ def test_the_quotes_of_a_spreadsheet_are_no_text(tmp_path, caplog):
     quoted = 'de\ten\n"Er sagt ""ja"" jetzt"\t"He says ""yes"", now"\nWand\twall\n'
     expected = [('Er sagt "ja" jetzt', 'He says "yes", now'), ("Wand", "wall")]
     assert read(tsv_pairs, path, quoted) == expected
-    assert read(tsv_pairs, path, quoted.partition("\n")[2], Columns("de", "en", {"de": 0, "en": 1})) == expected
+    assert read(tsv_pairs, path, quoted.partition("\n")[2], LanguageColumns("de", "en", {"de": 0, "en": 1})) == expected
     assert not caplog.text
     for text in ('"Ja", sagt er', 'Er sagt "ja"', '"Nein'):
         warn_once.cache_clear()

@@ -1,4 +1,4 @@
-"""Copies of the hub's data sets in the layout of its cache, read without a network; and no network at all."""
+"""Data sets of the hub without a network: copies in its cache, and messages without a copy."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from huggingface_hub.utils import httpx
 from seq2seq.data import hub
 from seq2seq.data.corpus import load_corpus
 from seq2seq.data.hub import Repository, missing_files
-from seq2seq.data.loading import open_split
 from seq2seq.data.preflight import validate_corpus
+from seq2seq.data.raw_pairs import open_split
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.data import CorpusSettings
 
@@ -97,17 +97,17 @@ def test_patterns_of_two_data_sets_are_read_offline(cache, tmp_path):
     assert sizes(settings("wmt16_newstest2014"), tmp_path / "c") == {"train": 6400, "valid": 7, "test": 5}
 
 
+def test_a_moving_reference_is_followed(cache, tmp_path):
+    download(cache, "IWSLT/iwslt2017", IWSLT, "iwslt2017-de-en", reference="refs/convert/parquet", card=False)
+    assert sizes(settings("iwslt2017_de_en"), tmp_path / "c") == {"train": 6400, "valid": 7, "test": 5}
+
+
 @pytest.mark.parametrize("subset", ["de-en", "zh-en"])
 def test_wmt19_is_read_offline(cache, tmp_path, subset):
     folder = download(cache, "wmt/wmt19", WMT19, subset)
     (folder / "wmt19.py").write_text("raise AssertionError('the loading script of this revision')")
     found = sizes(settings(f"wmt19_{subset.replace('-', '_')}"), tmp_path / "c")
     assert found == {"train": 3400, "valid": 3000, "test": 7}
-
-
-def test_a_moving_reference_is_followed(cache, tmp_path):
-    download(cache, "IWSLT/iwslt2017", IWSLT, "iwslt2017-de-en", reference="refs/convert/parquet", card=False)
-    assert sizes(settings("iwslt2017_de_en"), tmp_path / "c") == {"train": 6400, "valid": 7, "test": 5}
 
 
 @pytest.mark.parametrize("name", ["wmt14_de_en", "wmt16_newstest2014"])
@@ -124,7 +124,7 @@ def test_an_incomplete_copy_is_never_read_as_the_whole(cache, tmp_path, name):
     assert not list((tmp_path / "c").glob("text-*"))
 
 
-def test_a_copy_of_another_split_is_none_of_training(cache):
+def test_a_copy_of_another_split_is_not_the_training_split(cache):
     folder = download(cache, "wmt/wmt14", WMT14, "de-en")
     for file in folder.glob("de-en/train-*"):
         file.unlink()
@@ -204,7 +204,7 @@ def test_shards_and_addresses(tmp_path):
 @pytest.mark.parametrize("file", ["README.md", ".huggingface.yaml"])
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9/x.jsonl", "zip://x.jsonl::http://127.0.0.1:9/x.zip"])
 def test_a_folder_names_no_address(cache, tmp_path, file, address, monkeypatch):
-    """Who names a folder of somebody else's has not named what its own settings name."""
+    """A user who names a folder has not named the addresses in its settings."""
     folder = tmp_path / "corpus"
     folder.mkdir()
     (folder / "train.jsonl").write_text('{"de": "a", "en": "b"}\n')

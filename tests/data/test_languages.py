@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from seq2seq.data.languages import has_spaces, primary_subtag
-from seq2seq.data.swapped_sides import looks_swapped
+from seq2seq.data.text_checks import looks_swapped
 from seq2seq.metrics.scorers import tokenize_for
 
 CHINESE = "zh ZH-cn zh_TW zho_Hans zho cmn chi cn zht zhs chs cht chinese yue yue_Hant wuu lzh nan hak gan zh-min-nan"

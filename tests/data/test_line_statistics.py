@@ -7,8 +7,8 @@ import numpy as np
 from seq2seq.data.line_statistics import LineStatistics
 
 
-def test_statistics_are_those_of_the_lines() -> None:
-    """By hand: of 200 lines of one sentence, 21 or 20 are long; then paragraphs, of which 3 or 2 are."""
+def test_statistics_of_lines() -> None:
+    """Of 200 lines with one sentence, 21 or 20 have four; of 200 with three, 3 or 2 have nine."""
     many, few = ([1] * (200 - long) + [4] * long for long in (21, 20))
     pieces = np.array([[6, 3]] * 197 + [[20, 3]] * 3)
     found = LineStatistics.of_lines(many, pieces, 77)

@@ -1,4 +1,4 @@
-"""Several corpora in one run: what an entry means, how often its pairs come, tags, directions, resuming, ranks."""
+"""Several corpora in one run: entries, shares, tags, directions, resuming, ranks."""
 
 from __future__ import annotations
 
@@ -20,17 +20,15 @@ from hypothesis import strategies as st
 from seq2seq import train, translate
 from seq2seq.data import batching
 from seq2seq.data.batching import Ragged, TokenBatchSampler, exactly, token_batches
-from seq2seq.data.multi_corpus import Mixture, Part
+from seq2seq.data.multi_corpus import Mixture, NamedCorpus
 from seq2seq.data.multi_corpus import parts_of as parts_of_settings
 from seq2seq.data.pace import Pace
 from seq2seq.data.preparation import PreparedData, prepare_corpora
-from seq2seq.data.token_cache import Encoder, read_ids, write_ids
+from seq2seq.data.token_cache import PairEncoder, read_ids, write_ids
 from seq2seq.inference import translator
 from seq2seq.inference.encoding import encode_lines
 from seq2seq.inference.notes import Note
-from seq2seq.training import run
 from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
-from seq2seq.training.plan import make_plan
 
 fast = settings(max_examples=60, deadline=None)
 WORDS = {
@@ -107,7 +105,7 @@ def test_tag_stands_before_the_sources_of_its_corpus_only(folder):
     assert [seen[i][0] for i in range(420)] == [False] * 300 + [True] * 120
     assert [seen[i][1].removeprefix(" ⁇ ").strip() for i in range(420)] == made.prepared.sources("train")
     assert [tokenizer.decode([seen[i][2]])[0] for i in range(420)] == made.prepared.references("train")
-    # Text that looks like the tag is text: it was never promised that nobody writes it.
+    # Text that looks like the tag is text
     assert tag not in tokenizer.encode_src(["<bt> der Hund"])[0]
     assert "<bt>" not in tokenizer.decode([[tag, *tokenizer.encode_tgt(["the dog"])[0]]])[0]
     for loader in (made.val_dataloader(), made.test_dataloader()):
@@ -115,7 +113,7 @@ def test_tag_stands_before_the_sources_of_its_corpus_only(folder):
 
 
 def test_pairs_held_out_of_one_corpus_that_another_one_trains_on_are_counted(folder, tmp_path, caplog):
-    """None where the corpora share no pair, and none of a corpus's own."""
+    """There is no warning if corpora share no pair, or about a corpus's own pairs."""
     sides = [(folder / f"train.{language}").read_text().splitlines() for language in ("de", "en")]
     for language, lines in zip(("de", "en"), sides, strict=True):
         (tmp_path / f"again.{language}").write_text("\n".join(lines[200:]) + "\n")
@@ -155,7 +153,7 @@ def test_a_named_set_whose_pairs_are_trained_on_is_warned_of(folder, tmp_path, c
 @pytest.mark.parametrize("num_proc", [1, 2])
 def test_tags_reach_every_process_that_encodes(tmp_path, num_proc):
     block = tiny.sentences(tiny.GERMAN, 9), tiny.sentences(tiny.ENGLISH, 9)
-    encoder = Encoder(tokenizer=tiny.tokenizer(), tags=[5])
+    encoder = PairEncoder(tokenizer=tiny.tokenizer(), tags=[5])
     write_ids(tmp_path, [block, block], encoder=encoder, num_proc=num_proc, pace=Pace("pairs"))
     src, tgt = read_ids(tmp_path)
     assert (src.ids[src.starts] == 5).all()
@@ -201,7 +199,7 @@ def test_weights_decide_how_often_a_corpus_comes(folder):
             assert max(batch.src.numel(), batch.tgt_in.numel()) <= 300
     total = sum(counts, Counter())
     ours, theirs = ([total[i] for i in rows] for rows in (range(300), range(300, 420)))
-    # 420 pairs an epoch, 105 and 315 of each corpus; a batch at most may be missing
+    # 420 pairs an epoch, 105 and 315 of each corpus; at most one batch may be missing
     assert sum(ours) == pytest.approx(420, abs=30)
     assert sum(theirs) == pytest.approx(1260, abs=60)
     assert len({frozenset(c.items()) for c in counts}) == 4
@@ -224,7 +222,7 @@ def test_resuming_and_ranks(folder):
 
 
 def test_loaders_pad_sources_to_a_multiple(folder):
-    """The sources of one corpus and of several; the batches are those without it."""
+    """With one corpus or several, the batches stay the same."""
     for corpora in (None, bt(folder)):
         data = prepared(folder, corpora=corpora)
         plain, padded = (TranslationDataModule(data, src_multiple=multiple) for multiple in (1, 8))
@@ -304,8 +302,8 @@ def test_every_epoch_of_a_mixture_has_the_same_number_of_batches(seed, world_siz
         assert all((a == b).all() for a, b in zip(sampler, found[0][len(sampler) // 2 :], strict=True))
 
 
-def test_no_order_is_computed_that_no_epoch_has(monkeypatch):
-    """Of a mixture, only the one of epoch 0, which counts the batches, beside those that are gone through."""
+def test_the_order_of_an_epoch_is_computed_once(monkeypatch):
+    """A mixture also computes epoch 0, which fixes the number of batches."""
     made = []
 
     def counted(*lengths: np.ndarray, epoch: int, **given: Any) -> list[np.ndarray]:
@@ -327,7 +325,7 @@ def test_no_order_is_computed_that_no_epoch_has(monkeypatch):
 
 @fast
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=20), st.data())
-def test_exactly(sizes, data):
+def test_batches_are_cut_or_left_out_to_an_exact_number(sizes, data):
     batches = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     count = data.draw(st.integers(1, sum(sizes)))
     found = exactly(list(batches), count)
@@ -336,7 +334,7 @@ def test_exactly(sizes, data):
     rows = np.concatenate(found).tolist()
     assert rows == list(range(len(rows)))
     assert len(rows) == sum(sizes[:count])
-    # It cannot go on for ever where no batch can be halved
+    # No batch can be halved further
     with pytest.raises(ValueError, match=f"{sum(sizes)} sentences cannot be cut into {sum(sizes) + 1} batches"):
         exactly(list(batches), sum(sizes) + 1)
 
@@ -348,7 +346,7 @@ def test_joined_rows_come_back_whole(parts):
     assert [joined.row(i).tolist() for i in range(len(joined.lengths))] == [row for part in parts for row in part]
 
 
-def parts_of(data: dict[str, Any]) -> list[Part]:
+def parts_of(data: dict[str, Any]) -> list[NamedCorpus]:
     return parts_of_settings(toycorpus.data_settings(data))
 
 
@@ -416,13 +414,8 @@ def test_the_tag_of_the_language_stands_before_that_of_the_corpus():
 
 
 def test_an_entry_for_train_keeps_the_sets_that_are_scored():
-    data = {
-        "src": "de",
-        "tgt": "en",
-        "valid": "b",
-        "test": "c",
-        "corpora": {"train": {"train": "x"}, "bt": {"train": "y"}},
-    }
+    data = {"src": "de", "tgt": "en", "valid": "b", "test": "c"}
+    data["corpora"] = {"train": {"train": "x"}, "bt": {"train": "y"}}
     train, _ = parts_of(data)
     assert (train.corpus.train, train.corpus.valid, train.corpus.test) == ("x", "b", "c")
     data["corpora"]["train"]["valid"] = "own"
@@ -461,7 +454,6 @@ def test_from_training_to_translation_by_language(folder, tmp_path, monkeypatch,
     model = translator.Translator.load(best, device="cpu", tgt_lang="fr")
     assert model.tags == [model.tokenizer.src.piece_to_id("<2fr>")]
     assert translator.Translator.load(best, device="cpu").tags == [model.tokenizer.src.piece_to_id("<2en>")]
-    # What it was validated on is what it translates: the test set's translations, by its own numbers.
     ids = encode_lines(model.tokenizer, lines, max_len=model.max_len, tags=model.tags, note=print)
     assert ids[0] == [*model.tags, *model.tokenizer.encode_src(lines[:1])[0]]
     assert ids[1] == []
@@ -472,18 +464,7 @@ def test_from_training_to_translation_by_language(folder, tmp_path, monkeypatch,
     assert [(each.position, each.kind) for each in notes] == [(0, "cut")]
 
 
-def test_one_language_is_not_asked_for_another(folder, tmp_path, monkeypatch, capfd):
-    import toycorpus
-
-    corpus = toycorpus.write(tmp_path / "corpus")
-    run.train(make_plan(toycorpus.settings(corpus, tmp_path, "run=toy", "trainer.max_steps=1"), mixer="transformer"))
-    best = str(tmp_path / "runs" / "toy" / "checkpoints" / "best.safetensors")
-    assert translator.Translator.load(best, device="cpu", tgt_lang="en").tags == []
-    with pytest.raises(ValueError, match="does not translate to 'fr'; it translates to en"):
-        translator.Translator.load(best, device="cpu", tgt_lang="fr")
-
-
-def test_a_missing_file_is_told_with_the_name_of_its_entry(tmp_path):
+def test_a_missing_file_is_reported_with_the_name_of_its_entry(tmp_path):
     data = {"src": "de", "tgt": "en", "train": None, "valid": "v", "test": "t"}
     data |= {"corpora": {"bt": {"train": str(tmp_path / "nowhere")}}}
     with pytest.raises(ValueError, match=r"data\.corpora\.bt: data\.train=.*nowhere"):

@@ -1,4 +1,4 @@
-"""The embedded corpus: committed files, their splits, and the grammar that writes them."""
+"""The embedded corpus: committed files, their splits, and the grammar that writes exactly these files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def corpus():
 
 @pytest.fixture(scope="module")
 def fresh(grammar):
-    """Return pairs of a seed that nobody has looked at."""
+    """Return pairs of a seed that no committed file has."""
     draws = grammar["constructions"].Constructions(Random(271828))
     return [draws.draw() for _ in range(6000)]
 
@@ -136,141 +136,6 @@ def test_fronted_time_inverts_subject_and_verb(corpus):
     assert all(finite.match(de) for de in yesterday)
 
 
-EXPECTED = [
-    ("aufmachen", "main", {}, "Er macht das neue Fenster auf.", "He is opening the new window."),
-    ("aufmachen", "main", {"tense": "past"}, "Er hat das neue Fenster aufgemacht.", "He opened the new window."),
-    ("aufmachen", "final", {}, "Er das neue Fenster aufmacht.", "He is opening the new window."),
-    ("aufmachen", "zu", {}, "Das neue Fenster aufzumachen.", "To open the new window."),
-    (
-        "aufmachen",
-        "main",
-        {"modal": "wollen"},
-        "Er will das neue Fenster aufmachen.",
-        "He wants to open the new window.",
-    ),
-    ("aufmachen", "first", {"tense": "past"}, "Hat er das neue Fenster aufgemacht.", "Did he open the new window."),
-    (
-        "aufmachen",
-        "main",
-        {"modal": "müssen", "negated": True},
-        "Er muss das neue Fenster nicht aufmachen.",
-        "He doesn't have to open the new window.",
-    ),
-    (
-        "aufmachen",
-        "main",
-        {"modal": "können", "tense": "past"},
-        "Er konnte das neue Fenster aufmachen.",
-        "He was able to open the new window.",
-    ),
-    (
-        "aufmachen",
-        "final",
-        {"tense": "pluperfect"},
-        "Er das neue Fenster aufgemacht hatte.",
-        "He had opened the new window.",
-    ),
-]
-
-
-@pytest.mark.parametrize(("verb", "order", "fields", "german", "english"), EXPECTED)
-def test_clause_in_both_languages(grammar, verb, order, fields, german, english):
-    lexicon, syntax, phrases = grammar["lexicon"], grammar["syntax"], grammar["phrases"]
-    new = next(a for a in lexicon.adjectives if a.de == "neu")
-    fenster = syntax.NounPhrase(lexicon.noun("Fenster"), "the", False, (new,))
-    clause = syntax.Clause(phrases.ER, lexicon.verb(verb), accusative=fenster, **fields)
-    english_order = {"first": "question", "zu": "to"}.get(order, "main")
-    assert syntax.sentence(syntax.german_clause(clause, order)) == german
-    assert syntax.sentence(syntax.english_clause(clause, english_order)) == english
-
-
-@pytest.mark.parametrize(
-    ("noun", "det", "plural", "forms"),
-    [
-        ("Hut", "a", False, "ein alter Hut, einen alten Hut, einem alten Hut, eines alten Huts"),
-        ("Hut", "the", False, "der alte Hut, den alten Hut, dem alten Hut, des alten Huts"),
-        ("Haus", "", True, "alte Häuser, alte Häuser, alten Häusern, alter Häuser"),
-        ("Frau", "my", False, "meine alte Frau, meine alte Frau, meiner alten Frau, meiner alten Frau"),
-        ("Nachbar", "the", False, "der alte Nachbar, den alten Nachbarn, dem alten Nachbarn, des alten Nachbarn"),
-        ("Junge", "this", True, "diese alten Jungen, diese alten Jungen, diesen alten Jungen, dieser alten Jungen"),
-        ("Kind", "no", False, "kein altes Kind, kein altes Kind, keinem alten Kind, keines alten Kindes"),
-        ("Milch", "", False, "alte Milch, alte Milch, alter Milch, alter Milch"),
-        ("Käse", "", False, "alter Käse, alten Käse, altem Käse, alten Käses"),
-    ],
-)
-def test_declension(grammar, noun, det, plural, forms):
-    lexicon, syntax = grammar["lexicon"], grammar["syntax"]
-    old = next(a for a in lexicon.adjectives if a.de == "alt")
-    phrase = syntax.NounPhrase(lexicon.noun(noun), det, plural, (old,))
-    assert ", ".join(phrase.german(case) for case in ("nom", "acc", "dat", "gen")) == forms
-
-
-def test_numbers_and_clock(grammar):
-    forms = grammar["morphology"]
-    german = {2: "zwei", 16: "sechzehn", 17: "siebzehn", 21: "einundzwanzig", 30: "dreißig", 76: "sechsundsiebzig"}
-    english = {2: "two", 13: "thirteen", 21: "twenty-one", 40: "forty", 250: "two hundred and fifty"}
-    assert {n: forms.german_number(n) for n in german} == german
-    assert {n: forms.english_number(n) for n in english} == english
-    assert [forms.german_ordinal(n) for n in (1, 3, 7, 8, 19, 21)] == [
-        "ersten",
-        "dritten",
-        "siebten",
-        "achten",
-        "neunzehnten",
-        "einundzwanzigsten",
-    ]
-    assert [forms.english_ordinal(n) for n in (1, 12, 20, 22, 30)] == [
-        "first",
-        "twelfth",
-        "twentieth",
-        "twenty-second",
-        "thirtieth",
-    ]
-    said = {
-        (3, 0): ("drei Uhr", "three o'clock"),
-        (1, 0): ("ein Uhr", "one o'clock"),
-        (3, 15): ("Viertel nach drei", "a quarter past three"),
-        (3, 30): ("halb vier", "half past three"),
-        (7, 40): ("zwanzig vor acht", "twenty to eight"),
-        (12, 30): ("halb eins", "half past twelve"),
-        (8, 25): ("fünf vor halb neun", "twenty-five past eight"),
-        (12, 50): ("zehn vor eins", "ten to one"),
-    }
-    assert {at: (forms.german_clock(*at), forms.english_clock(*at)) for at in said} == said
-
-
-def test_relative_clauses_agree(grammar):
-    lexicon, syntax, phrases = grammar["lexicon"], grammar["syntax"], grammar["phrases"]
-    waiting = syntax.Clause(phrases.ER, lexicon.verb("warten"), oblique=syntax.Oblique("", "acc", "for", syntax.GAP))
-    woman = syntax.NounPhrase(lexicon.noun("Frau"), "the", relative=syntax.Relative(waiting, "acc", "auf"))
-    clause = syntax.Clause(woman, lexicon.verb("sein"), complement=syntax.Phrase("müde", "tired"))
-    assert syntax.sentence(syntax.german_clause(clause, "main")) == "Die Frau, auf die er wartet, ist müde."
-    assert syntax.sentence(syntax.english_clause(clause, "main")) == "The woman who he is waiting for is tired."
-    helping = syntax.Clause(phrases.ER, lexicon.verb("helfen"), "past", dative=syntax.GAP)
-    men = syntax.NounPhrase(lexicon.noun("Mann"), "the", True, relative=syntax.Relative(helping, "dat"))
-    clause = syntax.Clause(phrases.ICH, lexicon.verb("treffen"), "past", accusative=men)
-    assert (
-        syntax.sentence(syntax.german_clause(clause, "main")) == "Ich habe die Männer getroffen, denen er geholfen hat."
-    )
-    assert syntax.sentence(syntax.english_clause(clause, "main")) == "I met the men who he helped."
-
-
-def test_sich_and_nicht_find_their_places(grammar):
-    lexicon, syntax, phrases = grammar["lexicon"], grammar["syntax"], grammar["phrases"]
-    anna = syntax.Name("Anna", "Anna", "f")
-    konzert = syntax.Oblique("auf", "acc", "to", syntax.NounPhrase(lexicon.noun("Konzert"), "the"))
-    happy = syntax.Clause(anna, lexicon.verb("freuen"), oblique=konzert, reflexive=True)
-    assert syntax.german_clause(happy, "first") == "freut sich Anna auf das Konzert"
-    assert syntax.german_clause(happy.having(negated=True), "main") == "Anna freut sich nicht auf das Konzert"
-    dog = syntax.NounPhrase(lexicon.noun("Hund"), "the")
-    owned = syntax.Clause(dog, lexicon.verb("gehören"), dative=anna, negated=True)
-    assert syntax.german_clause(owned, "main") == "der Hund gehört nicht Anna"
-    cheese = syntax.Clause(
-        syntax.NounPhrase(lexicon.noun("Käse"), "the"), lexicon.verb("schmecken"), dative=phrases.SIE
-    )
-    assert syntax.german_clause(cheese, "first") == "schmeckt ihr der Käse"
-
-
 def test_held_out_combinations(grammar, corpus):
     generate = grammar["generate"]
     assert generate.combinations("Anna hat einundzwanzig rote Äpfel gekauft.") == {
@@ -321,17 +186,3 @@ def test_english_agreement(fresh):
     infinitive = r"\b(doesn't|didn't|don't|can't|won't|will|should) (goes|went|has|had|was|reads|bought)\b"
     wrong = re.compile("|".join((singular, plural, infinitive)))
     assert not [english for _, english in fresh if wrong.search(english)]
-
-
-def test_every_word_has_its_forms(grammar):
-    lexicon = grammar["lexicon"]
-    assert len({v.particle + v.de for v in lexicon.verbs if v.particle}) >= 25
-    for noun in lexicon.nouns:
-        assert noun.gender in "mfn", noun
-        assert not (noun.mass and set(noun.dets) & set("itn")), noun
-    for verb in lexicon.verbs:
-        assert verb.aux in "hs", verb
-        for tags in (verb.frame.get("acc", "none"), verb.frame.get("dat", "none")):
-            assert tags == "none" or lexicon.tagged(tags), (verb.de, tags)
-        for tags in verb.frame.get("loc", "none").split(","):
-            assert tags in ("none", "city", "country") or lexicon.places_tagged(tags), (verb.de, tags)

@@ -1,4 +1,4 @@
-"""Cuts of text into sentences: by the library and by the rules that replace it, in several languages."""
+"""Sentences of a text in several languages, by the library and by plain rules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from seq2seq.data import sentences as module
 from seq2seq.data.sentences import cut_by_marks, sentences
 
-# Language, and the sentences of a text that are joined by nothing.
+# Language, and sentences that together are a text.
 TEXTS = [
     ("de", ["Wir lesen. ", "Es regnet. ", "Frau Schneider hat am 18. Juni Geburtstag. ", "Ich weiß."]),
     ("de", ["Prof. Dr. Müller kommt z.B. um 3.5 Uhr... ", "Ja! ", "„Was?“ fragte er. ", "Er kam am 3. Oktober."]),
@@ -28,11 +28,11 @@ TEXTS = [
     ("ko", ["안녕. ", "잘 가! ", "네?"]),
     ("ar", ["هذا كتاب. ", "ماذا؟ ", "نعم۔ ", "شكرا"]),
     ("hi", ["यह किताब है। ", "क्या? ", "हाँ।"]),
-    # The number of a list goes with what follows
+    # The number of a list belongs to the next sentence
     ("en", ["1. One is here. ", "2. Two is. ", "III. Three. ", "IV. Four."]),
     ("de", ["Er wohnt in der Hauptstr. 115. ", "Dann kam er. ", "Nr. 6."]),
     ("en", ["It was oct. 13, 2018. ", "It costs $3. ", "Then we left."]),
-    # Small letters alone
+    # Small letters only
     ("de", ["wir lesen. ", "es regnet. ", "frau schneider kommt."]),
     # No code of a language
     ("xx", ["One. ", "Two."]),
@@ -40,18 +40,14 @@ TEXTS = [
 ]
 
 
+@pytest.mark.parametrize("library", [True, False])
 @pytest.mark.parametrize(("language", "expected"), TEXTS)
-def test_a_text_is_cut_into_its_sentences(language: str, expected: list[str]) -> None:
-    assert sentences("".join(expected), language) == expected
-
-
-@pytest.mark.parametrize(("language", "expected"), TEXTS)
-def test_the_rules_that_replace_the_library_cut_alike(language: str, expected: list[str], monkeypatch) -> None:
-    """Without the library, which an import that fails shows."""
-    monkeypatch.setitem(sys.modules, "sentencex", None)
+def test_a_text_is_cut_into_its_sentences(language: str, expected: list[str], library: bool, monkeypatch) -> None:
+    if not library:
+        monkeypatch.setitem(sys.modules, "sentencex", None)
     module._cutter.cache_clear()
     try:
-        assert module._cutter() is cut_by_marks
+        assert (module._cutter() is cut_by_marks) != library
         assert sentences("".join(expected), language) == expected
     finally:
         module._cutter.cache_clear()
@@ -64,14 +60,14 @@ def test_one_sentence_stays_whole(text: str) -> None:
 
 @pytest.mark.parametrize("unit", [".", "!", " ", '"', "x.", "A. ", "1. ", "“A. ", "Ja. ", "...  ", "。", "a\n"])
 def test_text_of_any_length_takes_linear_time(unit: str) -> None:
-    """With quadratic time most of these would take more than ten seconds."""
+    """In quadratic time, most of these would take more than ten seconds."""
     text = f"Ja. Inhalt{unit * 40_000}x Nein. Doch."
     assert "".join(sentences(text, "de")) == text
 
 
 @pytest.mark.parametrize("cut", [sentences, lambda text, language: cut_by_marks(language, text)])
 def test_nothing_is_lost(cut) -> None:
-    """Whatever the text: joined again, the sentences are the text."""
+    """The sentences of any text, joined, are the text."""
     alphabet = [*'aBßé漢。！.!? \u00a03"“»)\n👍۔', "  "]
     for _ in range(300):
         text = "".join(random.choices(alphabet, k=random.randrange(40)))

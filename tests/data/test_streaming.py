@@ -1,4 +1,4 @@
-"""Text that is read while training: every pair in its turn, ranks, resuming, and what a stream cannot do."""
+"""Streamed training text: rounds, ranks, resuming, and settings that a stream refuses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 import toycorpus
 
-from seq2seq.data import loading
+from seq2seq.data import hub, raw_pairs
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.settings.data import CorpusSettings
@@ -37,7 +37,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    """Text comes in blocks of 40 pairs, so that buffers and blocks do not end together."""
+    """Read blocks of 40 pairs, which do not end where buffers end."""
     monkeypatch.setattr("seq2seq.data.readers.ROWS", 40)
 
 
@@ -58,7 +58,7 @@ def first(made, count: int) -> list:
 
 
 def rounds(made, pairs: int) -> list:
-    """Batches until so many pairs have come."""
+    """Return the first batches with at least so many pairs."""
     found, seen = [], 0
     for batch in made.train_dataloader():
         found.append(batch)
@@ -74,7 +74,7 @@ def same(left: list, right: list) -> bool:
     )
 
 
-def test_every_pair_comes_once_a_round_and_is_what_its_place_says(folder):
+def test_every_pair_comes_once_a_round_with_its_position(folder):
     made = streamed(folder)
     batches = rounds(made, 2 * SIZE)
     places = [i for batch in batches for i in batch.index.tolist()]
@@ -89,7 +89,7 @@ def test_every_pair_comes_once_a_round_and_is_what_its_place_says(folder):
             assert made.prepared.tokenizer.src.decode(src[mask][:-1].tolist()) == lines[0][i]
             assert made.prepared.tokenizer.decode([tgt.tolist()]) == [lines[1][i]]
     assert 0 < made.padding_share < 0.5
-    # Of training text nothing is written to the disk.
+    # No training text is written to the disk
     assert made.prepared.fingerprint.endswith("-70")
     with pytest.raises(ValueError, match="'train' is streamed"):
         made.texts.sources("train")
@@ -107,8 +107,8 @@ def test_buffers_follow_the_seed_and_the_cleaning(folder):
         first(streamed(folder, clean={"max_length": 1}), 1)
 
 
-def test_sampling_drops_no_pair_more(folder):
-    """The rules on lengths are on best segmentations; where a drawn one breaks them, the best is taken."""
+def test_sampling_drops_no_further_pair(folder):
+    """Rules on lengths hold for best segmentations, which replace sampled ones that are too long."""
     rules = {"length_ratio": None, "max_length": 25}
     best = rounds(streamed(folder, clean=rules), 2 * SIZE)
     drawn = rounds(streamed(folder, clean=rules, tokenizer={"sampling_alpha": 0.1}), 2 * SIZE)
@@ -120,7 +120,7 @@ def test_sampling_drops_no_pair_more(folder):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_goes_on_where_it_was(folder, workers):
+def test_a_stream_resumes_at_its_position(folder, workers):
     whole = first(streamed(folder), 60)
     at = random.randrange(1, 50)
     made = streamed(folder, num_workers=workers)
@@ -154,7 +154,7 @@ def test_segmentations_are_drawn_anew_every_round(folder):
     assert same(first(streamed(folder, tokenizer={"sampling_alpha": 0.2}), 20), batches[:20])
 
 
-def test_both_sides_of_a_block_have_draws_of_their_own(folder, monkeypatch):
+def test_both_sides_of_a_block_are_sampled_independently(folder, monkeypatch):
     made = streamed(folder, tokenizer={"sampling_alpha": 0.2})
     seeds = []
     encode = Tokenizer._encode
@@ -171,7 +171,7 @@ def test_both_sides_of_a_block_have_draws_of_their_own(folder, monkeypatch):
 
 def test_tokenizer_learns_from_the_beginning_only(folder, monkeypatch):
     read: Counter[str] = Counter()
-    whole = loading.open_split
+    whole = raw_pairs.open_split
 
     def counted(split, *args, **options):
         for block in whole(split, *args, **options):
@@ -187,10 +187,10 @@ def test_tokenizer_learns_from_the_beginning_only(folder, monkeypatch):
 
 def test_remote_text_is_not_downloaded_first(monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setattr(loading, "_tables", lambda path, options, **rest: asked.append((path, options)) or iter(()))
+    monkeypatch.setattr(hub, "_tables", lambda path, options, **rest: asked.append((path, options)) or iter(()))
     settings = CorpusSettings(src="de", tgt="en", path="wmt/wmt14", train="train")
     for streaming in (False, True):
-        list(loading.open_split("train", settings, cache_dir=tmp_path, streaming=streaming))
+        list(raw_pairs.open_split("train", settings, cache_dir=tmp_path, streaming=streaming))
     assert [options.get("streaming", False) for _, options in asked] == [False, True]
 
 

@@ -1,4 +1,4 @@
-"""Subsets of training text: seeded, nested, the same whatever the order of the files, in every kind of corpus."""
+"""Subsets of training text: seeded, nested, independent of the order of the text, in every kind of corpus."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.data.text_files import warn_once
 from seq2seq.runs.folder import config_hash
-
-EXHAUSTIVE = {"test_the_embedded_corpus_is_limited"}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +37,7 @@ def pairs(prepared: PreparedData, split: str = "train") -> list[tuple[str, str]]
 
 
 def decoded(prepared: PreparedData) -> list[str]:
-    """The targets as the ids have them."""
+    """Decode the targets from their ids."""
     data = prepared.split("train")
     rows = data.ids(list(range(len(data))))[1]  # type: ignore[union-attr]
     return prepared.tokenizer.decode([rows.row(i).tolist() for i in range(len(rows.lengths))])
@@ -51,7 +49,7 @@ def test_subsets_follow_the_seed_and_lie_within_each_other(corpus, caplog):
     whole = prepare(corpus)
     assert [each.size("train") for each in (small, large, whole)] == [40, 100, 240]
     assert set(pairs(small)) < set(pairs(large)) < set(pairs(whole))
-    # In the order of the corpus, and the ids are those of the text
+    # In the order of the corpus, with ids of the same text
     assert pairs(small) == [pair for pair in pairs(whole) if pair in set(pairs(small))]
     assert decoded(small) == [target for _, target in pairs(small)]
     other = prepare(corpus, limit=40, seed=2)
@@ -60,7 +58,7 @@ def test_subsets_follow_the_seed_and_lie_within_each_other(corpus, caplog):
     assert len(set(pairs(other)) & set(pairs(small))) < 20
     for split in ("valid", "test"):
         assert pairs(small, split) == pairs(other, split) == pairs(whole, split)
-    # The corpus, and so a resumed run, knows which subset it is; another mixer has nothing to do with it
+    # A resumed run recognizes its subset by the fingerprint
     assert len({each.fingerprint for each in (small, large, whole, other)}) == 4
     assert "limit                200" in caplog.text
 
@@ -74,7 +72,7 @@ def test_a_subset_depends_on_text_not_on_its_order(corpus, tmp_path):
     assert set(pairs(changed)) == set(pairs(prepare(corpus, limit=40)))
 
 
-def test_held_out_pairs_are_those_of_the_whole_corpus(corpus):
+def test_a_limit_leaves_the_held_out_pairs_unchanged(corpus):
     held: dict[str, Any] = {"valid": None, "test": None, "holdout": 30}
     small, whole = (prepare(corpus, **held, **more) for more in ({"limit": 40}, {}))
     assert small.size("train") == 40
@@ -130,15 +128,6 @@ def test_a_limited_stream_is_its_first_pairs(corpus, caplog):
     for _ in range(2):
         assert sum(len(src) for src, _ in blocks()) == 240
     assert caplog.text.count("data.limit=100000 is more than the 240 pairs of the stream: all are used") == 1
-
-
-def test_the_embedded_corpus_is_limited(tmp_path):
-    phrasebook = {"path": "package://phrasebook", "train": "train", "valid": "validation", "test": "test"}
-    data = {"name": "toy", "src": "de", "tgt": "en", "max_tokens": 1000, "limit": 500, **phrasebook}
-    prepared = prepare_corpora(
-        toycorpus.data_plan(data, tokenizer={"vocab_size": 400}, seed=1, cache_dir=tmp_path / "cache")
-    )
-    assert prepared.size("train") == 500
 
 
 def test_a_limit_is_part_of_a_runs_name(corpus, tmp_path):

@@ -92,9 +92,10 @@ def test_what_is_written_is_compressed_as_its_name_says(tmp_path, suffix):
         (b"PAR1" + bytes(20), "is a parquet file"),
         (TEXT.decode().encode("utf-16-le"), "UTF-16 or UTF-32"),
         (gzip.compress(TEXT.decode().encode("utf-32")), "UTF-16 or UTF-32"),
+        (gzip.compress(gzip.compress(TEXT)), "compressed twice"),
     ],
 )
-def test_what_is_no_text_is_named(tmp_path, content, message):
+def test_other_files_than_text_are_named(tmp_path, content, message):
     (tmp_path / "x.de").write_bytes(content)
     for place in (tmp_path / "x.de", io.BytesIO(content)):
         with pytest.raises(ValueError, match=message):
@@ -145,7 +146,7 @@ def test_the_segments_of_a_test_set_are_its_lines(tmp_path, caplog, kind, head):
         assert list(read_lines(tmp_path / name)) == SEGMENTS
         with open(tmp_path / name, "rb") as file:
             assert count_lines(file) == len(SEGMENTS)
-    assert caplog.text.count("is markup, of which 5 lines of text are read") == 3
+    assert caplog.text.count("5 lines of text") == 3
 
 
 def test_the_tags_of_talks_are_no_sentences(tmp_path, caplog):
@@ -155,7 +156,7 @@ def test_the_tags_of_talks_are_no_sentences(tmp_path, caplog):
     for text in (f"{head}{body}{head}Vier\n", f'<doc docid="1">\n{head} {body}</doc>\nVier'):
         (tmp_path / "train.tags.de-en.de").write_text(text)
         assert list(read_lines(tmp_path / "train.tags.de-en.de")) == ["Eins & zwei", "", "Drei", "Vier"]
-    assert "is markup, of which 4 lines of text are read, without tags" in caplog.text
+    assert "4 lines of text" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_the_tags_of_talks_are_no_sentences(tmp_path, caplog):
     ],
 )
 def test_text_that_begins_with_the_tag_of_a_talk_is_text(tmp_path, text):
-    """A talk has several elements of a line each; nothing else loses a line."""
+    """Only a talk, with several kinds of one-line elements, loses lines."""
     (tmp_path / "x.de").write_text(text)
     assert list(read_lines(tmp_path / "x.de")) == text.splitlines()
 
@@ -187,12 +188,6 @@ def test_bytes_that_are_a_mark_of_utf_16_alone_are_a_line(tmp_path):
     assert len(list(read_lines(tmp_path / "y"))) == 1
 
 
-def test_what_is_compressed_twice_is_refused(tmp_path):
-    (tmp_path / "x.gz").write_bytes(gzip.compress(gzip.compress(b"Ein Hund\n")))
-    with pytest.raises(ValueError, match="compressed twice"):
-        list(read_lines(tmp_path / "x.gz"))
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -206,7 +201,7 @@ def test_what_is_compressed_twice_is_refused(tmp_path):
     ],
 )
 def test_other_markup_is_refused(tmp_path, text):
-    """Its segments may be of both sides, which would be pairs of a text with itself."""
+    """Its segments may be of both sides, which would pair a text with itself."""
     for name in ("x.xml", "x.de"):
         (tmp_path / name).write_text(text)
         with pytest.raises(ValueError, match=r"markup is not read.*write its sentences to a file"):

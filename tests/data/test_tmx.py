@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from seq2seq.data import tmx
-from seq2seq.data.readers import Columns
+from seq2seq.data.readers import LanguageColumns
 from seq2seq.data.tmx import tmx_pairs
 
 HEAD = '<?xml version="1.0" encoding="{}"?>\n<!DOCTYPE tmx SYSTEM "tmx14.dtd">\n<tmx version="1.4"><header/>\n<body>'
@@ -22,9 +22,9 @@ def unit(**texts: str) -> str:
     return f"<tu>{''.join(variants)}</tu>"
 
 
-def read(path: Path, content: bytes, columns: Columns | None = None) -> list[tuple[str, str]]:
+def read(path: Path, content: bytes, columns: LanguageColumns | None = None) -> list[tuple[str, str]]:
     path.write_bytes(content)
-    blocks = tmx_pairs(path, columns or Columns("de", "en"))
+    blocks = tmx_pairs(path, columns or LanguageColumns("de", "en"))
     return [pair for src, tgt in blocks for pair in zip(src, tgt, strict=True)]
 
 
@@ -43,8 +43,8 @@ def test_variants_of_languages(tmp_path):
         '<tu><tuv lang="de"><seg>vier</seg></tuv><tuv lang="en"><seg>4</seg></tuv></tu>',
     )
     assert read(path, content) == [("eins", "1"), ("zwei", "2"), ("vier", "4")]
-    assert read(path, content, Columns("de", "en", {"de": "de-AT"})) == [("zwei a", "2")]
-    assert read(path, content, Columns("fr", "en")) == [("x", "1"), ("trois", "3")]
+    assert read(path, content, LanguageColumns("de", "en", {"de": "de-AT"})) == [("zwei a", "2")]
+    assert read(path, content, LanguageColumns("fr", "en")) == [("x", "1"), ("trois", "3")]
 
 
 def test_inline_elements_and_line_breaks(tmp_path):
@@ -91,7 +91,7 @@ def test_a_code_that_stands_for_a_break_leaves_a_space(tmp_path, text, expected)
         (b"", "line 1 is not XML: no element found"),
     ],
 )
-def test_what_is_refused(tmp_path, content, message):
+def test_damaged_files_are_refused_with_their_line(tmp_path, content, message):
     with pytest.raises(ValueError, match=message) as told:
         read(tmp_path / "x.tmx", content)
     assert "\n" not in str(told.value)

@@ -1,4 +1,4 @@
-"""Updates by tokens: what they depend on, and how a machine cuts them."""
+"""Updates by tokens: their sentences, and how a machine cuts them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sampler(sides: tuple[np.ndarray, np.ndarray], batch_tokens: int, max_tokens:
 
 
 def updates(made: TokenBatchSampler) -> list[list[int]]:
-    """Rows of each update over all ranks, sorted, but for idle ones."""
+    """Return the sorted rows of each update over all ranks, without idle ones."""
     assert made.cut
     batches, size = made.batches(), made.cut.micro_batches
     assert len(batches) % size == 0
@@ -63,7 +63,7 @@ def test_no_micro_batch_exceeds_its_budget(rng, batch_tokens, max_tokens, ranks)
             assert len(rows) * padded_width(max(side[rows].max() for side in sides)) <= max_tokens
 
 
-def test_an_update_of_one_length_is_the_batch_that_it_would_be_as_max_tokens(rng):
+def test_an_update_of_one_part_is_the_same_batch_as_by_max_tokens(rng):
     sides = lengths(rng)
     plain = TokenBatchSampler(src_lengths=sides[0], tgt_lengths=sides[1], max_tokens=2000, seed=3)
     same = sampler(sides, 2000, 9999)
@@ -97,7 +97,7 @@ def test_a_pair_beyond_a_micro_batch_is_refused():
         UpdateCut.of(4096, max_tokens=256, longest=260)
 
 
-def test_where_there_are_fewer_sentences_than_micro_batches_some_are_idle():
+def test_micro_batches_without_sentences_are_idle():
     sides = np.full(5, 9), np.full(5, 9)
     batches = sampler(sides, 4096, 4096, world_size=8).batches()
     assert sorted(batch.tolist() for batch in batches) == [[-1], [-1], [-1], [0], [1], [2], [3], [4]]

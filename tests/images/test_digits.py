@@ -23,7 +23,7 @@ EXHAUSTIVE = ("test_models_cost_the_same_and_learn",)
 
 
 def test_the_corpus_is_every_digit_once(tmp_path, capsys):
-    """The images are scikit-learn's, each with its name, and no part has an image of another."""
+    """Every image of scikit-learn is in one split, with its name."""
     from sklearn.datasets import load_digits
 
     assert draw.main(["--digits", str(tmp_path), "--held-out", "150", "--seed", "3"]) == 0
@@ -42,7 +42,7 @@ def test_the_corpus_is_every_digit_once(tmp_path, capsys):
 
 
 def test_the_experiment_has_as_many_pieces_as_ten_names_allow(tmp_path):
-    """SentencePiece finds them; one more is refused."""
+    """SentencePiece refuses one piece more."""
     assert draw.main(["--digits", str(tmp_path)]) == 0
     names = (tmp_path / "train.en").read_text().split("\n")[:-1]
     config = resolved_settings(["experiment=digits"])["tokenizer"]

@@ -1,4 +1,4 @@
-"""Images as lines: patches and back, the projection as a convolution, what is not an image, a whole run."""
+"""Images as lines of text: patches, their projection, bad images, drawing, and a whole run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import base64
 import io
 import json
 import pickle
-import struct
-import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +25,7 @@ from seq2seq.analysis import image_maps, model_report
 from seq2seq.data.multi_corpus import parts_of
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
-from seq2seq.data.token_cache import Encoder
+from seq2seq.data.token_cache import PairEncoder
 from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 from seq2seq.images.lines import ImageError, encode_images, pack, read_image, unpack, write_image
 from seq2seq.images.words import WordImages, has_letter
@@ -45,6 +43,8 @@ from seq2seq.training.plan import make_plan
 from seq2seq.training.run import train
 
 GRID = PatchGrid(8, 24)
+PATCHES = {"height": 8, "width": 24, "size": 2, "bits": 8, "channels": 1}
+SIZES = {"joint": False, "src_vocab_size": GRID.vocab_size, "patches": PATCHES}
 TEXTS = ["the cat", "a dog", "we go", "I see", "two", "red ox", "my hat", "it is"] * 30
 SETTINGS = TokenizerSettings(vocab_size=22, byte_fallback=False, joint=False, patches=GRID)
 
@@ -83,19 +83,11 @@ def test_images_become_patches_and_images_again(size, bits, channels):
     assert 0 <= ids.min() <= ids.max() < grid.vocab_size
     again = unpack(ids, grid)
     assert np.array_equal(pack(again, grid), ids)
-    assert np.abs(again.astype(int) - given).max() < 2 ** (8 - bits)  # what is lost: nothing of 8 bits
-
-
-def test_a_patch_by_hand():
-    """The patch in row 1, column 0 of an image, its pixels row by row, the first in the lowest byte."""
-    image = np.arange(16, dtype=np.uint8).reshape(4, 4)
-    ids = encode_images([write_image(image)], PatchGrid(4, 4))[0]
-    assert len(ids) == 4
-    assert ids[2] == 8 + 9 * 2**8 + 12 * 2**16 + 13 * 2**24
+    assert np.abs(again.astype(int) - given).max() < 2 ** (8 - bits)  # 8 bits lose nothing
 
 
 def test_a_patch_of_colors_by_hand():
-    """Red, green and blue of a pixel before the next pixel."""
+    """The values are in the order row, column, color, the first in the lowest bits."""
     image = np.zeros((2, 4, 3), dtype=np.uint8)
     image[0, 2] = [8, 16, 24]
     image[1, 3] = [255, 0, 0]
@@ -135,25 +127,13 @@ def wrong_lines() -> dict[str, str]:
         "24 x 9 pixels instead of 24 x 8": saved(Image.fromarray(np.zeros((9, 24), dtype=np.uint8))),
         "of Pillow's mode RGB": saved(grey.convert("RGB")),
         "PNG is damaged": base64.b64encode(damaged).decode(),
-        "16 bits for each value": base64.b64encode(png(np.zeros((8, 24, 6), dtype=np.uint8))).decode(),
+        "16 bits for each value": saved(Image.fromarray(np.zeros((8, 24), dtype=np.uint16))),
         "one of its colors is transparent": saved(grey, transparency=0),
     }
 
 
-def png(values: np.ndarray) -> bytes:
-    """Encode colors of 16 bits, (height, width, 6) bytes, which Pillow does not write."""
-
-    def chunk(name: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-
-    height, width, _ = values.shape
-    rows = b"".join(b"\0" + row.tobytes() for row in values)
-    header = struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-
-
 @pytest.mark.parametrize("reason", wrong_lines())
-def test_what_is_no_image_is_told_with_line_value_and_remedy(reason):
+def test_a_bad_image_is_reported_with_line_value_and_remedy(reason):
     line = wrong_lines()[reason]
     with pytest.raises(ImageError, match="line 3 is not an image") as error:
         encode_images([*lines(2), line, *lines(1)], GRID)
@@ -208,13 +188,10 @@ def test_the_projection_of_patches_is_a_strided_convolution(size, bits, channels
 
 
 def image_model(*overrides: str, **extra):
-    # As files that are older than colors have it
-    patches = {"height": 8, "width": 24, "size": 2, "bits": 8, "channels": 1}
-    sizes = {"joint": False, "src_vocab_size": GRID.vocab_size, "patches": patches}
-    return build_model(config("mixer=quadratic", *TINY, "model.tie=target", *overrides, **sizes, **extra))
+    return build_model(config("mixer=quadratic", *TINY, "model.tie=target", *overrides, **SIZES, **extra))
 
 
-def test_mixers_with_places_on_a_grid_are_told_its_columns():
+def test_mixers_on_a_grid_get_its_columns():
     model = image_model("model.src_positions=none")
     assert [layer.self_mixer.grid_width for layer in model.encoder.layers] == [12] * 4
     assert model.encoder.embedding.positions is None
@@ -226,7 +203,7 @@ def test_mixers_with_places_on_a_grid_are_told_its_columns():
     assert isinstance(chosen.encoder.embedding.positions, SinusoidalPositions)
 
 
-def test_positions_and_ties_of_a_image():
+def test_positions_and_ties_of_an_image():
     with pytest.raises(ValueError, match=r"model\.src_positions=odd"):
         image_model("model.src_positions=odd")
     with pytest.raises(ValueError, match=r"an image has no table to share.*model\.tie=target"):
@@ -250,8 +227,8 @@ def test_positions_on_a_grid():
 
 
 @pytest.mark.parametrize("stages", [1, 3])
-def test_images_beside_padding_are_as_alone(stages):
-    """A batch is padded to a width that an image need not have."""
+def test_padding_does_not_change_an_image(stages):
+    """Padding of a batch does not change the result."""
     model = image_model("model.src_positions=none", f"model.encoder_stages={stages}").eval()
     src = torch.from_numpy(pack(pixels(2), GRID))
     tgt = torch.randint(4, 20, (2, 5))
@@ -262,7 +239,7 @@ def test_images_beside_padding_are_as_alone(stages):
 
 
 def test_a_pyramid_takes_made_up_lengths_too():
-    """Rehearsals of batches and counts of FLOPs have sources that are shorter than an image."""
+    """Warm-ups of batches and counts of FLOPs have sources of other lengths than an image."""
     model = image_model("model.encoder_stages=2")
     for length in (1, 2, GRID.length + 3):
         src = torch.zeros(1, length, dtype=torch.int64)
@@ -270,9 +247,7 @@ def test_a_pyramid_takes_made_up_lengths_too():
         assert memory.shape[:2] == mask.shape == (1, GRID.length // 4)
         assert memory.isfinite().all()
     settings = config("mixer=quadratic", *TINY, "model.tie=target", "model.encoder_stages=2")
-    patches = {"height": 8, "width": 24, "size": 2, "bits": 8, "channels": 1}
-    sizes = {"joint": False, "src_vocab_size": GRID.vocab_size, "patches": patches}
-    assert training_flops({**settings, **sizes}) is not None
+    assert training_flops({**settings, **SIZES}) is not None
 
 
 def test_each_stage_of_a_pyramid_has_its_grid():
@@ -323,7 +298,7 @@ def test_ready_models_of_the_text_alone(tokenizer, tmp_path):
 
 def test_ids_of_patches_keep_all_their_bits(tokenizer):
     white = write_image(np.full((8, 24), 255, dtype=np.uint8))
-    src, _ = Encoder(tokenizer=tokenizer)(([white, *lines(1)], ["two", "two"]))
+    src, _ = PairEncoder(tokenizer=tokenizer)(([white, *lines(1)], ["two", "two"]))
     assert src.ids.dtype == np.uint32
     assert set(src.ids[: GRID.length].tolist()) == {2**32 - 1}
 
@@ -370,7 +345,7 @@ def test_segmentations_of_the_text_are_drawn_beside_images(drawn, tmp_path):
 
 
 def test_a_bad_image_of_a_corpus_is_found(drawn, tmp_path, monkeypatch):
-    """In the first thousand lines before any work, with its number in the file; else while ids are made."""
+    """Among the first thousand lines before any work, with its number in the file; later ones during encoding."""
     for split in ("train", "valid", "test"):
         for side in ("png64", "en"):
             text = (drawn / f"{split}.{side}").read_text().split("\n")
@@ -413,7 +388,7 @@ def test_text_without_room_is_refused(capsys, monkeypatch):
 
 
 def test_letters_that_the_font_lacks_are_refused(capsys, monkeypatch):
-    """They would all be the same box."""
+    """They would all look the same."""
     letters = "".join(map(chr, range(33, 127)))
     assert all(has_letter(letter) for letter in letters)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("cat\n你好\n".encode())))
@@ -462,7 +437,7 @@ def test_a_run_reads_images_and_leaves_what_translation_needs(run, drawn, tmp_pa
     assert results["padding"] >= 0
     best = run / "checkpoints" / "best.safetensors"
     loaded = checkpoint.load(best)
-    assert loaded.meta["model"]["patches"] == {"height": 8, "width": 24, "size": 2, "bits": 8, "channels": 1}
+    assert loaded.meta["model"]["patches"] == PATCHES
     assert loaded.model.encoder.layers[0].self_mixer.grid_width == 12  # type: ignore[union-attr]
     source = (drawn / "test.png64").read_text().split("\n")[:6]
     nasty = [source[0], "", "no image", source[1], write_image(np.zeros((8, 8), dtype=np.uint8)), *source[2:]]
@@ -474,7 +449,7 @@ def test_a_run_reads_images_and_leaves_what_translation_needs(run, drawn, tmp_pa
     told = capsys.readouterr().err
     assert "line 3 was not translated and is empty (it is not base64" in told
     assert "line 5 was not translated and is empty (it has 8 x 8 pixels instead of 24 x 8" in told
-    assert "cut" not in told  # half an image is none
+    assert "cut" not in told  # images are not cut
     rows = [line.split("\t") for line in (tmp_path / "out").read_text().split("\n")[:-1]]
     assert [row[0] for row in rows] == [str(number) for number in range(1, len(nasty) + 1)]
     assert [rows[i][1:] for i in (1, 2, 4)] == [["0.0000", ""], ["-inf", ""], ["-inf", ""]]
@@ -526,8 +501,8 @@ def test_the_table_and_the_figure_of_finished_runs(run, tmp_path, monkeypatch, c
     assert torch.equal(ways[0][-1], trained["encoder.layers.0.mix.f.centers"])
 
 
-def test_maps_over_a_image():
-    """A patch's share is its opacity in every pixel of it; the patch that varies most is framed."""
+def test_maps_over_an_image():
+    """A patch's share is the opacity of its pixels; the patch that varies most is framed."""
     grid = PatchGrid(height=4, width=6, size=2)
     pixels = np.full((4, 6), 200, dtype=np.uint8)
     pixels[2:, 2:4] = [[0, 255], [255, 0]]

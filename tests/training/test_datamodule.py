@@ -28,7 +28,7 @@ from seq2seq.data.dataset import DrawnLengths, PairDataset
 from seq2seq.data.pace import Pace
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import PreparedData, prepare_corpora
-from seq2seq.data.token_cache import Encoder, write_ids
+from seq2seq.data.token_cache import PairEncoder, write_ids
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.data import DataSettings
@@ -412,7 +412,7 @@ def test_impossible_value_is_refused(folder, key, value):
 def test_values_may_be_written_as_on_the_command_line(folder):
     """YAML reads 1e3 as a float, and Hydra hands over .inf as a word."""
     plan = read_settings(folder, max_tokens=1e3, temperature=".inf")
-    assert (plan.max_tokens, plan.temperature) == (1000, math.inf)
+    assert (plan.max_tokens, plan.data.temperature) == (1000, math.inf)
 
 
 EXHAUSTIVE = {"test_several_processes_write_the_same_cache", "test_a_killed_process_of_several_is_told"}
@@ -436,7 +436,7 @@ def test_several_processes_write_the_same_cache(folder, tmp_path, num_proc, monk
 
 def test_a_killed_process_of_several_is_told(folder, tmp_path):
     """As the system does if memory runs out."""
-    encoder = Encoder(tokenizer=prepared(folder).tokenizer)
+    encoder = PairEncoder(tokenizer=prepared(folder).tokenizer)
 
     def blocks() -> Iterator[tuple[list[str], list[str]]]:
         for number in range(20):

@@ -39,7 +39,7 @@ class EvalTexts:
         # A corpus of a mixture may lack the split; the others are concatenated in it.
         parts = [part for part in plan.parts if split in part.corpus.splits]
         sizes = [len(part) for part in data.parts] if isinstance(data, MixedPairs) else [len(data)]
-        return directions(parts, sizes, lambda language: tokenize_for(language, plan.tokenize))
+        return directions(parts, sizes, lambda language: tokenize_for(language, plan.data.tokenize))
 
 
 class TranslationDataModule(LightningDataModule):
@@ -76,7 +76,7 @@ class TranslationDataModule(LightningDataModule):
                     f"data.{split} has {size} sentences, and each of {world_size} processes needs one: use fewer "
                     f"devices, or a larger {split} set"
                 )
-        if self.prepared.plan.auto and world_size > 1:
+        if self.prepared.plan.data.max_tokens == "auto" and world_size > 1:
             # Ranks agree on a maximum, so sizes are negated to find the minimum.
             (least,) = Agreement().maxima([-self.max_tokens])
             if -int(least) != self.max_tokens:
@@ -178,7 +178,7 @@ class TranslationDataModule(LightningDataModule):
         if self.trainer is not None:
             self.epoch = self.trainer.current_epoch
         if self.streaming:
-            loader = StreamLoader(self._training_stream(), num_workers=self.prepared.plan.num_workers)
+            loader = StreamLoader(self._training_stream(), num_workers=self.prepared.plan.data.num_workers)
             return self._copied_ahead(loader)
         self.set_epoch(self.epoch)
         return self._loader("train", self._training_sampler())
@@ -193,7 +193,7 @@ class TranslationDataModule(LightningDataModule):
 
     def _loader(self, split: str, sampler: TokenBatchSampler) -> DataLoader:
         data = self.prepared.split(split).sampled_by(sampler, self.src_multiple)
-        loader = BatchLoader(data, batch_sampler=sampler, num_workers=self.prepared.plan.num_workers)
+        loader = BatchLoader(data, batch_sampler=sampler, num_workers=self.prepared.plan.data.num_workers)
         return self._copied_ahead(loader)
 
     def _copied_ahead(self, loader: PackedLoader) -> PackedLoader:

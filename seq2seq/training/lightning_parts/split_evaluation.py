@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from seq2seq.data.batching import Batch
-from seq2seq.data.text_form import form_difference
+from seq2seq.data.text_checks import form_difference
 from seq2seq.evaluation.evaluator import EvalData, Evaluation, Evaluator
 from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.translator import Translator

@@ -1,0 +1,74 @@
+"""Raw pairs of a split, block by block: from files, the hub, or a local folder in the hub's layout."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from seq2seq.data.cleaning import Pairs
+from seq2seq.data.delimited import csv_pairs, tsv_pairs
+from seq2seq.data.hub import hub_pairs, remote_pairs, repository_of
+from seq2seq.data.json_text import json_pairs
+from seq2seq.data.readers import LanguageColumns, parquet_pairs, text_pairs
+from seq2seq.data.split_files import find_files, is_address
+from seq2seq.data.text_checks import checked
+from seq2seq.data.tmx import tmx_pairs
+from seq2seq.settings.data import CorpusSettings
+
+# Readers of files with both sides, by type.
+_READERS = {"csv": csv_pairs, "json": json_pairs, "parquet": parquet_pairs, "tmx": tmx_pairs, "tsv": tsv_pairs}
+
+
+def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streaming: bool = False) -> Iterator[Pairs]:
+    """Read blocks of raw pairs of a split, in their order.
+
+    Args:
+        streaming: Read remote data without downloading it first.
+
+    Raises:
+        ValueError: A file is missing or damaged, or a column or the network is missing.
+    """
+    columns = LanguageColumns(settings.src, settings.tgt, settings.columns)
+    # Names for messages: two files, or the data and a language
+    sides = [f"data.{split}={settings.place(split)} ({language})" for language in (settings.src, settings.tgt)]
+    unit = "row"
+    if settings.path:
+        blocks = hub_pairs(split, settings, columns, cache_dir=cache_dir, streaming=streaming)
+    else:
+        kind, files = find_files(split, settings)
+        repository = repository_of(split, settings)
+        # An address with a revision means one text, of which the hub's cache may have a copy
+        files = (repository and repository.copies()) or files
+        if is_address(files[0]):
+            blocks = remote_pairs(kind, files[0], columns, cache_dir=cache_dir, streaming=streaming)
+        elif kind == "text":
+            sides = files
+            unit = "line"
+            blocks = text_pairs(Path(files[0]), Path(files[1]))
+        else:
+            blocks = itertools.chain.from_iterable(_READERS[kind](Path(file), columns) for file in files)
+    return checked(blocks, sides, unit=unit, training=split == "train")
+
+
+def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "train", size: int = 1000) -> Pairs:
+    """Read the first pairs of a split before any work; nothing is downloaded, converted or copied.
+
+    Returns:
+        At most `size` source lines and target lines; none of a remote split.
+
+    Raises:
+        ValueError: A file or a column is missing, or a file is damaged at its beginning.
+    """
+    if settings.path:
+        if repository_of(split, settings):
+            return [], []
+        # `train` for train[:1000]: only whole splits are read without being converted
+        settings = replace(settings, **{split: str(settings.place(split)).partition("[")[0]})
+    elif is_address(find_files(split, settings).files[0]):
+        return [], []
+    # Readers are lazy: they stop after the first block that has a pair
+    blocks = open_split(split, settings, cache_dir=cache_dir)
+    src, tgt = next((block for block in blocks if block[0]), ([], []))
+    return src[:size], tgt[:size]
