@@ -57,7 +57,7 @@ A validation, which follows the decision at once:
     Signals.on_validation_batch_end         Obey a signal between two batches.
     TranslationTask.on_validation_epoch_end Gather the translations of all ranks and score them.
     ProgressLog.on_validation_end           Show and log the scores.
-    LogSamples.on_validation_end            Log a few translations.
+    LogSamples.on_validation_end            Print and log a few translations.
     RecordScores.on_validation_end          Compare with the best score.
     KeepBest.on_validation_end              Save the weights, if among the best (trainer.keep_best).
     SaveBest.on_validation_end              Save the best checkpoint, if this is the best.
@@ -158,7 +158,8 @@ def make_callbacks(
         origin: Kept in last.ckpt: what a resumed run must agree with.
         job: The folder of this job of a sweep.
     """
-    # Shared by several callbacks: the average, last.ckpt's writer and the agreement of the ranks.
+    # Shared by several callbacks.
+    console = Console(quiet=not ranks.is_first_process())
     average = WeightAverage(task.model, settings.ema) if settings.ema else None
     last = LastCheckpoint(folder, state, average)
     agreement = state.budget.agreement
@@ -171,8 +172,8 @@ def make_callbacks(
     callbacks: list[L.Callback] = [
         SetResultsAside(folder, config_yaml),
         WarmUp(state.budget),
-        ProgressLog(state=state, settings=settings, console=Console(quiet=not ranks.is_first_process())),
-        LogSamples(settings.samples),
+        ProgressLog(state=state, settings=settings, console=console),
+        LogSamples(settings.samples, console=console),
         RecordScores(folder, state),
         SaveBest(folder, state),
         stopping,

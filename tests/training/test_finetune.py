@@ -116,11 +116,11 @@ def test_keys_that_were_typed():
 
 
 def test_dropout_of_the_model_reaches_its_mixers(tmp_path):
-    """A checkpoint's mixers have values, where a preset refers to the model's; a choice of their own stays."""
+    """Mixers of a checkpoint follow a dropout of the model if they had its value; other values stay."""
     attention = {"_target_": "seq2seq.mixers.attention.Attention", "num_heads": 2, "dropout": 0.0}
     conv = {"_target_": "seq2seq.mixers.lightconv.LightConv", "num_heads": 2, "kernel_size": 3, "weight_dropout": 0.0}
     cross = {"_target_": "seq2seq.mixers.attention.CrossAttention", "num_heads": 2, "dropout": 0.0}
-    depthwise = {"_target_": "seq2seq.mixers.depthwise.Depthwise", "kernel_size": 3, "weight_dropout": 0.0}
+    depthwise = {"_target_": "seq2seq.mixers.depthwise.Depthwise", "kernel_size": 3, "weight_dropout": 0.1}
     # Kinds may have kinds
     deep = {"kinds": {"one": dict(attention)}, "pattern": ["one"]}
     stack = {"kinds": {"deep": deep, "two": conv, "own": depthwise}, "pattern": ["deep", "two", "own"]}
@@ -136,8 +136,7 @@ def test_dropout_of_the_model_reaches_its_mixers(tmp_path):
     assert mixer["encoder"]["kinds"]["deep"]["kinds"]["one"]["dropout"] == mixer["decoder"]["dropout"] == 0.3
     assert mixer["encoder"]["kinds"]["two"]["weight_dropout"] == 0.2
     assert mixer["cross"]["dropout"] == 0.1
-    # Its file has a value of its own
-    assert mixer["encoder"]["kinds"]["own"]["weight_dropout"] == 0.0
+    assert mixer["encoder"]["kinds"]["own"]["weight_dropout"] == 0.1
 
 
 def test_another_machine_computes_in_its_own_way(tmp_path):
