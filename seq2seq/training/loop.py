@@ -58,9 +58,8 @@ A validation, which follows the decision at once:
     TranslationTask.on_validation_epoch_end Gather the translations of all ranks and score them.
     ProgressLog.on_validation_end           Show and log the scores.
     LogSamples.on_validation_end            Print and log a few translations.
-    RecordScores.on_validation_end          Compare with the best score.
+    RecordScores.on_validation_end          Compare with the best score; save the best checkpoint, if this is the best.
     KeepBest.on_validation_end              Save the weights, if among the best (trainer.keep_best).
-    SaveBest.on_validation_end              Save the best checkpoint, if this is the best.
     AverageWeights.on_validation_end        Put the trained weights back.
     Stopping.on_validation_end              Stop, if the score has not improved for trainer.patience validations.
     Validation.on_validation_end            Record that this update is validated.
@@ -98,7 +97,6 @@ from seq2seq.training.callbacks.checkpointing import (
     KeepBest,
     KeepLast,
     LastCheckpoint,
-    SaveBest,
     SaveLast,
     SetResultsAside,
 )
@@ -124,9 +122,8 @@ _ORDER = (
     ProgressLog,  # its row about this update is in the checkpoints that those below write
     LogSamples,
     Profile,
-    RecordScores,
-    KeepBest,  # the average is still in place: what is saved is what was validated
-    SaveBest,  # so too; and the score is compared
+    RecordScores,  # the average is still in place: what is saved is what was validated
+    KeepBest,  # so too
     AverageWeights,  # the best are saved, the last is not
     Stopping,  # the score is compared, and whether the run has ended stands in last.ckpt
     Signals,  # the clock runs, or has stopped
@@ -175,7 +172,6 @@ def make_callbacks(
         ProgressLog(state=state, settings=settings, console=console),
         LogSamples(settings.samples, console=console),
         RecordScores(folder, state),
-        SaveBest(folder, state),
         stopping,
         signals,
         validation,

@@ -53,7 +53,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch, case: Case, **settings: Any) -> E
 
     def validate() -> None:
         budget.training.stop()
-        schedule.begin()
+        budget.begin_validation()
         now[0] += case.validation
         schedule.end()
 

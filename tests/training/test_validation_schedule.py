@@ -35,7 +35,7 @@ class Clocked:
 
     def validate(self, *, at: float, took: float) -> None:
         self.budget.clock.load(at)
-        self.schedule.begin()
+        self.budget.begin_validation()
         self.budget.clock.load(at + took)
         self.schedule.end()
 

@@ -17,7 +17,7 @@ class WeightAverage:
     """Average of the weights: w' = d w' + (1 - d) w after update n = 1, 2, ..., with d = min(decay, n / (n + 9)).
 
     The first updates count little, so the average forgets the initialization (the warm-up of TensorFlow's moving
-    averages). Averages are float32 whatever the weights are. Lightning's own does not work with sharded models.
+    averages). Averages are always float32. Lightning's own callback does not support sharded models.
 
     Args:
         module: The model; all of its parameters have an average, since a callback may freeze some later.
@@ -30,7 +30,6 @@ class WeightAverage:
         self._module = module
         self._weights = list(module.parameters())
         self._averages = [weight.detach().float().clone() for weight in self._weights]
-        self._shapes = [tuple(weight.shape) for weight in self._weights]
         self._own: list[Tensor] | None = None  # the trained weights, while the averages are in their place
 
     @torch.no_grad()
@@ -71,11 +70,8 @@ class WeightAverage:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the averages of an earlier part of the run."""
         self.updates = state["updates"]
-        # Of the whole weights, which a sharded average has parts of: `copy_` alone would repeat a single number.
-        if [tuple(each.shape) for each in state["averages"]] != self._shapes:
-            raise ValueError("the averages have other shapes than the weights")
         for average, loaded in zip(self._averages, state["averages"], strict=True):
-            # The file has whole tensors; each rank copies its shard.
+            # The file has whole tensors, of which each rank copies its shard.
             average.copy_(part_like(loaded, average))
 
     def _bind(self) -> None:
@@ -97,8 +93,8 @@ class AverageWeights(L.Callback):
     def __init__(self, average: WeightAverage) -> None:
         self.average = average
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Begin with the weights of a checkpoint that was made without an average."""
+    def on_train_start(self, *_: Any) -> None:
+        """Begin with the weights, unless a checkpoint had an average."""
         self.average.begin()
 
     def on_train_batch_end(
@@ -113,11 +109,11 @@ class AverageWeights(L.Callback):
         if trainer.state.fn == "fit":
             self.average.swap_in()
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Train on with the trained weights."""
+    def on_validation_end(self, *_: Any) -> None:
+        """Continue training with the trained weights."""
         self.average.swap_out()
 
-    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+    def on_exception(self, *_: Any) -> None:
         """Leave the trained weights in the model."""
         self.average.swap_out()
 

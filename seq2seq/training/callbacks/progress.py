@@ -138,9 +138,7 @@ class ProgressLog(L.Callback):
             self._task = self._bar.add_task("starting", total=1.0, left="?")
             self._bar.start()
 
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, *_: Any) -> None:
         """Restart the watch, which a validation or a save has stopped."""
         self.watch.start()
 
@@ -203,7 +201,7 @@ class ProgressLog(L.Callback):
         self.state.target_tokens = float(pl_module.train_sums[2])
         self._close()
 
-    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+    def on_exception(self, *_: Any) -> None:
         """Close the bar."""
         self._close()
 

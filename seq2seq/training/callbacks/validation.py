@@ -1,4 +1,4 @@
-"""Schedule validations and record their scores."""
+"""Schedule validations, record their scores and save the best checkpoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class RecordScores(L.Callback):
-    """Callback that compares each validation with the best one before."""
+    """Callback that compares each validation with the best one before, and saves the best as best.safetensors."""
 
     def __init__(self, folder: RunFolder, state: RunState) -> None:
         self.path = folder.best
@@ -29,8 +29,7 @@ class RecordScores(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Forget the best score of an earlier part of the run if best.safetensors does not have its weights."""
-        # last.ckpt may have been copied without it, or the run was killed between the two.
-        # Every rank decides as the first, which wrote it.
+        # last.ckpt may have been copied without it, or the run was killed between the two. The first rank decides.
         if self.best.step and trainer.strategy.broadcast(updates(self.path)) != self.best.step:
             log.info(
                 "%s does not have the weights of update %d, the best so far: the best validation to come is kept",
@@ -40,13 +39,15 @@ class RecordScores(L.Callback):
             self.best.forget()
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Record the score."""
+        """Record the score, and save the validated weights if it is the best."""
         if trainer.state.fn != "fit":
             return
         assert isinstance(pl_module, TranslationTask)
         assert pl_module.evaluation is not None
         evaluation = pl_module.evaluation
         self.best.add(trainer.global_step, evaluation.bleu.value, evaluation.report())
+        if self.best.improved:
+            trainer.save_checkpoint(self.path, weights_only=True)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best score."""
@@ -60,7 +61,7 @@ class RecordScores(L.Callback):
 class Validation(L.Callback):
     """Callback that validates when the schedule says so, and once at the end.
 
-    A validation that a signal or a kill interrupted is made up for before the resumed run trains on.
+    A resumed run first repeats a validation that a signal or a kill interrupted.
     """
 
     def __init__(self, state: RunState, settings: TrainerSettings, last: LastCheckpoint) -> None:
@@ -72,14 +73,14 @@ class Validation(L.Callback):
         self.pending = False  # a validation is due, or under way, at this update
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Make up for an unfinished validation, and do not train at all if the budget is spent."""
-        # A resumed run may be over already, or have been stopped during its last validation.
+        """Repeat an interrupted validation, and do not train at all if the budget is spent."""
+        # A resumed run may have ended already, or been stopped during its last validation.
         spent = self.budget.is_spent(trainer)
         unscored = self.validated_step != trainer.global_step or not self.best.step
         if self.pending or (spent and unscored):
             self._validate_first(trainer)
             spent = self.budget.is_spent(trainer)
-        # A callback of the user's may have had enough, too.
+        # A callback of the user may also have requested a stop.
         trainer.should_stop = trainer.should_stop or spent
 
     def votes(self, trainer: L.Trainer) -> Sequence[float]:
@@ -87,14 +88,14 @@ class Validation(L.Callback):
         return (float(self.schedule.is_due(trainer)),)
 
     def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
-        """Let Lightning validate right after this hook, as it does in any case when it is about to stop."""
+        """Let Lightning validate right after this hook, as it always does before it stops."""
         self.pending = trainer.should_stop or bool(agreed[0])
         # Lightning validates if the batch's number is a multiple of it.
         trainer.val_check_batch = 1 if self.pending else NO_VALIDATION
 
-    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_validation_start(self, *_: Any) -> None:
         """Start to measure how long a validation takes."""
-        self.schedule.begin()
+        self.budget.begin_validation()
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Record that this update is validated."""
@@ -102,7 +103,7 @@ class Validation(L.Callback):
             return
         self.schedule.end()
         self.validated_step = trainer.global_step
-        # `SaveLast` is called after this: last.ckpt says that the validation is done.
+        # `SaveLast` is called later, so last.ckpt says that the validation is done.
         self.pending = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -116,13 +117,13 @@ class Validation(L.Callback):
         self.pending = state_dict["pending"]
 
     def _validate_first(self, trainer: L.Trainer) -> None:
-        """Validate before the first batch, as Lightning does between two."""
+        """Validate before the first batch, as Lightning does between two batches."""
         loop = trainer.fit_loop.epoch_loop.val_loop
-        # What Lightning's training epoch loop does around a validation.
         trainer.validating = True
-        loop.restarting = False  # all of it, wherever an earlier part was stopped
-        with self.last.before_training():
-            loop.run()
+        loop.restarting = False  # from the beginning, wherever an earlier part was stopped
+        self.last.before_training = True
+        loop.run()
+        self.last.before_training = False
         # A restored loop at the end of its epoch must still ask for a batch to find that out, and does so only until
         # a validation has run.
         loop._has_run = False
