@@ -108,12 +108,12 @@ def _compared(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _add(sums: Weights, weights: Weights, first: Path, path: Path) -> None:
     """Add `weights` to `sums`; ValueError unless names, shapes and whole numbers agree."""
-    if sums.keys() != weights.keys():
-        odd = sorted(sums.keys() ^ weights.keys())[0]
-        raise ValueError(f"{path} and {first} have different weights ({odd}); average checkpoints of one model")
+    shapes, others = ({name: [*weight.shape] for name, weight in each.items()} for each in (sums, weights))
+    for name, mine, theirs in differences(shapes, others):
+        raise ValueError(
+            f"{path} and {first} have different weights ({name}: {theirs} and {mine}); average checkpoints of one model"
+        )
     for name, weight in weights.items():
-        if weight.shape != sums[name].shape:
-            raise ValueError(f"{path}: weight '{name}' has shape {tuple(weight.shape)}, in {first} another")
         if weight.is_floating_point() and sums[name].is_floating_point():
             sums[name] += weight
         elif not weight.equal(sums[name]):

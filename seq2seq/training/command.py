@@ -1,4 +1,4 @@
-"""Run train and prepare: their help, one line for what is wrong, and their exit statuses."""
+"""Run the commands train and prepare: help, errors in one line, exit statuses."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ usage: python -m seq2seq.prepare [group=choice] [setting=value] ...
 
   python -m seq2seq.prepare data=wmt14_de_en data.num_proc=16
 """
-# What goes without saying: most of these are seen from the default.
+# Allowed values that need no mention, as the default shows them.
 _PLAIN = ("a word", "a word or null", "true or false", "a mapping {key: value}", "anything")
-# What each group of conf/ chooses.
+# Meanings of the groups of conf/.
 _GROUPS = {
     "mixer": "token mixers of encoder and decoder; mixer/self@mixer.decoder=gru replaces one slot",
     "data": "corpus; files are your own",
@@ -55,10 +55,10 @@ _GROUPS = {
 
 
 def run_program(program: str, main: Callable[[], object]) -> None:
-    """Run a program that Hydra composes settings for, once its command line is known to be right.
+    """Check the command line of a program, and run it.
 
     Args:
-        program: Begins the line of an error.
+        program: Its name, with which errors begin.
         main: Function decorated by `hydra.main`.
     """
     sys.argv[1:] = map(with_home, sys.argv[1:])
@@ -67,16 +67,16 @@ def run_program(program: str, main: Callable[[], object]) -> None:
             with whole_output():
                 refuse_mistakes(program)
         except BrokenPipeError:
-            # The reader of the help has gone (| head): 128 + SIGPIPE
+            # The reader of the help has left (| head): 128 + SIGPIPE
             sys.exit(141)
         main()
     except KeyboardInterrupt:
-        # While Hydra composes; from then on, `main` says what stays.
+        # While Hydra composes: `main` has its own handler.
         exit_interrupted(program)
 
 
 def with_home(word: str) -> str:
-    """Return a setting with the home folder in place of a `~` that begins its value: there, no shell replaces it."""
+    """Replace a `~` that begins the value of a setting by the home folder, as the shell does not."""
     return re.sub(r"^([\w.@/+]+=[\"']?)~(?=/)", lambda match: match[1] + os.path.expanduser("~"), word)
 
 
@@ -87,12 +87,12 @@ def exit_interrupted(program: str, remark: str = "") -> NoReturn:
 
 
 def wants_traceback() -> bool:
-    """Return True if errors are to show where they come from, by Hydra's own variable."""
+    """Return True if Hydra's variable asks for the traceback of errors."""
     return os.environ.get("HYDRA_FULL_ERROR") == "1"
 
 
 def refuse(program: str, message: object) -> NoReturn:
-    """Exit with status 2 and the message of a mistake, and say how to see where it was found."""
+    """Exit with status 2 and the message of a mistake, and name the variable that shows its traceback."""
     print(f"{program}: {message}\n(HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
     sys.exit(2)
 
@@ -101,14 +101,13 @@ def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
     """Exit with one line and status 2 if something is wrong with `words`; answer --help.
 
     Args:
-        program: Begins the printed line.
-        words: The command line; None for that of this process.
+        program: Its name, with which the line begins.
+        words: The command line (default: this process' own).
     """
     words = sys.argv[1:] if words is None else words
     if {"-h", "--help"} & set(words):
         print(help_text(program))
         sys.exit(0)
-    # Whoever wants the trace gets it.
     if not wants_traceback() and (message := mistake(words)):
         refuse(program, message)
 
@@ -130,7 +129,7 @@ def help_text(program: str) -> str:
 
 
 def _item(name: str, text: str) -> str:
-    """Return a name and, beside or below it, its text."""
+    """Format a name and its text, next to it or below."""
     lines = textwrap.wrap(text, width=84, break_long_words=False)
     first = f"  {name:<32}  {lines[0]}" if len(name) <= 32 else f"  {name}\n{'':36}{lines[0]}"
     return "\n".join([first, *(f"{'':36}{line}" for line in lines[1:])])

@@ -1,8 +1,8 @@
-"""The training loop, told in the order in which it happens, and the callbacks that make it.
+"""The training loop, in the order in which it happens, and the callbacks that make it.
 
-Lightning runs the loop and calls the hooks below. `TranslationTask` computes, the callbacks watch, decide and save.
-Everything is decided between two updates, where a run can be resumed bit for bit. Names are as in the code; a test
-compares this page with a run.
+Lightning runs the loop and calls the hooks below. `TranslationTask` computes; the callbacks watch, decide and save.
+All decisions are made between two updates, where a run can be resumed bit for bit. A test compares this page with a
+run.
 
 Start of training:
 
@@ -11,32 +11,32 @@ Start of training:
     TranslationTask.on_load_checkpoint      Resumed runs: restore sums, window and the position in the data.
     WarmUp.on_train_start                   Compile kernels and time one validation batch: no clock runs yet.
     ProgressLog.on_train_start              Show the bar or the first line.
-    RecordScores.on_train_start             Forget a best score whose weights are gone.
-    KeepBest.on_train_start                 The same for further good checkpoints.
+    RecordScores.on_train_start             Forget the best score if its weights are gone.
+    KeepBest.on_train_start                 Forget further good scores if their weights are gone.
     AverageWeights.on_train_start           Start the moving average (trainer.ema).
     Stopping.on_train_start                 Start the clock of the budget.
     Signals.on_train_start                  From here on a signal waits for the end of an update.
-    Validation.on_train_start               Make up for a validation that was interrupted.
+    Validation.on_train_start               Repeat a validation that was interrupted.
     SaveLast.on_train_start                 Count the time to the next save from here.
     TranslationTask.on_train_start          Prepare replayed passes on a GPU; set the first learning rate.
     TranslationTask.on_train_epoch_start    Set the epoch of the batches, at each epoch.
 
 A micro-batch:
 
-    SetResultsAside.on_train_batch_start    First one only: move results of an earlier part of the run away.
+    SetResultsAside.on_train_batch_start    First one only: set results of an earlier part of the run aside.
     ProgressLog.on_train_batch_start        Start the watch of training time.
     WindowEnd.on_train_batch_start          Correct Lightning's epoch count after a resume at the end of an epoch.
     TranslationTask.training_step           Seed dropout, compute the summed loss; replayed passes do the backward too.
     TranslationTask.optimizer_zero_grad     First micro-batch of a window: drop the old gradients.
     TranslationTask.backward                Add the gradients of this micro-batch.
 
-The last micro-batch of an accumulation window, an update:
+An update, with the last micro-batch of an accumulation window:
 
     TranslationTask.on_before_optimizer_step    Divide gradients by the window's tokens over all ranks, clip, judge.
     Optimizer.step                              Update the weights.
     TranslationTask.lr_scheduler_step           Count the update and set the next learning rate.
 
-After each micro-batch, and its decisions after each window:
+After each micro-batch, with decisions after each window:
 
     ProgressLog.on_train_batch_end          Write a row of metrics, if one is due.
     AverageWeights.on_train_batch_end       Add the new weights to the average, after an update.
@@ -74,7 +74,7 @@ End of training, and the test:
     Signals.on_train_end                    Obey a signal that arrived since the last validation.
     TranslationTask.on_train_end            Free the memory of replayed passes.
     Signals.on_test_start                   Take signals again.
-    TranslationTask.on_test_epoch_start     The best weights are loaded by then, see `report`.
+    TranslationTask.on_test_epoch_start     Prepare to decode; `Report` has loaded the best weights.
     TranslationTask.test_step               Decode a batch, and sum its losses.
     Signals.on_test_batch_end               Obey a signal between two batches.
     TranslationTask.on_test_epoch_end       Score the test set.
@@ -113,24 +113,24 @@ from seq2seq.training.callbacks.window_end import WindowEnd
 from seq2seq.training.lightning_parts.run_state import RunState
 from seq2seq.training.lightning_parts.task import TranslationTask
 
-# Lightning calls callbacks in the order of the list, in every hook. The user's own come before all of these: their
-# state after a hook is in the checkpoints of that hook, and an average is still in place. Lightning itself moves a
-# Checkpoint, such as ModelCheckpoint, to the end. For each of these, what must have happened before it:
+# Lightning calls callbacks in the order of the list, in every hook. The user's own come first: their state after a hook
+# is in the checkpoints of that hook, and an average is still in place. Lightning itself moves a Checkpoint, such as
+# ModelCheckpoint, to the end. The comments say what must have happened before each callback.
 _ORDER = (
     SetResultsAside,
     WarmUp,  # no clock runs yet
     ProgressLog,  # its row about this update is in the checkpoints that those below write
     LogSamples,
     Profile,
-    RecordScores,  # the average is still in place: what is saved is what was validated
-    KeepBest,  # so too
-    AverageWeights,  # the best are saved, the last is not
-    Stopping,  # the score is compared, and whether the run has ended stands in last.ckpt
+    RecordScores,  # the average is still in place, so the validated weights are saved
+    KeepBest,  # likewise
+    AverageWeights,  # the best weights are saved; last.ckpt, with the trained weights, is not yet
+    Stopping,  # the score is compared; last.ckpt, which says whether the run has ended, is not yet saved
     Signals,  # the clock runs, or has stopped
-    Validation,  # begins with the one to make up for: clock, progress and signals are ready
+    Validation,  # clock, progress and signals are ready for a validation that is repeated
     MedianStop,  # the score is compared
-    KeepLast,  # before last.ckpt says that this validation is done
-    SaveLast,  # all states are those after the validation
+    KeepLast,  # last.ckpt does not yet say that this validation is done
+    SaveLast,  # all states include the validation
     WindowEnd,  # the average has this update's weights, progress its row
 )
 
@@ -149,10 +149,10 @@ def make_callbacks(
     origin: dict[str, Any],
     job: Path | None = None,
 ) -> list[L.Callback]:
-    """Make the callbacks of a run; they share their results through `state`.
+    """Make the callbacks of a run, which share their results through `state`.
 
     Args:
-        origin: Kept in last.ckpt: what a resumed run must agree with.
+        origin: See `SaveLast`.
         job: The folder of this job of a sweep.
     """
     # Shared by several callbacks.
@@ -165,7 +165,6 @@ def make_callbacks(
     signals = Signals(state, last, agreement)
     save_last = SaveLast(last, state, origin)
     growth = [BatchGrowth(settings, state.budget)] if settings.accumulate_start else []
-    # Those of every run.
     callbacks: list[L.Callback] = [
         SetResultsAside(folder, config_yaml),
         WarmUp(state.budget),
@@ -176,11 +175,10 @@ def make_callbacks(
         signals,
         validation,
         save_last,
-        # A signal is obeyed after the decision to validate, so that a resumed run makes up for the validation.
-        # The batch grows before anything is saved, so that a resumed run goes on with the same.
+        # A signal is obeyed after the decision to validate, so that a resumed run makes this validation. The batch
+        # grows before anything is saved, so that a resumed run has the same one.
         WindowEnd([*growth, stopping, validation, signals, save_last], agreement),
     ]
-    # Those that settings ask for.
     if average:
         callbacks.append(AverageWeights(average))
     if settings.profile:
@@ -193,5 +191,4 @@ def make_callbacks(
         # A budget of time alone makes equal times comparable, any other equal updates.
         axis = "step" if settings.max_steps or settings.max_epochs else "train/seconds_after_start"
         callbacks.append(MedianStop(state=state, job=job, peers=settings.median_stop, axis=axis))
-    # The order above is made here, whatever the order of the lines that added them.
     return sorted(callbacks, key=lambda callback: _ORDER.index(type(callback)))

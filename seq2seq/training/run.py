@@ -132,7 +132,14 @@ class Run:
                 with use_threads(self._threads()):
                     return self._train()
         except TrainingInterrupt as stop:
-            _stop(stop, self.folder, trained=self.trained, trust=self.plan.trust)
+            translate = translate_command(self.folder.path, trust=self.plan.trust)
+            log.info(
+                "stopped (%s); %s%s",
+                stop,
+                _how_to_continue(self.folder, trained=self.trained),
+                f"\n  translate: {translate}" if self.folder.best.exists() else "",
+            )
+            _leave(stop)
         except (OSError, RuntimeError, MemoryError, FloatingPointError, TrainingFault) as error:
             fault = self._fault(error)
             if fault is error:
@@ -281,32 +288,10 @@ class Run:
 
 def _how_to_continue(folder: RunFolder, *, trained: bool) -> str:
     if not folder.last.exists():
-        return "there was no checkpoint yet"
+        return "there was no checkpoint yet: the same command starts anew"
     if trained:
         return f"training is done, and {folder.best} is whole: resume=auto continues with the test"
     return f"{folder.last} is whole: continue with resume=auto (force=true if settings changed)"
-
-
-def _stop(stop: TrainingInterrupt, folder: RunFolder, *, trained: bool, trust: Sequence[str]) -> NoReturn:
-    """Log how to continue, and exit."""
-    translate = f"\n  translate: {translate_command(folder.path, trust=trust)}"
-    if trained:
-        log.info(
-            "stopped (%s) before the test was scored; training is done, and the best checkpoint is ready:\n"
-            "  score:     the same command with resume=auto%s",
-            stop,
-            translate,
-        )
-    elif folder.last.exists():
-        log.info(
-            "stopped (%s); %s is whole:\n  continue:  the same command with resume=auto%s",
-            stop,
-            folder.last,
-            translate if folder.best.exists() else "",
-        )
-    else:
-        log.info("stopped (%s) before the first checkpoint: the same command starts anew", stop)
-    _leave(stop)
 
 
 def _leave(stop: TrainingInterrupt) -> NoReturn:

@@ -15,7 +15,6 @@ from seq2seq import checkpoint
 from seq2seq.metadata import versions
 from seq2seq.metrics.moses_bleu import convention_bleu
 from seq2seq.runs.folder import git_revision
-from seq2seq.runs.results import read_config
 from seq2seq.system import files
 from seq2seq.training.lightning_parts.loggers import log_results
 from seq2seq.training.machine.compilation import count_graphs, is_compiled
@@ -70,9 +69,9 @@ class Report:
             )
         else:
             self._save(trainer, results)
-        # The test is done if the same search has scored these weights, by the same convention.
-        tested = results.get("test", {}).get("search") == dataclasses.asdict(self.search)
-        tested = tested and not trainer.strategy.broadcast(known and self._scores_otherwise())
+        # The test is done if these weights have been scored in the same way.
+        done = results.get("test", {})
+        tested = all(done.get(key) == value for key, value in self._scoring().items())
         due = self.plan.trainer.test and not tested and "stopped" not in results
         if due:
             began = time.monotonic()
@@ -90,14 +89,11 @@ class Report:
             files.write_text(self.folder.config, self.plan.config_yaml)
             files.write_json(self.folder.results, results)
 
-    def _scores_otherwise(self) -> bool:
-        """Return True if the settings in the folder score the test set by another convention."""
-        try:
-            before = read_config(self.folder.config)["data"]
-        except (OSError, ValueError):
-            return False
-        now = self.plan.config["data"]
-        return any(before.get(key) != now.get(key) for key in ("convention", "lowercase", "tokenize"))
+    def _scoring(self) -> dict[str, Any]:
+        """Return the settings by which the test set is scored, as results.json keeps them."""
+        data = self.plan.config["data"]
+        scoring = {key: data[key] for key in ("convention", "lowercase", "tokenize")}
+        return {"search": dataclasses.asdict(self.search), "scoring": scoring}
 
     def _warn_of_clock(self, step: int) -> None:
         """Warn if the clock ended a run that also had a limit of updates or epochs."""
@@ -186,4 +182,4 @@ class Report:
             )
             log.info("test: %s", published)
             report["convention"] = published._asdict()
-        return report | {"search": dataclasses.asdict(self.search)}
+        return report | self._scoring()

@@ -411,7 +411,7 @@ def test_a_signal_in_the_final_test_leaves_the_best_checkpoint(corpus, tmp_path,
     with pytest.raises(SystemExit) as end:
         execute(toycorpus.settings(corpus, tmp_path, *given), Signal(signal.SIGINT, during="test"))
     assert end.value.code == 130
-    assert "the best checkpoint is ready:" in caplog.text
+    assert "training is done" in caplog.text
     assert "translate: python -m seq2seq.translate --ckpt" in caplog.text
     results = json.loads((tmp_path / "runs" / "it" / "results.json").read_text())
     assert results["valid"]["bleu"] >= 0

@@ -194,7 +194,7 @@ def test_a_peak_that_no_schedule_reads_is_refused():
         (["trainer.val_share=0.2"], "val_share=0.2 has no effect where updates or epochs end the run"),
         (
             ["mixer=lightconv", "+mixer.encoder.kernel_size=5"],
-            r"mixer.encoder.kernel_size=5 has no effect beside mixer.encoder.per_layer.kernel_size=\[3, 7, 15, 31",
+            r"mixer.encoder.kernel_size=5 has no effect next to mixer.encoder.per_layer.kernel_size=\[3, 7, 15, 31",
         ),
         (["search.diversity=3"], "search.diversity=3.0 has no effect with search.beam_groups=1: .* to 2 or more"),
     ],

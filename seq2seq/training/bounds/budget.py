@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 BOUNDS = ("max_time", "patience", "max_epochs", "max_steps")
 # Named if a callback of the user stopped the run before it reached any of them.
 CALLBACKS = "callbacks"
+# Attributes of a budget that a resumed run continues from, besides the clock.
+_KEPT = ("start_seconds", "bad_validations", "validation_seconds", "validations_spent", "agreed_share")
 
 
 class Stopwatch:
@@ -173,11 +175,9 @@ class Budget:
         if self.settings.max_steps:
             left = self.settings.max_steps - trainer.global_step
         if self.settings.max_epochs:
-            window = trainer.accumulate_grad_batches
-            # The last window of an epoch may be shorter.
-            epoch = -(-trainer.num_training_batches // window)
-            done = -(-(trainer.fit_loop.epoch_loop.batch_idx + 1) // window)
-            left = min(left, (self.settings.max_epochs - trainer.current_epoch) * epoch - done)
+            batches = trainer.num_training_batches
+            done = trainer.current_epoch * batches + trainer.fit_loop.epoch_loop.batch_idx + 1
+            left = min(left, (self.settings.max_epochs * batches - done) / trainer.accumulate_grad_batches)
         return left
 
     def reached(self, trainer: L.Trainer) -> int:
@@ -207,11 +207,7 @@ class Budget:
         """Return the state that a resumed run continues from."""
         return {
             "elapsed": self.clock.seconds,
-            "start_seconds": self.start_seconds,
-            "bad_validations": self.bad_validations,
-            "validation_seconds": self.validation_seconds,
-            "validations_spent": self.validations_spent,
-            "agreed_share": self.agreed_share,
+            **{name: getattr(self, name) for name in _KEPT},
             # With its value: a run that is resumed with another value of the same bound continues.
             "ended": [self.ended_by, self._limit(self.ended_by)] if self.ended_by else None,
         }
@@ -219,11 +215,8 @@ class Budget:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from an earlier part of the run."""
         self.clock.load(state["elapsed"])
-        self.start_seconds = state["start_seconds"]
-        self.bad_validations = state["bad_validations"]
-        self.validation_seconds = state["validation_seconds"]
-        self.validations_spent = state["validations_spent"]
-        self.agreed_share = state["agreed_share"]
+        for name in _KEPT:
+            setattr(self, name, state[name])
         # Not left to the clock, which is below the limit if the last validation took less time than was reserved.
         bound, limit = state.get("ended") or (None, None)
         self.ended_by = bound if bound and self._limit(bound) == limit else None

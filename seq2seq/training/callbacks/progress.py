@@ -71,9 +71,7 @@ class TimeLeft:
     def shown(self, trainer: L.Trainer) -> str:
         """Return the time left; a question mark while nothing has been done since `begin`."""
         done = self.budget.used_share(trainer)
-        if done <= self._share:
-            return "?"
-        return clock(self.passed * (1 - done) / (done - self._share))
+        return clock(self.passed * (1 - done) / (done - self._share)) if done > self._share else "?"
 
     def announcement(self, trainer: L.Trainer) -> str:
         """Return the time left, with the bounds of the run."""

@@ -46,12 +46,8 @@ class Stopping(L.Callback):
         self.budget.bad_validations = 0 if self.best.improved else self.budget.bad_validations + 1
         if self.budget.out_of_patience:
             log.info("no better BLEU in %d validations: stopping early", self.budget.bad_validations)
-            # Scores are the same on every rank, so there is nothing to agree on.
-            self.budget.end_by(self.budget.reached(trainer))
-            trainer.should_stop = True
-        # A validation that took longer than the time that was left is the last one.
-        elif self.budget.settings.max_time and not trainer.should_stop and self.budget.is_spent(trainer):
-            trainer.should_stop = True
+        # The validation may also have used the rest of the time.
+        trainer.should_stop = trainer.should_stop or self.budget.is_spent(trainer)
         # A callback of the user, called before, has stopped the run.
         if trainer.should_stop and not self.budget.ended_by:
             self.budget.ended_by = CALLBACKS
