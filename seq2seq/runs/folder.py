@@ -156,14 +156,6 @@ class RunFolder:
             # A table's field may hold a line break
             write_text(self.test_file(side), "".join(line.replace("\n", " ") + "\n" for line in lines))
 
-    def refuse_existing(self) -> None:
-        """Raise ValueError, naming the remedies, if an earlier run left a checkpoint here."""
-        if self.best.exists() or self.last.exists():
-            raise ValueError(
-                f"{self.path} holds an earlier run: continue it with resume=auto, if its settings are the same, "
-                "or start another next to it with run=<name> (or delete the folder)"
-            )
-
 
 def run_name(config: Mapping[str, Any], mixer: str) -> str:
     """Return `<data>-<mixer>-<hash>`, with the hash of the settings that are not harmless.

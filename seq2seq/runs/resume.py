@@ -50,8 +50,11 @@ def resolve_resume(resume: str | None, folder: RunFolder, *, named: bool = False
         # The job has advanced beyond the checkpoint that it began with; 0 for a file that cannot be read
         if requeued() and (path is None or (updates(folder.last) or 0) >= (updates(path) or 0)):
             return folder, folder.last
-    if resume is None and not requeued():
-        folder.refuse_existing()
+    if resume is None and not requeued() and (folder.best.exists() or folder.last.exists()):
+        raise ValueError(
+            f"{folder.path} holds an earlier run: continue it with resume=auto, if its settings are the same, or start "
+            "another next to it with run=<name> (or delete the folder)"
+        )
     if resume == "auto":
         if folder.results.exists():
             raise ValueError(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from lightning.pytorch.plugins import HalfPrecision, MixedPrecision, Precision
 
 from seq2seq.data.batching import Batch, aligned, longest_width, padded_width
 from seq2seq.network.build import hidden_matrices
@@ -109,9 +110,13 @@ class Rehearsal:
         self.task = task
         self.longest = longest
         self.device = device
-        self.precision = precision
         self.src_multiple = src_multiple
-        task.to(device, dtype=torch.bfloat16 if precision == "bf16-true" else None).train()
+        self._precision = Precision()
+        if precision == "bf16-true":
+            self._precision = HalfPrecision(precision)
+        elif precision == "bf16-mixed":
+            self._precision = MixedPrecision(precision, device.type)
+        self._precision.convert_module(task.to(device).train())
         self._optimizer = build_optimizer(task.parameters(), task.optim, hidden_matrices(task.model))
         self._copies = [torch.empty_like(weight) for weight in task.parameters() for _ in range(copies)]
         self.update(1, 2, 2)  # makes gradients and the optimizer's state
@@ -137,7 +142,7 @@ class Rehearsal:
         target = torch.randint(self.task.tokenizer.tgt_vocab_size, (rows, tgt), device=device)  # (B, T)
         masks = [torch.ones_like(ids, dtype=torch.bool) for ids in (source, target)]
         batch = Batch(source, masks[0], target, target.clone(), masks[1], torch.arange(rows, device=device))
-        with _as_trained(self.precision, device):
+        with self._precision.forward_context():
             loss = self.task.sum_losses(batch).loss
         loss.backward()
         # The target has no padding, so it has rows * tgt tokens.
@@ -223,18 +228,6 @@ def limited(device: torch.device, parts: int = 1) -> Iterator[None]:
         yield
     finally:
         torch.cuda.set_per_process_memory_fraction(before, device)
-
-
-@contextlib.contextmanager
-def _as_trained(precision: str, device: torch.device) -> Iterator[None]:
-    """Compute in the types that Lightning's precision plugins set."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16 if precision == "bf16-true" else before)
-    try:
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16-mixed"):
-            yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def _free(device: torch.device) -> None:

@@ -93,13 +93,7 @@ from seq2seq.runs.folder import RunFolder
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.system import ranks
 from seq2seq.training.callbacks.batch_growth import BatchGrowth
-from seq2seq.training.callbacks.checkpointing import (
-    KeepBest,
-    KeepLast,
-    LastCheckpoint,
-    SaveLast,
-    SetResultsAside,
-)
+from seq2seq.training.callbacks.checkpointing import KeepBest, KeepLast, LastCheckpoint, SaveLast, SetResultsAside
 from seq2seq.training.callbacks.ema import AverageWeights, WeightAverage
 from seq2seq.training.callbacks.median_stopping import MedianStop
 from seq2seq.training.callbacks.profiler import Profile

@@ -12,7 +12,7 @@ from seq2seq.settings.optim import OptimSettings
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.bounds import budget as module
 from seq2seq.training.bounds.budget import Budget
-from seq2seq.training.bounds.validation_schedule import ValidationSchedule
+from seq2seq.training.callbacks.validation import ValidationSchedule
 from seq2seq.training.objective.optim import learning_rate
 
 ANNEAL = OptimSettings(lr=1.0, schedule="anneal", warmup_share=0.25, decay_share=0.2)

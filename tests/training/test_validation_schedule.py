@@ -9,7 +9,7 @@ import pytest
 
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.bounds.budget import Budget
-from seq2seq.training.bounds.validation_schedule import ValidationSchedule
+from seq2seq.training.callbacks.validation import ValidationSchedule
 
 
 def trainer(step: int, *, batches: int = 10, window: int = 1) -> Any:

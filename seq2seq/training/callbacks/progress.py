@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.settings.values import clock
-from seq2seq.training.bounds.budget import Budget, epochs_done
+from seq2seq.training.bounds.budget import epochs_done
 from seq2seq.training.callbacks.window_end import window_ends
 from seq2seq.training.lightning_parts.run_state import RunState
 from seq2seq.training.lightning_parts.task import TranslationTask
@@ -24,8 +24,6 @@ from seq2seq.training.machine.throughput import Meter
 log = logging.getLogger(__name__)
 
 _REFRESH = 0.5  # seconds between updates of the bar: each one waits for the device
-# Seconds after which the rate of a run is known well enough to announce how long it will take.
-_RATE_KNOWN = 5.0
 # A first update is reported if it takes more than this share of a limit of time.
 _SLOW_START = 0.1
 
@@ -50,39 +48,6 @@ class IntervalAverages:
         return {"loss": loss * share, "nll": nll * share, "tokens_per_second": tokens / max(passed, 1e-9)}
 
 
-class TimeLeft:
-    """Estimate of the time to the end of a run, from its rate since `begin`."""
-
-    def __init__(self, budget: Budget) -> None:
-        self.budget = budget
-        self._seconds = 0.0
-        self._share = 0.0
-
-    @property
-    def passed(self) -> float:
-        """Seconds since `begin`."""
-        return self.budget.clock.seconds - self._seconds
-
-    def begin(self, trainer: L.Trainer) -> None:
-        """Measure the rate from now on."""
-        self._seconds = self.budget.clock.seconds
-        self._share = self.budget.used_share(trainer)
-
-    def shown(self, trainer: L.Trainer) -> str:
-        """Return the time left; a question mark while nothing has been done since `begin`."""
-        done = self.budget.used_share(trainer)
-        return clock(self.passed * (1 - done) / (done - self._share)) if done > self._share else "?"
-
-    def announcement(self, trainer: L.Trainer) -> str:
-        """Return the time left, with the bounds of the run."""
-        settings = self.budget.settings
-        bounds = {"epoch": settings.max_epochs, "update": settings.max_steps}
-        words = [f"{count:,} {name}{'s' if count > 1 else ''}" for name, count in bounds.items() if count]
-        if settings.max_time:
-            words.append(f"{clock(settings.max_time)} at most")
-        return f"about {self.shown(trainer)} left of {', '.join(words)}"
-
-
 class ProgressLog(L.Callback):
     """Callback that shows and logs tokens/s, loss, learning rate, time left and the scores of validations."""
 
@@ -95,11 +60,10 @@ class ProgressLog(L.Callback):
         self._for_log = IntervalAverages()
         self._for_bar = IntervalAverages()
         self._shown = 0.0
-        self._time_left = TimeLeft(state.budget)
+        # Seconds and used share of the run from which its rate is measured, to estimate the time left.
+        self._rated_from = (0.0, 0.0)
         self._tokens = 0.0  # before this part of the run
         self._started = False  # the first update of this part is done
-        # Two updates need no announcement.
-        self._announced = settings.dry_run
         self._logged_step = 0
         self._meter_state: dict[str, Any] | None = None  # of a resumed run, until there is a meter
         self._bar: Progress | None = None
@@ -120,8 +84,8 @@ class ProgressLog(L.Callback):
         # Skips the sums of an earlier part; the log continues from them, as its rows do.
         self._for_bar.take(pl_module, self.watch.seconds)
         self._tokens = float(pl_module.train_sums[2])
-        self._time_left.begin(trainer)
         share = budget.used_share(trainer)
+        self._rated_from = (budget.clock.seconds, share)
         if trainer.global_step and share < 1 and not budget.ended_by:
             log.info(
                 "continuing at update %s, epoch %.2f: %.0f%% of the run is done, after %s of training and validation",
@@ -155,9 +119,6 @@ class ProgressLog(L.Callback):
             self._end_start(trainer, pl_module)
         if trainer.global_step % self.settings.log_steps == 0:
             self._log(trainer, pl_module)
-        if not self._announced and self._time_left.passed >= _RATE_KNOWN:
-            self._announced = True
-            self._print(self._time_left.announcement(trainer))
         wait = _REFRESH if self._bar else self.settings.line_time
         if time.monotonic() - self._shown >= wait:
             self._show(trainer, pl_module)
@@ -232,7 +193,7 @@ class ProgressLog(L.Callback):
     def _end_start(self, trainer: L.Trainer, task: TranslationTask) -> None:
         """Measure rates from here on, and report a first update that took much of a limit of time."""
         budget = self.state.budget
-        self._time_left.begin(trainer)
+        self._rated_from = (budget.clock.seconds, budget.used_share(trainer))
         self.state.start_tokens += float(task.train_sums[2]) - self._tokens
         limit = budget.settings.max_time
         took = budget.first_update_seconds
@@ -268,7 +229,9 @@ class ProgressLog(L.Callback):
     def _show(self, trainer: L.Trainer, task: TranslationTask) -> None:
         now = self._for_bar.take(task, self.watch.seconds)
         share = self.state.budget.used_share(trainer)
-        left = self._time_left.shown(trainer)
+        began, begun = self._rated_from
+        passed = self.state.budget.clock.seconds - began
+        left = clock(passed * (1 - share) / (share - begun)) if share > begun else "?"
         text = (
             f"step {trainer.global_step:,}  epoch {epochs_done(trainer):.2f}  loss {now['loss']:.3f}  "
             f"lr {_rate(trainer):.2e}  {now['tokens_per_second']:,.0f} tokens/s"
