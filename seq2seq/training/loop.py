@@ -94,7 +94,7 @@ from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.system import ranks
 from seq2seq.training.callbacks.batch_growth import BatchGrowth
 from seq2seq.training.callbacks.checkpointing import KeepBest, KeepLast, LastCheckpoint, SaveLast, SetResultsAside
-from seq2seq.training.callbacks.ema import AverageWeights, WeightAverage
+from seq2seq.training.callbacks.ema import AverageWeights
 from seq2seq.training.callbacks.median_stopping import MedianStop
 from seq2seq.training.callbacks.profiler import Profile
 from seq2seq.training.callbacks.progress import ProgressLog
@@ -151,7 +151,7 @@ def make_callbacks(
     """
     # Shared by several callbacks.
     console = Console(quiet=not ranks.is_first_process())
-    average = WeightAverage(task.model, settings.ema) if settings.ema else None
+    average = AverageWeights(task.model, settings.ema) if settings.ema else None
     last = LastCheckpoint(folder, state, average)
     agreement = state.budget.agreement
     stopping = Stopping(state)
@@ -174,7 +174,7 @@ def make_callbacks(
         WindowEnd([*growth, stopping, validation, signals, save_last], agreement),
     ]
     if average:
-        callbacks.append(AverageWeights(average))
+        callbacks.append(average)
     if settings.profile:
         callbacks.append(Profile(folder.path, updates=settings.max_steps))
     if settings.keep_best:

@@ -24,7 +24,7 @@ from seq2seq.runs.training_state import model_weights, read_state
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.training.bounds.divergence import SkippedUpdates
 from seq2seq.training.bounds.faults import TrainingFault, as_fault
-from seq2seq.training.callbacks.ema import WeightAverage
+from seq2seq.training.callbacks.ema import AverageWeights
 from seq2seq.training.objective.optim import build_optimizer
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
@@ -195,7 +195,7 @@ def test_a_device_that_admits_no_further_program_is_not_a_large_batch(corpus, tm
 
 def test_the_average_is_that_of_its_definition():
     layer, decay, rows = nn.Linear(2, 1, bias=False).double(), 0.6, []
-    average = WeightAverage(layer, decay)
+    average = AverageWeights(layer, decay)
     wanted = layer.weight.detach().clone()
     for n in range(8):
         with torch.no_grad():
@@ -210,10 +210,29 @@ def test_the_average_is_that_of_its_definition():
     for _ in range(2):  # a signal in a validation, then the end of the run
         average.swap_out()
     assert torch.equal(layer.weight, own)
-    again = WeightAverage(nn.Linear(2, 1, bias=False).double(), decay)
+    again = AverageWeights(nn.Linear(2, 1, bias=False).double(), decay)
     again.load_state_dict(average.state_dict())
     again.swap_in()
     assert torch.equal(again._weights[0], rows[0])
+
+
+def test_an_average_begins_with_the_weights_of_the_first_update():
+    """A checkpoint without an average is loaded after the callback is made; a later start changes nothing."""
+    module = nn.Linear(3, 2)
+    average = AverageWeights(module, decay=0.9)
+    with torch.no_grad():
+        module.weight.fill_(2.0)
+    average.on_train_start()
+    average.swap_in()
+    assert torch.equal(module.weight, torch.full((2, 3), 2.0))
+    average.swap_out()
+    with torch.no_grad():
+        module.weight.fill_(5.0)
+    average.update()
+    found = average.state_dict()["average"]["averages"][0].clone()
+    torch.testing.assert_close(found, torch.full((2, 3), 2.0 + 0.9 * 3.0))
+    average.on_train_start()
+    assert torch.equal(average.state_dict()["average"]["averages"][0], found)
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -52,14 +52,6 @@ def remedies(optim: OptimSettings) -> str:
     return f"lower optim.lr={optim.lr:g}, raise optim.{warmup}={getattr(optim, warmup)}{clip}"
 
 
-class _Update(NamedTuple):
-    """Judged update: its step, the numbers of its sentences, and a flag that is true if it was skipped."""
-
-    step: int
-    rows: list[Tensor]
-    bad: Tensor
-
-
 class SkippedUpdates:
     """Guard that skips updates whose gradient is not finite, as if their batches had not been there, up to a limit.
 
@@ -76,7 +68,8 @@ class SkippedUpdates:
         self.remedies = remedies
         self.count = 0
         self._rows: list[Tensor] = []
-        self._updates: list[_Update] = []
+        # Judged updates: step, numbers of the sentences, and a flag that is true if the update was skipped.
+        self._updates: list[tuple[int, list[Tensor], Tensor]] = []
 
     def note(self, rows: Tensor) -> None:
         """Record the numbers of the sentences of a micro-batch of this update."""
@@ -96,7 +89,7 @@ class SkippedUpdates:
         elif bad:
             # An optimizer ignores parameters without gradients. The condition waits for the device.
             own.zero_grad(set_to_none=True)
-        self._updates.append(_Update(step, self._rows, bad))
+        self._updates.append((step, self._rows, bad))
         self._rows = []
         if norm.device.type == "cpu" or len(self._updates) >= _LOOK_EVERY:
             self.settle()
@@ -111,15 +104,15 @@ class SkippedUpdates:
         updates = self._updates
         self._updates = []
         # One transfer for all the updates since the last one.
-        flags = torch.stack([update.bad for update in updates]).tolist() if updates else []
-        for update, bad in zip(updates, flags, strict=True):
-            if not bad:
+        flags = torch.stack([bad for _, _, bad in updates]).tolist() if updates else []
+        for (step, rows, _), skipped in zip(updates, flags, strict=True):
+            if not skipped:
                 continue
             self.count += 1
-            log.warning("update %d skipped: its gradient is not finite (%d so far)", update.step + 1, self.count)
+            log.warning("update %d skipped: its gradient is not finite (%d so far)", step + 1, self.count)
             if self.count > self.limit:
                 raise TrainingFault(
                     f"{self.count} updates had a gradient that is not finite, more than trainer.max_skipped="
                     f"{self.limit}: {self.remedies}, or look at the sentences of the last one in fault-*.json",
-                    {"update": update.step + 1, "training_pairs": [part.tolist() for part in update.rows]},
+                    {"update": step + 1, "training_pairs": [part.tolist() for part in rows]},
                 )

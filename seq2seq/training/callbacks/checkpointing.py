@@ -13,7 +13,7 @@ from seq2seq import checkpoint as checkpoints
 from seq2seq.runs.averaging import step_checkpoints, update_of
 from seq2seq.runs.folder import ORIGIN, RunFolder
 from seq2seq.runs.training_state import save_state
-from seq2seq.training.callbacks.ema import WeightAverage
+from seq2seq.training.callbacks.ema import AverageWeights
 from seq2seq.training.lightning_parts.run_state import RunState
 from seq2seq.training.lightning_parts.task import TranslationTask
 
@@ -26,7 +26,7 @@ class LastCheckpoint:
         before_training: Lightning's loops are being set up: the state of training still equals the checkpoint's.
     """
 
-    def __init__(self, folder: RunFolder, state: RunState, average: WeightAverage | None) -> None:
+    def __init__(self, folder: RunFolder, state: RunState, average: AverageWeights | None) -> None:
         self.path = folder.last
         self.saved = 0.0
         self.before_training = False
