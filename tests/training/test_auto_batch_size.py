@@ -72,7 +72,7 @@ def test_the_search_finds_the_largest_within_its_tolerance(limit, most):
         assert best < found + max(256, 0.05 * found) or best == found
 
 
-def test_what_is_found_has_fitted_whatever_else_does_not():
+def test_the_answer_has_been_tried():
     chance = np.random.default_rng(random.randrange(2**32))
     for _ in range(50):
         answers: dict[int, bool] = {}
@@ -162,7 +162,7 @@ def test_an_update_fits_or_not():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true"])
-def test_the_budget_is_found_without_a_trace(memory, precision):
+def test_the_search_leaves_no_trace(memory, precision):
     """The hand count: 48 numbers a piece, of which memory has room for 48 x 12,000."""
     limit, made = memory(48 * 12_000), []
     state, kind = torch.get_rng_state(), torch.get_default_dtype()
@@ -177,7 +177,7 @@ def test_the_budget_is_found_without_a_trace(memory, precision):
     assert weights == {torch.bfloat16 if precision == "bf16-true" else torch.float32}
 
 
-def test_what_does_not_fit_at_all_is_told(memory):
+def test_a_model_that_does_not_fit_is_refused(memory):
     memory(48 * 200)
     with pytest.raises(TrainingFault, match=r"not even 256 pieces.*smaller model.*checkpoint_activations"):
         find_max_tokens(task, longest=(20, 20), device=CPU, precision="32-true")
@@ -211,29 +211,27 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Run, "_largest_batch", search)
 
 
-def test_a_model_in_parts_has_no_whole_to_measure(corpus, tmp_path):
-    with pytest.raises(ValueError, match=r"trainer\.strategy=fsdp has none: set data\.max_tokens to a number"):
-        Run(
-            make_plan(
-                auto(corpus, tmp_path, "trainer.devices=2", "trainer.strategy=fsdp", "optim=anneal"),
-                mixer="transformer",
-            )
-        )
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("trainer.strategy=fsdp", "optim=anneal"),
+            r"trainer\.strategy=fsdp has none: set data\.max_tokens",
+        ),
+        (
+            ("trainer.strategy=fsdp", "optim=muon"),
+            r"optim\.name=muon .*set trainer\.strategy=ddp",
+        ),
+        (("data.batch_tokens=null",), r"set data\.batch_tokens"),
+    ],
+)
+def test_settings_without_a_size_to_measure_are_refused(corpus, tmp_path, words, message):
+    """A sharded model, which has no whole on a GPU; and updates of unknown size."""
+    with pytest.raises(ValueError, match=message):
+        Run(make_plan(auto(corpus, tmp_path, "trainer.devices=2", *words), mixer="transformer"))
 
 
-def test_muon_has_no_whole_matrices_in_a_model_in_parts(corpus, tmp_path):
-    settings = auto(corpus, tmp_path, "trainer.devices=2", "trainer.strategy=fsdp", "optim=muon")
-    with pytest.raises(ValueError, match=r"optim\.name=muon updates whole.*set trainer\.strategy=ddp, or optim"):
-        make_plan(settings, mixer="transformer")
-
-
-def test_a_micro_batch_alone_does_not_say_how_large_an_update_is(corpus, tmp_path):
-    settings = toycorpus.settings(corpus, tmp_path, "data.max_tokens=auto")
-    with pytest.raises(ValueError, match=r"set data\.batch_tokens"):
-        make_plan(settings, mixer="transformer")
-
-
-def test_a_cpu_has_no_memory_to_fill(corpus, tmp_path):
+def test_a_cpu_has_a_fixed_size(corpus, tmp_path):
     run = Run(make_plan(auto(corpus, tmp_path, "trainer.max_steps=1", "trainer.test=false"), mixer="transformer"))
     run.execute()
     assert run.data.max_tokens == CPU_MICRO_BATCH
@@ -241,8 +239,8 @@ def test_a_cpu_has_no_memory_to_fill(corpus, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_is_the_one_with_the_number_that_was_found(corpus, tmp_path, memory, as_on_a_gpu):
-    """Bit for bit; and resumed on any device, it looks for no other number."""
+def test_a_run_with_auto_equals_one_with_the_number(corpus, tmp_path, memory, as_on_a_gpu):
+    """Bit for bit; and a resumed run keeps the number."""
     more = ("data.batch_tokens=600", "trainer.ema=0.9", "trainer.test=false", "model.dropout=0.2")
     memory(300 * 400)  # logits, of 300 pieces
     found = Run(make_plan(auto(corpus, tmp_path, "run=auto", *more), mixer="transformer"))
@@ -276,10 +274,10 @@ def test_a_resumed_run_keeps_its_number_however_it_is_given(corpus, tmp_path, me
     first = Run(make_plan(auto(corpus, tmp_path, "run=it", "trainer.test=false"), mixer="transformer"))
     first.execute()
     size = first.data.max_tokens
-    monkeypatch.undo()  # a CPU again, which may go on with what a GPU began
+    monkeypatch.undo()  # a CPU again, which may resume a run of a GPU
     resumed = Run(make_plan(auto(corpus, tmp_path, "run=it", "resume=auto"), mixer="transformer"))
     assert resumed.data_plan.max_tokens == size
-    # The machine's own: any number goes on
+    # The number depends on the machine: a run may be resumed with any other
     other = read_settings(auto(corpus, tmp_path, f"data.max_tokens={size + 8}")).plain()
     assert Resumed.open(first.folder.last, other, first.folder).max_tokens == size
     update = read_settings(auto(corpus, tmp_path, "data.batch_tokens=601")).plain()

@@ -26,28 +26,28 @@ class Stopwatch:
     """Stopwatch of the seconds that passed while it ran, and of this process' CPU seconds; it starts stopped."""
 
     def __init__(self) -> None:
-        self._running = False
+        self.running = False
         self.load(0.0, 0.0)
 
     @property
     def seconds(self) -> float:
         """Seconds counted so far."""
-        return self._total + (time.monotonic() - self._mark if self._running else 0.0)
+        return self._total + (time.monotonic() - self._mark if self.running else 0.0)
 
     @property
     def cpu_seconds(self) -> float:
         """CPU seconds of all threads of this process counted so far; nan if a part is unknown."""
-        return self._cpu_total + (time.process_time() - self._cpu_mark if self._running else 0.0)
+        return self._cpu_total + (time.process_time() - self._cpu_mark if self.running else 0.0)
 
     def start(self) -> None:
         """Count from now on; has no effect on a stopwatch that runs."""
         self.load(self.seconds, self.cpu_seconds)
-        self._running = True
+        self.running = True
 
     def stop(self) -> None:
         """Count no longer."""
         self.load(self.seconds, self.cpu_seconds)
-        self._running = False
+        self.running = False
 
     def load(self, seconds: float, cpu_seconds: float = math.nan) -> None:
         """Continue from these seconds."""
