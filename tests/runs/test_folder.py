@@ -121,7 +121,7 @@ def test_resume_by_path_continues_in_the_checkpoints_own_folder(tmp_path, monkey
     assert resolve_resume("auto", here) == (here, None)
     owner, found = resolve_resume(str(there.last), here)
     assert (owner.path, found) == (there.path, there.last)
-    # By a path that is relative to the run's folder, or to that of its checkpoints
+    # By a path relative to the run's folder, or to the folder of checkpoints
     for place, resume in ((there.path, "checkpoints/last.ckpt"), (there.last.parent, "last.ckpt")):
         monkeypatch.chdir(place)
         owner, found = resolve_resume(resume, here)

@@ -1,4 +1,4 @@
-"""Schedules by time with a clock of their own: slow starts, slow validations, limits that are kept."""
+"""Schedules by time, with a simulated clock: slow starts, slow validations, limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANNEAL = OptimSettings(lr=1.0, schedule="anneal", warmup_share=0.25, decay_share
 
 
 class Case(NamedTuple):
-    """Seconds that a run's parts take, and an estimate of a validation's before there was one."""
+    """Seconds that the parts of a run take, and an estimate of the first validation."""
 
     first: float = 1.0
     update: float = 1.0
@@ -36,7 +36,7 @@ class Ended(NamedTuple):
 
 
 def simulated(monkeypatch: pytest.MonkeyPatch, case: Case, **settings: Any) -> Ended:
-    """Go through a run whose clock shows what the case says."""
+    """Simulate a run whose parts take the seconds of the case."""
     now = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     given = TrainerSettings(**settings)
@@ -95,7 +95,7 @@ def test_a_rate_by_time_warms_up_and_falls_in_its_shares_of_training(monkeypatch
 
 
 @pytest.mark.parametrize(("actual", "expected"), [(6.0, 9.0), (9.0, 6.0)])
-def test_a_validation_that_takes_another_time_than_expected_keeps_the_limit(monkeypatch, actual, expected):
+def test_a_wrong_estimate_of_validations_keeps_the_limit(monkeypatch, actual, expected):
     case = Case(update=0.3, validation=actual, expected=expected)
     assert simulated(monkeypatch, case, max_time=95.0).seconds == pytest.approx(95, abs=3.2)
 
@@ -123,8 +123,8 @@ def test_a_count_ignores_the_clock(monkeypatch):
     assert fast.rates == slow.rates
 
 
-def test_a_resumed_part_starts_again():
-    """Its first update is not training either."""
+def test_a_resumed_part_has_a_start_of_its_own():
+    """Its first update does not count as training."""
     settings = read_section(TrainerSettings, {"max_time": "100s"}, "trainer")
     first, second = Budget(settings), Budget(settings)
     first.begin()

@@ -25,17 +25,8 @@ from seq2seq.training.plan import make_plan
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (90, 90),
-        ("90", 90),
-        ("0.5", 0.5),
-        ("90s", 90),
-        ("10m", 600),
-        ("1h30m", 5400),
-        ("2d", 172800),
-        ("02:30", 150),
-        ("1:00:00", 3600),
-        ("00:00:10:00", 600),
-        ("01:00:00:01", 86401),
+        *((90, 90), ("90", 90), ("0.5", 0.5), ("90s", 90), ("10m", 600), ("1h30m", 5400), ("2d", 172800)),
+        *(("02:30", 150), ("1:00:00", 3600), ("00:00:10:00", 600), ("01:00:00:01", 86401)),
     ],
 )
 def test_durations(text, expected):
@@ -116,40 +107,25 @@ def test_a_peak_rate_without_effect_is_refused():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ["optim.warmup_steps=9"],
-            "optim.warmup_steps=9 .* optim.schedule=anneal: .* to inverse_sqrt or cosine or const",
-        ),
-        (
-            ["optim=adam", "optim.momentum=0.9"],
-            "optim.momentum=0.9 has no effect with optim.name=adam: leave it out, or",
-        ),
-        (["optim.rho=0.5"], "optim.rho=0.5 has no effect with optim.name=muon: .* set optim.name to adadelta"),
-        (["optim=adadelta", "optim.betas=[0.9,0.99]"], r"betas=\[0.9, 0.99\] has no effect with optim.name=adadelta"),
-        (["optim=adadelta", "optim.min_lr=1e-5"], "optim.min_lr=1e-05 has no effect with optim.schedule=constant"),
-        (["optim=adam", "optim.period=5"], "optim.period=5 has no effect with optim.schedule=inverse_sqrt"),
-        (["data.shuffle_buffer=9"], "data.shuffle_buffer=9 has no effect with data.streaming=false: .* to true"),
-        (["data.lowercase=true"], "data.lowercase=true has no effect with data.convention=null: .* to tokenized or"),
-        (["data.temperature=5"], "data.temperature=5.0 has no effect with data.corpora=null"),
-        (["data=files", "data.train=a", "data.revision=b"], "data.revision=b has no effect with data.path=null"),
-        (["data.holdout=5"], "data.holdout=5 has no effect beside data.valid and data.test: .* one of them to null"),
-        (["trainer.accumulate_share=0.3"], "accumulate_share=0.3 has no effect with trainer.accumulate_start=null"),
-        (
-            ["trainer.accumulate_start=1"],
-            "accumulate_start=1 has no effect with trainer.accumulate=1: .* to a multiple",
-        ),
-        (
-            ["trainer.accumulate=2", "trainer.accumulate_start=2"],
-            "accumulate_start=2 has no effect with trainer.accumulate=2: leave it out",
-        ),
-        (["optim.warmup_init_lr=1e-3", "optim.warmup_share=0"], "init_lr=0.001 has no effect with .*warmup_share=0"),
-        (["trainer.median_stop=4"], "median_stop=4 has no effect on a run that is no job of a sweep: leave it out"),
-        (["trainer.val_share=0.2"], "val_share=0.2 has no effect where updates or epochs end the run"),
-        (
-            ["mixer=lightconv", "+mixer.encoder.kernel_size=5"],
-            r"mixer.encoder.kernel_size=5 has no effect next to mixer.encoder.per_layer.kernel_size=\[3, 7, 15, 31",
-        ),
-        (["search.diversity=3"], "search.diversity=3.0 has no effect with search.beam_groups=1: .* to 2 or more"),
+        (["optim.warmup_steps=9"], "optim.warmup_steps=9 .* optim.schedule=anneal: .* to inverse_sqrt or"),
+        (["optim=adam", "optim.momentum=0.9"], "optim.momentum=0.9 .* optim.name=adam"),
+        (["optim.rho=0.5"], "optim.rho=0.5 .* optim.name=muon: .* set optim.name to adadelta"),
+        (["optim=adadelta", "optim.betas=[0.9,0.99]"], r"betas=\[0.9, 0.99\] .* optim.name=adadelta"),
+        (["optim=adadelta", "optim.min_lr=1e-5"], "optim.min_lr=1e-05 .* optim.schedule=constant"),
+        (["optim=adam", "optim.period=5"], "optim.period=5 .* optim.schedule=inverse_sqrt"),
+        (["data.shuffle_buffer=9"], "data.shuffle_buffer=9 .* data.streaming=false: .* to true"),
+        (["data.lowercase=true"], "data.lowercase=true .* data.convention=null: .* to tokenized or"),
+        (["data.temperature=5"], "data.temperature=5.0 .* data.corpora=null"),
+        (["data=files", "data.train=a", "data.revision=b"], "data.revision=b .* data.path=null"),
+        (["data.holdout=5"], "data.holdout=5 .* data.valid and data.test: .* to null"),
+        (["trainer.accumulate_share=0.3"], "accumulate_share=0.3 .* trainer.accumulate_start=null"),
+        (["trainer.accumulate_start=1"], "accumulate_start=1 .* trainer.accumulate=1: .* to a multiple"),
+        (["trainer.accumulate=2", "trainer.accumulate_start=2"], "accumulate_start=2 .* trainer.accumulate=2"),
+        (["optim.warmup_init_lr=1e-3", "optim.warmup_share=0"], "init_lr=0.001 .*warmup_share=0"),
+        (["trainer.median_stop=4"], "median_stop=4 .* sweep: leave it out"),
+        (["trainer.val_share=0.2"], "val_share=0.2 .* updates or epochs"),
+        (["mixer=lightconv", "+mixer.encoder.kernel_size=5"], r"encoder.kernel_size=5 .*per_layer.kernel_size=\[3, 7"),
+        (["search.diversity=3"], "search.diversity=3.0 .* search.beam_groups=1: .* to 2 or more"),
     ],
 )
 def test_a_setting_without_effect_is_refused(words, message):
@@ -244,15 +220,12 @@ def test_a_ready_tokenizer_takes_no_settings_of_another(tmp_path):
     ):
         check(*words)
     for words, message in (
-        (
-            (*one, "data.vocab_size=4000"),
-            r"data\.vocab_size=4000 has no effect: .*m\.model has 300 pieces; leave it out",
-        ),
-        ((*one, "tokenizer.vocab_size=4000"), r"data\.vocab_size=4000 has no effect"),
+        ((*one, "data.vocab_size=4000"), r"data\.vocab_size=4000 .*m\.model has 300 pieces"),
+        ((*one, "tokenizer.vocab_size=4000"), r"data\.vocab_size=4000"),
         ((*both, "data.vocab_size=4000"), r"m\.model and .*n\.model has 290 and 300 pieces"),
-        ((*one, "tokenizer.type=bpe"), r"tokenizer\.type=bpe has no effect beside .*m\.model: leave it out"),
-        ((*one, "tokenizer.normalizer=nfkc"), r"tokenizer\.normalizer=nfkc has no effect"),
-        ((*one, "tokenizer.joint=false"), r"tokenizer\.joint=false has no effect"),
+        ((*one, "tokenizer.type=bpe"), r"tokenizer\.type=bpe .*m\.model"),
+        ((*one, "tokenizer.normalizer=nfkc"), r"tokenizer\.normalizer=nfkc"),
+        ((*one, "tokenizer.joint=false"), r"tokenizer\.joint=false"),
     ):
         with pytest.raises(ValueError, match=message):
             check(*words)

@@ -1,4 +1,4 @@
-"""Validations by updates, epochs and the clock, and those that are left out."""
+"""Validations by updates, epochs and the clock, and omitted ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def trainer(step: int, *, batches: int = 10, window: int = 1) -> Any:
 
 
 class Clocked:
-    """A schedule whose clock says what it is told."""
+    """A schedule whose clock is set by hand."""
 
     def __init__(self, **settings: Any) -> None:
         given = TrainerSettings(**settings)
@@ -54,7 +54,7 @@ def test_counted_validations_do_not_ask_the_clock(bound):
     assert due == [8, 16, 24, 32]
 
 
-def test_none_is_made_right_before_the_last():
+def test_no_validation_comes_right_before_the_last():
     for last, expected in ((1003, [250, 500, 750]), (1050, [250, 500, 750, 1000])):
         schedule = Clocked(val_steps=250, max_steps=last)
         assert [step for step in range(1, last) if schedule.due(step, at=0)] == expected
@@ -64,7 +64,7 @@ def test_none_is_made_right_before_the_last():
     assert [step for step, due in enumerate(given, 1) if due] == [20, 40]
 
 
-def test_every_epoch_without_an_interval():
+def test_a_run_without_an_interval_is_validated_every_epoch():
     schedule = Clocked(max_epochs=4)
     assert [step for step in range(1, 40) if schedule.due(step, at=0)] == [10, 20, 30]
 
@@ -107,8 +107,8 @@ def test_a_resumed_run_knows_its_validations():
     assert second.budget.validations_spent == 4
 
 
-def test_a_validation_that_was_due_is_made_once_there_is_time():
-    """Not only at the next multiple or end of an epoch; a resumed run makes up for it, too."""
+def test_a_postponed_validation_is_made_once_there_is_time():
+    """It does not wait for the next interval, not even in a resumed run."""
     for interval, due in ((5, 5), (None, 10)):
         schedule = Clocked(max_time=1000.0, val_steps=interval)
         schedule.validate(at=10, took=10)

@@ -56,7 +56,9 @@ class Signals(L.Callback):
         if threading.current_thread() is threading.main_thread():
             self._handlers = {signum: signal.signal(signum, self._note) for signum in SIGNALS}
 
-    on_test_start = on_train_start
+    def on_test_start(self, *_: Any) -> None:
+        """Replace the handlers of SIGNALS."""
+        self.on_train_start()
 
     def votes(self, trainer: L.Trainer) -> Sequence[float]:
         """Return the signal that arrived, 0 for none."""
