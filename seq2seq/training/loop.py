@@ -107,30 +107,11 @@ from seq2seq.training.callbacks.window_end import WindowEnd
 from seq2seq.training.lightning_parts.run_state import RunState
 from seq2seq.training.lightning_parts.task import TranslationTask
 
-# Lightning calls callbacks in the order of the list, in every hook. The user's own come first: their state after a hook
-# is in the checkpoints of that hook, and an average is still in place. Lightning itself moves a Checkpoint, such as
-# ModelCheckpoint, to the end. The comments say what must have happened before each callback.
-_ORDER = (
-    SetResultsAside,
-    WarmUp,  # no clock runs yet
-    ProgressLog,  # its row about this update is in the checkpoints that those below write
-    LogSamples,
-    Profile,
-    RecordScores,  # the average is still in place, so the validated weights are saved
-    KeepBest,  # likewise
-    AverageWeights,  # the best weights are saved; last.ckpt, with the trained weights, is not yet
-    Stopping,  # the score is compared; last.ckpt, which says whether the run has ended, is not yet saved
-    Signals,  # the clock runs, or has stopped
-    Validation,  # clock, progress and signals are ready for a validation that is repeated
-    MedianStop,  # the score is compared
-    KeepLast,  # last.ckpt does not yet say that this validation is done
-    SaveLast,  # all states include the validation
-    WindowEnd,  # the average has this update's weights, progress its row
-)
-
-
 # Names under which callbacks of a run save their states.
-STATE_KEYS = frozenset(callback.__qualname__ for callback in _ORDER)
+STATE_KEYS = frozenset(
+    callback.__qualname__
+    for callback in (ProgressLog, RecordScores, KeepBest, AverageWeights, Stopping, Validation, MedianStop)
+)
 
 
 def make_callbacks(
@@ -145,11 +126,15 @@ def make_callbacks(
 ) -> list[L.Callback]:
     """Make the callbacks of a run, which share their results through `state`.
 
+    Lightning calls them in the order of the list, in every hook; the comments say what must have happened before. The
+    user's own come first: their state after a hook is in the checkpoints of that hook, and an average is still in
+    place. Lightning itself moves a Checkpoint, such as ModelCheckpoint, to the end.
+
     Args:
         origin: See `SaveLast`.
         job: The folder of this job of a sweep.
     """
-    # Shared by several callbacks.
+    # Used by several callbacks.
     console = Console(quiet=not ranks.is_first_process())
     average = AverageWeights(task.model, settings.ema) if settings.ema else None
     last = LastCheckpoint(folder, state, average)
@@ -158,31 +143,40 @@ def make_callbacks(
     validation = Validation(state, settings, last)
     signals = Signals(state, last, agreement)
     save_last = SaveLast(last, state, origin)
+    # A signal is obeyed after the decision to validate, so that a resumed run makes this validation. The batch grows
+    # before anything is saved, so that a resumed run has the same one.
     growth = [BatchGrowth(settings, state.budget)] if settings.accumulate_start else []
-    callbacks: list[L.Callback] = [
+    deciders = [*growth, stopping, validation, signals, save_last]
+    # A budget of time alone makes equal times comparable, any other equal updates.
+    axis = "step" if settings.max_steps or settings.max_epochs else "train/seconds_after_start"
+    callbacks: list[L.Callback | None] = [
         SetResultsAside(folder, config_yaml),
+        # No clock runs yet.
         WarmUp(state.budget),
+        # Its row about this update is in the checkpoints that later callbacks write.
         ProgressLog(state=state, settings=settings, console=console),
         LogSamples(settings.samples, console=console),
+        Profile(folder.path, updates=settings.max_steps) if settings.profile else None,
+        # The average is still in place, so these two save the validated weights.
         RecordScores(folder, state),
+        KeepBest(folder, settings.keep_best) if settings.keep_best else None,
+        # The best weights are saved; last.ckpt, with the trained weights, is not yet.
+        average,
+        # The score is compared; last.ckpt, which says whether the run has ended, is not yet saved.
         stopping,
+        # The clock runs, or has stopped.
         signals,
+        # Clock, progress and signals are ready for a validation that is repeated.
         validation,
+        # The score is compared.
+        MedianStop(state=state, job=job, peers=settings.median_stop, axis=axis)
+        if job and settings.median_stop
+        else None,
+        # last.ckpt does not yet say that this validation is done.
+        KeepLast(folder, settings.keep_last) if settings.keep_last else None,
+        # All states include the validation.
         save_last,
-        # A signal is obeyed after the decision to validate, so that a resumed run makes this validation. The batch
-        # grows before anything is saved, so that a resumed run has the same one.
-        WindowEnd([*growth, stopping, validation, signals, save_last], agreement),
+        # The average has this update's weights, progress its row.
+        WindowEnd(deciders, agreement),
     ]
-    if average:
-        callbacks.append(average)
-    if settings.profile:
-        callbacks.append(Profile(folder.path, updates=settings.max_steps))
-    if settings.keep_best:
-        callbacks.append(KeepBest(folder, settings.keep_best))
-    if settings.keep_last:
-        callbacks.append(KeepLast(folder, settings.keep_last))
-    if job and settings.median_stop:
-        # A budget of time alone makes equal times comparable, any other equal updates.
-        axis = "step" if settings.max_steps or settings.max_epochs else "train/seconds_after_start"
-        callbacks.append(MedianStop(state=state, job=job, peers=settings.median_stop, axis=axis))
-    return sorted(callbacks, key=lambda callback: _ORDER.index(type(callback)))
+    return [callback for callback in callbacks if callback]

@@ -6,6 +6,7 @@ import functools
 import re
 from typing import Any
 
+import lightning as L
 import pytest
 import toycorpus
 
@@ -43,7 +44,8 @@ def record(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return call
 
     steps = {"training_step", "validation_step", "test_step", "backward", "optimizer_zero_grad", "lr_scheduler_step"}
-    for cls in (*loop._ORDER, BatchGrowth, TranslationTask):
+    callbacks = [cls for cls in vars(loop).values() if isinstance(cls, type) and issubclass(cls, L.Callback)]
+    for cls in (*callbacks, BatchGrowth, TranslationTask):
         for name, function in vars(cls).items():
             if (name.startswith(("on_", "configure_")) or name in {"decide", *steps}) and name not in STATE:
                 monkeypatch.setattr(cls, name, noting(function, f"{cls.__name__}.{name}"))
