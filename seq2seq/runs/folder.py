@@ -31,14 +31,7 @@ _HARMLESS_TRAINER = (
     "graphs",
 )  # fmt: skip
 HARMLESS = (
-    "resume",
-    "force",
-    "runs",
-    "run",
-    "cache",
-    "logger",
-    "data.num_workers",
-    "data.num_proc",
+    *("resume", "force", "runs", "run", "cache", "logger", "data.num_workers", "data.num_proc"),
     *(f"trainer.{key}" for key in _HARMLESS_TRAINER),
     *(f"trainer.lightning.{key}" for key in ("detect_anomaly", "enable_model_summary", "inference_mode")),
 )

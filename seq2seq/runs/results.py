@@ -154,16 +154,9 @@ class CollectedRuns(NamedTuple):
 
 
 def read_curve(path: Path, column: str) -> list[tuple[float, float]]:
-    """Read (x, BLEU) of every validation from a metrics.csv, which may be growing.
+    """Return (x, BLEU) of every validation, in order of x, from a metrics.csv; none if there is no file.
 
-    A validation has a row with its scores and another, of the same step, about training.
-
-    Args:
-        path: The file, as a run's CsvLogger writes it.
-        column: The column of x.
-
-    Returns:
-        Pairs in order of x; none if the file does not exist.
+    A validation has a row with its scores and another, of the same step, about training, which has x in `column`.
     """
     positions: dict[str, float] = {}
     scores: dict[str, float] = {}

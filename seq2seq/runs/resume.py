@@ -167,15 +167,10 @@ class Resumed(NamedTuple):
         )
 
     def require_same_text(self, corpus: str, tokenizer: Mapping[str, Any], *, force: bool = False) -> None:
-        """Check that the corpus and the tokenizer have not changed.
+        """Raise ValueError if the fingerprint of the corpus or the state of the tokenizer has changed.
 
         Args:
-            corpus: Fingerprint of the corpus.
-            tokenizer: State of the tokenizer.
             force: Accept another corpus, with a warning.
-
-        Raises:
-            ValueError: The corpus differs and `force` is not set, or the tokenizer differs.
         """
         if self.corpus != corpus:
             reason = "the text of the corpus, or how it is cleaned, has changed since"

@@ -165,11 +165,7 @@ def find_max_tokens(
     """Find the most tokens with which a task can be trained on `device`; the run does not depend on the search.
 
     Args:
-        make_task: Builds a task that is thrown away after the search.
-        longest: Pieces of the longest source and target.
-        precision: Lightning's name of it.
-        copies: Further copies of the weights that the run will keep.
-        src_multiple: The source is padded to a multiple of this.
+        make_task: Builds the task of a `Rehearsal`, which has the arguments that are not named here.
         most: Largest number to try.
         replayed: Passes are captured, which needs as much memory again.
 

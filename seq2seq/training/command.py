@@ -130,6 +130,5 @@ def help_text(program: str) -> str:
 
 def _item(name: str, text: str) -> str:
     """Format a name and its text, next to it or below."""
-    lines = textwrap.wrap(text, width=84, break_long_words=False)
-    first = f"  {name:<32}  {lines[0]}" if len(name) <= 32 else f"  {name}\n{'':36}{lines[0]}"
-    return "\n".join([first, *(f"{'':36}{line}" for line in lines[1:])])
+    body = textwrap.indent(textwrap.fill(text, width=84, break_long_words=False), " " * 36)
+    return f"  {name:<32}  {body.lstrip()}" if len(name) <= 32 else f"  {name}\n{body}"

@@ -212,7 +212,7 @@ def _label(meta: Mapping[str, Any]) -> str:
     # It becomes part of names and tables, and the file may come from a stranger
     if isinstance(preset, str) and re.fullmatch(r"[\w.+-]{1,100}", preset):
         return preset
-    # The encoder's, or where that is empty the cross mixer's.
+    # The encoder's; if it has no mixers, the cross mixer's.
     first = next(values for slot, _, values in mixers_of(meta["model"]["mixer"]) if slot != "decoder")
     return str(first["_target_"]).split(".")[-2]
 

@@ -113,11 +113,6 @@ class Budget:
         self.validations_spent = self._spent_before + self.validation_seconds
 
     @property
-    def first_update_seconds(self) -> float:
-        """Seconds of this part's first update."""
-        return self._first_ended - self._begun
-
-    @property
     def trained_seconds(self) -> float:
         """Seconds of training without the start of any part."""
         return (self.training.seconds if self.updates else self._begun) - self.start_seconds

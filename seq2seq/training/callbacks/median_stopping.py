@@ -66,14 +66,10 @@ class MedianStop(L.Callback):
 
 
 def median_at(point: float, curves: Iterable[Sequence[tuple[float, float]]], *, peers: int) -> float | None:
-    """Return the median, over all curves that reach `point`, of the best score up to it.
+    """Return the median, over all curves that reach `point`, of the best score up to it; None for fewer than `peers`.
 
     Args:
-        point: An update or a number of seconds, as in the curves.
         curves: (point, score) of each validation, in order.
-
-    Returns:
-        None if fewer than `peers` curves reach `point`.
     """
     # A curve that begins later has no score up to `point`.
     reached = [curve for curve in curves if curve and curve[0][0] <= point <= curve[-1][0]]

@@ -10,7 +10,7 @@ from typing import Any
 import lightning as L
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, TaskID
 
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.settings.values import clock
@@ -18,14 +18,11 @@ from seq2seq.training.bounds.budget import epochs_done
 from seq2seq.training.callbacks.window_end import window_ends
 from seq2seq.training.lightning_parts.run_state import RunState
 from seq2seq.training.lightning_parts.task import TranslationTask
-from seq2seq.training.machine.compilation import is_compiled
 from seq2seq.training.machine.throughput import Meter
 
 log = logging.getLogger(__name__)
 
 _REFRESH = 0.5  # seconds between updates of the bar: each one waits for the device
-# A first update is reported if it takes more than this share of a limit of time.
-_SLOW_START = 0.1
 
 
 class IntervalAverages:
@@ -93,10 +90,10 @@ class ProgressLog(L.Callback):
             )  # fmt: skip
         self.watch.start()
         if self.console.is_terminal:
-            text, percent, left = map(
-                TextColumn, ("{task.description}", "{task.percentage:>3.0f}%", "{task.fields[left]} left")
-            )
-            self._bar = Progress(text, BarColumn(bar_width=24), percent, left, console=self.console, auto_refresh=False)
+            self._bar = Progress(
+                "{task.description}", BarColumn(bar_width=24), "{task.percentage:>3.0f}%", "{task.fields[left]} left",
+                console=self.console, auto_refresh=False,
+            )  # fmt: skip
             self._task = self._bar.add_task("starting", total=1.0, left="?")
             self._bar.start()
 
@@ -116,7 +113,9 @@ class ProgressLog(L.Callback):
             return
         if not self._started:
             self._started = True
-            self._end_start(trainer, pl_module)
+            # The start is no measure of the rate.
+            self._rated_from = (self.state.budget.clock.seconds, self.state.budget.used_share(trainer))
+            self.state.start_tokens += float(pl_module.train_sums[2]) - self._tokens
         if trainer.global_step % self.settings.log_steps == 0:
             self._log(trainer, pl_module)
         wait = _REFRESH if self._bar else self.settings.line_time
@@ -189,18 +188,6 @@ class ProgressLog(L.Callback):
 
     def _print(self, text: str) -> None:
         self.console.print(text, highlight=False, soft_wrap=True)
-
-    def _end_start(self, trainer: L.Trainer, task: TranslationTask) -> None:
-        """Measure rates from here on, and report a first update that took much of a limit of time."""
-        budget = self.state.budget
-        self._rated_from = (budget.clock.seconds, budget.used_share(trainer))
-        self.state.start_tokens += float(task.train_sums[2]) - self._tokens
-        limit = budget.settings.max_time
-        took = budget.first_update_seconds
-        if limit and took >= _SLOW_START * limit:
-            subject = "compiling and the first update" if is_compiled(task.model) else "the first update"
-            rest = "" if budget.clock.seconds < limit else ": the run ends after it; raise trainer.max_time"
-            self._print(f"{subject} took {took:.1f} of {limit:g} s (trainer.max_time){rest}")
 
     def _close(self) -> None:
         if self._bar:

@@ -46,8 +46,9 @@ class Stopping(L.Callback):
         self.budget.bad_validations = 0 if self.best.improved else self.budget.bad_validations + 1
         if self.budget.out_of_patience:
             log.info("no better BLEU in %d validations: stopping early", self.budget.bad_validations)
-        # The validation may also have used the rest of the time.
-        trainer.should_stop = trainer.should_stop or self.budget.is_spent(trainer)
+        # The validation may have used the rest of the time. All ranks ask, whatever their callbacks have requested.
+        spent = self.budget.is_spent(trainer)
+        trainer.should_stop = trainer.should_stop or spent
         # A callback of the user, called before, has stopped the run.
         if trainer.should_stop and not self.budget.ended_by:
             self.budget.ended_by = CALLBACKS
