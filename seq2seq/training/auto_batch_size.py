@@ -8,7 +8,6 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,10 +17,8 @@ from seq2seq.data.batching import Batch, aligned, longest_width, padded_width
 from seq2seq.network.build import hidden_matrices
 from seq2seq.system.errors import is_out_of_memory
 from seq2seq.training.bounds.faults import TrainingFault
+from seq2seq.training.lightning_parts.task import TranslationTask
 from seq2seq.training.objective.optim import build_optimizer, scale_and_clip
-
-if TYPE_CHECKING:
-    from seq2seq.training.lightning_parts.task import TranslationTask
 
 log = logging.getLogger(__name__)
 

@@ -9,27 +9,25 @@ import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from seq2seq.checkpoint import Loaded
 from seq2seq.data.cache_folder import cached
 from seq2seq.data.languages import tagged_languages, target_languages
 from seq2seq.data.multi_corpus import parts_of
+from seq2seq.data.plan import DataPlan
+from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.model_files import load_model, runs_on_cpu_alone
 from seq2seq.settings.classes import mixers_of, read_mixers
 from seq2seq.settings.compose import is_chosen
+from seq2seq.settings.data import DataSettings
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.dicts import UNSET, differences, put
 from seq2seq.settings.model import ModelSettings
 from seq2seq.settings.run import present_settings
+from seq2seq.settings.tokenizer import TokenizerSettings
 from seq2seq.settings.values import shown, written
 from seq2seq.training.plan import RunPlan
-
-if TYPE_CHECKING:
-    from seq2seq.checkpoint import Loaded
-    from seq2seq.data.plan import DataPlan
-    from seq2seq.data.tokenizer import Tokenizer
-    from seq2seq.settings.data import DataSettings
-    from seq2seq.settings.tokenizer import TokenizerSettings
 
 log = logging.getLogger(__name__)
 

@@ -6,29 +6,25 @@ import dataclasses
 import logging
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import lightning as L
 import torch
 from lightning.pytorch.plugins import Precision
 
 from seq2seq import checkpoint
 from seq2seq.metadata import versions
 from seq2seq.metrics.moses_bleu import convention_bleu
-from seq2seq.runs.folder import git_revision
+from seq2seq.runs.folder import RunFolder, git_revision
+from seq2seq.settings.search import SearchSettings
 from seq2seq.system import files
+from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 from seq2seq.training.lightning_parts.loggers import log_results
+from seq2seq.training.lightning_parts.run_state import RunState
+from seq2seq.training.lightning_parts.task import TranslationTask
 from seq2seq.training.machine.compilation import count_graphs, is_compiled
 from seq2seq.training.machine.fsdp import load_weights
-
-if TYPE_CHECKING:
-    import lightning as L
-
-    from seq2seq.runs.folder import RunFolder
-    from seq2seq.settings.search import SearchSettings
-    from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
-    from seq2seq.training.lightning_parts.run_state import RunState
-    from seq2seq.training.lightning_parts.task import TranslationTask
-    from seq2seq.training.plan import RunPlan
+from seq2seq.training.plan import RunPlan
 
 log = logging.getLogger(__name__)
 

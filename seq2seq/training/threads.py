@@ -10,17 +10,14 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from seq2seq.data.batching import padded_width
+from seq2seq.data.preparation import PreparedData
 from seq2seq.training.auto_batch_size import Rehearsal
-
-if TYPE_CHECKING:
-    from seq2seq.data.preparation import PreparedData
-    from seq2seq.training.lightning_parts.task import TranslationTask
+from seq2seq.training.lightning_parts.task import TranslationTask
 
 log = logging.getLogger(__name__)
 
@@ -68,10 +65,9 @@ def measure_threads(make_task: Callable[[], TranslationTask], shape: tuple[int, 
     del rehearsal
     gc.collect()
     count = choose(rates)
-    words = " and ".join(f"{rate:.3g} with {_threads(number)}" for number, rate in rates.items())
     log.info(
-        "training with %s: updates a second are %s (measured in %.1f s; trainer.threads=%d skips this)",
-        _threads(count), words, time.monotonic() - began, count,
+        "updates a second with 1 thread: %.3g, with %d: %.3g (measured in %.1f s; trainer.threads=%d skips this)",
+        rates[1], max(rates), rates[max(rates)], time.monotonic() - began, count,
     )  # fmt: skip
     return count
 
@@ -132,7 +128,3 @@ def typical_shape(prepared: PreparedData) -> tuple[int, int, int]:
     src, tgt = (int(padded_width(max(1, length))) for length in lengths)
     tokens = min(prepared.plan.require_max_tokens(), prepared.plan.part_tokens)
     return max(1, tokens // max(src, tgt)), src, tgt
-
-
-def _threads(count: int) -> str:
-    return "1 thread" if count == 1 else f"{count} threads"
