@@ -90,7 +90,11 @@ def is_from_training(path: Path) -> bool:
 
 
 def _require_same(one: Mapping[str, Any], other: Mapping[str, Any], first: Path, path: Path) -> None:
-    one, other = _compared(one), _compared(other)
+    # Settings that are newer have their defaults, and languages one order
+    one, other = (
+        {**entry, "model": present_settings(entry["model"]), "tgt_langs": sorted(target_languages(entry))}
+        for entry in (one, other)
+    )
     # The state of a tokenizer is long and binary, so the message does not print the difference
     if not same_pieces(one["tokenizer"], other["tokenizer"]):
         raise ValueError(f"{path} has another tokenizer than {first}; average checkpoints of one run")
@@ -99,11 +103,6 @@ def _require_same(one: Mapping[str, Any], other: Mapping[str, Any], first: Path,
             f"{path} cannot be averaged with {first}: {name} is {shown(theirs)} there and {shown(mine)} "
             "here; average checkpoints of one model"
         )
-
-
-def _compared(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a description whose model has defaults for settings that are newer, and its languages in one order."""
-    return {**entry, "model": present_settings(entry["model"]), "tgt_langs": sorted(target_languages(entry))}
 
 
 def _add(sums: Weights, weights: Weights, first: Path, path: Path) -> None:

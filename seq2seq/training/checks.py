@@ -5,27 +5,25 @@ from __future__ import annotations
 import dataclasses
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from seq2seq.checkpoint import Loaded
 from seq2seq.data.batching import longest_width, padded_width
 from seq2seq.data.multi_corpus import Direction
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.streaming import refuse_epochs
 from seq2seq.data.vocabulary_fit import report_fit
+from seq2seq.evaluation.evaluator import EvalData
 from seq2seq.evaluation.reference_checks import text_warnings
 from seq2seq.metrics.moses_bleu import check_convention
 from seq2seq.metrics.scorers import check_tokenize, tokenize_for
 from seq2seq.network.build import bounds, build_model, max_positions, on_meta_device
 from seq2seq.network.model import Seq2Seq
+from seq2seq.runs.resume import Resumed
 from seq2seq.settings.tokenizer import PatchGrid
 from seq2seq.system.ranks import is_first_process
 from seq2seq.training import finetune
 from seq2seq.training.plan import RunPlan
-
-if TYPE_CHECKING:
-    from seq2seq.checkpoint import Loaded
-    from seq2seq.evaluation.evaluator import EvalData
-    from seq2seq.runs.resume import Resumed
 
 log = logging.getLogger(__name__)
 

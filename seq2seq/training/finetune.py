@@ -194,14 +194,10 @@ def _require_same_tokenizer(plan: RunPlan, tokenizer: Tokenizer, origin: str) ->
             continue
         names = [f"{section}.{name}" for section in ("data", "tokenizer")]
         key = next((each for each in names if is_chosen(each, keys)), None)
-        if key and name in known:
-            there = " and ".join(map(str, sorted(set(known[name]))))
-            raise ValueError(f"init_from={origin}: {key} is {there} there and {value} here; leave it out")
+        there = " and ".join(map(str, sorted(set(known.get(name, ())))))
+        reason = f"is {there} there and {value} here" if there else f"({written(value)}) has no effect on its tokenizer"
         if key:
-            raise ValueError(
-                f"init_from={origin}: {key}={written(value)} has no effect, since the checkpoint's tokenizer is kept; "
-                "leave it out"
-            )
+            raise ValueError(f"init_from={origin}: {key} {reason}; leave it out")
 
 
 def _label(meta: Mapping[str, Any]) -> str:

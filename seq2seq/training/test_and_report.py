@@ -31,12 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-    """Report of a run.
-
-    Args:
-        search: How the test set is decoded.
-        precision: Lightning's name of it.
-    """
+    """Report of a run, whose test set is decoded by `search`."""
 
     plan: RunPlan
     folder: RunFolder

@@ -32,7 +32,7 @@ CONTRADICTIONS = {
     "mixer/cross=additive": r"mixer\.cross\._target_",
     "data.vocab_size=2000": r"data\.vocab_size is 300 there and 2000 here; leave it out",
     "tokenizer.joint=false": r"tokenizer\.joint is True there and False here",
-    "tokenizer.type=bpe": r"tokenizer\.type=bpe has no effect",
+    "tokenizer.type=bpe": r"tokenizer\.type \(bpe\) has no effect",
     "experiment=iwslt14_de_en_transformer": r"is .* there and .* here",
 }
 REPRESENTATIVE = {

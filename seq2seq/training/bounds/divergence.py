@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor, nn
 
+from seq2seq.settings.optim import OptimSettings
 from seq2seq.training.bounds.faults import TrainingFault
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from seq2seq.settings.optim import OptimSettings
 
 log = logging.getLogger(__name__)
 
