@@ -48,10 +48,7 @@ SIDES = ("src", "ref", "hyp")
 
 
 class RunFolder:
-    """Paths inside one run's folder; nothing is created before `create`.
-
-    Args:
-        path: The folder, which need not exist.
+    """Paths inside one run's folder, which does not exist before `create`.
 
     Attributes:
         config: The settings, as they were composed.
@@ -151,12 +148,7 @@ class RunFolder:
 
 
 def run_name(config: Mapping[str, Any], mixer: str) -> str:
-    """Return `<data>-<mixer>-<hash>`, with the hash of the settings that are not harmless.
-
-    Args:
-        config: The resolved settings.
-        mixer: Label of the mixer, as `mixer_label` returns it.
-    """
+    """Return `<data>-<mixer>-<hash>`, with the label of the mixer and the hash of resolved settings."""
     # Names of data sets have slashes (org/name); \w keeps letters of any script
     data = re.sub(r"[^\w.+-]+", "_", str(config["data"]["name"]))
     return f"{data}-{re.sub(r'[^0-9A-Za-z_.+-]+', '_', mixer)}-{config_hash(config)}"

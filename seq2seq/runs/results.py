@@ -42,7 +42,6 @@ class RunResult:
     """A finished run.
 
     Attributes:
-        folder: Its folder.
         mixer: Label of its mixer.
         config: Its settings, from config.yaml.
         results: Its results, from results.json.

@@ -95,8 +95,6 @@ class Resumed(NamedTuple):
     """The state of a training to continue from.
 
     Attributes:
-        path: The file.
-        step: Updates done.
         corpus: Fingerprint of the text it was trained on.
         tokenizer: State of its tokenizer.
         max_tokens: Size of a micro-batch that data.max_tokens=auto chose.

@@ -113,8 +113,7 @@ def score_tokenizer(plan: RunPlan, lang: str) -> str:
 def look_at_references(data: EvalData, tokenize: str) -> None:
     """Warn if the references of the validation set do not suit its scores, which choose the best checkpoint.
 
-    Args:
-        tokenize: sacreBLEU's tokenizer of a run with one direction.
+    `tokenize` is sacreBLEU's tokenizer of a run with one direction.
     """
     if not is_first_process():
         return

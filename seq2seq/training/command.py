@@ -55,12 +55,7 @@ _GROUPS = {
 
 
 def run_program(program: str, main: Callable[[], object]) -> None:
-    """Check the command line of a program, and run it.
-
-    Args:
-        program: Its name, with which errors begin.
-        main: Function decorated by `hydra.main`.
-    """
+    """Check the command line of `program`, and run its `main`, a function decorated by `hydra.main`."""
     sys.argv[1:] = map(with_home, sys.argv[1:])
     try:
         try:
@@ -98,12 +93,7 @@ def refuse(program: str, message: object) -> NoReturn:
 
 
 def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
-    """Exit with one line and status 2 if something is wrong with `words`; answer --help.
-
-    Args:
-        program: Its name, with which the line begins.
-        words: The command line (default: this process' own).
-    """
+    """Exit with one line and status 2 if something is wrong with `words` (default: the command line); answer --help."""
     words = sys.argv[1:] if words is None else words
     if {"-h", "--help"} & set(words):
         print(help_text(program))

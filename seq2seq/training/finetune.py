@@ -41,11 +41,7 @@ _FOLLOWED = {"attention_dropout": "dropout", "weight_dropout": "weight_dropout"}
 
 
 def load_start(start: str | None, *, trust: Sequence[str]) -> Loaded | None:
-    """Load the checkpoint, or the best one of the folder, that a run starts from; None without one.
-
-    Raises:
-        ValueError: It cannot be used.
-    """
+    """Load the checkpoint, or the best one of the folder, that a run starts from; None without one."""
     if start is None:
         return None
     path = Path(start)

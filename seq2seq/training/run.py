@@ -76,12 +76,11 @@ def train(plan: RunPlan, *, model: Seq2Seq | None = None) -> float:
 class Run:
     """Training run: its plan as resolved on this machine, its folder and its parts.
 
+    Nothing is written before `execute`. The constructor raises ValueError for settings that cannot work.
+
     Args:
         callbacks: More callbacks of Lightning, called before the run's own.
-        model: The result of `checks.check_model` for the plan, if there is one.
-
-    Raises:
-        ValueError: The settings cannot work; nothing has been written.
+        model: See `train`.
     """
 
     def __init__(self, plan: RunPlan, *, callbacks: Sequence[L.Callback] = (), model: Seq2Seq | None = None) -> None:

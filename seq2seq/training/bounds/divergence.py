@@ -72,11 +72,7 @@ class SkippedUpdates:
         self._rows.append(rows)
 
     def judge(self, norm: Tensor, optimizer: torch.optim.Optimizer, step: int) -> Tensor:
-        """Let `optimizer` skip update `step` if the gradient's `norm` is not finite.
-
-        Returns:
-            A scalar boolean tensor, True if the update is skipped.
-        """
+        """Let `optimizer` skip update `step` if the gradient's `norm` is not finite; return a scalar bool, if so."""
         bad = ~norm.isfinite()
         own = getattr(optimizer, "optimizer", optimizer)  # Lightning wraps it
         if getattr(own, "defaults", {}).get("fused"):

@@ -33,10 +33,9 @@ class IntervalAverages:
         self.last = [0.0, 0.0, 0.0, 0.0]
 
     def take(self, task: TranslationTask, seconds: float) -> dict[str, float]:
-        """Return loss and nll per target token (nats), and target tokens/s; waits for the device.
+        """Return loss and nll per target token (nats), and target tokens/s, after `seconds` of training.
 
-        Args:
-            seconds: Of training so far.
+        Waits for the device.
         """
         now = [*task.train_sums.tolist()[:3], seconds]
         loss, nll, tokens, passed = (new - old for new, old in zip(now, self.last, strict=True))
