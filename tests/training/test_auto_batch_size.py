@@ -200,6 +200,16 @@ def auto(corpus: Path, folder: Path, *overrides: str) -> dict[str, Any]:
     return toycorpus.settings(corpus, folder, "data.max_tokens=auto", "data.batch_tokens=600", *overrides)
 
 
+def planned(config: dict[str, Any]) -> Run:
+    return Run(make_plan(config, mixer="transformer"))
+
+
+def executed(config: dict[str, Any]) -> Run:
+    run = planned(config)
+    run.execute()
+    return run
+
+
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search runs on a CPU, where `memory` limits it."""
@@ -214,69 +224,47 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ("trainer.strategy=fsdp", "optim=anneal"),
-            r"trainer\.strategy=fsdp has none: set data\.max_tokens",
-        ),
-        (
-            ("trainer.strategy=fsdp", "optim=muon"),
-            r"optim\.name=muon .*set trainer\.strategy=ddp",
-        ),
+        (("trainer.strategy=fsdp", "optim=anneal"), r"trainer\.strategy=fsdp has none: set data\.max_tokens"),
+        (("trainer.strategy=fsdp", "optim=muon"), r"optim\.name=muon .*set trainer\.strategy=ddp"),
         (("data.batch_tokens=null",), r"set data\.batch_tokens"),
     ],
 )
 def test_settings_without_a_size_to_measure_are_refused(corpus, tmp_path, words, message):
     """A sharded model, which has no whole on a GPU; and updates of unknown size."""
     with pytest.raises(ValueError, match=message):
-        Run(make_plan(auto(corpus, tmp_path, "trainer.devices=2", *words), mixer="transformer"))
+        planned(auto(corpus, tmp_path, "trainer.devices=2", *words))
 
 
 def test_a_cpu_has_a_fixed_size(corpus, tmp_path):
-    run = Run(make_plan(auto(corpus, tmp_path, "trainer.max_steps=1", "trainer.test=false"), mixer="transformer"))
-    run.execute()
-    assert run.data.max_tokens == CPU_MICRO_BATCH
-    assert run.data.window == 1
+    run = executed(auto(corpus, tmp_path, "trainer.max_steps=1", "trainer.test=false"))
+    assert (run.data.max_tokens, run.data.window) == (CPU_MICRO_BATCH, 1)
 
 
 @pytest.mark.slow
 def test_a_run_with_auto_equals_one_with_the_number(corpus, tmp_path, memory, as_on_a_gpu):
-    """Bit for bit; and a resumed run keeps the number."""
     more = ("data.batch_tokens=600", "trainer.ema=0.9", "trainer.test=false", "model.dropout=0.2")
     memory(300 * 400)  # logits, of 300 pieces
-    found = Run(make_plan(auto(corpus, tmp_path, "run=auto", *more), mixer="transformer"))
-    found.execute()
+    found = executed(auto(corpus, tmp_path, "run=auto", *more))
     size = found.data.max_tokens
     assert 256 <= size <= 400
-    results = json.loads(found.folder.results.read_text())
-    assert results["max_tokens"] == size
-    given = Run(
-        make_plan(
-            toycorpus.settings(corpus, tmp_path, f"data.max_tokens={size}", "run=given", *more), mixer="transformer"
-        )
-    )
-    given.execute()
+    assert json.loads(found.folder.results.read_text())["max_tokens"] == size
+    given = executed(toycorpus.settings(corpus, tmp_path, f"data.max_tokens={size}", "run=given", *more))
     first, second = (read_state(run.folder.last) for run in (found, given))
     assert first["run"]["max_tokens"] == size
-    assert first["state_dict"].keys() == second["state_dict"].keys()
-    assert all(torch.equal(first["state_dict"][name], second["state_dict"][name]) for name in first["state_dict"])
-
-    memory(0)  # a search would fail
-    on = ("resume=auto", "run=auto", "trainer.max_steps=6")
-    resumed = Run(make_plan(auto(corpus, tmp_path, *on, *more), mixer="transformer"))
-    resumed.execute()
-    assert resumed.data.max_tokens == size
-    assert read_state(resumed.folder.last)["global_step"] == 6
+    torch.testing.assert_close(first["state_dict"], second["state_dict"], atol=0, rtol=0)
 
 
 @pytest.mark.slow
 def test_a_resumed_run_keeps_its_number_however_it_is_given(corpus, tmp_path, memory, as_on_a_gpu, monkeypatch):
     memory(300 * 400)  # logits, of 300 pieces
-    first = Run(make_plan(auto(corpus, tmp_path, "run=it", "trainer.test=false"), mixer="transformer"))
-    first.execute()
+    first = executed(auto(corpus, tmp_path, "run=it", "trainer.test=false"))
     size = first.data.max_tokens
+    memory(0)  # a search would fail
+    again = executed(auto(corpus, tmp_path, "run=it", "resume=auto", "trainer.test=false", "trainer.max_steps=6"))
+    assert again.data.max_tokens == size
+    assert read_state(again.folder.last)["global_step"] == 6
     monkeypatch.undo()  # a CPU again, which may resume a run of a GPU
-    resumed = Run(make_plan(auto(corpus, tmp_path, "run=it", "resume=auto"), mixer="transformer"))
-    assert resumed.data_plan.max_tokens == size
+    assert planned(auto(corpus, tmp_path, "run=it", "resume=auto")).data_plan.max_tokens == size
     # The number depends on the machine: a run may be resumed with any other
     other = read_settings(auto(corpus, tmp_path, f"data.max_tokens={size + 8}")).plain()
     assert Resumed.open(first.folder.last, other, first.folder).max_tokens == size
@@ -287,10 +275,9 @@ def test_a_resumed_run_keeps_its_number_however_it_is_given(corpus, tmp_path, me
 
 def test_learned_positions_must_know_the_longest_sentence(corpus, tmp_path):
     given = ("model.positions=learned", "model.max_len=64")
-    with pytest.raises(ValueError, match=r"of up to 600 pieces.* data\.clean\.max_length=64"):
-        Run(make_plan(auto(corpus, tmp_path, "data.clean.max_length=null", *given), mixer="transformer"))
-    with pytest.raises(ValueError, match=r"of up to 65 pieces"):
-        Run(make_plan(auto(corpus, tmp_path, "data.clean.max_length=65", *given), mixer="transformer"))
+    for rule, longest in (("null", "600 pieces.* data\\.clean\\.max_length=64"), ("65", "65 pieces")):
+        with pytest.raises(ValueError, match=longest):
+            planned(auto(corpus, tmp_path, f"data.clean.max_length={rule}", *given))
 
 
 # ---- the data
