@@ -25,7 +25,7 @@ from seq2seq.inference.export.card import Origin
 from seq2seq.inference.export.formats import export_model
 from seq2seq.inference.translator import Translator
 from seq2seq.metrics.scorers import bleu, chrf
-from seq2seq.runs.origin import read_origin
+from seq2seq.runs.results import read_origin
 from seq2seq.settings.search import SamplingSettings
 from seq2seq.system.markdown import markdown_table
 

@@ -59,7 +59,7 @@ def _run(options: argparse.Namespace) -> int:
     from seq2seq.inference.export.card import Origin
     from seq2seq.inference.export.formats import export_model
     from seq2seq.runs.folder import translate_command
-    from seq2seq.runs.origin import read_origin
+    from seq2seq.runs.results import read_origin
 
     origin = Origin(*read_origin(Path(options.ckpt)))
     print_error(

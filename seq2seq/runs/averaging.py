@@ -16,8 +16,8 @@ from seq2seq.settings.dicts import differences
 from seq2seq.settings.run import present_settings
 from seq2seq.settings.values import shown
 
-# Keys of the descriptions in which checkpoints must agree; the data's name and versions may differ.
-_SAME = ("format", "model", "tokenizer", "src_lang", "tgt_lang", "tgt_langs", "tokenize")
+# Keys of the descriptions that must be equal; the data's name and versions may differ.
+_SAME = ("format", "model", "src_lang", "tgt_lang", "tgt_langs", "tokenize")
 # Names that training gives its checkpoints.
 _TRAINING = r"last\.ckpt|(best|step-\d+|top-\d+)\.safetensors"
 
@@ -27,7 +27,7 @@ Weights = dict[str, torch.Tensor]
 def average(paths: Sequence[Path]) -> checkpoint.Stored:
     """Average checkpoints: w = (1 / n) sum_i w_i for every weight, summed in float64.
 
-    One checkpoint is in memory at a time, beside the sums. Weights keep the type that they have in the first.
+    Weights keep their type, and the description is the first checkpoint's.
 
     Args:
         paths: Checkpoints of one model, two or more.
@@ -37,30 +37,24 @@ def average(paths: Sequence[Path]) -> checkpoint.Stored:
     """
     if len(paths) < 2:
         raise ValueError(f"an average needs two checkpoints or more, not {len(paths)}")
-    # The first checkpoint decides the types, and its description becomes the average's
     first = checkpoint.read(paths[0])
     # Whole numbers (counters, tables of positions) have no mean: they are copied
     sums = {name: weight.double() if weight.is_floating_point() else weight for name, weight in first.weights.items()}
-    # The later checkpoints are read one at a time, so that memory does not grow with their number
+    # One checkpoint is in memory at a time, besides the sums
     for path in paths[1:]:
         meta, weights = checkpoint.read(path)
         _require_same(first.meta, meta, paths[0], path)
         _add(sums, weights, paths[0], path)
-    # Back to the stored type, once at the end
     mean = {
         name: (sums[name] / len(paths)).to(weight.dtype) if weight.is_floating_point() else weight
         for name, weight in first.weights.items()
     }
-    # Of no update
+    # An average belongs to no update
     return checkpoint.Stored({key: value for key, value in first.meta.items() if key != "step"}, mean)
 
 
 def latest_checkpoints(run: Path, count: int) -> list[Path]:
-    """Return the latest step checkpoints of a run, oldest first.
-
-    Args:
-        run: Folder of the run.
-        count: Number of checkpoints to return.
+    """Return the latest `count` step checkpoints of the folder of a run, oldest first.
 
     Raises:
         ValueError: The run kept fewer than `count`, or the folder does not exist.
@@ -78,7 +72,7 @@ def latest_checkpoints(run: Path, count: int) -> list[Path]:
 
 def step_checkpoints(folder: Path) -> list[Path]:
     """List `step-<update>.safetensors` in `folder`, by update."""
-    # By number, since by name step-900 would follow step-1000; other names are not from training
+    # By number, since by name step-900 would follow step-1000
     paths = [path for path in folder.glob("step-*.safetensors") if path.stem.removeprefix("step-").isdigit()]
     return sorted(paths, key=update_of)
 
@@ -96,35 +90,30 @@ def is_from_training(path: Path) -> bool:
 
 
 def _require_same(one: Mapping[str, Any], other: Mapping[str, Any], first: Path, path: Path) -> None:
-    one, other = _compared(one), _compared(other)
-    for key in _SAME:
-        if one.get(key) == other.get(key) or (key == "tokenizer" and same_pieces(one[key], other[key])):
-            continue
-        # Its state is long and binary, so the message does not print the difference
-        if key == "tokenizer":
-            raise ValueError(f"{path} has another tokenizer than {first}; average checkpoints of one run")
-        name, mine, theirs = next(differences({key: one.get(key)}, {key: other.get(key)}))
+    # Settings that are newer have their defaults, and languages one order
+    one, other = (
+        {**entry, "model": present_settings(entry["model"]), "tgt_langs": sorted(target_languages(entry))}
+        for entry in (one, other)
+    )
+    # The state of a tokenizer is long and binary, so the message does not print the difference
+    if not same_pieces(one["tokenizer"], other["tokenizer"]):
+        raise ValueError(f"{path} has another tokenizer than {first}; average checkpoints of one run")
+    for name, mine, theirs in differences(*({key: each.get(key) for key in _SAME} for each in (one, other))):
         raise ValueError(
             f"{path} cannot be averaged with {first}: {name} is {shown(theirs)} there and {shown(mine)} "
             "here; average checkpoints of one model"
         )
 
 
-def _compared(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a description whose model has defaults for settings that are newer, and its languages in one order."""
-    return {**entry, "model": present_settings(entry["model"]), "tgt_langs": sorted(target_languages(entry))}
-
-
 def _add(sums: Weights, weights: Weights, first: Path, path: Path) -> None:
     """Add `weights` to `sums`; ValueError unless names, shapes and whole numbers agree."""
-    if sums.keys() != weights.keys():
-        # One name is enough to tell two architectures apart
-        odd = sorted(sums.keys() ^ weights.keys())[0]
-        raise ValueError(f"{path} and {first} have different weights ({odd}); average checkpoints of one model")
+    shapes, others = ({name: [*weight.shape] for name, weight in each.items()} for each in (sums, weights))
+    for name, mine, theirs in differences(shapes, others):
+        raise ValueError(
+            f"{path} and {first} have different weights ({name}: {theirs} and {mine}); average checkpoints of one model"
+        )
     for name, weight in weights.items():
-        if weight.shape != sums[name].shape:
-            raise ValueError(f"{path}: weight '{name}' has shape {tuple(weight.shape)}, in {first} another")
         if weight.is_floating_point() and sums[name].is_floating_point():
             sums[name] += weight
         elif not weight.equal(sums[name]):
-            raise ValueError(f"{path}: '{name}' holds whole numbers that differ from those of {first}: no mean of them")
+            raise ValueError(f"{path}: '{name}' holds whole numbers that differ from {first}, and have no mean")

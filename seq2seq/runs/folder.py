@@ -31,34 +31,24 @@ _HARMLESS_TRAINER = (
     "graphs",
 )  # fmt: skip
 HARMLESS = (
-    "resume",
-    "force",
-    "runs",
-    "run",
-    "cache",
-    "logger",
-    "data.num_workers",
-    "data.num_proc",
+    *("resume", "force", "runs", "run", "cache", "logger", "data.num_workers", "data.num_proc"),
     *(f"trainer.{key}" for key in _HARMLESS_TRAINER),
     *(f"trainer.lightning.{key}" for key in ("detect_anomaly", "enable_model_summary", "inference_mode")),
 )
-# Settings that only bound a run: they count for its name, but a run may be continued with others.
+# Settings that bound a run: they count for its name, but a run may be resumed with others.
 BUDGETS = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "trainer.patience")
-# Likewise; these change the rounding of sums, as another machine does.
+# So may these, which change the rounding of sums, as another machine does.
 ROUNDING = ("trainer.compile", "trainer.fused", "trainer.bf16_residual")
-# Settings that count micro-batches of an update on each process.
+# Settings that count the micro-batches of an update on each process.
 PER_PROCESS = ("trainer.accumulate", "trainer.accumulate_start")
-# Key of what `SaveLast` adds to a training checkpoint: the settings, and the fingerprint of the corpus.
+# Key of the entry that `SaveLast` adds to last.ckpt: the settings, and the fingerprint of the corpus.
 ORIGIN = "run"
 # The files of the test set.
 SIDES = ("src", "ref", "hyp")
 
 
 class RunFolder:
-    """Paths inside one run's folder; nothing is created before `create`.
-
-    Args:
-        path: The folder, which need not exist.
+    """Paths inside one run's folder, which does not exist before `create`.
 
     Attributes:
         config: The settings, as they were composed.
@@ -76,8 +66,8 @@ class RunFolder:
 
     @classmethod
     def of_checkpoint(cls, path: str | os.PathLike[str]) -> RunFolder | None:
-        """Return the folder of the run that a checkpoint lies in, or that stands for its best one; None elsewhere."""
-        # Also where the path is relative to either folder. A copy in another place is of no run, whatever is above it
+        """Return the folder of the run of a checkpoint, which may be named by that folder; None if there is no run."""
+        # The path may be relative to either folder
         whole = Path(os.path.abspath(path))
         run = cls(whole if whole.is_dir() else whole.parent.parent)
         inside = whole == run.path or whole.parent == run.last.parent
@@ -88,7 +78,7 @@ class RunFolder:
         """Keep other runs out of the folder in this block.
 
         Raises:
-            ValueError: A run is in it already, or the folder cannot be made.
+            ValueError: Another run is in it, or the folder cannot be made.
         """
         otherwise = "wait until it has ended (resume=auto then continues it), or start another with run=<name>"
         with contextlib.ExitStack() as stack:
@@ -109,24 +99,22 @@ class RunFolder:
             return None
 
     def create(self, config_yaml: str) -> None:
-        """Make the folder, clear away what a killed run was writing, and write config.yaml unless there is one."""
-        # Makes the run's folder too, being below it
+        """Make the folder, delete unfinished files of a killed run, and write config.yaml unless there is one."""
         self.best.parent.mkdir(parents=True, exist_ok=True)
         # The temporary files of `files.atomic_file`
         for unfinished in (*self.path.glob(".*.tmp"), *self.best.parent.glob(".*.tmp")):
             unfinished.unlink(missing_ok=True)
-        # One that exists belongs to the weights that are there, until training goes on
+        # One that exists belongs to the weights in the folder, until training continues
         if not self.config.exists():
             write_text(self.config, config_yaml)
 
     def train_from(self, step: int, config_yaml: str) -> None:
-        """Set aside the results that further training will outdate, and write config.yaml.
+        """Set aside the results, which further training outdates, and write config.yaml.
 
         Args:
-            step: Update from which training goes on; results move to `before-<step>/`.
+            step: Update from which training continues; results move to `before-<step>/`.
             config_yaml: The settings of the training to come.
         """
-        # The three files of the test set belong to the weights that results.json describes
         outdated = [path for path in (self.results, *map(self.test_file, SIDES)) if path.exists()]
         if outdated:
             aside = self.path / f"before-{step}"
@@ -135,11 +123,11 @@ class RunFolder:
             write_text(aside / self.config.name, self.config.read_text(encoding="utf-8"))
             for path in outdated:
                 path.replace(aside / path.name)
-            log.info("training goes on: the results so far are in %s", aside)
+            log.info("training continues: the results so far are in %s", aside)
         write_text(self.config, config_yaml)
 
     def read_results(self) -> dict[str, Any]:
-        """Read results.json; empty where it cannot be read."""
+        """Read results.json; empty if it cannot be read."""
         return read_json_or_none(self.results) or {}
 
     def test_file(self, side: str) -> Path:
@@ -158,29 +146,12 @@ class RunFolder:
             # A table's field may hold a line break
             write_text(self.test_file(side), "".join(line.replace("\n", " ") + "\n" for line in lines))
 
-    def refuse_existing(self) -> None:
-        """Raise ValueError, naming the remedies, if an earlier run left a checkpoint here."""
-        if self.best.exists() or self.last.exists():
-            raise ValueError(
-                f"{self.path} holds an earlier run: continue it with resume=auto, if its settings are the same, "
-                "or start another beside it with run=<name> (or delete the folder)"
-            )
-
 
 def run_name(config: Mapping[str, Any], mixer: str) -> str:
-    """Return `<data>-<mixer>-<hash>`, the hash being that of the configuration without its harmless settings.
-
-    Args:
-        config: The resolved settings.
-        mixer: Label of the mixer, as `mixer_label` returns it.
-    """
-    return f"{data_label(config)}-{re.sub(r'[^0-9A-Za-z_.+-]+', '_', mixer)}-{config_hash(config)}"
-
-
-def data_label(config: Mapping[str, Any]) -> str:
-    """Return the name of the data set as it is written in names of runs."""
+    """Return `<data>-<mixer>-<hash>`, with the label of the mixer and the hash of resolved settings."""
     # Names of data sets have slashes (org/name); \w keeps letters of any script
-    return re.sub(r"[^\w.+-]+", "_", str(config["data"]["name"]))
+    data = re.sub(r"[^\w.+-]+", "_", str(config["data"]["name"]))
+    return f"{data}-{re.sub(r'[^0-9A-Za-z_.+-]+', '_', mixer)}-{config_hash(config)}"
 
 
 def folder_of(config: Mapping[str, Any], mixer: str) -> Path:
@@ -190,9 +161,9 @@ def folder_of(config: Mapping[str, Any], mixer: str) -> Path:
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """Hash every setting that differs from its default, but the HARMLESS ones, to eight hexadecimal digits.
+    """Hash every setting that differs from its default, except HARMLESS ones, to eight hexadecimal digits.
 
-    A new setting renames no run, in whatever order the keys are.
+    So a setting that a later version adds renames no run.
     """
     from seq2seq.network.make_mixer import default_arguments
 
@@ -201,7 +172,7 @@ def config_hash(config: Mapping[str, Any]) -> str:
     known = default_arguments(mixers)
     arguments = {f"mixer.{key}": value for key, value in flat(mixers).items()}
     changed |= {key: value for key, value in arguments.items() if key not in known or value != known[key]}
-    # As they are written: 1e3 and 1000 are the same
+    # `written`, so that 1e3 and 1000 are the same
     text = json.dumps({key: written(value) for key, value in changed.items()}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
@@ -209,8 +180,8 @@ def config_hash(config: Mapping[str, Any]) -> str:
 def with_window(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of `config` whose trainer.accumulate and accumulate_start count micro-batches over all ranks.
 
-    One device with 8 micro-batches and 4 devices with 2 make the same updates, so they share a name and a group. Where
-    data.batch_tokens sizes updates, the micro-batches are the machine's, and count for nothing.
+    One device with 8 micro-batches and 4 devices with 2 make the same updates, so they share a name and a group. If
+    data.batch_tokens sizes updates, the size of micro-batches depends on the machine and is left out.
     """
     result = copy.deepcopy(dict(config))
     trainer, data = result.get("trainer", {}), result.get("data", {})
@@ -226,39 +197,36 @@ def with_window(config: Mapping[str, Any]) -> dict[str, Any]:
 def mixer_label(choice: str, overrides: Sequence[str]) -> str:
     """Return the chosen preset, with `+<slot>.<value>` for every slot that was replaced from the command line.
 
-    The cross mixer's slot is left out: `mixer/cross=additive` is `+additive`.
+    The cross mixer's slot is not named: `mixer/cross=additive` is `+additive`.
     """
-    # `mixer/self@mixer.decoder=dynamicconv`: a slot; `mixer=transformer` alone is the preset
-    replaced = [match.groups() for o in overrides if (match := re.match(r"\+*mixer/[^@=]+@?([^=]*)=(.*)", o))]
     labels = []
-    for package, value in replaced:
-        slot = package.removeprefix("mixer.")
-        # One file may serve several slots: those of self mixers are named, and this is the default's package
-        prefix = "" if slot in ("", "cross") else f"{slot}."
-        labels.append(prefix + value.split("/")[-1])
-    # Sorted: the order of a command's settings changes no model
+    for override in overrides:
+        # `mixer/self@mixer.decoder=dynamicconv` replaces a slot; `mixer=transformer` is the preset
+        if match := re.match(r"\+*mixer/[^@=]+@?([^=]*)=(.*)", override):
+            slot = match[1].removeprefix("mixer.")
+            prefix = "" if slot in ("", "cross") else f"{slot}."
+            labels.append(prefix + match[2].split("/")[-1])
+    # Sorted, as the order of a command's settings changes no model
     return "+".join([choice, *sorted(labels)])
 
 
 def git_revision() -> str | None:
-    """Return the revision of this package's checkout, `+` when files were changed; None outside git."""
-    # The package, not the working directory, which may be another repository
+    """Return the revision of this package's checkout, with `+` if files were changed; None outside git."""
     here = Path(__file__).resolve().parents[1]
     try:
         # --exclude=* ignores tags, so that every revision reads as a hash
         ask = ["git", "-C", str(here), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
-        # 10 seconds: no run should hang for this on a slow file system
+        # 10 seconds, in case the file system is slow
         return subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True).stdout.strip() or None
     except (OSError, subprocess.SubprocessError):
         return None
 
 
 def translate_command(checkpoint: str | os.PathLike[str], *options: str, trust: Sequence[str] = ()) -> str:
-    """Return the command that translates with `checkpoint`, which knows how its run decodes.
+    """Return the command that translates with `checkpoint`.
 
     Args:
-        options: Further ones.
-        trust: Packages of its mixers, of which all but this one must be named.
+        trust: Packages of its mixers, which must be named, except this one.
     """
     trusted = [part for package in trust if package != "seq2seq" for part in ("--trust", package)]
     return shlex.join(["python", "-m", "seq2seq.translate", "--ckpt", str(checkpoint), *trusted, *options])

@@ -1,4 +1,4 @@
-"""Read finished runs from their folders: settings, scores, test translations and the curve of validation scores."""
+"""Read runs from their folders: settings, scores, test translations and the curve of validation scores."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from seq2seq.sweeps.job_records import Job, common_overrides, is_sweep, read_job
 from seq2seq.system.json_file import read_json
 
 SPLITS = ("test", "valid")
-# Settings that may be `auto`, by the key of results.json that has the value they came to.
+# Settings that may be `auto`, with the keys of results.json that have the value that was chosen.
 _DECIDED = {
     "data.max_tokens": "max_tokens",
     "trainer.precision": "precision",
@@ -30,14 +30,9 @@ _DECIDED = {
 }
 # Numbers of results.json that tables show.
 NUMBERS = (
-    "parameters",
-    "target_tokens_per_second",
-    "training_seconds",
-    "training_cpu_seconds",
-    "seconds",
-    "steps",
+    "parameters", "target_tokens_per_second", "training_seconds", "training_cpu_seconds", "seconds", "steps",
     "best_step",
-)
+)  # fmt: skip
 # The columns of metrics.csv for an axis of curves.
 _AXES = {"updates": "step", "cpu": "train/cpu_seconds", "time": "train/seconds"}
 
@@ -47,11 +42,10 @@ class RunResult:
     """A finished run.
 
     Attributes:
-        folder: Its folder.
         mixer: Label of its mixer.
         config: Its settings, from config.yaml.
         results: Its results, from results.json.
-        texts: Lines of another test set in place of the run's own, by side.
+        texts: Lines of another test set, by side, which replaces the run's own.
     """
 
     folder: RunFolder
@@ -75,7 +69,7 @@ class RunResult:
         return float(self.results[split][metric])
 
     def signatures(self, split: str) -> list[str]:
-        """Return sacreBLEU's signatures, that of BLEU first; equal ones mean scores on one scale."""
+        """Return sacreBLEU's signatures, BLEU's first; only scores with equal signatures can be compared."""
         return list(self.results[split].get("signatures") or [])
 
     @property
@@ -87,7 +81,7 @@ class RunResult:
 
     @property
     def fingerprint(self) -> str | None:
-        """The fingerprint of the corpus, before `data.limit` and the seed chose from it."""
+        """The fingerprint of the whole corpus, of which `data.limit` and the seed may choose a part."""
         return self.results.get("whole_corpus")
 
     def number(self, key: str) -> float:
@@ -96,14 +90,13 @@ class RunResult:
         return math.nan if value is None else float(value)
 
     def resolved(self) -> dict[str, Any]:
-        """Return the settings by `section.name`, with the values that `auto` came to and the corpus' fingerprint.
+        """Return the settings by `section.name`, with the values that `auto` chose and the corpus' fingerprint.
 
         Ranks count as micro-batches of an update, as in a run's name.
         """
-        # What `auto` came to, so that `auto` and the same value spelled out are one setting
         values = {key: self.results.get(name) for key, name in _DECIDED.items()}
         values["data.corpus"] = self.fingerprint
-        # Of updates by tokens, micro-batches are the machine's
+        # The micro-batch then depends on the machine
         if self.config["data"].get("batch_tokens"):
             del values["data.max_tokens"]
         decided = {key: value for key, value in values.items() if value is not None}
@@ -111,7 +104,7 @@ class RunResult:
 
     @property
     def continued(self) -> str:
-        """The changes of settings in the course of the run that altered it, by update; "" for none."""
+        """The changes of settings, by update, that altered the course of the run; "" for none."""
         parts = self.results.get("continued", [])
         return "; ".join(f"at update {part['update']}: {'; '.join(part['changes'])}" for part in parts)
 
@@ -119,7 +112,7 @@ class RunResult:
     def command_keys(self) -> set[str]:
         """The keys that the run's command set."""
         words = shlex.split(str(self.results.get("command", "")))[3:]  # after python -m seq2seq.train
-        # Hydra's prefixes: + adds a key, ++ sets it in any case, ~ deletes it
+        # Without Hydra's prefixes +, ++ and ~
         return {word.lstrip("+~").split("=", 1)[0] for word in words}
 
     def test_lines(self, side: str) -> list[str] | None:
@@ -139,8 +132,8 @@ class RunResult:
         return bool(self.texts) or all(self.folder.test_file(side).is_file() for side in ("ref", "hyp"))
 
     def curve(self, against: str = "time") -> list[tuple[float, float]]:
-        """Return (seconds of training, BLEU) of every validation; against "cpu", CPU seconds, or "updates"."""
-        # Of a run on a GPU the CPU time says nothing
+        """Return (x, BLEU) of every validation, x being "time" of training, "cpu" time, or "updates"."""
+        # The CPU time of a run on a GPU says nothing
         measured = against != "cpu" or self.results.get("accelerator", "cpu") == "cpu"
         return read_curve(self.folder.path / "metrics.csv", _AXES[against]) if measured else []
 
@@ -160,33 +153,26 @@ class CollectedRuns(NamedTuple):
 
 
 def read_curve(path: Path, column: str) -> list[tuple[float, float]]:
-    """Read (x, BLEU) of every validation from a metrics.csv, which may be growing.
+    """Return (x, BLEU) of every validation, in order of x, from a metrics.csv; none if there is no file.
 
-    A validation has a row with its scores and, of the same step, one about training.
-
-    Args:
-        path: The file, as a run's CsvLogger writes it.
-        column: The column of x.
-
-    Returns:
-        Pairs in order of x; none if the file does not exist.
+    A validation has a row with its scores and another, of the same step, about training, which has x in `column`.
     """
-    found: dict[str, dict[str, float]] = {column: {}, "val/bleu": {}}
+    positions: dict[str, float] = {}
+    scores: dict[str, float] = {}
     try:
         with open(path, newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
-                for name, by_step in found.items():
+                for name, by_step in ((column, positions), ("val/bleu", scores)):
                     # The last row of a growing file may be cut
                     with contextlib.suppress(KeyError, TypeError, ValueError):
                         by_step[row["step"]] = float(row[name])
     except FileNotFoundError:
         return []
-    positions, scores = found.values()
     return sorted((positions[step], score) for step, score in scores.items() if step in positions)
 
 
 def collect(patterns: Sequence[str], split: str) -> CollectedRuns:
-    """Read the runs that patterns name.
+    """Read the runs that patterns name, each once.
 
     Args:
         patterns: Run folders, sweep folders, folders of runs, or globs of these.
@@ -195,12 +181,10 @@ def collect(patterns: Sequence[str], split: str) -> CollectedRuns:
     runs: dict[Path, RunResult] = {}
     unusable: dict[str, Unusable] = {}
     for pattern in patterns:
-        # A pattern without a match is taken for a path, so that it is reported as missing
-        paths = [Path(path) for path in sorted(glob.glob(pattern))] or [Path(pattern)]
-        for path in paths:
-            for result in _read_all(path, split):
+        # A pattern without a match is read as a path, which is then reported as missing
+        for path in sorted(glob.glob(pattern)) or [pattern]:
+            for result in _read_all(Path(path), split):
                 if isinstance(result, RunResult):
-                    # A run that several patterns name counts once
                     runs.setdefault(result.folder.path.resolve(), result)
                 else:
                     unusable.setdefault(result.name, result)
@@ -208,35 +192,32 @@ def collect(patterns: Sequence[str], split: str) -> CollectedRuns:
 
 
 def _read_all(path: Path, split: str) -> list[RunResult | Unusable]:
-    """Read a run, the jobs of a sweep, or the runs right below a folder."""
+    """Read a run, the jobs of a sweep, or the runs directly below a folder."""
     try:
         if is_run(path) or not path.is_dir():
             return [read_run(path, split)]
         if is_sweep(path):
             jobs = read_jobs(path)
             common = common_overrides(jobs)
-            # `checked`: a job that was killed is a failure, although its record says it runs
+            # `checked`: a job that was killed has failed, although its record says that it runs
             results = [_read_job(job.checked(), split, common) for job in jobs]
         else:
-            # Files beside the runs, such as tables of earlier comparisons, are no concern of this one
+            # There may be files next to the runs, such as tables of earlier comparisons
             folders = [child for child in sorted(path.iterdir()) if child.is_dir() and not child.name.startswith(".")]
             if folders and all(map(is_sweep, folders)):
                 return [Unusable(str(path), "has records of sweeps, whose runs lie next to it: name a sweep")]
-            results = [read_run(child, split) for child in folders if not _holds_sweeps(child)]
+            # Leaves out runs/sweeps, whose jobs have their runs next to it
+            folders = [child for child in folders if is_run(child) or not any(map(is_sweep, child.iterdir()))]
+            results = [read_run(child, split) for child in folders]
     except OSError as error:
         return [Unusable(str(path), str(error))]
     return results or [Unusable(str(path), "holds no run")]
 
 
 def is_run(path: Path) -> bool:
-    """Return True for a folder with anything of a run's, which may be damaged."""
+    """Return True for a folder with any file of a run, which may be damaged."""
     folder = RunFolder(path)
     return folder.config.is_file() or folder.results.is_file() or folder.best.parent.is_dir()
-
-
-def _holds_sweeps(path: Path) -> bool:
-    """Return True for `runs/sweeps`, whose jobs' runs are beside it."""
-    return not is_run(path) and any(is_sweep(child) for child in path.iterdir())
 
 
 def _read_job(job: Job, split: str, common: set[str]) -> RunResult | Unusable:
@@ -248,7 +229,7 @@ def _read_job(job: Job, split: str, common: set[str]) -> RunResult | Unusable:
 
 
 def read_run(path: Path, split: str) -> RunResult | Unusable:
-    """Read a run's folder; without a score of `split`, return the reason."""
+    """Read a run's folder; without a score of `split`, return the reason and the remedy."""
     folder = RunFolder(path)
     if not folder.config.is_file():
         return Unusable(str(path), "holds no run" if path.exists() else "no such folder")
@@ -259,12 +240,18 @@ def read_run(path: Path, split: str) -> RunResult | Unusable:
         results = read_json(folder.results)
     except (OSError, ValueError) as error:
         return Unusable(str(path), str(error))
-    # Stopped by the sweep's median rule, so its score is not that of the full budget
     if results.get("stopped"):
+        # By the sweep's median rule: its score is not one of the full budget
         return Unusable(str(path), f"stopped early: {results['stopped']}")
-    if split not in results:
-        return Unusable(str(path), _no_score(split, results, config))
-    return RunResult(folder, str(results["mixer"]), config, results)
+    if split in results:
+        return RunResult(folder, str(results["mixer"]), config, results)
+    other = next((name for name in SPLITS if name in results), None)
+    also = f" (--split {other} compares its other scores)" if other else ""
+    if split == "test" and config.get("trainer", {}).get("test") is False:
+        reason = "was not tested (trainer.test=false): repeat its command with trainer.test=true resume=auto"
+    else:
+        reason = f"has no {split} score: finish it with resume=auto"
+    return Unusable(str(path), reason + also)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -283,10 +270,18 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _no_score(split: str, results: dict[str, Any], config: dict[str, Any]) -> str:
-    """Say why a finished run has no score of a split, and how to get one."""
-    other = next((name for name in SPLITS if name in results), None)
-    also = f" (--split {other} compares its other scores)" if other else ""
-    if split == "test" and config.get("trainer", {}).get("test") is False:
-        return f"was not tested (trainer.test=false): repeat its command with trainer.test=true resume=auto{also}"
-    return f"has no {split} score: finish it with resume=auto{also}"
+def read_origin(ckpt: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return results.json and config.yaml of the run that a checkpoint belongs to, each {} if there is none.
+
+    Scores are left out if another checkpoint of the run has them.
+    """
+    folder = RunFolder.of_checkpoint(ckpt)
+    if folder is None:
+        return {}, {}
+    results = folder.read_results()
+    if not (folder.best.is_file() and (ckpt.is_dir() or (ckpt.is_file() and folder.best.samefile(ckpt)))):
+        results = {name: value for name, value in results.items() if name not in ("valid", "test")}
+    # The file may be another program's
+    with contextlib.suppress(ValueError, OSError):
+        return results, read_yaml(folder.config)
+    return results, {}

@@ -1,4 +1,4 @@
-"""Resume a run: find its last checkpoint, and refuse one that was reached under other settings or on another text."""
+"""Resume a run from a checkpoint; refuse one with other settings or another text."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ from typing import Any, NamedTuple
 from seq2seq.data.tokenizer import same_pieces
 from seq2seq.metadata import KEY
 from seq2seq.runs.folder import BUDGETS, HARMLESS, ORIGIN, PER_PROCESS, ROUNDING, RunFolder, with_window
-from seq2seq.runs.training_state import (
-    read_state,
-    require_fit,
-    updates,
-)
+from seq2seq.runs.training_state import read_state, require_fit, updates
 from seq2seq.settings.dicts import differences, without
 from seq2seq.settings.run import present_settings
 from seq2seq.settings.values import written
@@ -24,7 +20,7 @@ from seq2seq.system.ranks import requeued
 
 log = logging.getLogger(__name__)
 
-# Settings that name a file, of which the content decides: the text and the tokenizer are compared when they are read.
+# Settings that name a file, whose content counts: text and tokenizer are compared when they are read.
 _PLACE = re.compile(r"data\.(corpora\..+\.)?(train|valid|test)(\..+)?|tokenizer\.((src|tgt)_)?model")
 # Changed settings that a message lists.
 _LISTED = 5
@@ -33,8 +29,8 @@ _LISTED = 5
 def resolve_resume(resume: str | None, folder: RunFolder, *, named: bool = False) -> tuple[RunFolder, Path | None]:
     """Return the folder to run in and the state to continue from, None for a fresh start.
 
-    A run that is named by path continues in its own folder. A job that SLURM has put back into its queue continues what
-    it has done, whatever its command says.
+    A run that is named by path continues in its own folder. A job that SLURM starts again continues its own work,
+    whatever its command says.
 
     Args:
         resume: None, "auto", or a run's folder or a state in it.
@@ -47,15 +43,19 @@ def resolve_resume(resume: str | None, folder: RunFolder, *, named: bool = False
     path = None
     if resume not in (None, "auto"):
         folder, path = _named(str(resume))
-    # A link that leads nowhere, too: reading it says so, and a new run in its place would not
-    if os.path.lexists(folder.last) and (resume == "auto" or (requeued() and _is_later(folder.last, path))):
-        return folder, folder.last
-    if resume is None:
-        if not requeued():
-            folder.refuse_existing()
-        return folder, None
-    # auto serves both starts of a job that is put back into a queue
-    if path is None:
+    # Includes a broken link: reading it reports that, where a new run would replace it
+    if os.path.lexists(folder.last):
+        if resume == "auto":
+            return folder, folder.last
+        # The job has advanced beyond the checkpoint that it began with; 0 for a file that cannot be read
+        if requeued() and (path is None or (updates(folder.last) or 0) >= (updates(path) or 0)):
+            return folder, folder.last
+    if resume is None and not requeued() and (folder.best.exists() or folder.last.exists()):
+        raise ValueError(
+            f"{folder.path} holds an earlier run: continue it with resume=auto, if its settings are the same, or start "
+            "another next to it with run=<name> (or delete the folder)"
+        )
+    if resume == "auto":
         if folder.results.exists():
             raise ValueError(
                 f"resume=auto: {folder.path} holds a run that has ended and lost its last.ckpt: begin another from its "
@@ -91,25 +91,16 @@ def _named(resume: str) -> tuple[RunFolder, Path]:
     return folder, path
 
 
-def _is_later(last: Path, path: Path | None) -> bool:
-    """Return True if a job that is started again has come further than the checkpoint that it began with."""
-    if path is None:
-        return True
-    # Of a file that cannot be read nothing is known, and reading it says so
-    return (updates(last) or 0) >= (updates(path) or 0)
-
-
 class Resumed(NamedTuple):
     """The state of a training to continue from.
 
     Attributes:
-        path: The file.
-        step: Updates done.
         corpus: Fingerprint of the text it was trained on.
         tokenizer: State of its tokenizer.
-        max_tokens: Budget of a micro-batch, which data.max_tokens=auto came to.
+        max_tokens: Size of a micro-batch that data.max_tokens=auto chose.
         threads: Threads of a run on a CPU.
-        continued: Changes of settings that alter the course of training, this one the last: {"update", "changes"}.
+        continued: Changes of settings that altered the course of training, the last one included: {"update",
+            "changes"}.
     """
 
     path: Path
@@ -127,95 +118,75 @@ class Resumed(NamedTuple):
         Args:
             path: A run's last.ckpt, or another state in its folder.
             config: The settings of the command that resumes.
-            folder: The folder in which the run goes on.
+            folder: The folder in which the run continues.
 
         Raises:
-            ValueError: It is no such state, or was reached under other settings than `config`, HARMLESS ones, BUDGETS
-                and ROUNDING aside, and `force` is not set, or the run in `folder` has gone on since.
+            ValueError: It is not the state of a training; or the run in `folder` has continued since; or other settings
+                than HARMLESS ones, BUDGETS and ROUNDING have changed, and `force` is not set.
         """
         payload = read_state(path)
-        # Both with all defaults, else a run of an earlier version would always differ
-        before, now = present_settings(payload[ORIGIN]["settings"]), present_settings(config)
-        changes = _changes(before, now)
-        if moved := [text for key, text in changes.items() if _PLACE.fullmatch(key)]:
+        origin = payload[ORIGIN]
+        # Both with all defaults, as an earlier version lacks settings that are newer
+        before, now = present_settings(origin["settings"]), present_settings(config)
+        # Micro-batches of an update are compared over all ranks
+        free = (*HARMLESS, *BUDGETS, *ROUNDING)
+        moved, changed = [], []
+        for key, a, b in differences(*(without(with_window(each), free) for each in (before, now))):
+            text = _change(f"{key} (times all processes)" if key in PER_PROCESS else key, a, b)
+            (moved if _PLACE.fullmatch(key) else changed).append(text)
+        if moved:
             log.info("files may have moved, if their content is the same: %s", _some(moved))
-        # Settings that alter the course of training: refused, or logged with force=true
-        changed = [text for key, text in changes.items() if not _PLACE.fullmatch(key)]
         if changed and not config["force"]:
             raise _another_run(path, _some(changed))
         for change in changed:
             log.warning("force=true: %s", change)
-        # A longer or shorter budget is the usual reason to resume with other settings: allowed
+        # A longer or shorter budget is the usual reason to resume with other settings
         budgets = [each for each in differences(before, now) if each[0] in BUDGETS]
         if budgets:
-            log.info("the run goes on under another budget: %s", "; ".join(_change(*each) for each in budgets))
-            changed = [*changed, *(_change(*each) for each in budgets if _moves_rates(each[0], before, now))]
+            log.info("the run continues under another budget: %s", "; ".join(_change(*each) for each in budgets))
+            changed += [_change(*each) for each in budgets if _moves_rates(each[0], before, now)]
         require_fit(payload, config, path)
         step = payload["global_step"]
-        if path != folder.last and os.path.lexists(folder.last):
-            _require_latest(path, step, folder)
+        later = updates(folder.last) if path != folder.last and os.path.lexists(folder.last) else None
+        if later is not None and later > step:
+            raise ValueError(
+                f"resume={path} is of update {step:,}, and the run in {folder.path} has continued to update {later:,}: "
+                "continue that with resume=auto, or copy the folder, with this file as its last.ckpt, and resume the "
+                "copy"
+            )
         return cls(
             path=path,
             step=step,
-            corpus=payload[ORIGIN]["corpus"],
+            corpus=origin["corpus"],
             tokenizer=payload[KEY]["tokenizer"],
-            max_tokens=payload[ORIGIN]["max_tokens"],
-            threads=payload[ORIGIN]["threads"],
-            continued=[
-                *(payload[ORIGIN]["continued"] or ()),
-                *([{"update": step, "changes": changed}] if changed else ()),
-            ],
+            max_tokens=origin["max_tokens"],
+            threads=origin["threads"],
+            continued=[*(origin["continued"] or ()), *([{"update": step, "changes": changed}] if changed else ())],
         )
 
     def require_same_text(self, corpus: str, tokenizer: Mapping[str, Any], *, force: bool = False) -> None:
-        """Check that corpus and tokenizer are those of the checkpoint.
+        """Raise ValueError if the fingerprint of the corpus or the state of the tokenizer has changed.
 
         Args:
-            corpus: Fingerprint of the corpus.
-            tokenizer: State of the tokenizer.
             force: Accept another corpus, with a warning.
-
-        Raises:
-            ValueError: The corpus differs and `force` is not set, or the tokenizer differs.
         """
-        if self.corpus != corpus and force:
-            log.warning("force=true: the text of the corpus, or how it is cleaned, has changed since")
-        elif self.corpus != corpus:
-            raise _another_run(self.path, "the text of the corpus, or how it is cleaned, has changed since")
-        # Not even force: the embeddings of the checkpoint have no meaning under other pieces
+        if self.corpus != corpus:
+            reason = "the text of the corpus, or how it is cleaned, has changed since"
+            if not force:
+                raise _another_run(self.path, reason)
+            log.warning("force=true: %s", reason)
+        # Not even with force: the embeddings of the checkpoint have no meaning for other pieces
         if not same_pieces(self.tokenizer, tokenizer):
             raise _another_run(self.path, "the tokenizer has changed since", forcible=False)
 
 
 def _moves_rates(key: str, *settings: Mapping[str, Any]) -> bool:
-    """Return True for a bound that the learning rate follows: of updates or epochs, or of time where neither is set."""
+    """Return True for a bound that the learning rate follows: of updates or epochs, or of time if neither is set."""
     counts = ("max_steps", "max_epochs")
     counted = any(each["trainer"].get(count) for each in settings for count in counts)
     bounds = counts if counted else ("max_time",)
     annealed = any(each["optim"]["schedule"] == "anneal" for each in settings)
     return annealed and key in [f"trainer.{bound}" for bound in bounds]
-
-
-def _require_latest(path: Path, step: int, folder: RunFolder) -> None:
-    """Raise ValueError if the run in `folder` has gone on since: its later checkpoints are not of this branch."""
-    later = updates(folder.last)
-    if later is not None and later > step:
-        raise ValueError(
-            f"resume={path} is of update {step:,}, and the run in {folder.path} has gone on to update {later:,}: "
-            "continue that with resume=auto, or copy the folder, with this file as its last.ckpt, and resume the copy"
-        )
-
-
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings whose change alters the course of training, each with `<key> was <a> and is now <b>`."""
-    free = (*HARMLESS, *BUDGETS, *ROUNDING)
-    # The micro-batches of an update count over all ranks
-    first, second = (without(with_window(each), free) for each in (before, now))
-    # The number shown is a product, see `with_window`
-    return {
-        key: _change(f"{key} (times all processes)" if key in PER_PROCESS else key, a, b)
-        for key, a, b in differences(first, second)
-    }
 
 
 def _change(key: str, before: Any, now: Any) -> str:

@@ -18,7 +18,7 @@ from seq2seq.system.files import atomic_file
 
 # Before the names of the model's weights in Lightning's dictionary.
 PREFIX = "model."
-# The entries that a run resumes from, beside Lightning's own.
+# The entries that a run resumes from.
 _PARTS = (KEY, ORIGIN, "state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "global_step")
 
 
@@ -27,14 +27,12 @@ def save_state(path: Path, payload: Mapping[str, Any]) -> None:
 
     Raises:
         NotFiniteWeightsError: It holds a weight that is nan or inf.
-        ValueError: A callback keeps something that torch does not read as plain values and tensors.
-        OSError: The file system refuses.
+        ValueError: A callback keeps more than plain values and tensors.
     """
     checkpoint.require_finite(model_weights(payload), path)
-    # A run that is killed here keeps its last whole state
     with atomic_file(path) as file:
         torch.save(dict(payload), file)
-        # Hours of training must not end in a file that cannot be read; mapped, this reads no tensors
+        # Check that the file can be read before it replaces the last one; mapped, this reads no tensors
         file.flush()
         try:
             torch.load(file.name, map_location="cpu", weights_only=True, mmap=True)
@@ -55,7 +53,7 @@ def read_state(path: Path, *, mmap: bool = False) -> dict[str, Any]:
         payload = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except Exception as error:  # whatever a damaged file makes torch raise
+    except Exception as error:  # torch raises many types for a damaged file
         raise ValueError(f"{path}: is damaged, or not the state of a run ({type(error).__name__})") from None
     missing = [part for part in _PARTS if not isinstance(payload, dict) or part not in payload]
     if missing:
@@ -64,7 +62,7 @@ def read_state(path: Path, *, mmap: bool = False) -> dict[str, Any]:
 
 
 def updates(path: Path) -> int | None:
-    """Return the number of updates of the state of a training; None where it cannot be read."""
+    """Return the number of updates of a state; None if it cannot be read."""
     try:
         return read_state(path, mmap=True)["global_step"]
     except ValueError:
@@ -78,19 +76,14 @@ def model_weights(payload: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def require_fit(payload: Mapping[str, Any], config: Mapping[str, Any], path: Path) -> None:
-    """Check that a state is that of the model and the optimizer of `config`, which force=true does not change.
-
-    Raises:
-        ValueError: It is not.
-    """
+    """Raise ValueError if the model or the optimizer of `config` cannot load a state, not even with force=true."""
     before, now = payload[ORIGIN]["settings"]["optim"]["name"], config["optim"]["name"]
     if before != now:
         raise ValueError(
-            f"resume={path}: optim.name was {before} and is now {now}, which cannot go on from its state; start a new "
-            f"run from its weights with init_from={path.parents[1]} run=<name>"
+            f"resume={path}: optim.name was {before} and is now {now}, which cannot continue from its state; start a "
+            f"new run from its weights with init_from={path.parents[1]} run=<name>"
         )
     with on_meta_device():
-        # The settings are those of the command, which the user has written
         settings = {**payload[KEY]["model"], "model": config["model"], "mixer": config["mixer"]}
         model = build_model(settings, trust=packages_of(config["mixer"]))
     checkpoint.check_weights(model, checkpoint.stored_once(model_weights(payload)), path)

@@ -8,65 +8,62 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from lightning.pytorch.plugins import HalfPrecision, MixedPrecision, Precision
 
 from seq2seq.data.batching import Batch, aligned, longest_width, padded_width
 from seq2seq.network.build import hidden_matrices
 from seq2seq.system.errors import is_out_of_memory
 from seq2seq.training.bounds.faults import TrainingFault
+from seq2seq.training.lightning_parts.task import TranslationTask
 from seq2seq.training.objective.optim import build_optimizer, scale_and_clip
-
-if TYPE_CHECKING:
-    from seq2seq.training.lightning_parts.task import TranslationTask
 
 log = logging.getLogger(__name__)
 
-# Multiples of GRAIN are tried, up to MOST: no recipe wants more, and 2^19 pieces of 4,096 channels are the 2^31 numbers
-# up to which a kernel may count in 32 bits.
+# The sizes that are tried are multiples of GRAIN, and at most MOST: no recipe wants more, and 2^19 pieces of 4,096
+# channels are the 2^31 numbers that a kernel can count in 32 bits.
 GRAIN, MOST = 256, 1 << 19
-# Of the memory that is free, the part that is used: the rest is for what torch does not allocate (work space of
-# libraries, communication) and for holes between blocks, which come with time.
+# The search ends when its bounds are this close, relative to the lower one.
+_TOLERANCE = 0.05
+# Used share of the free memory: the rest is for what torch does not allocate (work space of libraries, communication)
+# and for holes between blocks, which come with time.
 _SHARE = 0.9
 # Messages for a launch grid with too many rows.
 _TOO_MANY = ("invalid configuration argument", "triton error [cuda]: invalid argument")
 
 
-def largest_that_fits(
-    fits: Callable[[int], bool], *, start: int = GRAIN, most: int = MOST, grain: int = GRAIN, tolerance: float = 0.05
-) -> int:
-    """Search for the largest number up to `most` that fits, to within `tolerance` of it; 0 if `start` does not.
+def largest_that_fits(fits: Callable[[int], bool], *, most: int = MOST) -> int:
+    """Search for the largest number up to `most` that fits, to within 5%; 0 if GRAIN does not.
 
-    Tries `most` first, then doubles from `start` while it fits, then bisects; every number is `start` plus a multiple
-    of `grain`, or `most`. The answer has itself been tried, also where `fits` is not monotone.
+    Tries `most` first, then doubles from GRAIN while it fits, then bisects; every number is a multiple of GRAIN, or
+    `most`. The answer has itself been tried, even if `fits` is not monotone.
     """
     if fits(most):
         return most
-    if not fits(start):
+    fitting = min(GRAIN, most)
+    if not fits(fitting):
         return 0
-    # Double: the bounds of the bisection.
-    fitting, failing = start, most
-    while 2 * fitting < most:
-        if not fits(2 * fitting):
-            failing = 2 * fitting
-            break
+    while 2 * fitting < most and fits(2 * fitting):
         fitting *= 2
-    # Bisect, on the grid of `grain`; max(1, ...) keeps the step from being 0.
-    while failing - fitting > max(grain, tolerance * fitting):
-        middle = fitting + max(1, (failing - fitting) // 2 // grain) * grain
-        fitting, failing = (middle, failing) if fits(middle) else (fitting, middle)
+    failing = min(2 * fitting, most)
+    while failing - fitting > max(GRAIN, _TOLERANCE * fitting):
+        middle = fitting + max(1, (failing - fitting) // 2 // GRAIN) * GRAIN
+        if fits(middle):
+            fitting = middle
+        else:
+            failing = middle
     return fitting
 
 
 def worst_shapes(max_tokens: int, longest: tuple[int, int], *, src_multiple: int = 1) -> list[tuple[int, int, int]]:
     """List (rows, source width, target width) of the full batches with the most pairs of positions, cells, and rows.
 
-    No batch of `token_batches` that `collate` pads has more of any of the three.
+    No batch that `token_batches` and `collate` make has more of any of the three.
 
     Args:
-        max_tokens: Rows times the longer side's padded width, at most.
+        max_tokens: Limit of rows times the longer side's padded width.
         longest: Pieces of the longest source and target.
         src_multiple: The source is padded to a multiple of this.
     """
@@ -104,20 +101,25 @@ class Rehearsal:
         longest: tuple[int, int],
         device: torch.device,
         precision: str,
-        copies: int,
+        copies: int = 0,
         src_multiple: int = 1,
     ) -> None:
-        self.task, self.longest, self.device, self.precision = task, longest, device, precision
+        self.task = task
+        self.longest = longest
+        self.device = device
         self.src_multiple = src_multiple
-        self.tried = 0
-        task.to(device, dtype=torch.bfloat16 if precision == "bf16-true" else None).train()
+        self._precision = Precision()
+        if precision == "bf16-true":
+            self._precision = HalfPrecision(precision)
+        elif precision == "bf16-mixed":
+            self._precision = MixedPrecision(precision, device.type)
+        self._precision.convert_module(task.to(device).train())
         self._optimizer = build_optimizer(task.parameters(), task.optim, hidden_matrices(task.model))
         self._copies = [torch.empty_like(weight) for weight in task.parameters() for _ in range(copies)]
         self.update(1, 2, 2)  # makes gradients and the optimizer's state
 
     def fits(self, max_tokens: int) -> bool:
         """Return True if updates of `max_tokens` pieces fit the memory."""
-        self.tried += 1
         try:
             for shape in worst_shapes(max_tokens, self.longest, src_multiple=self.src_multiple):
                 self.update(*shape)
@@ -126,26 +128,24 @@ class Rehearsal:
             if not (is_out_of_memory(error) or any(words in str(error).lower() for words in _TOO_MANY)):
                 raise
             fitting = False
-        # Only after the handler: its traceback keeps the tensors of a failed update.
+        # After the handler, whose traceback keeps the tensors of a failed update.
         _free(self.device)
         return fitting
 
     def update(self, rows: int, src: int, tgt: int) -> None:
         """Run forward and backward pass, clipping, and the optimizer's step."""
-        batch = self._batch(rows, src, tgt)
-        with _as_trained(self.precision, self.device):
+        device = self.device
+        source = torch.randint(self.task.tokenizer.src_vocab_size, (rows, src), device=device)  # (B, S)
+        target = torch.randint(self.task.tokenizer.tgt_vocab_size, (rows, tgt), device=device)  # (B, T)
+        masks = [torch.ones_like(ids, dtype=torch.bool) for ids in (source, target)]
+        batch = Batch(source, masks[0], target, target.clone(), masks[1], torch.arange(rows, device=device))
+        with self._precision.forward_context():
             loss = self.task.sum_losses(batch).loss
         loss.backward()
-        # The target is without padding, so it has rows * tgt tokens.
-        scale = torch.full((), 1 / (rows * tgt), device=self.device)
+        # The target has no padding, so it has rows * tgt tokens.
+        scale = torch.full((), 1 / (rows * tgt), device=device)
         scale_and_clip(self.task.parameters(), scale, clip_norm=self.task.optim.clip_norm)
         self._optimizer.step()
-
-    def _batch(self, rows: int, src: int, tgt: int) -> Batch:
-        source = torch.randint(self.task.tokenizer.src_vocab_size, (rows, src), device=self.device)  # (B, S)
-        target = torch.randint(self.task.tokenizer.tgt_vocab_size, (rows, tgt), device=self.device)  # (B, T)
-        masks = [torch.ones_like(ids, dtype=torch.bool) for ids in (source, target)]
-        return Batch(source, masks[0], target, target.clone(), masks[1], torch.arange(rows, device=self.device))
 
 
 def find_max_tokens(
@@ -159,61 +159,61 @@ def find_max_tokens(
     most: int = MOST,
     replayed: bool = False,
 ) -> int:
-    """Find the most tokens that a task of `make_task` can be trained with on `device`; leave no trace of the search.
+    """Find the most tokens with which a task can be trained on `device`; the run does not depend on the search.
 
     Args:
-        make_task: Builds a task that is thrown away after the search.
-        longest: Pieces of the longest source and target.
-        precision: Lightning's name of it.
-        copies: Further copies of the weights that the run will keep.
-        src_multiple: The source is padded to a multiple of this.
-        most: More is not needed.
-        replayed: Passes are captured, in memory of their own beside that of plain ones.
+        make_task: Builds the task of a `Rehearsal`, which has the arguments that are not named here.
+        most: Largest number to try.
+        replayed: Passes are captured, which needs as much memory again.
 
     Raises:
         TrainingFault: Not even the fewest fit.
     """
     began = time.monotonic()
-    # Random state and memory limit are restored: the run's results do not depend on the search.
+    found = 0
     with (
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         limited(device, 2 if replayed else 1),
     ):
-        given = {"longest": longest, "device": device, "precision": precision, "copies": copies}
-        found, tried = _search(make_task, min(most, MOST), **given, src_multiple=src_multiple)
-    _forget(device)
+        try:
+            rehearsal = Rehearsal(
+                make_task(), longest=longest, device=device, precision=precision, copies=copies,
+                src_multiple=src_multiple,
+            )  # fmt: skip
+            found = largest_that_fits(rehearsal.fits, most=min(most, MOST))
+            del rehearsal
+        except (RuntimeError, MemoryError) as error:
+            # Weights and optimizer state alone may be too large.
+            if not is_out_of_memory(error):
+                raise
+    # Free memory, and reset its peak and the compiled graphs, so that the run reports its own.
+    _free(device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    # Only if something was compiled: `reset` imports dynamo, which is slow.
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
     if not found:
         raise TrainingFault(
             f"data.max_tokens=auto: not even {GRAIN} pieces fit the memory of {device}; free it of other programs, "
             "choose a smaller model or data.clean.max_length, or set trainer.checkpoint_activations=true"
         )
     log.info(
-        "data.max_tokens=auto: %s pieces a micro-batch (%d sizes tried in %.1f s; %.0f%% of free memory used)",
-        f"{found:,}", tried, time.monotonic() - began, 100 * _SHARE,
+        "data.max_tokens=auto: %s pieces a micro-batch (measured in %.1f s; %.0f%% of free memory used)",
+        f"{found:,}", time.monotonic() - began, 100 * _SHARE,
     )  # fmt: skip
     return found
 
 
-def _search(make_task: Callable[[], TranslationTask], most: int, **given: Any) -> tuple[int, int]:
-    """Return the most tokens that fit, or 0, and how many sizes were tried; the task ends with this function."""
-    try:
-        rehearsal = Rehearsal(make_task(), **given)
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        # Weights and optimizer state alone are too large.
-        return 0, 0
-    return largest_that_fits(rehearsal.fits, start=min(GRAIN, most), most=most), rehearsal.tried
-
-
 @contextlib.contextmanager
 def limited(device: torch.device, parts: int = 1) -> Iterator[None]:
-    """Limit torch, in this block, to a part of _SHARE of the memory of `device` that is free at its beginning."""
+    """Limit torch, in this block, to _SHARE / `parts` of the memory of `device` that is free at its beginning."""
     if device.type != "cuda":
         yield
         return
     _free(device)
-    (free, total), before = torch.cuda.mem_get_info(device), torch.cuda.get_per_process_memory_fraction(device)
+    free, total = torch.cuda.mem_get_info(device)
+    before = torch.cuda.get_per_process_memory_fraction(device)
     # The limit counts what torch has reserved already, which the driver does not report as free.
     share = min(before, (free + torch.cuda.memory_reserved(device)) / total)
     torch.cuda.set_per_process_memory_fraction(_SHARE * share / parts, device)
@@ -223,30 +223,8 @@ def limited(device: torch.device, parts: int = 1) -> Iterator[None]:
         torch.cuda.set_per_process_memory_fraction(before, device)
 
 
-@contextlib.contextmanager
-def _as_trained(precision: str, device: torch.device) -> Iterator[None]:
-    """Compute in the types that Lightning computes a loss in, as its precision plugins set them."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16 if precision == "bf16-true" else before)
-    try:
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16-mixed"):
-            yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 def _free(device: torch.device) -> None:
     # Tensors in reference cycles (autograd contexts, tracebacks) keep their memory until collected.
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-
-
-def _forget(device: torch.device) -> None:
-    """Give memory back, and let the run's peak of memory and its compiled graphs be its own."""
-    _free(device)
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    # Only where something was compiled: `reset` imports dynamo, which is slow.
-    if "torch._dynamo" in sys.modules:
-        torch.compiler.reset()

@@ -1,32 +1,29 @@
-"""Checks of a plan that need the model, the data or the device, made before any work."""
+"""Check a run's settings against its model, data and device, before any work."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from seq2seq.checkpoint import Loaded
 from seq2seq.data.batching import longest_width, padded_width
 from seq2seq.data.multi_corpus import Direction
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.streaming import refuse_epochs
 from seq2seq.data.vocabulary_fit import report_fit
+from seq2seq.evaluation.evaluator import EvalData
 from seq2seq.evaluation.reference_checks import text_warnings
 from seq2seq.metrics.moses_bleu import check_convention
 from seq2seq.metrics.scorers import check_tokenize, tokenize_for
 from seq2seq.network.build import bounds, build_model, max_positions, on_meta_device
 from seq2seq.network.model import Seq2Seq
-from seq2seq.settings.search import SearchSettings
+from seq2seq.runs.resume import Resumed
 from seq2seq.settings.tokenizer import PatchGrid
 from seq2seq.system.ranks import is_first_process
 from seq2seq.training import finetune
 from seq2seq.training.plan import RunPlan
-
-if TYPE_CHECKING:
-    from seq2seq.checkpoint import Loaded
-    from seq2seq.evaluation.evaluator import EvalData
-    from seq2seq.runs.resume import Resumed
 
 log = logging.getLogger(__name__)
 
@@ -38,13 +35,12 @@ def check_model(plan: RunPlan, start: Loaded | None) -> Seq2Seq:
         start: The checkpoint that a new run starts from.
 
     Raises:
-        ValueError: The model cannot be built, or is not that of `start`.
+        ValueError: The model cannot be built, or differs from the model of `start`.
     """
-    # Any vocabulary will do: the real sizes follow from a tokenizer that may not exist yet.
+    # Any vocabulary will do: the tokenizer may not exist yet.
     sizes = {"src_vocab_size": 8, "tgt_vocab_size": 8, "pad_id": 0, "joint": plan.tokenizer.joint}
     sizes |= image_sizes(plan.tokenizer.patches)
     if start:
-        # A checkpoint's sizes are known.
         sizes = {key: value for key, value in start.meta["model"].items() if key not in ("model", "mixer")}
         finetune.require_same_model(start.meta["model"], plan.config, str(plan.run.init_from))
     with on_meta_device():
@@ -52,26 +48,20 @@ def check_model(plan: RunPlan, start: Loaded | None) -> Seq2Seq:
 
 
 def image_sizes(patches: PatchGrid | None) -> dict[str, Any]:
-    """Return what the model must know of a source that is images."""
+    """Return the model's argument about sources that are images; empty for text."""
     return {"patches": dataclasses.asdict(patches)} if patches else {}
 
 
-def bounded_search(plan: RunPlan) -> SearchSettings:
-    """Return the settings of the search, bounded by the model's positions."""
-    return dataclasses.replace(plan.search, max_len=max_positions(plan.config, trust=plan.trust))
-
-
 def make_data_plan(plan: RunPlan, start: Loaded | None) -> DataPlan:
-    """Plan the data of a run, with its corpora opened; a run that starts from a checkpoint takes its tokenizer."""
+    """Open the corpora of a run and plan its data; the tokenizer of `start` replaces the settings' own."""
     cache = Path(plan.run.cache)
-    # The vocabulary must be that of the weights, so the checkpoint's models replace the settings.
     tokenizer = finetune.ready_models(start.tokenizer, plan.tokenizer, cache) if start else plan.tokenizer
     parts = plan.opened(tokenizer).parts
     return DataPlan.of(plan.data, tokenizer=tokenizer, seed=plan.run.seed, cache_dir=cache, parts=parts)
 
 
 def plan_data(plan: RunPlan, start: Loaded | None) -> DataPlan:
-    """Plan the data of a run, and log how the tokenizer of a checkpoint cuts the text.
+    """Plan the data of a run, and log how the tokenizer of a checkpoint splits the text.
 
     Raises:
         ValueError: The corpora cannot be read, or have longer sentences than the model has positions.
@@ -79,14 +69,42 @@ def plan_data(plan: RunPlan, start: Loaded | None) -> DataPlan:
     data = make_data_plan(plan, start)
     if data.stream:
         refuse_epochs(plan.trainer)
-    _check_positions(plan, data)
+    most = max_positions(plan.config, trust=plan.trust)
+    # Batches are padded to multiples, so a sentence takes more positions than it has pieces.
+    longest = data.longest_allowed
+    if most and longest > longest_width(most):
+        named = ", ".join(f"{key}={n}" for key, n in bounds(plan.config, trust=plan.trust).items())
+        needed = int(padded_width(longest))
+        raise ValueError(
+            f"{named} is too few for training sentences of up to {longest} pieces, padded to {needed}; set it to "
+            f"{needed} or more, or data.clean.max_length={longest_width(most)}, or sinusoidal positions and mixers "
+            "without max_len"
+        )
     if start:
         report_fit(start.tokenizer, data, str(plan.run.init_from))
     return data
 
 
+def decide_max_tokens(plan: RunPlan, data: DataPlan, resumed: Resumed | None) -> DataPlan:
+    """Return `data` with the size that data.max_tokens=auto chose for an earlier part of the run, if there was one.
+
+    Raises:
+        ValueError: A size must be measured, and the model is sharded.
+    """
+    # Another size would change the random numbers of micro-batches.
+    auto = plan.data.max_tokens == "auto"
+    if auto and resumed and resumed.max_tokens:
+        return data.with_max_tokens(resumed.max_tokens)
+    if auto and plan.trainer.sharded:
+        raise ValueError(
+            "data.max_tokens=auto measures a whole model on each GPU, and trainer.strategy=fsdp has none: "
+            "set data.max_tokens to a number"
+        )
+    return data
+
+
 def score_tokenizer(plan: RunPlan, lang: str) -> str:
-    """Return sacreBLEU's tokenizer for the target language, and check the convention that is asked for."""
+    """Return sacreBLEU's tokenizer for the target language, and check `data.convention`."""
     tokenize = check_tokenize(tokenize_for(lang, plan.data.tokenize))
     if plan.data.convention:
         check_convention(plan.data.convention, lang)
@@ -94,11 +112,9 @@ def score_tokenizer(plan: RunPlan, lang: str) -> str:
 
 
 def look_at_references(data: EvalData, tokenize: str) -> None:
-    """Warn if the validation set's references do not suit the scores, which choose the best checkpoint.
+    """Warn if the references of the validation set do not suit its scores, which choose the best checkpoint.
 
-    Args:
-        data: Text of the splits.
-        tokenize: sacreBLEU's tokenizer for BLEU of a single direction.
+    `tokenize` is sacreBLEU's tokenizer of a run with one direction.
     """
     if not is_first_process():
         return
@@ -108,39 +124,3 @@ def look_at_references(data: EvalData, tokenize: str) -> None:
         named = {f"validation set, {part.name}": [references[row] for row in part.rows]}
         for line in text_warnings({}, named, tokenize=part.tokenize, remedy="data.tokenize.<target language>="):
             log.warning(line)
-
-
-def _check_positions(plan: RunPlan, data: DataPlan) -> None:
-    """Raise ValueError if the model's positions end before the longest training sentence, padding included."""
-    most = max_positions(plan.config, trust=plan.trust)
-    if not most:
-        return
-    # Batches are padded to multiples, so a sentence takes more positions than it has pieces.
-    longest = data.longest_allowed
-    named = ", ".join(f"{key}={n}" for key, n in bounds(plan.config, trust=plan.trust).items())
-    otherwise = f"data.clean.max_length={longest_width(most)}, or sinusoidal positions and mixers without max_len"
-    if longest > longest_width(most):
-        needed = int(padded_width(longest))
-        raise ValueError(
-            f"{named} is too few for training sentences of up to {longest} pieces, padded to {needed}; "
-            f"set it to {needed} or more, or {otherwise}"
-        )
-
-
-def decide_max_tokens(plan: RunPlan, data: DataPlan, resumed: Resumed | None) -> DataPlan:
-    """Keep the batch size that data.max_tokens=auto chose for an earlier part of the run, on any device.
-
-    Raises:
-        ValueError: The model is sharded.
-    """
-    if plan.data.max_tokens != "auto":
-        return data
-    # Another size would change the random numbers of micro-batches.
-    if resumed and resumed.max_tokens:
-        return data.with_max_tokens(resumed.max_tokens)
-    if plan.trainer.sharded:
-        raise ValueError(
-            "data.max_tokens=auto measures a whole model on each GPU, and trainer.strategy=fsdp has none: "
-            "set data.max_tokens to a number"
-        )
-    return data

@@ -1,4 +1,4 @@
-"""Run train and prepare: their help, one line for what is wrong, and their exit statuses."""
+"""Run the commands train and prepare: help, errors in one line, exit statuses."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ usage: python -m seq2seq.prepare [group=choice] [setting=value] ...
 
   python -m seq2seq.prepare data=wmt14_de_en data.num_proc=16
 """
-# What goes without saying: most of these are seen from the default.
+# Allowed values that need no mention, as the default shows them.
 _PLAIN = ("a word", "a word or null", "true or false", "a mapping {key: value}", "anything")
-# What each group of conf/ chooses.
+# Meanings of the groups of conf/.
 _GROUPS = {
     "mixer": "token mixers of encoder and decoder; mixer/self@mixer.decoder=gru replaces one slot",
     "data": "corpus; files are your own",
@@ -70,7 +70,7 @@ def run_program(program: str, main: Callable[[], object]) -> None:
             with whole_output():
                 refuse_mistakes(program)
         except BrokenPipeError:
-            # The reader of the help has gone (| head): 128 + SIGPIPE
+            # The reader of the help has left (| head): 128 + SIGPIPE
             sys.exit(141)
         # Hydra's own would print an error on many lines, and exit.
         utils.run_and_report = lambda work: work()
@@ -85,12 +85,12 @@ def run_program(program: str, main: Callable[[], object]) -> None:
             words = [word for word in sys.argv[1:] if word[0] != "-" and ("=" in word or word[0] == "~")]
             refuse(program, refusal(error, words))
     except KeyboardInterrupt:
-        # While Hydra composes; from then on, `main` says what stays.
+        # While Hydra composes: `main` has its own handler.
         exit_interrupted(program)
 
 
 def with_home(word: str) -> str:
-    """Return a setting with the home folder in place of a `~` that begins its value: there, no shell replaces it."""
+    """Replace a `~` that begins the value of a setting by the home folder, as the shell does not."""
     return re.sub(r"^([\w.@/+]+=[\"']?)~(?=/)", lambda match: match[1] + os.path.expanduser("~"), word)
 
 
@@ -101,23 +101,18 @@ def exit_interrupted(program: str, remark: str = "") -> NoReturn:
 
 
 def wants_traceback() -> bool:
-    """Return True if errors are to show where they come from, by Hydra's own variable."""
+    """Return True if Hydra's variable asks for the traceback of errors."""
     return os.environ.get("HYDRA_FULL_ERROR") == "1"
 
 
 def refuse(program: str, message: object) -> NoReturn:
-    """Exit with status 2 and the message of a mistake, and say how to see where it was found."""
+    """Exit with status 2 and the message of a mistake, and name the variable that shows its traceback."""
     print(f"{program}: {message}\n(HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
     sys.exit(2)
 
 
 def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
-    """Exit with one line and status 2 if something is wrong with `words`; answer --help.
-
-    Args:
-        program: Begins the printed line.
-        words: The command line; None for that of this process.
-    """
+    """Exit with one line and status 2 if something is wrong with `words` (default: the command line); answer --help."""
     words = sys.argv[1:] if words is None else words
     if {"-h", "--help"} & set(words):
         print(help_text(program))
@@ -143,7 +138,6 @@ def help_text(program: str) -> str:
 
 
 def _item(name: str, text: str) -> str:
-    """Return a name and, beside or below it, its text."""
-    lines = textwrap.wrap(text, width=84, break_long_words=False)
-    first = f"  {name:<32}  {lines[0]}" if len(name) <= 32 else f"  {name}\n{'':36}{lines[0]}"
-    return "\n".join([first, *(f"{'':36}{line}" for line in lines[1:])])
+    """Format a name and its text, next to it or below."""
+    body = textwrap.indent(textwrap.fill(text, width=84, break_long_words=False), " " * 36)
+    return f"  {name:<32}  {body.lstrip()}" if len(name) <= 32 else f"  {name}\n{body}"

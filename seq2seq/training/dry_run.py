@@ -20,8 +20,7 @@ log = logging.getLogger(__name__)
 
 # Sentences of the validation and of the test, and updates.
 DRY_SENTENCES, DRY_UPDATES = 8, 2
-# What makes the run short, whatever was asked for. Batches (the largest, where they grow), model, precision and
-# processes stay.
+# Settings that make the run short. Batches (of their final size), model, precision and processes stay.
 _SHORT = {
     "max_steps": DRY_UPDATES, "max_time": None, "patience": None, "median_stop": None, "val_time": None,
     "val_sentences": DRY_SENTENCES, "log_steps": 1, "accumulate_start": None,
@@ -36,21 +35,20 @@ def dry_run(plan: RunPlan, execute: Callable[[RunPlan], float]) -> float:
     """
     began = time.monotonic()
     short = shortened(plan)
-    folder = short.folder
     if plan.run.resume:
         log.info("dry run: resume=%s is left out, and a new run is tried", plan.run.resume)
-    # No page on a server.
+    # Weights & Biases gets no page for it.
     os.environ["WANDB_MODE"] = "offline"
     first = ranks.is_first_process()
     if first:
-        _clear(folder)  # of a dry run that was killed
+        _clear(short.folder)  # an earlier dry run may have been killed
     try:
         score = execute(short)
     finally:
         if first:
-            # Another one may have come between.
+            # Another dry run may have begun here.
             with contextlib.suppress(ValueError):
-                _clear(folder)
+                _clear(short.folder)
     log.info(
         "dry run: all stages work (%d updates, a checkpoint, a validation%s of %d sentences each) after %.0f s; "
         "only the prepared corpus was kept",
@@ -60,10 +58,10 @@ def dry_run(plan: RunPlan, execute: Callable[[RunPlan], float]) -> float:
 
 
 def shortened(plan: RunPlan) -> RunPlan:
-    """Return the plan of the dry run, which has a name that no run has."""
-    # A number of threads that is set is tried, too; measuring one takes seconds.
+    """Return the plan of the dry run; no other run has its name."""
+    # A number of threads that was set is tried; measuring one takes seconds.
     short: dict[str, Any] = {**_SHORT, "threads": plan.trainer.threads or 1}
-    # What is refused in the run must be refused here: streams need an interval, and allow no epochs.
+    # A stream needs an interval, so a missing one is refused here as in the run itself.
     if plan.trainer.val_steps or plan.trainer.val_time:
         short["val_steps"] = DRY_UPDATES
     run = dataclasses.replace(plan.run, run=f"{plan.folder.path.name}.dry-run", resume=None)
@@ -71,14 +69,10 @@ def shortened(plan: RunPlan) -> RunPlan:
 
 
 def _clear(folder: RunFolder) -> None:
-    """Delete the folder.
-
-    Raises:
-        ValueError: Another dry run of these settings is in it.
-    """
+    """Delete the folder; ValueError if another dry run of these settings is in it."""
     with folder.reserved():
         for path in folder.path.iterdir():
-            # The lock goes by itself, and with it the folder.
+            # Releasing the lock deletes its file, and then the empty folder.
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             elif path.name != LOCK:

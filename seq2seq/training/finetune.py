@@ -9,28 +9,25 @@ import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from seq2seq.checkpoint import Loaded
 from seq2seq.data.cache_folder import cached
 from seq2seq.data.languages import tagged_languages, target_languages
 from seq2seq.data.multi_corpus import parts_of
+from seq2seq.data.plan import DataPlan
+from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.model_files import load_model, runs_on_cpu_alone
 from seq2seq.settings.classes import mixers_of, read_mixers
 from seq2seq.settings.compose import is_chosen
+from seq2seq.settings.data import DataSettings
 from seq2seq.settings.declare import read_section
-from seq2seq.settings.dicts import UNSET, differences, put, read_yaml
+from seq2seq.settings.dicts import UNSET, differences, put
 from seq2seq.settings.model import ModelSettings
 from seq2seq.settings.run import present_settings
+from seq2seq.settings.tokenizer import TokenizerSettings
 from seq2seq.settings.values import shown, written
-from seq2seq.system.resources import conf_dir
 from seq2seq.training.plan import RunPlan
-
-if TYPE_CHECKING:
-    from seq2seq.checkpoint import Loaded
-    from seq2seq.data.plan import DataPlan
-    from seq2seq.data.tokenizer import Tokenizer
-    from seq2seq.settings.data import DataSettings
-    from seq2seq.settings.tokenizer import TokenizerSettings
 
 log = logging.getLogger(__name__)
 
@@ -39,14 +36,12 @@ log = logging.getLogger(__name__)
 LEARNING_RATE = 1e-4
 # Settings of model and mixer, by their last name, that do not change the function that the weights compute.
 _FREE = ("dropout", "activation_dropout", "attention_dropout", "weight_dropout", "backend", "packed")
+# Settings of the model, and the arguments of mixers that refer to them in conf/mixer.
+_FOLLOWED = {"attention_dropout": "dropout", "weight_dropout": "weight_dropout"}
 
 
 def load_start(start: str | None, *, trust: Sequence[str]) -> Loaded | None:
-    """Load the checkpoint, or the best one of the folder, that a run starts from; None without one.
-
-    Raises:
-        ValueError: It cannot be used.
-    """
+    """Load the checkpoint, or the best one of the folder, that a run starts from; None without one."""
     if start is None:
         return None
     path = Path(start)
@@ -58,13 +53,35 @@ def load_start(start: str | None, *, trust: Sequence[str]) -> Loaded | None:
     return load_model(path, device="cpu", trust=trust)
 
 
-def require_same_model(before: Mapping[str, Any], config: Mapping[str, Any], origin: str) -> None:
-    """Raise ValueError unless the sections model and mixer of `config` are those `before`, of the checkpoint `origin`.
+def require_same_model(
+    before: Mapping[str, Any], config: Mapping[str, Any], origin: str, *, chosen: Iterable[str] | None = None
+) -> None:
+    """Raise ValueError for a setting of model or mixer with which the weights would compute another function.
 
-    Dropout may differ, and the way to compute. The message names the first difference and the override that removes it.
+    The message names the first difference and the override that removes it.
+
+    Args:
+        before: The settings of the checkpoint.
+        origin: The checkpoint's name.
+        chosen: Keys that the user chose, which alone are compared; None: all are.
     """
-    # A checkpoint of an earlier version lacks settings that are newer: both sides get their defaults
-    _refuse_differences(present_settings(before), present_settings(config), origin)
+    # Settings that are newer than the checkpoint have their defaults on both sides.
+    old, new = ({name: present_settings(each)[name] for name in ("model", "mixer")} for each in (before, config))
+    for key, there, here in differences(old, new):
+        compared = chosen is None or is_chosen(key, chosen)
+        if compared and key.split(".")[-1] not in _FREE:
+            raise ValueError(f"init_from={origin}: {key} is {there} there and {here} here; {_remedy(key, there, here)}")
+
+
+def _remedy(key: str, there: Any, here: Any) -> str:
+    if key.endswith("_target_"):
+        return "leave mixer=... out, or choose the mixer=... that the checkpoint was trained with"
+    if there == UNSET:
+        return f"add ~{key}"
+    # As the command line spells it: + adds a key that is absent here, quotes keep blanks together.
+    value = there if isinstance(there, str) else json.dumps(there)
+    word = f"{'+' if here == UNSET else ''}{key}={value}"
+    return f"add {word}" if " " not in word else f"add '{word}'"
 
 
 def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
@@ -74,25 +91,27 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
         ValueError: A choice of the user contradicts the checkpoint; names both values.
     """
     origin = str(plan.run.init_from)
-    data = adopt_data(plan.data, start.meta, origin=origin, chosen=plan.chosen)
-    # From Python, nobody can tell: every setting counts as chosen.
-    if plan.chosen is None:
+    chosen = plan.chosen
+    data = adopt_data(plan.data, start.meta, origin=origin, chosen=chosen)
+    # A plan from Python does not know what was chosen, so every setting counts as chosen.
+    if chosen is None:
         return plan
     old = present_settings(start.meta["model"])
-    new = plan.config
-    _refuse_differences(old, new, origin, chosen=plan.chosen)
+    require_same_model(old, plan.config, origin, chosen=chosen)
     _require_same_tokenizer(plan, start.tokenizer, origin)
-    # What was not chosen is the checkpoint's; of the free settings, what was chosen stays.
-    sections = {name: copy.deepcopy(old[name]) for name in ("model", "mixer")}
-    for key, _, here in differences({name: old[name] for name in sections}, {name: new[name] for name in sections}):
-        if is_chosen(key, plan.chosen) and here != UNSET:
+    # Settings come from the checkpoint, unless they were chosen.
+    before = {name: old[name] for name in ("model", "mixer")}
+    sections = copy.deepcopy(before)
+    for key, _, here in differences(before, {name: plan.config[name] for name in before}):
+        if is_chosen(key, chosen) and here != UNSET:
             put(sections, key, here)
-    # Mixers have the values of settings of the model that their files refer to, by these names.
-    for name, own in (("attention_dropout", "dropout"), ("weight_dropout", "weight_dropout")):
-        if is_chosen(f"model.{name}", plan.chosen):
-            _follow(sections, name, own, before=old["model"][name], chosen=plan.chosen)
+    # A mixer that had a dropout of the model follows it.
+    for name, own in _FOLLOWED.items():
+        for _, path, values in mixers_of(sections["mixer"]) if is_chosen(f"model.{name}", chosen) else ():
+            if values.get(own) == before["model"][name] and not is_chosen(f"{path}.{own}", chosen):
+                values[own] = sections["model"][name]
     optim = plan.optim
-    if not any(is_chosen(key, plan.chosen) for key in ("optim.lr", "optim.peak_lr")):
+    if not any(is_chosen(key, chosen) for key in ("optim.lr", "optim.peak_lr")):
         log.info(
             "init_from: the highest learning rate is %g, for fine-tuning (from scratch it would be %g); optim.lr=... "
             "sets another",
@@ -100,14 +119,14 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
             optim.lr,
         )
         optim = dataclasses.replace(optim, lr=LEARNING_RATE)
-    # A setting within the mixer, as its dropout, chooses no preset.
-    label = plan.mixer if "mixer" in plan.chosen else _label(start.meta)
+    # A setting within the mixer, such as its dropout, chooses no preset.
+    label = plan.mixer if "mixer" in chosen else _label(start.meta)
     try:
         model = read_section(ModelSettings, sections["model"], "model")
         mixers = read_mixers(sections["mixer"])
         return dataclasses.replace(plan, data=data, optim=optim, model=model, mixers=mixers, mixer=label)
     except ValueError as error:
-        # Settings of the run have passed before: what is wrong now is the checkpoint's.
+        # The settings of the run have been checked before: the wrong value comes from the checkpoint.
         raise ValueError(f"init_from={origin}: {error}") from None
 
 
@@ -116,23 +135,23 @@ def adopt_data(
 ) -> DataSettings:
     """Return the section `data` with languages and tag of the checkpoint `origin`, but for what was chosen.
 
-    Languages that differ all the same are one warning.
+    A run that translates between other languages than the checkpoint gets a warning.
 
     Args:
         meta: The `seq2seq` entry of the checkpoint.
         chosen: Keys that the user chose; None: all are.
 
     Raises:
-        ValueError: The checkpoint's sources begin with a tag, and the run's are to have none.
+        ValueError: The checkpoint's sources begin with a tag, and the user chose data.tag_target=false.
     """
-    # data=files chooses a file, whose languages nobody chose
+    # data=files chooses a file: its languages are defaults, not a choice
     keys = None if chosen is None else [each for each in chosen if each != "data"]
     own = {"src": str(meta["src_lang"]), "tgt": str(meta["tgt_lang"])}
-    # A data set has its languages, in either direction; files of one's own may have any
+    # A data set has its languages, in either direction; files of the user may have any
     known = data.languages or ((data.src, data.tgt) if data.path else own.values())
-    # They become part of the names of files, and anybody may have written the checkpoint
-    named = all(re.fullmatch(r"[\w-]+", code) for code in own.values())
-    if keys is not None and named and set(own.values()) <= set(known):
+    # They become part of the names of files, and the checkpoint may come from a stranger
+    valid = all(re.fullmatch(r"[\w-]+", code) for code in own.values())
+    if keys is not None and valid and set(own.values()) <= set(known):
         free = {side: code for side, code in own.items() if not is_chosen(f"data.{side}", keys)}
         taken = {side: code for side, code in free.items() if getattr(data, side) != code}
         if taken:
@@ -160,79 +179,32 @@ def target_languages_of(data: DataPlan, start: Loaded | None) -> list[str]:
     return list(dict.fromkeys([*own, *(tagged_languages(start.meta) if own and start else ())]))
 
 
-def _refuse_differences(
-    old: Mapping[str, Any], new: Mapping[str, Any], origin: str, *, chosen: Iterable[str] | None = None
-) -> None:
-    """Raise ValueError for a setting of model or mixer that changes the function of the weights.
-
-    Args:
-        chosen: Keys that the user chose, which alone count; None: all do.
-    """
-    for key, there, here in differences(*({name: each[name] for name in ("model", "mixer")} for each in (old, new))):
-        counts = chosen is None or is_chosen(key, chosen)
-        if counts and key.split(".")[-1] not in _FREE:
-            raise ValueError(f"init_from={origin}: {key} is {there} there and {here} here; {_remedy(key, there, here)}")
-
-
 def _require_same_tokenizer(plan: RunPlan, tokenizer: Tokenizer, origin: str) -> None:
-    """Refuse settings of the tokenizer that were chosen and cannot be obeyed: the weights need the checkpoint's."""
-    sizes = {tokenizer.src_vocab_size, tokenizer.tgt_vocab_size}
-    size = plan.tokenizer.vocab_size
-    # data=files or tokenizer=... chooses a file, which has a size as well
+    """Raise ValueError for a chosen setting of the tokenizer that differs: the weights need the checkpoint's."""
+    known = {"vocab_size": [tokenizer.src_vocab_size, tokenizer.tgt_vocab_size], "joint": [tokenizer.joint]}
+    # data=files or tokenizer=... chooses a file: its values are defaults, not a choice
     keys = [each for each in plan.chosen or () if each not in ("data", "tokenizer")]
-    chosen = any(is_chosen(key, keys) for key in ("data.vocab_size", "tokenizer.vocab_size"))
-    if chosen and size not in sizes:
-        there = " and ".join(map(str, sorted(sizes)))
-        raise ValueError(f"init_from={origin}: data.vocab_size is {there} there and {size} here; leave it out")
-    joint = plan.tokenizer.joint
-    if is_chosen("tokenizer.joint", plan.chosen or ()) and joint != tokenizer.joint:
-        raise ValueError(
-            f"init_from={origin}: tokenizer.joint is {tokenizer.joint} there and {joint} here; leave it out"
-        )
-    for key, value in plan.config["tokenizer"].items():
-        # Sampling is a matter of training, not of the pieces.
-        free = key in ("vocab_size", "joint", "sampling_alpha")
-        if not free and is_chosen(f"tokenizer.{key}", keys):
-            raise ValueError(
-                f"init_from={origin}: tokenizer.{key}={written(value)} has no effect, since the checkpoint's "
-                "tokenizer is kept; leave it out"
-            )
-
-
-def _referring(name: str, own: str) -> set[str]:
-    """Return the classes whose settings in conf/ have `${model.<name>}` for `own`."""
-    files = [read_yaml(path) for path in (conf_dir() / "mixer").glob("*/*.yaml")]
-    return {values["_target_"] for values in files if values.get(own) == f"${{model.{name}}}"}
-
-
-def _follow(sections: Mapping[str, Any], name: str, own: str, *, before: float, chosen: Iterable[str]) -> None:
-    """Give the new value of model.<name> to mixers whose `own` was that `before`, where the user chose no other."""
-    targets = _referring(name, own)
-    for _, path, values in mixers_of(sections["mixer"]):
-        if values["_target_"] in targets and values.get(own) == before and not is_chosen(f"{path}.{own}", chosen):
-            values[own] = sections["model"][name]
+    for name, value in plan.config["tokenizer"].items():
+        # Sampling is part of training, not of the pieces
+        if name == "sampling_alpha" or value in known.get(name, ()):
+            continue
+        names = [f"{section}.{name}" for section in ("data", "tokenizer")]
+        key = next((each for each in names if is_chosen(each, keys)), None)
+        there = " and ".join(map(str, sorted(set(known.get(name, ())))))
+        reason = f"is {there} there and {value} here" if there else f"({written(value)}) has no effect on its tokenizer"
+        if key:
+            raise ValueError(f"init_from={origin}: {key} {reason}; leave it out")
 
 
 def _label(meta: Mapping[str, Any]) -> str:
-    """Return the label of a checkpoint's mixer, or, where it keeps none, the module of its first class."""
+    """Return the label of a checkpoint's mixer, or the module of its first class if it has no valid label."""
     preset = meta.get("preset")
-    # It becomes part of names and tables, and anybody may have written the file.
+    # It becomes part of names and tables, and the file may come from a stranger
     if isinstance(preset, str) and re.fullmatch(r"[\w.+-]{1,100}", preset):
         return preset
-    # The encoder's, or where that is empty the cross mixer's.
+    # The encoder's; if it has no mixers, the cross mixer's.
     first = next(values for slot, _, values in mixers_of(meta["model"]["mixer"]) if slot != "decoder")
     return str(first["_target_"]).split(".")[-2]
-
-
-def _remedy(key: str, there: Any, here: Any) -> str:
-    if key.endswith("_target_"):
-        return "leave mixer=... out, or choose the mixer=... that the checkpoint was trained with"
-    if there == UNSET:
-        return f"add ~{key}"
-    # As the command line spells it; + adds a key that is absent here, quotes keep blanks together.
-    value = there if isinstance(there, str) else json.dumps(there)
-    word = f"{'+' if here == UNSET else ''}{key}={value}"
-    return f"add {word}" if " " not in word else f"add '{word}'"
 
 
 def ready_models(tokenizer: Tokenizer, settings: TokenizerSettings, cache: Path) -> TokenizerSettings:

@@ -1,8 +1,8 @@
-"""The training loop, told in the order in which it happens, and the callbacks that make it.
+"""The training loop, in the order in which it happens, and the callbacks that make it.
 
-Lightning runs the loop and calls the hooks below. `TranslationTask` computes, the callbacks watch, decide and save.
-Everything is decided between two updates, where a run can be resumed bit for bit. Names are as in the code; a test
-compares this page with a run.
+Lightning runs the loop and calls the hooks below. `TranslationTask` computes; the callbacks watch, decide and save.
+All decisions are made between two updates, where a run can be resumed bit for bit. A test compares this page with a
+run.
 
 Start of training:
 
@@ -11,32 +11,32 @@ Start of training:
     TranslationTask.on_load_checkpoint      Resumed runs: restore sums, window and the position in the data.
     WarmUp.on_train_start                   Compile kernels and time one validation batch: no clock runs yet.
     ProgressLog.on_train_start              Show the bar or the first line.
-    RecordScores.on_train_start             Forget a best score whose weights are gone.
-    KeepBest.on_train_start                 The same for further good checkpoints.
+    RecordScores.on_train_start             Forget the best score if its weights are gone.
+    KeepBest.on_train_start                 Forget further good scores if their weights are gone.
     AverageWeights.on_train_start           Start the moving average (trainer.ema).
     Stopping.on_train_start                 Start the clock of the budget.
     Signals.on_train_start                  From here on a signal waits for the end of an update.
-    Validation.on_train_start               Make up for a validation that was interrupted.
+    Validation.on_train_start               Repeat a validation that was interrupted.
     SaveLast.on_train_start                 Count the time to the next save from here.
     TranslationTask.on_train_start          Prepare replayed passes on a GPU; set the first learning rate.
     TranslationTask.on_train_epoch_start    Set the epoch of the batches, at each epoch.
 
 A micro-batch:
 
-    SetResultsAside.on_train_batch_start    First one only: move results of an earlier part of the run away.
+    SetResultsAside.on_train_batch_start    First one only: set results of an earlier part of the run aside.
     ProgressLog.on_train_batch_start        Start the watch of training time.
     WindowEnd.on_train_batch_start          Correct Lightning's epoch count after a resume at the end of an epoch.
     TranslationTask.training_step           Seed dropout, compute the summed loss; replayed passes do the backward too.
     TranslationTask.optimizer_zero_grad     First micro-batch of a window: drop the old gradients.
     TranslationTask.backward                Add the gradients of this micro-batch.
 
-The last micro-batch of an accumulation window, an update:
+An update, with the last micro-batch of an accumulation window:
 
     TranslationTask.on_before_optimizer_step    Divide gradients by the window's tokens over all ranks, clip, judge.
     Optimizer.step                              Update the weights.
     TranslationTask.lr_scheduler_step           Count the update and set the next learning rate.
 
-After each micro-batch, and its decisions after each window:
+After each micro-batch, with decisions after each window:
 
     ProgressLog.on_train_batch_end          Write a row of metrics, if one is due.
     AverageWeights.on_train_batch_end       Add the new weights to the average, after an update.
@@ -57,10 +57,9 @@ A validation, which follows the decision at once:
     Signals.on_validation_batch_end         Obey a signal between two batches.
     TranslationTask.on_validation_epoch_end Gather the translations of all ranks and score them.
     ProgressLog.on_validation_end           Show and log the scores.
-    LogSamples.on_validation_end            Log a few translations.
-    RecordScores.on_validation_end          Compare with the best score.
+    LogSamples.on_validation_end            Print and log a few translations.
+    RecordScores.on_validation_end          Compare with the best score; save the best checkpoint, if this is the best.
     KeepBest.on_validation_end              Save the weights, if among the best (trainer.keep_best).
-    SaveBest.on_validation_end              Save the best checkpoint, if this is the best.
     AverageWeights.on_validation_end        Put the trained weights back.
     Stopping.on_validation_end              Stop, if the score has not improved for trainer.patience validations.
     Validation.on_validation_end            Record that this update is validated.
@@ -75,7 +74,7 @@ End of training, and the test:
     Signals.on_train_end                    Obey a signal that arrived since the last validation.
     TranslationTask.on_train_end            Free the memory of replayed passes.
     Signals.on_test_start                   Take signals again.
-    TranslationTask.on_test_epoch_start     The best weights are loaded by then, see `report`.
+    TranslationTask.on_test_epoch_start     Prepare to decode; `Report` has loaded the best weights.
     TranslationTask.test_step               Decode a batch, and sum its losses.
     Signals.on_test_batch_end               Obey a signal between two batches.
     TranslationTask.on_test_epoch_end       Score the test set.
@@ -94,15 +93,8 @@ from seq2seq.runs.folder import RunFolder
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.system import ranks
 from seq2seq.training.callbacks.batch_growth import BatchGrowth
-from seq2seq.training.callbacks.checkpointing import (
-    KeepBest,
-    KeepLast,
-    LastCheckpoint,
-    SaveBest,
-    SaveLast,
-    SetResultsAside,
-)
-from seq2seq.training.callbacks.ema import AverageWeights, WeightAverage
+from seq2seq.training.callbacks.checkpointing import KeepBest, KeepLast, LastCheckpoint, SaveLast, SetResultsAside
+from seq2seq.training.callbacks.ema import AverageWeights
 from seq2seq.training.callbacks.median_stopping import MedianStop
 from seq2seq.training.callbacks.profiler import Profile
 from seq2seq.training.callbacks.progress import ProgressLog
@@ -115,31 +107,11 @@ from seq2seq.training.callbacks.window_end import WindowEnd
 from seq2seq.training.lightning_parts.run_state import RunState
 from seq2seq.training.lightning_parts.task import TranslationTask
 
-# Lightning calls callbacks in the order of the list, in every hook. The user's own come before all of these: their
-# state after a hook is in the checkpoints of that hook, and an average is still in place. Lightning itself moves a
-# Checkpoint, such as ModelCheckpoint, to the end. For each of these, what must have happened before it:
-_ORDER = (
-    SetResultsAside,
-    WarmUp,  # no clock runs yet
-    ProgressLog,  # its row about this update is in the checkpoints that those below write
-    LogSamples,
-    Profile,
-    RecordScores,
-    KeepBest,  # the average is still in place: what is saved is what was validated
-    SaveBest,  # so too; and the score is compared
-    AverageWeights,  # the best are saved, the last is not
-    Stopping,  # the score is compared, and whether the run has ended stands in last.ckpt
-    Signals,  # the clock runs, or has stopped
-    Validation,  # begins with the one to make up for: clock, progress and signals are ready
-    MedianStop,  # the score is compared
-    KeepLast,  # before last.ckpt says that this validation is done
-    SaveLast,  # all states are those after the validation
-    WindowEnd,  # the average has this update's weights, progress its row
-)
-
-
 # Names under which callbacks of a run save their states.
-STATE_KEYS = frozenset(callback.__qualname__ for callback in _ORDER)
+STATE_KEYS = frozenset(
+    callback.__qualname__
+    for callback in (ProgressLog, RecordScores, KeepBest, AverageWeights, Stopping, Validation, MedianStop)
+)
 
 
 def make_callbacks(
@@ -152,49 +124,59 @@ def make_callbacks(
     origin: dict[str, Any],
     job: Path | None = None,
 ) -> list[L.Callback]:
-    """Make the callbacks of a run; they share their results through `state`.
+    """Make the callbacks of a run, which share their results through `state`.
+
+    Lightning calls them in the order of the list, in every hook; the comments say what must have happened before. The
+    user's own come first: their state after a hook is in the checkpoints of that hook, and an average is still in
+    place. Lightning itself moves a Checkpoint, such as ModelCheckpoint, to the end.
 
     Args:
-        origin: Kept in last.ckpt: what a resumed run must agree with.
+        origin: See `SaveLast`.
         job: The folder of this job of a sweep.
     """
-    # Shared by several callbacks: the average, last.ckpt's writer and the agreement of the ranks.
-    average = WeightAverage(task.model, settings.ema) if settings.ema else None
+    # Used by several callbacks.
+    console = Console(quiet=not ranks.is_first_process())
+    average = AverageWeights(task.model, settings.ema) if settings.ema else None
     last = LastCheckpoint(folder, state, average)
     agreement = state.budget.agreement
     stopping = Stopping(state)
     validation = Validation(state, settings, last)
     signals = Signals(state, last, agreement)
     save_last = SaveLast(last, state, origin)
+    # A signal is obeyed after the decision to validate, so that a resumed run makes this validation. The batch grows
+    # before anything is saved, so that a resumed run has the same one.
     growth = [BatchGrowth(settings, state.budget)] if settings.accumulate_start else []
-    # Those of every run.
-    callbacks: list[L.Callback] = [
+    deciders = [*growth, stopping, validation, signals, save_last]
+    # A budget of time alone makes equal times comparable, any other equal updates.
+    axis = "step" if settings.max_steps or settings.max_epochs else "train/seconds_after_start"
+    callbacks: list[L.Callback | None] = [
         SetResultsAside(folder, config_yaml),
+        # No clock runs yet.
         WarmUp(state.budget),
-        ProgressLog(state=state, settings=settings, console=Console(quiet=not ranks.is_first_process())),
-        LogSamples(settings.samples),
+        # Its row about this update is in the checkpoints that later callbacks write.
+        ProgressLog(state=state, settings=settings, console=console),
+        LogSamples(settings.samples, console=console),
+        Profile(folder.path, updates=settings.max_steps) if settings.profile else None,
+        # The average is still in place, so these two save the validated weights.
         RecordScores(folder, state),
-        SaveBest(folder, state),
+        KeepBest(folder, settings.keep_best) if settings.keep_best else None,
+        # The best weights are saved; last.ckpt, with the trained weights, is not yet.
+        average,
+        # The score is compared; last.ckpt, which says whether the run has ended, is not yet saved.
         stopping,
+        # The clock runs, or has stopped.
         signals,
+        # Clock, progress and signals are ready for a validation that is repeated.
         validation,
+        # The score is compared.
+        MedianStop(state=state, job=job, peers=settings.median_stop, axis=axis)
+        if job and settings.median_stop
+        else None,
+        # last.ckpt does not yet say that this validation is done.
+        KeepLast(folder, settings.keep_last) if settings.keep_last else None,
+        # All states include the validation.
         save_last,
-        # A signal is obeyed after the decision to validate, so that a resumed run makes up for the validation.
-        # The batch grows before anything is saved, so that a resumed run goes on with the same.
-        WindowEnd([*growth, stopping, validation, signals, save_last], agreement),
+        # The average has this update's weights, progress its row.
+        WindowEnd(deciders, agreement),
     ]
-    # Those that settings ask for.
-    if average:
-        callbacks.append(AverageWeights(average))
-    if settings.profile:
-        callbacks.append(Profile(folder.path, updates=settings.max_steps))
-    if settings.keep_best:
-        callbacks.append(KeepBest(folder, settings.keep_best))
-    if settings.keep_last:
-        callbacks.append(KeepLast(folder, settings.keep_last))
-    if job and settings.median_stop:
-        # A budget of time alone makes equal times comparable, any other equal updates.
-        axis = "step" if settings.max_steps or settings.max_epochs else "train/seconds_after_start"
-        callbacks.append(MedianStop(state=state, job=job, peers=settings.median_stop, axis=axis))
-    # The order above is made here, whatever the order of the lines that added them.
-    return sorted(callbacks, key=lambda callback: _ORDER.index(type(callback)))
+    return [callback for callback in callbacks if callback]

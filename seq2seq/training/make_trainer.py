@@ -1,4 +1,4 @@
-"""Assemble the parts of a run that Lightning works with: the task and the trainer."""
+"""Make the task and the trainer of a run, with which Lightning works."""
 
 from __future__ import annotations
 
@@ -47,22 +47,15 @@ def make_task(
     """Build the model, from the run's seed or from the weights of `start`, and the task that trains it.
 
     Args:
-        search: How the test set is decoded; validations have trainer.val_beam_size.
+        search: How the test set is decoded; see `validation_search` for validations.
         tokenize: sacreBLEU's tokenizer.
         compile: Compile the model, see `resolve_compile`.
         graphs: Capture and replay its passes, see `resolve_graphs`.
     """
     data = prepared.plan
     tokenizer = prepared.tokenizer
-    config = plan.model_config(
-        {
-            "src_vocab_size": tokenizer.src_vocab_size,
-            "tgt_vocab_size": tokenizer.tgt_vocab_size,
-            "pad_id": tokenizer.pad_id,
-            "joint": tokenizer.joint,
-            **image_sizes(tokenizer.patches),
-        }
-    )
+    sizes = {name: getattr(tokenizer, name) for name in ("src_vocab_size", "tgt_vocab_size", "pad_id", "joint")}
+    config = plan.model_config(sizes | image_sizes(tokenizer.patches))
     torch.manual_seed(plan.run.seed)  # right before the weights are drawn
     model = build_model(config, trust=plan.trust)
     if start:
@@ -77,7 +70,7 @@ def make_task(
         data=plan.data.name,
         search=search,
         tgt_langs=finetune.target_languages_of(data, start),
-        # Of pictures there are none
+        # Images have no statistics of lines
         lines=None if tokenizer.patches else prepared.statistics._asdict(),
         preset=plan.mixer,
     )
@@ -99,14 +92,14 @@ def prepare_for_training(model: Seq2Seq, settings: TrainerSettings, *, compile: 
     """Change, in place, how a model computes while it is trained; its weights and their names stay."""
     if settings.bf16_residual:
         keep_stream_in_bf16(model, on_gpus_alone=settings.bf16_residual == "auto")
-    # Compiled layers cast in their kernels; sharded and recomputed ones take their weights anew in the backward pass
+    # Compiled layers cast in their kernels; sharded and recomputed ones read their weights again in the backward pass
     if not (compile or settings.sharded or settings.checkpoint_activations):
         cast_together(model)
     if compile:
         compile_parts(model)
     if settings.checkpoint_activations:
-        # On the instance: `__call__` and its hooks stay, and names in the checkpoint too. Around the compiled call, if
-        # there is one: torch compiles no function that begins with a checkpoint
+        # Set on the instance, so that hooks and names in the checkpoint stay. Outside the compiled call, if there is
+        # one, as torch compiles no function that begins with a checkpoint
         name = "_compiled_call_impl" if compile else "forward"
         for layer in (*model.encoder.layers, *model.decoder.layers):
             again = functools.partial(activation_checkpoint, getattr(layer, name), use_reentrant=False)
@@ -114,22 +107,22 @@ def prepare_for_training(model: Seq2Seq, settings: TrainerSettings, *, compile: 
 
 
 def keep_stream_in_bf16(model: Seq2Seq, *, on_gpus_alone: bool = False) -> None:
-    """Let a model's residual stream have the type that autocast gives to products, where there is autocast."""
+    """Let a model's residual stream have the type that autocast gives to products."""
 
     def to_autocast_type(module: torch.nn.Module, inputs: Any, x: Tensor) -> Tensor:
         device = x.device.type
-        # Without autocast, as when a validation decodes, x stays.
+        # A validation decodes without autocast.
         if not torch.is_autocast_enabled(device) or (on_gpus_alone and device != "cuda"):
             return x
         return x.to(torch.get_autocast_dtype(device))
 
-    # What follows an embedding keeps its type: sums, layer norms, and so the whole stream.
+    # The sums and layer norms that follow an embedding keep its type.
     for part in (model.encoder, model.decoder):
         part.embedding.register_forward_hook(to_autocast_type)
 
 
 def validation_search(search: SearchSettings, settings: TrainerSettings) -> SearchSettings:
-    """Return the search of validations: a beam of their own, of one group, and a limit of length of their own.
+    """Return the search of validations, with a beam of one group and a limit of length of their own.
 
     An untrained model repeats itself up to the limit of length, and the test's limit is generous.
     """
@@ -153,6 +146,9 @@ def make_trainer(
 ) -> L.Trainer:
     """Make Lightning's trainer, which leaves budget, validation, checkpoints and progress to our callbacks."""
     settings = plan.trainer
+    arguments = dataclasses.asdict(settings.lightning)
+    # A validation gathers the weights of a sharded model, which training then uses.
+    arguments["inference_mode"] &= not settings.sharded
     return L.Trainer(
         accelerator=accelerator,
         devices=settings.devices,
@@ -171,19 +167,11 @@ def make_trainer(
         callbacks=callbacks,
         plugins=plugins(),
         logger=loggers,
-        # Checkpoints and progress are our own callbacks; these are allowed where the user has added one.
+        # Ours are callbacks of other types; Lightning allows the user's only with these.
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
         # For callbacks that log with Lightning's own means.
         log_every_n_steps=settings.log_steps,
         default_root_dir=folder,
-        **_open_arguments(settings),
+        **arguments,
     )
-
-
-def _open_arguments(settings: TrainerSettings) -> dict[str, Any]:
-    """Return the arguments of Lightning's trainer that trainer.lightning sets."""
-    arguments = dataclasses.asdict(settings.lightning)
-    # A validation gathers the weights of a sharded model, which training then uses.
-    arguments["inference_mode"] &= not settings.sharded
-    return arguments

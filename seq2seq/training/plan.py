@@ -1,4 +1,4 @@
-"""The plan of a run: its settings, with what is known of them before anything heavy is imported."""
+"""Plan a run: check its settings before torch is imported."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from seq2seq.system.files import require_creatable
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunPlan(Settings):
-    """Checked settings of one run.
+    """Checked settings of one run, with its place: command, job of a sweep, folder.
 
     Args:
         mixer: Label of the mixer, for the name of the run's folder.
         command: The command line that repeats the run; None for a run from Python.
         job: The folder of this job of a sweep.
-        chosen: Keys that the user chose (see `seq2seq.settings.compose`), where a run starts from a checkpoint; None if
-            unknown.
-        parts: The corpora, once they were opened.
+        chosen: Keys that the user chose (see `seq2seq.settings.compose`), for a run that starts from a checkpoint; None
+            if unknown.
+        parts: The corpora, once they have been opened.
     """
 
     mixer: str
@@ -50,12 +50,12 @@ class RunPlan(Settings):
 
     @property
     def trust(self) -> tuple[str, ...]:
-        """Packages whose mixers may be imported: those that the settings name, which the user has written."""
+        """Packages whose mixers may be imported: all that the settings name."""
         return packages_of(self.mixers)
 
     @property
     def start(self) -> str | None:
-        """Checkpoint with the model and the tokenizer of a fine-tuned run: its own, once `init_from` is gone."""
+        """Checkpoint with the model and the tokenizer of a fine-tuned run: its own one if `init_from` was deleted."""
         start, resume = self.run.init_from, self.run.resume
         own = start and not os.path.exists(start) and resume not in (None, "auto")
         run = RunFolder.of_checkpoint(resume) if own and resume else None
@@ -72,14 +72,14 @@ class RunPlan(Settings):
         return OmegaConf.to_yaml(self.config)
 
     def model_config(self, sizes: dict[str, Any]) -> dict[str, Any]:
-        """Return what `build_model` takes, with the sizes of vocabularies and the like."""
+        """Return the argument of `build_model`, with these sizes of vocabularies and images."""
         return {"model": plain(self.model), "mixer": self.config["mixer"], **sizes}
 
     def opened(self, tokenizer: TokenizerSettings | None = None) -> RunPlan:
         """Return the plan with its corpora opened; ValueError if one cannot be used.
 
         Args:
-            tokenizer: In place of the settings' own.
+            tokenizer: Replaces the settings' own.
         """
         if self.parts is not None:
             return self
@@ -96,11 +96,11 @@ def make_plan(
     chosen: frozenset[str] | None = None,
     typed: Collection[str] = (),
 ) -> RunPlan:
-    """Read a resolved, plain configuration, and check it as far as that needs no torch.
+    """Read a resolved, plain configuration, and check all that needs no torch.
 
     Args:
         config: The composed settings.
-        mixer: See `RunPlan`, as for command, job and chosen.
+        mixer: See `RunPlan` for this argument and the next three.
         typed: Keys of settings that the user typed one by one, each of which must have an effect.
 
     Raises:
@@ -109,88 +109,70 @@ def make_plan(
     settings = read_settings(config)
     start, resume = settings.run.init_from, settings.run.resume
     if start is not None and not os.path.exists(start) and resume in (None, "auto"):
-        # The folder that `auto` looks in has a name that follows from the checkpoint
-        rest = "; a run that began from it goes on without it by resume=<run>" if resume else ""
+        # resume=auto needs the checkpoint, which decides the name of the run's folder
+        rest = "; a run that began from it continues without it by resume=<run>" if resume else ""
         raise ValueError(f"init_from={start}: no such file{rest}")
     require_creatable(Path(settings.run.runs), "runs")
-    # One that cannot be written serves while it is whole.
+    # An existing cache need not be writable.
     if not os.path.isdir(settings.run.cache):
         require_creatable(Path(settings.run.cache), "cache")
     plan = RunPlan(mixer=mixer, command=command, job=job, chosen=chosen, **vars(settings))
     try:
         _require_effect(plan, typed)
     except ValueError:
-        # A resumed run goes on with what it was begun with.
-        if not _resumes(plan):
+        # A resumed run continues with the settings that it began with.
+        resumed = os.path.lexists(plan.folder.last) if resume == "auto" else resume is not None
+        if not resumed:
             raise
     return plan
 
 
-def _resumes(plan: RunPlan) -> bool:
-    """Return True if the run continues from a named checkpoint or, with `auto`, the last one of its folder."""
-    # A link that leads nowhere, too, as in `resolve_resume`.
-    return os.path.lexists(plan.folder.last) if plan.run.resume == "auto" else plan.run.resume is not None
-
-
 def _require_effect(plan: RunPlan, typed: Collection[str]) -> None:
-    """Check that each setting that the user typed has an effect beside the others.
-
-    Raises:
-        ValueError: One has none.
-    """
+    """Raise ValueError for a setting that the user typed and that has no effect with the others."""
     for section in (plan.data, plan.tokenizer, plan.optim, plan.search, plan.trainer):
         require_used(section, typed)
-    _require_vocabulary(plan.tokenizer, typed)
-    _require_effect_of_mixers(plan.mixers, typed)
+    for _, path, values in mixers_of(plan.mixers):
+        listed = values.get("per_layer")
+        for name, entries in listed.items() if isinstance(listed, Mapping) else ():
+            if f"{path}.{name}" in typed:
+                raise ValueError(
+                    f"{path}.{name}={shown(values.get(name))} has no effect next to {path}.per_layer.{name}="
+                    f"{shown(entries)}: set {path}.per_layer.{name}=[...] alone"
+                )
     if "trainer.median_stop" in typed and plan.trainer.median_stop and plan.job is None:
         raise ValueError(
             f"trainer.median_stop={plan.trainer.median_stop} has no effect on a run that is no job of a sweep: leave "
             "it out, or sweep over a setting with -m"
         )
+    tokenizer = plan.tokenizer
+    if tokenizer.ready_models and {"data.vocab_size", "tokenizer.vocab_size"} & set(typed):
+        from seq2seq.data.tokenizer import load_tokenizer
 
-
-def _require_vocabulary(tokenizer: TokenizerSettings, typed: Collection[str]) -> None:
-    """Check that a size that the user typed is that of the existing models, if there are any."""
-    if not tokenizer.ready_models or not {"data.vocab_size", "tokenizer.vocab_size"} & set(typed):
-        return
-    from seq2seq.data.tokenizer import load_tokenizer
-
-    loaded = load_tokenizer(tokenizer)
-    sizes = {loaded.tgt_vocab_size, loaded.tgt_vocab_size if tokenizer.patches else loaded.src_vocab_size}
-    if tokenizer.vocab_size not in sizes:
-        pieces = " and ".join(map(str, sorted(sizes)))
-        raise ValueError(
-            f"data.vocab_size={tokenizer.vocab_size} has no effect: {tokenizer.named_models} has {pieces} pieces; "
-            "leave it out"
-        )
-
-
-def _require_effect_of_mixers(mixers: Mapping[str, Any], typed: Collection[str]) -> None:
-    """Check that no argument of a mixer that the user typed stands beside a list of it for each layer."""
-    for _, path, values in mixers_of(mixers):
-        listed = values.get("per_layer")
-        for name, entries in listed.items() if isinstance(listed, Mapping) else ():
-            if f"{path}.{name}" in typed:
-                raise ValueError(
-                    f"{path}.{name}={shown(values.get(name))} has no effect beside {path}.per_layer.{name}="
-                    f"{shown(entries)}: set {path}.per_layer.{name}=[...] alone"
-                )
+        loaded = load_tokenizer(tokenizer)
+        sizes = {loaded.tgt_vocab_size, loaded.tgt_vocab_size if tokenizer.patches else loaded.src_vocab_size}
+        if tokenizer.vocab_size not in sizes:
+            pieces = " and ".join(map(str, sorted(sizes)))
+            raise ValueError(
+                f"data.vocab_size={tokenizer.vocab_size} has no effect: {tokenizer.named_models} has {pieces} pieces; "
+                "leave it out"
+            )
 
 
 def cut_lists(config: Mapping[str, Any], typed: Collection[str]) -> dict[str, Any]:
-    """Return plain settings in which the `per_layer` lists of presets are cut to the depth of a model of fewer layers.
+    """Return plain settings whose `per_layer` lists have no more entries than the model has layers.
 
-    Lists whose keys are among `typed` are left as they are, and refused when the model is built if they are too long.
+    Lists whose keys are among `typed` are not cut: building the model refuses them if they are too long.
     """
     result = copy.deepcopy(dict(config))
     mixer, model = result.get("mixer"), result.get("model")
     if not isinstance(mixer, dict) or not isinstance(model, dict):
         return result
-    depths = {"encoder": [model.get("encoder_layers"), mixer.get("extra_encoder_layers", 0)]}
-    depths["decoder"] = depths["cross"] = [model.get("decoder_layers")]
+    decoder = [model.get("decoder_layers")]
+    encoder = [model.get("encoder_layers"), mixer.get("extra_encoder_layers", 0)]
+    depths = {"encoder": encoder, "decoder": decoder, "cross": decoder}
     for slot, path, values in mixers_of(mixer):
         lists = values.get("per_layer")
-        # Wrong values are refused by the checks that follow
+        # Later checks refuse wrong values
         if not isinstance(lists, dict) or not all(isinstance(each, int) for each in depths[slot]):
             continue
         for key, entries in lists.items():

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import NoReturn
 
 import lightning as L
 import torch
 from lightning.fabric.utilities.warnings import PossibleUserWarning
-from lightning.pytorch.loggers.logger import Logger
 
-from seq2seq.checkpoint import Loaded
 from seq2seq.data.batching import padded_width
-from seq2seq.data.preparation import PreparedData, prepare_corpora
+from seq2seq.data.preparation import prepare_corpora
 from seq2seq.kernels.fused import fused
 from seq2seq.network.build import max_positions
 from seq2seq.network.model import Seq2Seq
@@ -53,24 +52,21 @@ def train(plan: RunPlan, *, model: Seq2Seq | None = None) -> float:
     """Train, score the test set, and return the best validation BLEU.
 
     Args:
-        model: What `checks.check_model` has built of the plan, if it has.
+        model: The result of `checks.check_model` for the plan, if there is one.
 
     Raises:
-        ValueError: settings that cannot work, before anything is written.
-        TrainingFault: the data or the machine ended the run.
+        ValueError: The settings cannot work; nothing has been written.
+        TrainingFault: The data or the machine ended the run.
     """
-    _quiet_lightning()
+    _quiet_libraries()
     tf32 = plan.trainer.precision == "tf32"
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32  # recurrent layers; torch's own default is True
-    # From the checks on; while Lightning trains, `Signals` has handlers of its own.
+    # `Signals` replaces these handlers while Lightning trains.
     with interruptible():
         try:
             if plan.trainer.dry_run:
-                # Before the name of its folder is made
-                start = finetune.load_start(plan.start, trust=plan.trust)
-                plan = finetune.adopt(plan, start) if start else plan
-                return dry_run(plan, lambda short: Run(short, start=start, model=model).execute())
+                return dry_run(plan, lambda short: Run(short, model=model).execute())
             return Run(plan, model=model).execute()
         except TrainingInterrupt as stop:
             log.info("stopped (%s) while the settings were checked; nothing was written", stop)
@@ -80,54 +76,52 @@ def train(plan: RunPlan, *, model: Seq2Seq | None = None) -> float:
 class Run:
     """Training run: its plan as resolved on this machine, its folder and its parts.
 
+    Nothing is written before `execute`. The constructor raises ValueError for settings that cannot work.
+
     Args:
         callbacks: More callbacks of Lightning, called before the run's own.
-        start: The checkpoint that the run starts from, if the plan has been adapted to it.
-        model: What `checks.check_model` has built of the plan, if it has.
-
-    Raises:
-        ValueError: settings that cannot work; nothing has been written.
+        model: See `train`.
     """
 
-    def __init__(
-        self,
-        plan: RunPlan,
-        *,
-        callbacks: Sequence[L.Callback] = (),
-        start: Loaded | None = None,
-        model: Seq2Seq | None = None,
-    ) -> None:
-        self.plan = plan
-        # Checks of the settings and the machine come first; those that build or read something follow.
+    def __init__(self, plan: RunPlan, *, callbacks: Sequence[L.Callback] = (), model: Seq2Seq | None = None) -> None:
+        # First the checks that need neither model nor data.
         self.callbacks = [*callbacks, *user_callbacks(plan.run.callbacks, taken=set(STATE_KEYS))]
         check_loggers(plan.loggers)
         ranks.require_startable(plan.trainer.devices, plan.trainer.nodes, sweep=plan.job is not None)
         self.accelerator = hardware.resolve_accelerator(plan.trainer)
         self.precision = hardware.resolve_precision(plan.trainer.precision, self.accelerator)
         hardware.require_autocast(plan.trainer, self.precision)
-        self.start = start or finetune.load_start(plan.start, trust=plan.trust)
-        if self.start and not start:
-            plan = self.plan = finetune.adopt(plan, self.start)
-        self.search = checks.bounded_search(plan)
+        # The checkpoint to start from decides settings of the plan, and with them all that follows.
+        self.start = finetune.load_start(plan.start, trust=plan.trust)
+        self.plan = plan = finetune.adopt(plan, self.start) if self.start else plan
+        # The model.
+        positions = max_positions(plan.config, trust=plan.trust)
+        self.search = dataclasses.replace(plan.search, max_len=positions)
+        self.src_multiple = hardware.src_multiple(self.accelerator, positions)
         model = model or checks.check_model(plan, self.start)
         hardware.require_packing(model, self.accelerator, self.precision)
         self.compile = compilation.resolve_compile(plan.trainer, self.accelerator, model)
         self.graphs = resolve_graphs(plan.trainer, self.accelerator, compiled=self.compile)
+        # The data, and the folder with the state to resume from.
         data_plan = checks.plan_data(plan, self.start)
         self.tokenize = checks.score_tokenizer(plan, plan.data.tgt)
         self.folder, last = resolve_resume(plan.run.resume, plan.folder, named=plan.run.run is not None)
         self._found = self.folder.version()
         self.resumed = Resumed.open(last, plan.config, self.folder) if last else None
         self.data_plan = checks.decide_max_tokens(plan, data_plan, self.resumed)
-        self.src_multiple = hardware.src_multiple(self.accelerator, max_positions(plan.config, trust=plan.trust))
+        # What the message of a fault depends on.
         self.trained = False
-        self._batch_shape: Callable[[], Sequence[int] | None] = lambda: None  # for the message of a fault
+        self._trial_shape: tuple[int, int, int] | None = None
+        self._trained_task: TranslationTask | None = None
 
     def execute(self) -> float:
         """Prepare, train, test and report, alone in the run's folder; return the best validation BLEU."""
+        first = ranks.is_first_process()
         try:
-            with interruptible(), _reserved(self.folder, self._found):
-                if self.plan.job and ranks.is_first_process():
+            with interruptible(), self.folder.reserved() if first else contextlib.nullcontext():
+                if first and self.folder.version() != self._found:
+                    raise ValueError(f"another run in {self.folder.path} has just ended: give the same command again")
+                if first and self.plan.job:
                     record_run(self.plan.job, self.folder.path)
                 self.data = self._prepared_data()
                 hardware.keep_freed_memory(self.accelerator)
@@ -135,43 +129,57 @@ class Run:
                 with use_threads(self._threads()):
                     return self._train()
         except TrainingInterrupt as stop:
-            _stop(stop, self.folder, trained=self.trained, trust=self.plan.trust)
+            translate = translate_command(self.folder.path, trust=self.plan.trust)
+            log.info(
+                "stopped (%s); %s%s",
+                stop,
+                _how_to_continue(self.folder, trained=self.trained),
+                f"\n  translate: {translate}" if self.folder.best.exists() else "",
+            )
+            _leave(stop)
         except (OSError, RuntimeError, MemoryError, FloatingPointError, TrainingFault) as error:
             fault = self._fault(error)
             if fault is error:
-                raise  # with what it came from
+                raise  # with its own cause
             raise fault from error
 
     def _train(self) -> float:
+        plan = self.plan
         if ranks.is_first_process():
-            self.folder.create(self.plan.config_yaml)
+            self.folder.create(plan.config_yaml)
         log.info("run folder: %s", self.folder.path)
-        # The parts that share a state: task (learning rate), callbacks (budget, best score), report.
-        state = RunState(self.plan.trainer, self.plan.run.callbacks, self.resumed and self.resumed.continued)
-        task = self._task(state.budget)
-        self._batch_shape = lambda: task.batch_shape
+        # Shared by the task (learning rate), the callbacks (budget, best score) and the report.
+        state = RunState(plan.trainer, plan.run.callbacks, self.resumed and self.resumed.continued)
+        task = self._trained_task = self._task(state.budget)
         callbacks = make_callbacks(
             state=state,
             task=task,
-            settings=self.plan.trainer,
+            settings=plan.trainer,
             folder=self.folder,
-            config_yaml=self.plan.config_yaml,
-            origin={"settings": self.plan.config, "corpus": self.prepared.fingerprint},
-            job=self.plan.job,
+            config_yaml=plan.config_yaml,
+            origin={"settings": plan.config, "corpus": self.prepared.fingerprint},
+            job=plan.job,
         )
+        loggers = make_loggers(plan.loggers, self.folder, step=self.resumed.step if self.resumed else 0)
+        if not self.resumed:
+            log_settings(loggers, plan.config)
         trainer = make_trainer(
-            self.plan,
+            plan,
             accelerator=self.accelerator,
             precision=self.precision,
             callbacks=[*self.callbacks, *callbacks],
-            loggers=self._loggers(),
+            loggers=loggers,
             folder=self.folder.path,
         )
-        # Train, then score the test set with the best weights and write results.json.
-        self._fit(trainer, task)
+        parameters = sum(p.numel() for p in task.model.parameters())
+        log.info("%s parameters, %s on %s", f"{parameters:,}", self.precision, self.accelerator)
+        if self.resumed:
+            log.info("resuming from %s", self.resumed.path)
+        with fused(plan.trainer.fused):
+            trainer.fit(task, datamodule=self.data, ckpt_path=self.resumed.path if self.resumed else None)
         self.trained = True
         report = Report(
-            plan=self.plan,
+            plan=plan,
             folder=self.folder,
             search=self.search,
             precision=self.precision,
@@ -180,28 +188,31 @@ class Run:
             state=state,
         )
         report.write(trainer, task)
-        # Those of a dry run are deleted.
-        _end(state, self.folder if not self.plan.trainer.dry_run else None, self.plan.trust)
+        # The results of a dry run are deleted.
+        if not plan.trainer.dry_run:
+            log.info("results: %s", self.folder.results)
+            log.info("translate with: %s", translate_command(self.folder.path, trust=plan.trust))
+        # The run is done, so its job is not queued again; a sweep ends.
+        if state.signum:
+            log.info("stopped (%s) when the test was scored", signal.Signals(state.signum).name)
+            sys.exit(128 + state.signum)
         return state.best.bleu
-
-    def _loggers(self) -> list[Logger]:
-        """Make the loggers; a run that begins logs its settings."""
-        loggers = make_loggers(self.plan.loggers, self.folder, step=self.resumed.step if self.resumed else 0)
-        if not self.resumed:
-            log_settings(loggers, self.plan.config)
-        return loggers
 
     def _prepared_data(self) -> TranslationDataModule:
         self.prepared = prepare_corpora(self.data_plan)
         if self.resumed:
             # Before any training: another text or tokenizer would make the checkpoint's position meaningless.
-            state = self.prepared.tokenizer.to_state()
-            self.resumed.require_same_text(self.prepared.fingerprint, state, force=self.plan.run.force)
+            tokenizer = self.prepared.tokenizer.to_state()
+            self.resumed.require_same_text(self.prepared.fingerprint, tokenizer, force=self.plan.run.force)
         if self.data_plan.max_tokens is None:  # auto, and no earlier part of the run decided it
             self.prepared = self.prepared.with_max_tokens(self._largest_batch())
             self.data_plan = self.prepared.plan
-        sizes = {"window": self.plan.trainer.accumulate, "processes": self.plan.trainer.processes}
-        data = TranslationDataModule(self.prepared, src_multiple=self.src_multiple, **sizes)
+        data = TranslationDataModule(
+            self.prepared,
+            src_multiple=self.src_multiple,
+            window=self.plan.trainer.accumulate,
+            processes=self.plan.trainer.processes,
+        )
         data.describe()
         checks.look_at_references(data.texts, self.tokenize)
         return data
@@ -214,9 +225,8 @@ class Run:
         # Several processes share the cores, and compiling takes longer than a wrong choice costs.
         if count is not None or self.plan.trainer.processes > 1 or self.compile:
             return count
-        shape = typical_shape(self.prepared)
-        self._batch_shape = lambda: shape
-        return measure_threads(self._task, shape, precision=self.precision)
+        self._trial_shape = typical_shape(self.prepared)
+        return measure_threads(self._task, self._trial_shape, precision=self.precision)
 
     def _largest_batch(self) -> int:
         """Find the micro-batch for data.max_tokens=auto on this rank's device; the ranks agree when they meet."""
@@ -246,95 +256,39 @@ class Run:
             graphs=self.graphs,
         )
 
-    def _fit(self, trainer: L.Trainer, task: TranslationTask) -> None:
-        parameters = sum(p.numel() for p in task.model.parameters())
-        log.info("%s parameters, %s on %s", f"{parameters:,}", self.precision, self.accelerator)
-        if self.resumed:
-            log.info("resuming from %s", self.resumed.path)
-        with fused(self.plan.trainer.fused):
-            trainer.fit(task, datamodule=self.data, ckpt_path=self.resumed.path if self.resumed else None)
-
     def _fault(self, error: Exception) -> Exception:
-        """Explain an error of the data or the machine, and how to go on; return any other error as it is."""
+        """Explain an error of the data or the machine, and how to continue; return any other error as it is."""
         if isinstance(error, Divergence):
             return error
-        fault = error if isinstance(error, TrainingFault) else None
-        given = {key: getattr(self.data_plan, key) for key in ("max_tokens", "batch_tokens")}
-        fault = fault or as_fault(error, shape=self._batch_shape(), replayed=self.graphs, **given)
+        fault = (
+            error
+            if isinstance(error, TrainingFault)
+            else as_fault(
+                error,
+                shape=self._trained_task.batch_shape if self._trained_task else self._trial_shape,
+                max_tokens=self.data_plan.max_tokens,
+                batch_tokens=self.data_plan.batch_tokens,
+                replayed=self.graphs,
+            )
+        )
         if fault is None:
             return error
-        if fault.details:
-            path = self.folder.path / f"fault-{ranks.rank()}.json"  # several ranks may fail at once
-            # The fault itself matters more than a full disk.
+        if details := dict(fault.details):
+            # A stream has no text to look up.
+            if "training_pairs" in details and "train" in self.prepared.splits:
+                details["text"] = [self.prepared.split("train").pairs(rows) for rows in details["training_pairs"]]
+            # A file for each rank, as several may fail at once; the fault itself matters more than a full disk.
             with contextlib.suppress(OSError):
-                files.write_json(path, {"fault": str(fault), **_with_text(fault.details, self.prepared)})
-        return TrainingFault(f"{fault}; {_how_to_go_on(self.folder, trained=self.trained)}")
+                files.write_json(self.folder.path / f"fault-{ranks.rank()}.json", {"fault": str(fault), **details})
+        return TrainingFault(f"{fault}; {_how_to_continue(self.folder, trained=self.trained)}")
 
 
-@contextlib.contextmanager
-def _reserved(folder: RunFolder, found: int | None) -> Iterator[None]:
-    """Hold the lock of the folder, on the rank that writes.
-
-    Args:
-        found: The version of the folder that the run has looked at.
-
-    Raises:
-        ValueError: Another run has it, or had it since this one looked for a checkpoint.
-    """
-    if not ranks.is_first_process():
-        yield
-        return
-    with folder.reserved():
-        if folder.version() != found:
-            raise ValueError(f"another run in {folder.path} has just ended: give the same command again")
-        yield
-
-
-def _how_to_go_on(folder: RunFolder, *, trained: bool) -> str:
+def _how_to_continue(folder: RunFolder, *, trained: bool) -> str:
     if not folder.last.exists():
-        return "there was no checkpoint yet"
+        return "there was no checkpoint yet: the same command starts anew"
     if trained:
-        return f"training is done, and {folder.best} is whole: resume=auto goes on with the test"
+        return f"training is done, and {folder.best} is whole: resume=auto continues with the test"
     return f"{folder.last} is whole: continue with resume=auto (force=true if settings changed)"
-
-
-def _with_text(details: Mapping[str, Any], prepared: PreparedData) -> dict[str, Any]:
-    """Add the text of the training pairs that a fault names, batch by batch; a stream has none to look up."""
-    if "training_pairs" not in details or "train" not in prepared.splits:
-        return {**details}
-    return {**details, "text": [prepared.split("train").pairs(rows) for rows in details["training_pairs"]]}
-
-
-def _end(state: RunState, folder: RunFolder | None, trust: Sequence[str]) -> None:
-    """Log where the results are, and exit if a signal arrived when the test was nearly done."""
-    if folder:
-        log.info("results: %s", folder.results)
-        log.info("translate with: %s", translate_command(folder.path, trust=trust))
-    # The run is done, and not queued again; a sweep ends.
-    if state.signum:
-        log.info("stopped (%s) when the test was scored", signal.Signals(state.signum).name)
-        sys.exit(128 + state.signum)
-
-
-def _stop(stop: TrainingInterrupt, folder: RunFolder, *, trained: bool, trust: Sequence[str]) -> NoReturn:
-    """Log how to go on, and exit."""
-    if trained:
-        log.info(
-            "stopped (%s) before the test was scored; training is done, and the best checkpoint is ready:\n"
-            "  score:     the same command with resume=auto\n  translate: %s",
-            stop,
-            translate_command(folder.path, trust=trust),
-        )
-    elif folder.last.exists():
-        log.info(
-            "stopped (%s); %s is whole:\n  continue:  the same command with resume=auto%s",
-            stop,
-            folder.last,
-            f"\n  translate: {translate_command(folder.path, trust=trust)}" if folder.best.exists() else "",
-        )
-    else:
-        log.info("stopped (%s) before the first checkpoint: the same command starts anew", stop)
-    _leave(stop)
 
 
 def _leave(stop: TrainingInterrupt) -> NoReturn:
@@ -344,12 +298,12 @@ def _leave(stop: TrainingInterrupt) -> NoReturn:
     sys.exit(128 + stop.signum)
 
 
-def _quiet_lightning() -> None:
-    """Turn off Lightning's tips, and its warnings about what is so on purpose."""
-    logging.getLogger("datasets").setLevel(logging.WARNING)  # versions of libraries that are there
-    # Of Inductor, about a softmax of its own
+def _quiet_libraries() -> None:
+    """Turn off messages of libraries that do not concern the user."""
+    logging.getLogger("datasets").setLevel(logging.WARNING)  # lists the versions of installed libraries
+    # Inductor computes this softmax in another way, as intended.
     warnings.filterwarnings("ignore", message=r"\s*Online softmax is disabled")
-    # INFO is about devices and tips; the run logs its own device.
+    # Lightning gives tips, and logs the devices, which the run does itself.
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", category=PossibleUserWarning)

@@ -6,43 +6,32 @@ import dataclasses
 import logging
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import lightning as L
 import torch
 from lightning.pytorch.plugins import Precision
 
 from seq2seq import checkpoint
 from seq2seq.metadata import versions
 from seq2seq.metrics.moses_bleu import convention_bleu
-from seq2seq.runs.folder import git_revision
-from seq2seq.runs.results import read_config
+from seq2seq.runs.folder import RunFolder, git_revision
+from seq2seq.settings.search import SearchSettings
 from seq2seq.system import files
+from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 from seq2seq.training.lightning_parts.loggers import log_results
+from seq2seq.training.lightning_parts.run_state import RunState
+from seq2seq.training.lightning_parts.task import TranslationTask
 from seq2seq.training.machine.compilation import count_graphs, is_compiled
 from seq2seq.training.machine.fsdp import load_weights
-
-if TYPE_CHECKING:
-    import lightning as L
-
-    from seq2seq.evaluation.evaluator import Evaluation
-    from seq2seq.runs.folder import RunFolder
-    from seq2seq.settings.search import SearchSettings
-    from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
-    from seq2seq.training.lightning_parts.run_state import RunState
-    from seq2seq.training.lightning_parts.task import TranslationTask
-    from seq2seq.training.plan import RunPlan
+from seq2seq.training.plan import RunPlan
 
 log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-    """Report of a run.
-
-    Args:
-        search: How the test set is decoded.
-        precision: Lightning's name of it.
-    """
+    """Report of a run, whose test set is decoded by `search`."""
 
     plan: RunPlan
     folder: RunFolder
@@ -53,47 +42,67 @@ class Report:
     state: RunState
 
     def write(self, trainer: L.Trainer, task: TranslationTask) -> None:
-        """Write results.json, score the test set, and write it again; entries of this very update stay."""
+        """Write results.json, score the test set, and write it again; results of this very update are kept."""
         results = self._entries(trainer, task)
         if trainer.is_global_zero:
-            _warn_of_clock(self.plan, self.state.ended_by, trainer.global_step)
+            self._warn_of_clock(trainer.global_step)
         # From rank 0, so that every rank takes the same branch below.
         earlier = trainer.strategy.broadcast(self.folder.read_results())
         known = all(earlier.get(key) == results[key] for key in ("steps", "best_step"))
         if known:
-            _report_earlier(earlier, self.folder)
             results = earlier
-        elif trainer.is_global_zero:
-            files.write_text(self.folder.config, self.plan.config_yaml)
-            files.write_json(self.folder.results, results)
-        # Nothing is left to do if the same search has scored these weights, by the same convention.
-        tested = results.get("test", {}).get("search") == dataclasses.asdict(self.search)
-        tested = tested and not trainer.strategy.broadcast(known and self._scores_otherwise())
+            score = results.get("test", {}).get("bleu")
+            log.info(
+                "nothing was left to train (ended by %s): %s stays%s",
+                results.get("ended_by"),
+                self.folder.results,
+                "" if score is None else f", test BLEU {score:.2f}",
+            )
+        else:
+            self._save(trainer, results)
+        # The test is done if these weights have been scored in the same way.
+        done = results.get("test", {})
+        tested = all(done.get(key) == value for key, value in self._scoring().items())
         due = self.plan.trainer.test and not tested and "stopped" not in results
         if due:
-            # Scores, settings and command belong together, also of a run that had ended under others
             began = time.monotonic()
+            # The command becomes the one that gave the scores.
             results = results | {"command": self.plan.command, "test": self._test(trainer, task)}
             results["test_seconds"] = round(time.monotonic() - began, 2)
             log.info("the test took %.0f s", results["test_seconds"])
-            if trainer.is_global_zero:
-                files.write_text(self.folder.config, self.plan.config_yaml)
-                files.write_json(self.folder.results, results)
+            self._save(trainer, results)
         if trainer.is_global_zero and (due or not known):
             log_results(trainer.loggers, self.plan.config, results, trainer.global_step)
 
-    def _scores_otherwise(self) -> bool:
-        """Return True if the settings in the folder score the test set by another convention."""
-        try:
-            before = read_config(self.folder.config)["data"]
-        except (OSError, ValueError):
-            return False
-        now = self.plan.config["data"]
-        return any(before.get(key) != now.get(key) for key in ("convention", "lowercase", "tokenize"))
+    def _save(self, trainer: L.Trainer, results: dict[str, Any]) -> None:
+        """Write results and the settings that gave them."""
+        if trainer.is_global_zero:
+            files.write_text(self.folder.config, self.plan.config_yaml)
+            files.write_json(self.folder.results, results)
+
+    def _scoring(self) -> dict[str, Any]:
+        """Return the settings by which the test set is scored, as results.json keeps them."""
+        data = self.plan.config["data"]
+        scoring = {key: data[key] for key in ("convention", "lowercase", "tokenize")}
+        return {"search": dataclasses.asdict(self.search), "scoring": scoring}
+
+    def _warn_of_clock(self, step: int) -> None:
+        """Warn if the clock ended a run that also had a limit of updates or epochs."""
+        settings = self.plan.trainer
+        limits = {"max_steps": settings.max_steps, "max_epochs": settings.max_epochs}
+        counts = " and ".join(f"trainer.{key}={limit}" for key, limit in limits.items() if limit)
+        if self.state.ended_by == "max_time" and counts:
+            log.warning(
+                "trainer.max_time=%s ended the run at update %d, before %s; with trainer.max_time=null the clock ends "
+                "no run",
+                self.plan.config["trainer"]["max_time"],
+                step,
+                counts,
+            )
 
     def _entries(self, trainer: L.Trainer, task: TranslationTask) -> dict[str, Any]:
-        """Collect the entries of results.json, but for the test score."""
-        return {
+        """Collect the entries of results.json, except the test score."""
+        entries: dict[str, Any] = {
             "run": self.folder.path.name,
             "mixer": self.plan.mixer,
             "command": self.plan.command,
@@ -106,15 +115,27 @@ class Report:
             "accumulate": trainer.accumulate_grad_batches,
             "precision": self.precision,
             "accelerator": self.accelerator,
-            **_compilation(task),
-            **_decoding(task),
-            **({"passes": task.replay.counts} if task.replay else {}),
+            "compiled": is_compiled(task.model),
             "versions": versions(),
             "git_revision": git_revision(),
             "corpus": self.data.prepared.fingerprint,
             "whole_corpus": self.data.prepared.whole_fingerprint,
             "threads": torch.get_num_threads() if self.accelerator == "cpu" else None,
         }
+        if entries["compiled"]:
+            compiled = count_graphs()
+            entries |= {"graphs": compiled.compiled, "eager_calls": compiled.eager}
+            if compiled.eager:
+                log.warning(
+                    "%d calls found no compiled graph, and ran without: see torch's warnings above", compiled.eager
+                )
+        # Graphs of decoding steps, which a GPU replays. Not made here: the task has left its device by now.
+        if decoding := vars(task).get("decoding_graphs"):
+            entries["decoding_graphs"] = decoding.count
+            entries["decoding_capture_seconds"] = round(decoding.seconds, 2)
+        if task.replay:
+            entries["passes"] = task.replay.counts
+        return entries
 
     def _test(self, trainer: L.Trainer, task: TranslationTask) -> dict[str, Any]:
         """Score the test set with the best checkpoint."""
@@ -140,61 +161,16 @@ class Report:
             self.folder.save_test(src=result.sources, ref=result.references, hyp=result.hypotheses)
         for name, score in result.directions:
             log.info("test %s: %s", name, score)
-        return result.report() | _as_papers(result, self.plan) | {"search": dataclasses.asdict(self.search)}
-
-
-def _compilation(task: TranslationTask) -> dict[str, Any]:
-    """Return the entries about torch.compile: if it was used, its graphs, and calls that it had none for."""
-    if not is_compiled(task.model):
-        return {"compiled": False}
-    graphs = count_graphs()
-    if graphs.eager:
-        log.warning("%d calls found no compiled graph, and ran without: see torch's warnings above", graphs.eager)
-    return {"compiled": True, "graphs": graphs.compiled, "eager_calls": graphs.eager}
-
-
-def _decoding(task: TranslationTask) -> dict[str, Any]:
-    """Return the entries about graphs of decoding steps, which a GPU replays."""
-    graphs = vars(task).get("decoding_graphs")  # the task has left its device by now
-    return {"decoding_graphs": graphs.count, "decoding_capture_seconds": round(graphs.seconds, 2)} if graphs else {}
-
-
-def _report_earlier(results: dict[str, Any], folder: RunFolder) -> None:
-    """Log the scores of a run that had already ended, and what ended it."""
-    score = results.get("test", {}).get("bleu")
-    log.info(
-        "nothing was left to train (ended by %s): %s stays%s",
-        results.get("ended_by"),
-        folder.results,
-        "" if score is None else f", test BLEU {score:.2f}",
-    )
-
-
-def _warn_of_clock(plan: RunPlan, ended_by: str | None, step: int) -> None:
-    """Warn if the clock ended a run that was to have a number of updates or epochs."""
-    section = plan.config["trainer"]
-    # Without such a bound the clock is the intended end, and no warning is due.
-    counts = " and ".join(f"trainer.{key}={section[key]}" for key in ("max_steps", "max_epochs") if section[key])
-    if ended_by == "max_time" and counts:
-        log.warning(
-            "trainer.max_time=%s ended the run at update %d, before %s; with trainer.max_time=null the clock ends "
-            "no run",
-            section["max_time"],
-            step,
-            counts,
-        )
-
-
-def _as_papers(result: Evaluation, plan: RunPlan) -> dict[str, Any]:
-    """Score the test set under `data.convention`, if one is set."""
-    if not plan.data.convention:
-        return {}
-    score = convention_bleu(
-        result.hypotheses,
-        result.references,
-        convention=plan.data.convention,
-        lang=plan.data.tgt,
-        lowercase=plan.data.lowercase,
-    )
-    log.info("test: %s", score)
-    return {"convention": score._asdict()}
+        report = result.report()
+        data = self.plan.data
+        if data.convention:
+            published = convention_bleu(
+                result.hypotheses,
+                result.references,
+                convention=data.convention,
+                lang=data.tgt,
+                lowercase=data.lowercase,
+            )
+            log.info("test: %s", published)
+            report["convention"] = published._asdict()
+        return report | self._scoring()

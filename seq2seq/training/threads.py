@@ -3,48 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import logging
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from seq2seq.data.batching import padded_width
+from seq2seq.data.preparation import PreparedData
 from seq2seq.training.auto_batch_size import Rehearsal
-
-if TYPE_CHECKING:
-    from seq2seq.data.preparation import PreparedData
-    from seq2seq.training.lightning_parts.task import TranslationTask
+from seq2seq.training.lightning_parts.task import TranslationTask
 
 log = logging.getLogger(__name__)
 
-# All threads are chosen only if they are faster than one by this factor: they gain little more on small matrices, and
-# lose nine tenths of their rate where another program keeps one of them waiting.
+# All threads are chosen only if they are faster than one by this factor: on small matrices they gain little more, and
+# lose nine tenths of their rate if another program keeps one of them waiting.
 _GAIN = 1.1
-# Rounds alternate, so that other work on the machine meets both choices; each takes this long, or one update.
-_ROUNDS = 3
-_ROUND_SECONDS = 0.25
-# Seconds after which no further round begins; and the ratio of first updates, all threads to one, beyond which none
-# begins at all.
-_LIMIT = 2.0
-_HOPELESS = 5.0
+# Rounds of both choices alternate, so that other work on the machine affects both alike. Each takes so many seconds, or
+# one update; and none begins after the limit.
+_ROUNDS, _ROUND_SECONDS, _LIMIT = 3, 0.25, 2.0
 # Read by torch when it is imported, and by Lightning when it starts processes.
 _VARIABLE = "OMP_NUM_THREADS"
-# Of a stream, whose lengths are not known before it is read.
+# Assumed for streams, whose lengths are not known before they are read.
 _STREAMED_LENGTH = 24
 
 
 def known_threads(setting: int | None, recorded: int | None) -> int | None:
-    """Return the number of threads where it need not be measured, else None.
+    """Return the number of threads if it need not be measured, else None.
 
     Args:
         setting: `trainer.threads`, which comes first; the variable OMP_NUM_THREADS comes second.
-        recorded: The number that a resumed run began with. With another one its sums would be rounded differently.
+        recorded: The number that a resumed run began with: another one would round its sums differently.
     """
     if setting is not None:
         return setting
@@ -55,9 +49,9 @@ def known_threads(setting: int | None, recorded: int | None) -> int | None:
 
 
 def measure_threads(make_task: Callable[[], TranslationTask], shape: tuple[int, int, int], *, precision: str) -> int:
-    """Train a task that is thrown away with one thread and with all, and return the better number.
+    """Train a temporary task with one thread and with all, and return the better number.
 
-    The random state is left as it was, and so are the results of the run.
+    The random state and the results of the run do not depend on it.
 
     Args:
         shape: Sentences, source width and target width of a typical batch.
@@ -65,51 +59,41 @@ def measure_threads(make_task: Callable[[], TranslationTask], shape: tuple[int, 
     """
     began = time.monotonic()
     with torch.random.fork_rng(devices=[]):
-        rates = _rehearse(make_task, shape, precision, (1, torch.get_num_threads()))
-    # The measured task may be kept by reference cycles, and is as large as the run's own.
+        rehearsal = Rehearsal(make_task(), longest=shape[1:], device=torch.device("cpu"), precision=precision)
+        rates = measure_rates(functools.partial(rehearsal.update, *shape), (1, torch.get_num_threads()))
+    # Reference cycles may keep the task, which is as large as the run's own.
+    del rehearsal
     gc.collect()
     count = choose(rates)
-    words = " and ".join(f"{rate:.3g} with {_threads(number)}" for number, rate in rates.items())
     log.info(
-        "training with %s: updates a second are %s (measured in %.1f s; trainer.threads=%d skips this)",
-        _threads(count), words, time.monotonic() - began, count,
+        "updates a second with 1 thread: %.3g, with %d: %.3g (measured in %.1f s; trainer.threads=%d skips this)",
+        rates[1], max(rates), rates[max(rates)], time.monotonic() - began, count,
     )  # fmt: skip
     return count
 
 
-def _rehearse(
-    make_task: Callable[[], TranslationTask], shape: tuple[int, int, int], precision: str, counts: Sequence[int]
-) -> dict[int, float]:
-    """Measure updates of a task that ends with this function."""
-    cpu = torch.device("cpu")
-    rehearsal = Rehearsal(make_task(), longest=shape[1:], device=cpu, precision=precision, copies=0)
-    return measure_rates(lambda: rehearsal.update(*shape), counts)
-
-
 def measure_rates(update: Callable[[], object], counts: Sequence[int]) -> dict[int, float]:
-    """Return the updates per second with each number of threads, the medians of a few short rounds.
-
-    The first update with each number also prepares kernels. Its rate is returned only if another number than the first
-    is so much slower in it that further rounds would be wasted.
-    """
+    """Return the updates per second with each number of threads, the medians of a few short rounds."""
     began = time.perf_counter()
+    update()  # prepares kernels
     seconds: dict[int, list[float]] = {count: [] for count in counts}
-    # Least 0 seconds: one update each.
-    first = {count: _seconds(update, count, least=0.0) for count in counts}
-    if max(first.values()) > _HOPELESS * first[counts[0]]:
-        return {count: 1 / value for count, value in first.items()}
     for number in range(_ROUNDS):
         if number and time.perf_counter() - began > _LIMIT:
             break
-        # The choices take turns within a round.
         for count in counts:
-            seconds[count].append(_seconds(update, count, least=_ROUND_SECONDS))
+            with use_threads(count):
+                start = time.perf_counter()
+                passed = updates = 0.0
+                while not updates or passed < _ROUND_SECONDS:
+                    update()
+                    updates += 1
+                    passed = time.perf_counter() - start
+            seconds[count].append(passed / updates)
     return {count: 1 / statistics.median(values) for count, values in seconds.items()}
 
 
 def choose(rates: Mapping[int, float]) -> int:
-    """Return the number of threads with the best rate, but one thread unless another is clearly faster."""
-    # 1 is always among the choices.
+    """Return the number of threads with the best rate, but 1 unless another one is clearly faster."""
     best = max(rates, key=lambda count: rates[count])
     return best if rates[best] > _GAIN * rates[1] else 1
 
@@ -121,7 +105,7 @@ def use_threads(count: int | None) -> Iterator[None]:
     variable = os.environ.get(_VARIABLE)
     if count:
         torch.set_num_threads(count)
-        # Without it Lightning would divide the cores among several processes, whatever is set here.
+        # Lightning would divide the cores among several processes otherwise.
         os.environ[_VARIABLE] = str(count)
     try:
         yield
@@ -144,20 +128,3 @@ def typical_shape(prepared: PreparedData) -> tuple[int, int, int]:
     src, tgt = (int(padded_width(max(1, length))) for length in lengths)
     tokens = min(prepared.plan.require_max_tokens(), prepared.plan.part_tokens)
     return max(1, tokens // max(src, tgt)), src, tgt
-
-
-def _seconds(update: Callable[[], object], count: int, *, least: float) -> float:
-    """Time an update with `count` threads: the mean of as many as take `least` seconds."""
-    with use_threads(count):
-        began = time.perf_counter()
-        updates = 0
-        while True:
-            update()
-            updates += 1
-            passed = time.perf_counter() - began
-            if passed >= least:
-                return passed / updates
-
-
-def _threads(count: int) -> str:
-    return "1 thread" if count == 1 else f"{count} threads"

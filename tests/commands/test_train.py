@@ -366,7 +366,7 @@ def test_a_signal_in_the_final_test_leaves_the_best_checkpoint(corpus, tmp_path,
     with pytest.raises(SystemExit) as end:
         execute(toycorpus.settings(corpus, tmp_path, *given), Signal(signal.SIGINT, during="test"))
     assert end.value.code == 130
-    assert "the best checkpoint is ready:" in caplog.text
+    assert "training is done" in caplog.text
     assert "translate: python -m seq2seq.translate --ckpt" in caplog.text
     results = json.loads((tmp_path / "runs" / "it" / "results.json").read_text())
     assert results["valid"]["bleu"] >= 0
@@ -704,7 +704,7 @@ def test_an_older_checkpoint_needs_a_copied_folder(corpus, tmp_path):
     more = ("run=it", "resume=auto", *given, "trainer.max_steps=6")
     whole = execute(toycorpus.settings(corpus, tmp_path, *more))
     before = {path: path.read_bytes() for path in whole.folder.path.rglob("*") if path.is_file()}
-    with pytest.raises(ValueError, match=r"is of update 2, and the run in .*it has gone on to update 6: .* copy "):
+    with pytest.raises(ValueError, match=r"older\.ckpt is of update 2, .*it has continued to update 6: .* resume=auto"):
         execute(toycorpus.settings(corpus, tmp_path, "run=it", *given, f"resume={older}", "trainer.max_steps=4"))
     assert {path: path.read_bytes() for path in whole.folder.path.rglob("*") if path.is_file()} == before
     copied = shutil.copytree(whole.folder.path, tmp_path / "copied")
@@ -940,7 +940,7 @@ def test_a_fine_tuned_run_and_its_preparation_keep_label_and_languages(corpus, t
     assert (entry["tgt_lang"], entry["tgt_langs"], entry["preset"]) == ("en", ["en", "nl"], "gru")
     caplog.clear()
     train(make_plan(resolved_settings([*words, "trainer.dry_run=true"]), mixer="transformer", chosen=chosen))
-    assert f"run folder: {folder.folder.path}.dry-run" in caplog.text
+    assert ".dry-run" in caplog.text
     caplog.clear()
     # `prepare` makes the same data as the training
     prepare.prepare(resolved_settings(words), chosen=chosen)

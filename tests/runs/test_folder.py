@@ -40,15 +40,15 @@ def changed(key: str, value: object) -> dict:
 
 
 @pytest.mark.parametrize(
-    "key", ["resume", "runs", "run", "cache", "trainer.log_steps", "trainer.devices", "data.num_workers"]
+    ("key", "renames"),
+    [
+        *((key, False) for key in ("resume", "runs", "run", "cache", "trainer.log_steps", "trainer.devices")),
+        ("data.num_workers", False),
+        *((key, True) for key in ("seed", "model.dim", "trainer.max_steps", "data.src")),
+    ],
 )
-def test_harmless_settings_do_not_change_the_name(key):
-    assert folder.config_hash(changed(key, "other")) == folder.config_hash(CONFIG)
-
-
-@pytest.mark.parametrize("key", ["seed", "model.dim", "trainer.max_steps", "data.src"])
-def test_all_others_do(key):
-    assert folder.config_hash(changed(key, "other")) != folder.config_hash(CONFIG)
+def test_only_harmless_settings_do_not_change_the_name(key, renames):
+    assert (folder.config_hash(changed(key, "other")) != folder.config_hash(CONFIG)) == renames
 
 
 def test_the_default_budget_counts_as_if_it_were_typed():
@@ -61,7 +61,7 @@ def test_the_default_budget_counts_as_if_it_were_typed():
 
 
 def test_a_new_setting_renames_no_run():
-    """A value at its default is as good as absent, also an argument of a mixer."""
+    """A missing value and its default have one hash, for arguments of mixers too."""
     config = read_settings(resolved_settings(["mixer=dynamicconv"])).plain()
     name = folder.config_hash(config)
     for section, key in (("trainer", "bf16_residual"), ("search", "diversity"), ("optim", "r_drop")):
@@ -75,23 +75,22 @@ def test_a_new_setting_renames_no_run():
     assert folder.config_hash({**config, "mixer": {**config["mixer"], "encoder": other}}) != name
 
 
-def test_an_entry_that_is_left_out_of_a_mapping_counts():
+def test_a_missing_entry_of_a_mapping_changes_the_name():
     config = resolved_settings()
     tokenize = {key: value for key, value in config["data"]["tokenize"].items() if key != "de"}
     other = {**config, "data": {**config["data"], "tokenize": tokenize}}
     assert folder.config_hash(other) != folder.config_hash(config)
 
 
-def test_numbers_count_as_they_are_written():
-    assert folder.config_hash(changed("trainer.max_steps", 1e3)) == folder.config_hash(
-        changed("trainer.max_steps", 1000)
-    )
+def test_equal_numbers_have_one_hash():
+    as_float, as_int = changed("trainer.max_steps", 1e3), changed("trainer.max_steps", 1000)
+    assert folder.config_hash(as_float) == folder.config_hash(as_int)
 
 
-def test_the_hash_ignores_the_order_of_keys_and_leaves_the_settings_alone():
+def test_the_hash_ignores_the_order_of_keys():
     before = copy.deepcopy(CONFIG)
     assert folder.config_hash(dict(reversed(CONFIG.items()))) == folder.config_hash(CONFIG)
-    assert before == CONFIG
+    assert before == CONFIG, "hashing changes no setting"
 
 
 def test_the_name_is_readable_and_safe():
@@ -122,7 +121,7 @@ def test_resume_by_path_continues_in_the_checkpoints_own_folder(tmp_path, monkey
     assert resolve_resume("auto", here) == (here, None)
     owner, found = resolve_resume(str(there.last), here)
     assert (owner.path, found) == (there.path, there.last)
-    # By a path that is relative to the run's folder, or to that of its checkpoints
+    # By a path relative to the run's folder, or to the folder of checkpoints
     for place, resume in ((there.path, "checkpoints/last.ckpt"), (there.last.parent, "last.ckpt")):
         monkeypatch.chdir(place)
         owner, found = resolve_resume(resume, here)
@@ -140,7 +139,7 @@ def test_resume_by_path_continues_in_the_checkpoints_own_folder(tmp_path, monkey
         ("runs", "no such file; name a run's folder"),
     ],
 )
-def test_what_is_not_resumed(tmp_path, name, message):
+def test_a_path_without_a_state_is_refused(tmp_path, name, message):
     run = folder.RunFolder(tmp_path / "runs" / "it")
     run.create("a: 1\n")
     for path in (run.best, tmp_path / "stray.ckpt"):
@@ -149,7 +148,7 @@ def test_what_is_not_resumed(tmp_path, name, message):
         resolve_resume(str(tmp_path / name), folder.RunFolder(tmp_path / "here"))
 
 
-def test_a_job_that_slurm_starts_again_goes_on_whatever_its_command_says(tmp_path, monkeypatch):
+def test_a_requeued_job_continues_its_own_work(tmp_path, monkeypatch):
     here = folder.RunFolder(tmp_path / "here")
     here.create("a: 1\n")
     other = here.last.with_name("other.ckpt")
@@ -164,7 +163,7 @@ def test_a_job_that_slurm_starts_again_goes_on_whatever_its_command_says(tmp_pat
     here.last.write_bytes(b"x")
     for resume in (None, "auto", str(other)):
         assert resolve_resume(resume, here)[1] == here.last
-    # Started again before it saved anything: what was in the folder before is older
+    # Requeued before it saved anything: the folder has an older state
     counts[here.last] = 4
     assert resolve_resume(str(other), here)[1] == other
     monkeypatch.setenv("SLURM_RESTART_COUNT", "0")
@@ -181,8 +180,11 @@ def test_differences_are_named_by_section():
 
 
 def test_the_translate_command_can_be_pasted():
-    command = folder.translate_command(Path("a b.safetensors"), "--shortlist", "c d.npz")
-    assert command == "python -m seq2seq.translate --ckpt 'a b.safetensors' --shortlist 'c d.npz'"
+    """Words are quoted, and the packages that must be trusted are named."""
+    start = "python -m seq2seq.translate --ckpt"
+    command = folder.translate_command(Path("a b.safetensors"), "--n-best", "3", trust=("mypackage", "seq2seq"))
+    assert command == f"{start} 'a b.safetensors' --trust mypackage --n-best 3"
+    assert folder.translate_command("best.safetensors", trust=("seq2seq",)) == f"{start} best.safetensors"
 
 
 def test_writing_leaves_no_temporary_file(tmp_path):
@@ -198,38 +200,19 @@ def test_metrics_are_appended_and_rows_to_be_repeated_dropped(tmp_path: Path):
     log.log_metrics({"bleu": 10.0}, 1)  # a new column
     log.log_metrics({"loss": 1.0}, 2)
     assert log.path.read_text().splitlines() == ["step,loss,bleu", "1,2,", "1,,10", "2,1,"]
-    # A resumed run goes on after update 1: the row of update 2 will be written again
+    # A run that is resumed at update 1 repeats its validation and update 2
     again = CsvLogger(save_dir=str(tmp_path))
     again.keep_until(1)
+    again.log_metrics({"bleu": 11.0, "chrf": 20.0}, 1)
     again.log_metrics({"loss": 1.5}, 2)
-    assert log.path.read_text().splitlines() == ["step,loss,bleu", "1,2,", "1,,10", "2,1.5,"]
+    assert log.path.read_text().splitlines() == ["step,loss,bleu,chrf", "1,2,,", "1,,11,20", "2,1.5,,"]
     with log.path.open("a") as file:
         file.write("3,0.")  # cut off by a crash
     assert len(CsvLogger(save_dir=str(tmp_path))._rows) == 3
 
 
-def test_a_metric_has_one_value_per_update(tmp_path: Path):
-    log = CsvLogger(save_dir=str(tmp_path))
-    for metrics, step in (({"loss": 2.0}, 1), ({"bleu": 10.0}, 1), ({"loss": 1.0}, 2)):
-        log.log_metrics(metrics, step)
-    again = CsvLogger(save_dir=str(tmp_path))
-    again.keep_until(1)
-    again.log_metrics({"bleu": 11.0, "chrf": 20.0}, 1)  # the validation is made up for
-    again.log_metrics({"loss": 1.0}, 2)
-    assert log.path.read_text().splitlines() == ["step,loss,bleu,chrf", "1,2,,", "1,,11,20", "2,1,,"]
-
-
-def test_resume_does_not_start_anew_where_the_checkpoint_is_a_link_that_leads_nowhere(tmp_path):
+def test_a_broken_link_is_not_replaced_by_a_new_run(tmp_path):
     here = folder.RunFolder(tmp_path / "run")
     here.last.parent.mkdir(parents=True)
     here.last.symlink_to(here.last.name)
     assert resolve_resume("auto", here) == (here, here.last)
-
-
-def test_the_command_that_translates_names_the_packages_it_must_trust():
-    command = folder.translate_command("my runs/best.safetensors", "--n-best", "3", trust=("mypackage", "seq2seq"))
-    assert command == "python -m seq2seq.translate --ckpt 'my runs/best.safetensors' --trust mypackage --n-best 3"
-    assert (
-        folder.translate_command("best.safetensors", trust=("seq2seq",))
-        == "python -m seq2seq.translate --ckpt best.safetensors"
-    )

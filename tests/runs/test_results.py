@@ -1,8 +1,9 @@
-"""Test the reading of runs: those that have no result are told in one line each."""
+"""Reading runs: each one without a result has a reason of one line."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def test_a_damaged_config_is_one_line(tmp_path, config):
     assert reason(tmp_path / "bad").startswith("config.yaml ")
 
 
-def test_what_holds_no_run_says_so(tmp_path):
+def test_a_folder_without_a_run_has_a_reason(tmp_path):
     assert reason(tmp_path / "nowhere") == "no such folder"
     assert reason(write(tmp_path / "run") / "results.json") == "holds no run"
     (tmp_path / "empty").mkdir()
@@ -70,13 +71,10 @@ def test_a_run_whose_checkpoints_were_deleted_still_counts(tmp_path):
     assert [each.name for each in collect([str(tmp_path)], "test").runs] == ["run"]
 
 
-def test_a_run_that_was_not_tested_says_how_to(tmp_path):
+def test_the_reason_for_a_missing_test_score_names_the_remedy(tmp_path):
     run = write(tmp_path / "run", config={"trainer": {"max_steps": 1, "test": False}})
     results = json.loads((run / "results.json").read_text())
     del results["test"]
     (run / "results.json").write_text(json.dumps(results))
-    assert reason(run) == (
-        "was not tested (trainer.test=false): repeat its command with trainer.test=true resume=auto "
-        "(--split valid compares its other scores)"
-    )
+    assert re.search(r"trainer\.test=true resume=auto .*--split valid", reason(run))
     assert not isinstance(read_run(run, "valid"), Unusable)

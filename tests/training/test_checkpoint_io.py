@@ -1,4 +1,4 @@
-"""A run continues from its own state, bit for bit, and is refused one that does not fit."""
+"""A run continues from its state, bit for bit, and refuses a state that does not fit."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_another_model_or_optimizer_cannot_be_forced(corpus, stopped, tmp_path, 
         Run(make_plan(settings, mixer="transformer"))
 
 
-def test_settings_of_the_optimizer_are_those_of_the_run_and_not_of_the_file(corpus, stopped, tmp_path):
+def test_settings_of_the_optimizer_do_not_come_from_the_file(corpus, stopped, tmp_path):
     wrong = {"betas": [0.1, 0.2], "weight_decay": 7.0, "eps": "x"}
     copied = with_state(
         stopped, tmp_path, lambda payload: payload["optimizer_states"][0]["param_groups"][0].update(wrong)

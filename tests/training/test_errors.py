@@ -1,4 +1,4 @@
-"""Faults in training, and what the averaged weights, the skipped updates and the faults leave behind."""
+"""Faults in training, skipped updates, averaged weights and the files that they leave."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from seq2seq.runs.training_state import model_weights, read_state
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.training.bounds.divergence import SkippedUpdates
 from seq2seq.training.bounds.faults import TrainingFault, as_fault
-from seq2seq.training.callbacks.ema import WeightAverage
+from seq2seq.training.callbacks.ema import AverageWeights
 from seq2seq.training.objective.optim import build_optimizer
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
 
 # A whole run of two seconds; `make test-all` has it
-EXHAUSTIVE = {"test_a_profile_is_one_flag", "test_the_best_validations_stay"}
+EXHAUSTIVE = {"test_a_profile_is_one_flag", "test_the_best_validations_are_kept"}
 
 
 @pytest.fixture(scope="module")
@@ -114,14 +114,14 @@ def test_too_many_end_the_run_and_name_the_sentences(corpus, tmp_path):
     given = ("run=it", "trainer.test=false", "trainer.max_steps=6", "trainer.max_skipped=1", "trainer.val_steps=1")
     with pytest.raises(TrainingFault, match=r"trainer\.max_skipped=1.*optim\.lr.*resume=auto"):
         execute(toycorpus.settings(corpus, tmp_path, *given), Poison(1, 3))
-    told = json.loads((tmp_path / "runs" / "it" / "fault-0.json").read_text())
-    assert told["update"] == 4
-    assert 0 < len(told["training_pairs"][0]) <= 240
+    fault = json.loads((tmp_path / "runs" / "it" / "fault-0.json").read_text())
+    assert fault["update"] == 4
+    assert 0 < len(fault["training_pairs"][0]) <= 240
     text = list(
         zip(*((corpus / f"train.{language}").read_text().splitlines() for language in ("de", "en")), strict=True)
     )
-    assert [len(batch) for batch in told["text"]] == [len(batch) for batch in told["training_pairs"]]
-    assert {tuple(pair) for pair in told["text"][0]} <= set(text)
+    assert [len(batch) for batch in fault["text"]] == [len(batch) for batch in fault["training_pairs"]]
+    assert {tuple(pair) for pair in fault["text"][0]} <= set(text)
     assert saved(tmp_path / "runs" / "it")["global_step"] == 3
 
 
@@ -139,7 +139,7 @@ def test_out_of_memory_names_the_batch_and_the_settings(corpus, tmp_path, monkey
         execute(toycorpus.settings(corpus, tmp_path, *given), Greedy())
 
 
-def test_a_full_disk_leaves_the_checkpoint_before(corpus, tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_last_checkpoint(corpus, tmp_path, monkeypatch):
     given = ("run=it", "trainer.test=false", "trainer.max_steps=6", "trainer.val_steps=2")
     real, saves = os.fsync, []
 
@@ -161,7 +161,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(corpus, tmp_path, monkeypatch)
     assert saved(resumed)["global_step"] == 6
 
 
-def test_what_a_killed_run_was_writing_is_cleared_away(corpus, tmp_path):
+def test_unfinished_files_of_a_killed_run_are_deleted(corpus, tmp_path):
     config = toycorpus.settings(corpus, tmp_path, "run=it", "trainer.test=false")
     for place in (tmp_path / "runs" / "it", tmp_path / "runs" / "it" / "checkpoints"):
         place.mkdir(parents=True) if not place.exists() else None
@@ -170,7 +170,7 @@ def test_what_a_killed_run_was_writing_is_cleared_away(corpus, tmp_path):
     assert not list(run.folder.path.rglob("*.tmp"))
 
 
-def test_other_errors_stay_what_they_are():
+def test_other_errors_are_no_faults():
     given = {"shape": (1, 2, 3), "max_tokens": 4}
     assert as_fault(RuntimeError("shapes do not match"), **given) is None
     assert as_fault(ValueError("no"), **given) is None
@@ -178,8 +178,8 @@ def test_other_errors_stay_what_they_are():
     assert "x.arrow: No such file" in str(as_fault(FileNotFoundError(2, "No such file", "x.arrow"), **given))
 
 
-def test_a_device_that_admits_no_further_program_is_not_a_large_batch(corpus, tmp_path, monkeypatch):
-    """As CUDA's multi-process service refuses a process, while the model is moved to the device."""
+def test_a_full_device_is_not_a_large_batch(corpus, tmp_path, monkeypatch):
+    """CUDA's multi-process service may refuse a process when the model is moved to the device."""
 
     def refused(*_: Any, **__: Any) -> None:
         raise torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be reported later")
@@ -193,9 +193,9 @@ def test_a_device_that_admits_no_further_program_is_not_a_large_batch(corpus, tm
 # ---- the average of the weights
 
 
-def test_the_average_is_that_of_its_definition():
+def test_the_average_follows_its_definition():
     layer, decay, rows = nn.Linear(2, 1, bias=False).double(), 0.6, []
-    average = WeightAverage(layer, decay)
+    average = AverageWeights(layer, decay)
     wanted = layer.weight.detach().clone()
     for n in range(8):
         with torch.no_grad():
@@ -210,15 +210,34 @@ def test_the_average_is_that_of_its_definition():
     for _ in range(2):  # a signal in a validation, then the end of the run
         average.swap_out()
     assert torch.equal(layer.weight, own)
-    again = WeightAverage(nn.Linear(2, 1, bias=False).double(), decay)
+    again = AverageWeights(nn.Linear(2, 1, bias=False).double(), decay)
     again.load_state_dict(average.state_dict())
     again.swap_in()
     assert torch.equal(again._weights[0], rows[0])
 
 
+def test_an_average_begins_with_the_weights_of_the_first_update():
+    """A checkpoint without an average is loaded after the callback is made; a later start changes nothing."""
+    module = nn.Linear(3, 2)
+    average = AverageWeights(module, decay=0.9)
+    with torch.no_grad():
+        module.weight.fill_(2.0)
+    average.on_train_start()
+    average.swap_in()
+    assert torch.equal(module.weight, torch.full((2, 3), 2.0))
+    average.swap_out()
+    with torch.no_grad():
+        module.weight.fill_(5.0)
+    average.update()
+    found = average.state_dict()["average"]["averages"][0].clone()
+    torch.testing.assert_close(found, torch.full((2, 3), 2.0 + 0.9 * 3.0))
+    average.on_train_start()
+    assert torch.equal(average.state_dict()["average"]["averages"][0], found)
+
+
 @pytest.mark.slow
 def test_best_has_the_average_and_last_both(corpus, tmp_path):
-    """A run that is continued ends like one in a piece; the average does not touch training."""
+    """A resumed run ends like one without a break; the average does not change training."""
     given = ("trainer.test=false", "trainer.val_steps=3", "optim.schedule=constant")
     ema = (*given, "trainer.ema=0.9")
     plain = execute(toycorpus.settings(corpus, tmp_path, "run=plain", *given, "trainer.max_steps=6"))
@@ -239,7 +258,7 @@ KERNELS = [f"mixer.{slot}.per_layer.kernel_size=[3]" for slot in ("encoder", "de
 
 
 @pytest.mark.slow
-def test_activations_made_again_change_nothing(corpus, tmp_path):
+def test_recomputed_activations_change_nothing(corpus, tmp_path):
     given = ("trainer.test=false", "mixer=dynamicconv", "model.weight_dropout=0.2", *KERNELS)
     kept = execute(toycorpus.settings(corpus, tmp_path, "run=kept", *given))
     again = execute(toycorpus.settings(corpus, tmp_path, "run=again", "trainer.checkpoint_activations=true", *given))
@@ -289,7 +308,7 @@ def test_a_profile_is_one_flag(corpus, tmp_path, window):
 
 @pytest.mark.slow
 def test_the_profiler_is_silent():
-    """Its library writes lines of its own unless told otherwise before torch is loaded."""
+    """Its library writes lines unless a variable is set before torch is loaded."""
     code = "import seq2seq.train, torch\nwith torch.profiler.profile():\n    torch.ones(2, 2) @ torch.ones(2, 2)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert not [line for line in done.stderr.splitlines() if line.startswith(("STAGE:", "USDT:", "INFO:"))]
@@ -298,8 +317,8 @@ def test_the_profiler_is_silent():
 # ---- the best of several
 
 
-def test_the_best_validations_stay(corpus, tmp_path, monkeypatch):
-    """Of made-up scores the two highest; a run that is continued knows what it had kept."""
+def test_the_best_validations_are_kept(corpus, tmp_path, monkeypatch):
+    """The two highest of made-up scores stay; a resumed run knows which it has kept."""
     scores = iter([3.0, 1.0, 2.0, 2.0, 5.0])
 
     def scored(hypotheses: list[str], references: list[str], *, tokenize: str) -> scorers.Score:

@@ -22,7 +22,7 @@ from seq2seq.settings.optim import OptimSettings
 from seq2seq.settings.search import SearchSettings
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.bounds.divergence import SkippedUpdates
-from seq2seq.training.callbacks.ema import WeightAverage
+from seq2seq.training.callbacks.ema import AverageWeights
 from seq2seq.training.machine.ddp import ReplicatedStrategy
 from seq2seq.training.machine.fsdp import (
     ShardedStrategy,
@@ -169,7 +169,7 @@ def averages(place: Place) -> None:
     """The average is made before the model is sharded, and follows it."""
     whole, parts = composed.tiny("mixer=dynamicconv"), composed.tiny("mixer=dynamicconv")
     parts.load_state_dict(whole.state_dict())
-    both = [WeightAverage(model, 0.5) for model in (whole, parts)]
+    both = [AverageWeights(model, 0.5) for model in (whole, parts)]
     shard(parts, place.mesh)
     for _ in range(3):
         noise = {name: torch.randn_like(weight) for name, weight in whole.state_dict().items()}

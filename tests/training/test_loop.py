@@ -1,4 +1,4 @@
-"""The page that tells the training loop: a run calls the hooks in the order that it gives."""
+"""The page about the training loop: a run calls the hooks in its order."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import re
 from typing import Any
 
+import lightning as L
 import pytest
 import toycorpus
 
@@ -43,7 +44,8 @@ def record(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return call
 
     steps = {"training_step", "validation_step", "test_step", "backward", "optimizer_zero_grad", "lr_scheduler_step"}
-    for cls in (*loop._ORDER, BatchGrowth, TranslationTask):
+    callbacks = [cls for cls in vars(loop).values() if isinstance(cls, type) and issubclass(cls, L.Callback)]
+    for cls in (*callbacks, BatchGrowth, TranslationTask):
         for name, function in vars(cls).items():
             if (name.startswith(("on_", "configure_")) or name in {"decide", *steps}) and name not in STATE:
                 monkeypatch.setattr(cls, name, noting(function, f"{cls.__name__}.{name}"))
@@ -60,10 +62,10 @@ def test_a_run_calls_the_hooks_in_the_order_of_the_page(tmp_path, monkeypatch):
     Run(make_plan(toycorpus.settings(corpus, tmp_path, *words), mixer="transformer")).execute()
     page = sections()
     assert len(page) == 6
-    told = [name for section in page for name in section]
-    assert len(set(told)) == len(told)
+    named = [name for section in page for name in section]
+    assert len(set(named)) == len(named)
     missing = {"TranslationTask.on_load_checkpoint", "MedianStop.on_validation_end"}  # a resumed run, a sweep's job
-    assert set(calls) == set(told) - missing
+    assert set(calls) == set(named) - missing
     for section in page:
         names = [name for name in section if name not in missing]
         begin = calls.index(names[0])

@@ -36,7 +36,7 @@ REPRESENTATIVE = {"test_a_run_that_decodes_by_replayed_steps_is_a_run_that_does_
     ],
 )
 def test_the_setting_that_binds_is_named(caplog, ratio, val_ratio, split, binds):
-    """Validation has the lower of two limits: to raise the other one changes nothing."""
+    """A validation has the lower of two limits; raising the other one changes nothing."""
     search = SearchSettings(max_len_ratio=ratio)
     here = validation_search(search, TrainerSettings(max_steps=1, val_max_len_ratio=val_ratio))
     translator = SimpleNamespace(
@@ -90,5 +90,5 @@ def test_one_object_captures_for_a_run(device, dtype, captures):
     graphs = decoding_graphs(task)
     assert decoding_graphs(task) is graphs
     assert (graphs is not None) == captures
-    # Nobody has asked for it
+    # The user did not ask for it
     assert graphs is None or graphs.quiet

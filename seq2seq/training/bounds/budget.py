@@ -1,4 +1,4 @@
-"""The bounds of a run, the share of them that is used, and the clocks that measure it."""
+"""Bound a run by updates, epochs, time and patience, and measure the used share."""
 
 from __future__ import annotations
 
@@ -14,63 +14,58 @@ if TYPE_CHECKING:
 
     from seq2seq.settings.trainer import TrainerSettings
 
-# The settings that may end a run. Where several are reached, the last one is named.
+# The settings that may end a run. If several are reached, the last one in this order is named.
 BOUNDS = ("max_time", "patience", "max_epochs", "max_steps")
-# What ends a run that a callback of the user's has stopped before it reached any of them.
+# Named if a callback of the user stopped the run before it reached any of them.
 CALLBACKS = "callbacks"
+# Attributes of a budget that a resumed run continues from, besides the clock.
+_KEPT = ("start_seconds", "bad_validations", "validation_seconds", "validations_spent", "agreed_share")
 
 
 class Stopwatch:
     """Stopwatch of the seconds that passed while it ran, and of this process' CPU seconds; it starts stopped."""
 
     def __init__(self) -> None:
-        self._total, self._cpu_total = 0.0, 0.0
-        self._mark, self._cpu_mark = time.monotonic(), time.process_time()
-        self._running = False
+        self.running = False
+        self.load(0.0, 0.0)
 
     @property
     def seconds(self) -> float:
         """Seconds counted so far."""
-        return self._total + (time.monotonic() - self._mark if self._running else 0.0)
+        return self._total + (time.monotonic() - self._mark if self.running else 0.0)
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU seconds counted so far, of all threads of this process and of no other; nan if a part is unknown."""
-        return self._cpu_total + (time.process_time() - self._cpu_mark if self._running else 0.0)
-
-    @property
-    def running(self) -> bool:
-        """True between `start` and `stop`."""
-        return self._running
+        """CPU seconds of all threads of this process counted so far; nan if a part is unknown."""
+        return self._cpu_total + (time.process_time() - self._cpu_mark if self.running else 0.0)
 
     def start(self) -> None:
-        """Count from now on; a stopwatch that runs goes on."""
-        self._switch(True)
+        """Count from now on; has no effect on a stopwatch that runs."""
+        self.load(self.seconds, self.cpu_seconds)
+        self.running = True
 
     def stop(self) -> None:
         """Count no longer."""
-        self._switch(False)
-
-    def _switch(self, running: bool) -> None:
-        # Read with the old marks, so before the marks are moved.
-        self._total, self._cpu_total = self.seconds, self.cpu_seconds
-        self._mark, self._cpu_mark = time.monotonic(), time.process_time()
-        self._running = running
+        self.load(self.seconds, self.cpu_seconds)
+        self.running = False
 
     def load(self, seconds: float, cpu_seconds: float = math.nan) -> None:
-        """Continue from the seconds of an earlier part of the run."""
-        self._total, self._cpu_total = seconds, cpu_seconds
+        """Continue from these seconds."""
+        self._total = seconds
+        self._cpu_total = cpu_seconds
+        self._mark = time.monotonic()
+        self._cpu_mark = time.process_time()
 
 
 class Budget:
     """Bounds of a run: updates, epochs, time and patience.
 
     `clock` counts training, validation and saving over all parts of a resumed run, `training` counts training alone.
-    The limit of time is one of the clock. A learning rate that follows time follows training after the start, which
-    is the first update of each part: it compiles, loads and tunes.
+    The limit of time bounds the clock. A learning rate that follows time ignores the start: the first update of each
+    part, which compiles, loads and tunes.
 
     Args:
-        callbacks: The section `callbacks`: a run that they have stopped goes on with others.
+        callbacks: The section `callbacks`: a run that its callbacks stopped continues if they are changed.
     """
 
     def __init__(self, settings: TrainerSettings, callbacks: Mapping[str, Any] | None = None) -> None:
@@ -80,19 +75,20 @@ class Budget:
         self.training = Stopwatch()
         self.start_seconds = 0.0  # of training, in the first updates of all parts
         # Seconds of training when this part began, and when its first update ended
-        self._begun = self._first_ended = 0.0
+        self._begun = 0.0
+        self._first_ended = 0.0
         self.updates = 0  # in this part
         self.agreement = Agreement()
         self.bad_validations = 0  # in a row without a better score; `Stopping` counts them
         self.ended_by: str | None = None  # one of BOUNDS, or CALLBACKS
         # Clocks differ between ranks: the share that all of them agreed on after the last update.
         self.agreed_share = 0.0
-        # Seconds: of the last validation, or as expected; of training between two; of all validations so far.
-        self.validation_seconds = 0.0
-        self.validation_interval = math.inf
-        self.validations_spent = 0.0
-        # Second of the clock at which the last validation began, and seconds of it that are counted.
-        self._validation_began = self._validation_counted = 0.0
+        # In seconds
+        self.validation_seconds = 0.0  # of the last validation, or an estimate of the first
+        self.validation_interval = math.inf  # of training between two validations
+        self.validations_spent = 0.0  # of all validations so far
+        self._spent_before = 0.0  # of all validations before the last one
+        self._validation_began = 0.0  # by the clock
 
     def begin(self) -> None:
         """Begin a part of the run."""
@@ -109,18 +105,12 @@ class Budget:
     def begin_validation(self) -> None:
         """Start to measure a validation."""
         self._validation_began = self.clock.seconds
-        self._validation_counted = 0.0
+        self._spent_before = self.validations_spent
 
     def end_validation(self) -> None:
-        """Record how long the validation took; called again, what was saved after it counts, too."""
+        """Record the time of the validation; a second call includes the checkpoints that were saved since."""
         self.validation_seconds = self.clock.seconds - self._validation_began
-        self.validations_spent += self.validation_seconds - self._validation_counted
-        self._validation_counted = self.validation_seconds
-
-    @property
-    def first_update_seconds(self) -> float:
-        """Seconds of this part's first update."""
-        return self._first_ended - self._begun
+        self.validations_spent = self._spent_before + self.validation_seconds
 
     @property
     def trained_seconds(self) -> float:
@@ -137,29 +127,31 @@ class Budget:
         return min(1.0, max(self._counted_share(trainer), self._time_share()))
 
     def schedule_share(self, trainer: L.Trainer) -> float:
-        """Return the share that an annealed learning rate follows.
+        """Return the share, 0 to 1, that an annealed learning rate follows.
 
-        It is that of updates or epochs if they bound the run, so that such a run repeats bit for bit, even if the clock
-        ends it before. Else it is the seconds of training after the start, over those that there will be: the limit
-        less the start and all validations, also those to come.
+        A run that updates or epochs bound follows their share, so that it repeats bit for bit, even if the clock ends
+        it before. Any other run follows `trained_share`.
         """
-        # A count is the same on every rank and in every repetition.
         if self.settings.max_steps or self.settings.max_epochs:
             return min(1.0, self._counted_share(trainer))
-        # Ranks must have one learning rate, so none follows its own clock.
+        # All ranks must have the same learning rate, and their clocks differ.
         return self.agreed_share if trainer.world_size > 1 else self.trained_share()
 
     def agree(self) -> None:
-        """Agree with all ranks, which call this together, on the share of time."""
+        """Let all ranks, which call this together, agree on the share of time."""
         self.agreed_share = self.agreement.maxima([self.trained_share()])[0]
 
     def trained_share(self) -> float:
-        """Return the share of the time for training that is used, 0 to 1; 0 without a limit of time."""
+        """Return the used share of the time for training, 0 to 1; 0 without a limit of time.
+
+        This is the training after the start, divided by all the training that there will be: the limit minus the start
+        and all validations, including those to come.
+        """
         limit = self.settings.max_time
         if not limit:
             return 0.0
         left = max(0.0, limit - self.clock.seconds - self._reserve())
-        # Validations between now and the last one, at the present interval and at most `val_share` of the run
+        # Validations before the last one, at the present interval and at most `val_share` of the run
         took = self.validation_seconds
         between = left * took / (took + self.validation_interval) if took else 0.0
         left -= min(between, max(0.0, self.settings.val_share * limit - self.validations_spent))
@@ -172,22 +164,15 @@ class Budget:
         patience = self.settings.patience
         return patience is not None and self.bad_validations >= patience
 
-    @property
-    def by_clock_alone(self) -> bool:
-        """True if the clock ends the run and no count does."""
-        return bool(self.settings.max_time) and not (self.settings.max_steps or self.settings.max_epochs)
-
     def updates_left(self, trainer: L.Trainer) -> float:
         """Return the updates up to the bound of updates or epochs that is reached first, infinite without one."""
         left = math.inf
         if self.settings.max_steps:
             left = self.settings.max_steps - trainer.global_step
         if self.settings.max_epochs:
-            window = trainer.accumulate_grad_batches
-            # The last window of an epoch may be shorter.
-            epoch = -(-trainer.num_training_batches // window)
-            done = -(-(trainer.fit_loop.epoch_loop.batch_idx + 1) // window)
-            left = min(left, (self.settings.max_epochs - trainer.current_epoch) * epoch - done)
+            batches = trainer.num_training_batches
+            done = trainer.current_epoch * batches + trainer.fit_loop.epoch_loop.batch_idx + 1
+            left = min(left, (self.settings.max_epochs * batches - done) / trainer.accumulate_grad_batches)
         return left
 
     def reached(self, trainer: L.Trainer) -> int:
@@ -200,7 +185,7 @@ class Budget:
             "max_epochs": epochs is not None and epochs_done(trainer) >= epochs,
             "max_steps": steps is not None and trainer.global_step >= steps,
         }
-        # A number, so that ranks can agree on it by a maximum; the last of BOUNDS wins.
+        # A number, so that ranks can agree on its maximum.
         return max((number for number, bound in enumerate(BOUNDS, 1) if reached[bound]), default=0)
 
     def end_by(self, number: int) -> None:
@@ -217,29 +202,22 @@ class Budget:
         """Return the state that a resumed run continues from."""
         return {
             "elapsed": self.clock.seconds,
-            "start_seconds": self.start_seconds,
-            "bad_validations": self.bad_validations,
-            "validation_seconds": self.validation_seconds,
-            "validations_spent": self.validations_spent,
-            "agreed_share": self.agreed_share,
-            # With its value: a resumed run under another value of the same bound goes on.
+            **{name: getattr(self, name) for name in _KEPT},
+            # With its value: a run that is resumed with another value of the same bound continues.
             "ended": [self.ended_by, self._limit(self.ended_by)] if self.ended_by else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from an earlier part of the run."""
         self.clock.load(state["elapsed"])
-        self.start_seconds = state["start_seconds"]
-        self.bad_validations = state["bad_validations"]
-        self.validation_seconds = state["validation_seconds"]
-        self.validations_spent = state["validations_spent"]
-        self.agreed_share = state["agreed_share"]
-        # The clock may disagree: a last validation shorter than the time reserved for it leaves some of it unused.
+        for name in _KEPT:
+            setattr(self, name, state[name])
+        # Not left to the clock, which is below the limit if the last validation took less time than was reserved.
         bound, limit = state.get("ended") or (None, None)
         self.ended_by = bound if bound and self._limit(bound) == limit else None
 
     def _limit(self, ended_by: str) -> Any:
-        """Return the value of a bound; of all bounds, and the callbacks, for a run that a callback has stopped."""
+        """Return the value of a bound; all values and the callbacks, if a callback stopped the run."""
         if ended_by == CALLBACKS:
             return [*(getattr(self.settings, bound) for bound in BOUNDS), self.callbacks]
         return getattr(self.settings, ended_by)
@@ -247,15 +225,15 @@ class Budget:
     def _counted_share(self, trainer: L.Trainer) -> float:
         steps = self.settings.max_steps
         epochs = self.settings.max_epochs
-        # Whichever of the two counts is nearer to its bound.
-        share = trainer.global_step / steps if steps else 0.0
-        return max(share, epochs_done(trainer) / epochs if epochs else 0.0)
+        by_steps = trainer.global_step / steps if steps else 0.0
+        by_epochs = epochs_done(trainer) / epochs if epochs else 0.0
+        return max(by_steps, by_epochs)
 
     def _time_share(self) -> float:
         limit = self.settings.max_time
         if not limit:
             return 0.0
-        # The update that would end nearest to the limit is the last
+        # The last update is the one that ends nearest to the limit.
         return (self.clock.seconds + self.update_seconds / 2) / (limit - self._reserve())
 
     def _reserve(self) -> float:
@@ -265,16 +243,16 @@ class Budget:
 
 def epochs_done(trainer: L.Trainer) -> float:
     """Return the number of epochs, the finished part of the current one included."""
-    # Infinite for a stream, of which no epoch ever ends: x / inf is 0.
+    # Infinite for a stream, which has no epochs: x / inf is 0.
     batches = trainer.num_training_batches
     epoch = trainer.fit_loop.epoch_loop
-    # Lightning still has the number of the last batch.
+    # Lightning keeps the number of the last batch until the next epoch begins.
     if batches == epoch.batch_idx + 1 and between_epochs(trainer):
         return float(trainer.current_epoch)
     return trainer.current_epoch + ((epoch.batch_idx + 1) / batches if batches else 0.0)
 
 
 def between_epochs(trainer: L.Trainer) -> bool:
-    """Return True if Lightning has counted an epoch, and has not begun the next one."""
+    """Return True if Lightning has counted an epoch but not begun the next one."""
     counts: Any = trainer.fit_loop.epoch_progress.current
     return counts.processed == counts.ready

@@ -1,73 +1,58 @@
-"""Skip updates whose gradient is not finite, detect a run that has diverged, and say what to change."""
+"""Skip updates whose gradient is not finite, and end a run that has diverged."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch import Tensor, nn
 
+from seq2seq.settings.optim import OptimSettings
 from seq2seq.training.bounds.faults import TrainingFault
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from seq2seq.settings.optim import OptimSettings
 
 log = logging.getLogger(__name__)
 
-# Updates between two looks at what a GPU has judged; a CPU's answer is there at once.
+# Updates between two transfers of a GPU's verdicts; a CPU's are there at once.
 _LOOK_EVERY = 64
 
 
 class Divergence(TrainingFault):
-    """The run has diverged: going on from its last checkpoint may not help."""
+    """The run has diverged: to continue from its last checkpoint may not help."""
+
+    def __init__(self, reason: str, optim: OptimSettings, step: int) -> None:
+        super().__init__(
+            f"the run has diverged: at update {step} {reason}; {remedies(optim)}, and start again "
+            "(from the weights of an earlier checkpoint: init_from=<checkpoint>)"
+        )
 
 
 def require_finite_weights(model: nn.Module, optim: OptimSettings, *, step: int) -> None:
-    """Raise TrainingFault if a weight is infinite or not a number: no later update can mend it."""
+    """Raise Divergence if a weight is infinite or nan."""
     # One answer for all weights, so that a GPU is waited for once.
     finite = torch.stack([parameter.detach().isfinite().all() for parameter in model.parameters()])
     if not bool(finite.all()):
         names = [name for (name, _), fine in zip(model.named_parameters(), finite.tolist(), strict=True) if not fine]
-        raise _diverged(f"{len(names)} of {len(finite)} weights ({names[0]}, ...) are not finite", optim, step)
+        raise Divergence(f"{len(names)} of {len(finite)} weights ({names[0]}, ...) are not finite", optim, step)
 
 
 def require_finite_loss(loss: Tensor, optim: OptimSettings, *, step: int, split: str) -> None:
-    """Raise TrainingFault if the loss of a batch of `split` is not finite: neither are the scores of a search."""
+    """Raise Divergence if the loss of a batch of `split` is infinite or nan, as the scores of a search then are."""
     if not bool(loss.isfinite()):
-        raise _diverged(f"the loss of the {split} set is {float(loss)}", optim, step)
+        raise Divergence(f"the loss of the {split} set is {float(loss)}", optim, step)
 
 
 def remedies(optim: OptimSettings) -> str:
     """List the settings that keep a run from diverging, with their values."""
     warmup = "warmup_share" if optim.schedule == "anneal" else "warmup_steps"
-    words = [f"lower optim.lr={optim.lr:g}", f"raise optim.{warmup}={getattr(optim, warmup)}"]
-    # Clipping is no remedy where it is on already.
-    words += [] if optim.clip_norm else ["set optim.clip_norm=1"]
-    return ", ".join(words)
-
-
-def _diverged(what: str, optim: OptimSettings, step: int) -> Divergence:
-    return Divergence(
-        f"the run has diverged: at update {step} {what}; {remedies(optim)}, and start again "
-        "(from the weights of an earlier checkpoint: init_from=<checkpoint>)"
-    )
-
-
-class _Update(NamedTuple):
-    """Judged update: its step, the numbers of its sentences, and a flag that is true if it was skipped."""
-
-    step: int
-    rows: list[Tensor]
-    bad: Tensor
+    clip = "" if optim.clip_norm else ", set optim.clip_norm=1"
+    return f"lower optim.lr={optim.lr:g}, raise optim.{warmup}={getattr(optim, warmup)}{clip}"
 
 
 class SkippedUpdates:
     """Guard that skips updates whose gradient is not finite, as if their batches had not been there, up to a limit.
 
-    The optimizer reads a tensor on its own device, so nothing waits for an answer; TrainingFault, with the numbers of
-    the sentences, comes a little later than the update that passed the limit.
+    The optimizer reads a tensor on its own device, so that nothing waits for an answer. TrainingFault, with the numbers
+    of the sentences, comes a little later than the update that passed the limit.
 
     Args:
         limit: Skipped updates that the run survives.
@@ -79,28 +64,24 @@ class SkippedUpdates:
         self.remedies = remedies
         self.count = 0
         self._rows: list[Tensor] = []
-        self._updates: list[_Update] = []
+        # Judged updates: step, numbers of the sentences, and a flag that is true if the update was skipped.
+        self._updates: list[tuple[int, list[Tensor], Tensor]] = []
 
     def note(self, rows: Tensor) -> None:
         """Record the numbers of the sentences of a micro-batch of this update."""
         self._rows.append(rows)
 
     def judge(self, norm: Tensor, optimizer: torch.optim.Optimizer, step: int) -> Tensor:
-        """Let `optimizer` skip update `step` if the gradient's `norm` is not finite.
-
-        Returns:
-            A scalar boolean tensor, True if the update is skipped.
-        """
-
+        """Let `optimizer` skip update `step` if the gradient's `norm` is not finite; return a scalar bool, if so."""
         bad = ~norm.isfinite()
         own = getattr(optimizer, "optimizer", optimizer)  # Lightning wraps it
         if getattr(own, "defaults", {}).get("fused"):
-            # As a gradient scaler does it: a fused AdamW, and our Muon, read the flag and leave all as it is.
+            # As a gradient scaler does: a fused AdamW, and our Muon, read the flag and change nothing.
             own.found_inf = bad.float()  # type: ignore[attr-defined]
         elif bad:
-            # An optimizer passes parameters without gradients by. This waits for the device.
+            # An optimizer ignores parameters without gradients. The condition waits for the device.
             own.zero_grad(set_to_none=True)
-        self._updates.append(_Update(step, self._rows, bad))
+        self._updates.append((step, self._rows, bad))
         self._rows = []
         if norm.device.type == "cpu" or len(self._updates) >= _LOOK_EVERY:
             self.settle()
@@ -112,17 +93,18 @@ class SkippedUpdates:
         Raises:
             TrainingFault: They are more than the limit.
         """
-        updates, self._updates = self._updates, []
-        # One transfer for all the updates since the last look.
-        flags = torch.stack([update.bad for update in updates]).tolist() if updates else []
-        for update, bad in zip(updates, flags, strict=True):
-            if not bad:
+        updates = self._updates
+        self._updates = []
+        # One transfer for all the updates since the last one.
+        flags = torch.stack([bad for _, _, bad in updates]).tolist() if updates else []
+        for (step, rows, _), skipped in zip(updates, flags, strict=True):
+            if not skipped:
                 continue
             self.count += 1
-            log.warning("update %d skipped: its gradient is not finite (%d so far)", update.step + 1, self.count)
+            log.warning("update %d skipped: its gradient is not finite (%d so far)", step + 1, self.count)
             if self.count > self.limit:
                 raise TrainingFault(
                     f"{self.count} updates had a gradient that is not finite, more than trainer.max_skipped="
                     f"{self.limit}: {self.remedies}, or look at the sentences of the last one in fault-*.json",
-                    {"update": update.step + 1, "training_pairs": [part.tolist() for part in update.rows]},
+                    {"update": step + 1, "training_pairs": [part.tolist() for part in rows]},
                 )

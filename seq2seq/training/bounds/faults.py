@@ -33,15 +33,10 @@ def as_fault(
     Args:
         shape: Sentences, source and target width of the last batch; None before there was one.
         max_tokens: Tokens of a micro-batch.
-        batch_tokens: Tokens of an update, where micro-batches do not size it.
-        replayed: Passes are captured, which takes memory for a second micro-batch.
+        batch_tokens: Tokens of an update, if it is not a number of micro-batches.
+        replayed: Passes are captured, which needs memory for a second micro-batch.
     """
-    if is_out_of_memory(error):
-        if not shape:
-            return TrainingFault(
-                f"out of memory before the first batch ({first_line(error)}): the model or the corpus is too large, or "
-                "other programs hold the memory; take a smaller one, more memory or another device, or end the others"
-            )
+    if is_out_of_memory(error) and shape:
         sentences, source, target = shape
         update = "" if batch_tokens else " and raise trainer.accumulate as much"
         return TrainingFault(
@@ -49,7 +44,12 @@ def as_fault(
             f"data.max_tokens={max_tokens}{update}, or set trainer.checkpoint_activations=true"
             f"{' or trainer.graphs=false' if replayed else ''}"
         )
-    # A validation or the test of a run whose weights have grown without bound.
+    if is_out_of_memory(error):
+        return TrainingFault(
+            f"out of memory before the first batch ({first_line(error)}): the model or the corpus is too large, or "
+            "other programs hold the memory; take a smaller one, more memory or another device, or end the others"
+        )
+    # From a search whose scores are not finite.
     if isinstance(error, FloatingPointError):
         return TrainingFault(str(error))
     fault = full_disk(error) or error

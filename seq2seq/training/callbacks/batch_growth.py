@@ -1,4 +1,4 @@
-"""Let updates have more micro-batches from a share of the budget on: `trainer.accumulate_start`."""
+"""Give updates more micro-batches once a share of the budget is used: `trainer.accumulate_start`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from seq2seq.training.bounds.budget import Budget
 
 
 class BatchGrowth:
-    """Decider that lets updates have all of `trainer.accumulate` micro-batches once `trainer.accumulate_share` is used.
+    """Decider that gives updates `trainer.accumulate` micro-batches once `trainer.accumulate_share` is used.
 
-    A larger batch lowers the noise of the gradient as a lower rate does, and small ones make more of the first tokens.
+    Small batches learn more from the first tokens. Larger ones lower the noise of the gradient, as a lower rate does.
 
     Reference:
         Smith et al. 2018, Don't Decay the Learning Rate, Increase the Batch Size.
@@ -28,9 +28,8 @@ class BatchGrowth:
         return ()
 
     def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
-        """Grow the batch where a window of the larger size may begin, so that windows divide the epoch evenly."""
+        """Grow the batch where a window of the larger size may begin: at a multiple of its size in the epoch."""
         full = self.settings.accumulate
-        # The next epoch begins one, too, whatever this one is long
         begins = trainer.is_last_batch or (trainer.fit_loop.epoch_loop.batch_idx + 1) % full == 0
         if begins and self.budget.schedule_share(trainer) >= self.settings.accumulate_share:
             trainer.accumulate_grad_batches = full

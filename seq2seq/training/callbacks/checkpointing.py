@@ -1,9 +1,9 @@
-"""Save the best, the last and further checkpoints of a run, and set outdated results aside."""
+"""Save the last checkpoint and further ones of a run, and set outdated results aside."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -13,63 +13,54 @@ from seq2seq import checkpoint as checkpoints
 from seq2seq.runs.averaging import step_checkpoints, update_of
 from seq2seq.runs.folder import ORIGIN, RunFolder
 from seq2seq.runs.training_state import save_state
-from seq2seq.training.callbacks.ema import WeightAverage
+from seq2seq.training.callbacks.ema import AverageWeights
 from seq2seq.training.lightning_parts.run_state import RunState
 from seq2seq.training.lightning_parts.task import TranslationTask
 
 
 class LastCheckpoint:
-    """Writer of last.ckpt, from which the run is resumed; shared by the callbacks that save."""
+    """Writer of last.ckpt, from which the run is resumed; shared by the callbacks that save.
 
-    def __init__(self, folder: RunFolder, state: RunState, average: WeightAverage | None) -> None:
+    Attributes:
+        saved: Second of the run at which it was written.
+        before_training: Lightning's loops are being set up: the state of training still equals the checkpoint's.
+    """
+
+    def __init__(self, folder: RunFolder, state: RunState, average: AverageWeights | None) -> None:
         self.path = folder.last
-        self.saved = 0.0  # the second of the run at which it was written
+        self.saved = 0.0
+        self.before_training = False
         self._average = average
         self._clock = state.budget.clock
         self._training_watch = state.budget.training
-        self._before_training = False
-
-    @contextlib.contextmanager
-    def before_training(self) -> Iterator[None]:
-        """Mark a block in which Lightning's loops are being set up: the state of training is still the checkpoint's."""
-        self._before_training = True
-        try:
-            yield
-        finally:
-            self._before_training = False
 
     def save(self, trainer: L.Trainer) -> None:
         """Save the weights that training continues with, and all state; every rank calls it together."""
         # During a validation the averages may be in place; training continues from the trained weights.
         if self._average:
             self._average.swap_out()
-        # Saving is not training; `ProgressLog` starts the watch again with the next micro-batch.
+        # Saving is not training. `ProgressLog` restarts the watch with the next micro-batch.
         self._training_watch.stop()
         self.saved = self._clock.seconds
-        # Lightning's own save would write loops that are half set up.
-        if self._before_training:
-            self._update(trainer)
-        else:
+        if not self.before_training:
             trainer.save_checkpoint(self.path)
-
-    def _update(self, trainer: L.Trainer) -> None:
-        """Replace the state of the callbacks in the checkpoint that the run was resumed from."""
-        callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        # On every rank: parts of a sharded average come from all of them.
-        states = {each.state_key: each.state_dict() for each in callbacks}
-        if not trainer.is_global_zero:
             return
-        # Only a resumed run validates before it trains, so there is such a file.
-        assert trainer.ckpt_path is not None
-        payload = trainer.strategy.checkpoint_io.load_checkpoint(trainer.ckpt_path)
-        payload["callbacks"] |= {key: state for key, state in states.items() if state}
-        save_state(self.path, payload)
+        # Replace the state of the callbacks in the checkpoint that the run was resumed from: Lightning would save
+        # loops that are half set up. Every rank has parts of a sharded average.
+        callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        states = {each.state_key: each.state_dict() for each in callbacks}
+        if trainer.is_global_zero:
+            assert trainer.ckpt_path is not None
+            payload = trainer.strategy.checkpoint_io.load_checkpoint(trainer.ckpt_path)
+            payload["callbacks"] |= {key: state for key, state in states.items() if state}
+            save_state(self.path, payload)
 
 
 class SaveLast(L.Callback):
     """Callback that saves last.ckpt after each validation and every `save_time` seconds.
 
-    `origin` is kept in it: what a resumed run must agree with.
+    Args:
+        origin: Settings and corpus, with which a resumed run must agree; kept in last.ckpt.
     """
 
     def __init__(self, last: LastCheckpoint, state: RunState, origin: dict[str, Any]) -> None:
@@ -78,16 +69,15 @@ class SaveLast(L.Callback):
         self._continued = state.continued
         self._every = state.settings.save_time
         self._budget = state.budget
-        self._clock = state.budget.clock
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, *_: Any) -> None:
         """Count the time to the next save from here."""
-        self.last.saved = self._clock.seconds
+        self.last.saved = self._budget.clock.seconds
 
     def votes(self, trainer: L.Trainer) -> Sequence[float]:
         """Return 1 if it is time to save."""
-        # A number for `Agreement`: ranks take the greatest.
-        return (float(bool(self._every) and self._clock.seconds - self.last.saved >= (self._every or 0)),)
+        passed = self._budget.clock.seconds - self.last.saved
+        return (float(self._every is not None and passed >= self._every),)
 
     def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
         """Save if it is time on any rank."""
@@ -95,7 +85,7 @@ class SaveLast(L.Callback):
             self.last.save(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save, which belongs to the time of the validation."""
+        """Save, and count the time as part of the validation."""
         if trainer.state.fn == "fit":
             self.last.save(trainer)
             self._budget.end_validation()
@@ -103,23 +93,13 @@ class SaveLast(L.Callback):
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add what a resumed run must agree with; Lightning does not call this for weights alone."""
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        # Asked here: Lightning divides the cores among several processes, when they have started.
-        threads = torch.get_num_threads() if pl_module.device.type == "cpu" else None
-        found = {"max_tokens": data.max_tokens, "threads": threads, "continued": self._continued}
-        checkpoint[ORIGIN] = {**self.origin, **found}
-
-
-class SaveBest(L.Callback):
-    """Callback that saves best.safetensors, for use, after each validation that is better than all before."""
-
-    def __init__(self, folder: RunFolder, state: RunState) -> None:
-        self.path = folder.best
-        self.best = state.best
-
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save the validated weights."""
-        if trainer.state.fn == "fit" and self.best.improved:
-            trainer.save_checkpoint(self.path, weights_only=True)
+        checkpoint[ORIGIN] = {
+            **self.origin,
+            "max_tokens": data.max_tokens,
+            # Known only here: Lightning divides the cores among several processes once they have started.
+            "threads": torch.get_num_threads() if pl_module.device.type == "cpu" else None,
+            "continued": self._continued,
+        }
 
 
 class KeepLast(L.Callback):
@@ -135,7 +115,7 @@ class KeepLast(L.Callback):
             return
         trainer.save_checkpoint(self.folder / f"step-{trainer.global_step}.safetensors", weights_only=True)
         if trainer.is_global_zero:
-            # Ordered by update. Later ones are of a part that saved them after its last checkpoint.
+            # Ordered by update. An earlier part may have saved later ones, after its last.ckpt.
             paths = step_checkpoints(self.folder)
             kept = [path for path in paths if update_of(path) <= trainer.global_step][-self.count :]
             for path in set(paths) - set(kept):
@@ -154,37 +134,40 @@ class KeepBest(L.Callback):
         self.kept: list[tuple[float, int]] = []
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Forget those of an earlier part of the run whose files are not here: last.ckpt may have been copied alone."""
-        there = [checkpoints.updates(self.folder / f"top-{step}.safetensors") == step for _, step in self.kept]
+        """Forget scores of an earlier part whose files are not here: last.ckpt may have been copied alone."""
+        there = [checkpoints.updates(self._path(step)) == step for _, step in self.kept]
         there = trainer.strategy.broadcast(there)  # every rank keeps the same
         self.kept = [each for each, found in zip(self.kept, there, strict=True) if found]
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save if among the best, then delete the files of those that dropped out."""
+        """Save if among the best, then delete the other files."""
         if trainer.state.fn != "fit":
             return
         assert isinstance(pl_module, TranslationTask)
         assert pl_module.evaluation is not None
         step = trainer.global_step
-        # Compare with the validations of other updates, the later first among equal scores.
-        others = [one for one in self.kept if one[1] != step]  # a validation that is made up for comes again
+        # A validation that was interrupted comes again, with the same update
+        others = [one for one in self.kept if one[1] != step]
+        # The later one first, if scores are equal
         self.kept = sorted([*others, (pl_module.evaluation.bleu.value, step)], reverse=True)[: self.count]
-        kept = {self.folder / f"top-{each}.safetensors" for _, each in self.kept}
-        path = self.folder / f"top-{step}.safetensors"
-        if path in kept:
-            # On every rank: the shards of the weights come from all of them.
-            trainer.save_checkpoint(path, weights_only=True)
-        # Also removes a file that an earlier part saved after its last checkpoint.
+        kept = {self._path(each) for _, each in self.kept}
+        if self._path(step) in kept:
+            # On every rank, as each has shards of the weights
+            trainer.save_checkpoint(self._path(step), weights_only=True)
+        # Includes files that an earlier part saved after its last.ckpt
         if trainer.is_global_zero:
             for outdated in set(self.folder.glob("top-*.safetensors")) - kept:
                 outdated.unlink(missing_ok=True)
 
+    def _path(self, step: int) -> Path:
+        return self.folder / f"top-{step}.safetensors"
+
     def state_dict(self) -> dict[str, Any]:
-        """Return the list of what is kept."""
+        """Return the scores and updates of the kept checkpoints."""
         return {"kept": [list(one) for one in self.kept]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue with the list of an earlier part of the run."""
+        """Continue from an earlier part of the run."""
         self.kept = [(score, step) for score, step in state_dict["kept"]]
 
 
@@ -196,11 +179,8 @@ class SetResultsAside(L.Callback):
         self.config_yaml = config_yaml
         self._begun = False
 
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        """Move them before the first micro-batch."""
-        # Not in on_train_start: a run with nothing left to train keeps its results.
+    def on_train_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
+        """Move them before the first micro-batch: a run with nothing left to train keeps its results."""
         if not self._begun and trainer.is_global_zero:
             self.folder.train_from(trainer.global_step, self.config_yaml)
         self._begun = True

@@ -13,11 +13,12 @@ from seq2seq.training.callbacks.window_end import window_ends
 from seq2seq.training.machine.fsdp import gathered, part_like
 
 
-class WeightAverage:
-    """Average of the weights: w' = d w' + (1 - d) w after update n = 1, 2, ..., with d = min(decay, n / (n + 9)).
+class AverageWeights(L.Callback):
+    """Callback that averages the weights after each update; the average is validated, and saved in best.safetensors.
 
-    The first updates count little, so the average forgets the initialization (the warm-up of TensorFlow's moving
-    averages). Averages are float32 whatever the weights are. Lightning's own does not work with sharded models.
+    w' = d w' + (1 - d) w after update n = 1, 2, ..., with d = min(decay, n / (n + 9)). The first updates count little,
+    so the average forgets the initialization (the warm-up of TensorFlow's moving averages). Averages are always
+    float32. Lightning's own callback does not support sharded models.
 
     Args:
         module: The model; all of its parameters have an average, since a callback may freeze some later.
@@ -30,16 +31,47 @@ class WeightAverage:
         self._module = module
         self._weights = list(module.parameters())
         self._averages = [weight.detach().float().clone() for weight in self._weights]
-        self._shapes = [tuple(weight.shape) for weight in self._weights]
         self._own: list[Tensor] | None = None  # the trained weights, while the averages are in their place
 
     @torch.no_grad()
-    def begin(self) -> None:
+    def on_train_start(self, *_: Any) -> None:
         """Begin with the weights as they are, unless updates have been averaged already."""
         self._bind()
         if not self.updates:
             for average, weight in zip(self._averages, self._weights, strict=True):
                 average.copy_(weight)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Add the weights, after an update."""
+        if window_ends(trainer, batch_idx):
+            self.update()
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Validate the average."""
+        if trainer.state.fn == "fit":
+            self.swap_in()
+
+    def on_validation_end(self, *_: Any) -> None:
+        """Continue training with the trained weights."""
+        self.swap_out()
+
+    def on_exception(self, *_: Any) -> None:
+        """Leave the trained weights in the model."""
+        self.swap_out()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the whole averages and the count; if the weights are sharded, every rank calls it, for rank 0."""
+        averages = gathered(self._averages, keep=is_first_process())
+        return {"average": {"averages": averages, "updates": self.updates}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue with the averages of an earlier part of the run."""
+        self.updates = state_dict["average"]["updates"]
+        for average, loaded in zip(self._averages, state_dict["average"]["averages"], strict=True):
+            # The file has whole tensors, of which each rank copies its shard.
+            average.copy_(part_like(loaded, average))
 
     @torch.no_grad()
     def update(self) -> None:
@@ -64,22 +96,8 @@ class WeightAverage:
             self._copy(self._own)
         self._own = None
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the whole averages and the count; if the weights are sharded, every rank calls it, for rank 0."""
-        return {"averages": gathered(self._averages, keep=is_first_process()), "updates": self.updates}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with the averages of an earlier part of the run."""
-        self.updates = state["updates"]
-        # Of the whole weights, which a sharded average has parts of: `copy_` alone would repeat a single number.
-        if [tuple(each.shape) for each in state["averages"]] != self._shapes:
-            raise ValueError("the averages have other shapes than the weights")
-        for average, loaded in zip(self._averages, state["averages"], strict=True):
-            # The file has whole tensors; each rank copies its shard.
-            average.copy_(part_like(loaded, average))
-
     def _bind(self) -> None:
-        """Follow the weights to their device and, if the strategy has sharded them since, into parts."""
+        """Move the averages to the device of the weights and, if the strategy has sharded these since, into parts."""
         # Sharding replaces the parameters by new objects, so they are looked up again.
         self._weights = list(self._module.parameters())
         pairs = zip(self._averages, self._weights, strict=True)
@@ -89,42 +107,3 @@ class WeightAverage:
     def _copy(self, values: list[Tensor]) -> None:
         for weight, value in zip(self._weights, values, strict=True):
             weight.copy_(value)
-
-
-class AverageWeights(L.Callback):
-    """Callback that averages the weights after each update; the average is validated, and saved in best.safetensors."""
-
-    def __init__(self, average: WeightAverage) -> None:
-        self.average = average
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Begin with the weights of a checkpoint that was made without an average."""
-        self.average.begin()
-
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Add the weights, after an update."""
-        if window_ends(trainer, batch_idx):
-            self.average.update()
-
-    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Validate the average."""
-        if trainer.state.fn == "fit":
-            self.average.swap_in()
-
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Train on with the trained weights."""
-        self.average.swap_out()
-
-    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        """Leave the trained weights in the model."""
-        self.average.swap_out()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the averages."""
-        return {"average": self.average.state_dict()}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue with the averages of an earlier part of the run."""
-        self.average.load_state_dict(state_dict["average"])

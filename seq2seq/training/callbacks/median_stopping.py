@@ -1,4 +1,4 @@
-"""Stop a job of a sweep that is worse than most others were at the same point."""
+"""Stop a job of a sweep that is worse than the median of the others at the same point."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 class MedianStop(L.Callback):
     """Callback that stops a job whose best BLEU so far is below the median of the other jobs' at this point.
 
-    Only jobs that got so far are counted, and nothing is stopped before `peers` of them have. The point is an update
-    (`axis` "step") or seconds of training after the start ("train/seconds_after_start"), which the learning rate
-    follows. A job needs only the sweep's folder for it, so it works with every launcher and sweeper.
+    Only jobs that have reached the point are counted, and nothing is stopped before there are `peers` of them. The
+    point is an update (`axis` "step") or seconds of training after the start ("train/seconds_after_start"), which the
+    learning rate follows. All a job needs is the sweep's folder, so this works with every launcher and sweeper.
 
     Reference:
         Golovin et al. 2017, Google Vizier: median stopping, here with maxima instead of running means.
@@ -35,7 +35,7 @@ class MedianStop(L.Callback):
         self.axis = axis
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Leave a job as it is that an earlier part has stopped."""
+        """Train no further if an earlier part was stopped."""
         if self.state.stopped:
             trainer.should_stop = True
 
@@ -43,12 +43,14 @@ class MedianStop(L.Callback):
         """Compare the best score so far."""
         if trainer.state.fn != "fit" or trainer.should_stop:
             return
-        # Same updates or same seconds: whatever bounds the jobs alike.
         point = trainer.global_step if self.axis == "step" else self.state.budget.trained_seconds
-        median = median_at(point, self._curves(), peers=self.peers)
-        median = trainer.strategy.broadcast(median)  # clocks and files may show other processes another one
+        # Read at each validation; jobs that still run count as far as they have got.
+        others = [job.run for job in read_jobs(self.job.parent) if job.number != int(self.job.name) and job.run]
+        curves = [read_curve(run / "metrics.csv", self.axis) for run in others]
+        median = median_at(point, curves, peers=self.peers)
+        median = trainer.strategy.broadcast(median)  # clocks and files may differ between processes
         best = self.state.best.bleu
-        # Strictly below: equal jobs all go on.
+        # Strictly below, so that equal jobs all continue.
         if median is not None and best < median:
             self.state.stopped = f"BLEU {best:.2f} is below the other jobs' median, {median:.2f}, at this point"
             log.info("stopping early: %s", self.state.stopped)
@@ -62,21 +64,12 @@ class MedianStop(L.Callback):
         """Continue from an earlier part of the run."""
         self.state.stopped = state_dict["stopped"]
 
-    def _curves(self) -> list[list[tuple[float, float]]]:
-        # Read anew at each validation; jobs that run at the same time count as far as they got.
-        others = [job.run for job in read_jobs(self.job.parent) if job.number != int(self.job.name) and job.run]
-        return [read_curve(run / "metrics.csv", self.axis) for run in others]
-
 
 def median_at(point: float, curves: Iterable[Sequence[tuple[float, float]]], *, peers: int) -> float | None:
-    """Return the median, over the curves that reach `point`, of their best score up to it.
+    """Return the median, over all curves that reach `point`, of the best score up to it; None for fewer than `peers`.
 
     Args:
-        point: An update or a number of seconds, as in the curves.
         curves: (point, score) of each validation, in order.
-
-    Returns:
-        None if fewer than `peers` curves reach `point`.
     """
     # A curve that begins later has no score up to `point`.
     reached = [curve for curve in curves if curve and curve[0][0] <= point <= curve[-1][0]]

@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from seq2seq.training.lightning_parts.task import FORWARD
 
-# Micro-batches to pass by, because those of new shapes compile and allocate, and those to profile.
+# Micro-batches to skip, as new shapes compile and allocate, and to profile.
 _WAIT = 120
 _WARMUP = 2
 _ACTIVE = 5
@@ -27,7 +27,7 @@ class Profile(L.Callback):
     """Callback that writes `profile.txt`, operators by their own time, and `trace.json` for a trace viewer.
 
     Args:
-        updates: After which the run ends, if a count of updates bounds it.
+        updates: The run's limit of updates, if it has one.
     """
 
     def __init__(self, folder: Path, *, updates: int | None) -> None:
@@ -41,8 +41,11 @@ class Profile(L.Callback):
         if trainer.is_global_zero:
             # One rank writes; the others do the same work.
             kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
-            left = None if self.updates is None else self.updates - trainer.global_step
-            wait = _wait(None if left is None else left * trainer.accumulate_grad_batches)
+            wait = _WAIT
+            if self.updates is not None:
+                # A short run skips fewer.
+                left = (self.updates - trainer.global_step) * trainer.accumulate_grad_batches
+                wait = max(0, min(_WAIT, left - _WARMUP - _ACTIVE))
             plan = schedule(wait=wait, warmup=_WARMUP, active=_ACTIVE, repeat=1)
             self._profile = profile(activities=kinds, schedule=plan, on_trace_ready=self._write)
             self._profile.start()
@@ -50,7 +53,7 @@ class Profile(L.Callback):
     def on_before_backward(self, *_: Any) -> None:
         """Name the backward pass in the profile."""
         self._backward = record_function(_BACKWARD)
-        # Opened and closed by hand: the block spans two hooks.
+        # Not a `with` block, as it spans two hooks.
         self._backward.__enter__()
 
     def on_after_backward(self, *_: Any) -> None:
@@ -63,7 +66,7 @@ class Profile(L.Callback):
         if self._profile:
             self._profile.step()
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_end(self, *_: Any) -> None:
         """Stop; a run that the clock or its epochs end during the wait leaves no files."""
         if self._profile:
             self._profile.stop()
@@ -71,17 +74,12 @@ class Profile(L.Callback):
 
     def _write(self, result: profile) -> None:
         on_gpu = torch.cuda.is_available()
-        # By own time: the total of an outer range would include its operators twice.
+        # By own time: an outer range has the time of its operators in its total.
         order = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
         averages = result.key_averages()
         table = averages.table(sort_by=order, row_limit=_ROWS, max_name_column_width=80)
         (self.folder / "profile.txt").write_text(f"{summary(averages, on_gpu=on_gpu)}\n{table}\n", encoding="utf-8")
         result.export_chrome_trace(str(self.folder / "trace.json"))
-
-
-def _wait(micro_batches: int | None) -> int:
-    """Return how many to pass by: fewer in a run that has only so many micro-batches."""
-    return _WAIT if micro_batches is None else max(0, min(_WAIT, micro_batches - _WARMUP - _ACTIVE))
 
 
 def summary(averages: Iterable[Any], *, on_gpu: bool) -> str:
@@ -95,12 +93,11 @@ def summary(averages: Iterable[Any], *, on_gpu: bool) -> str:
     seconds = {key: event.cpu_time_total / 1e6 for key, event in events.items()}  # they are in microseconds
     forward, backward = seconds.get(FORWARD, 0.0), seconds.get(_BACKWARD, 0.0)
     batches, inside = events[FORWARD].count if FORWARD in events else 0, forward + backward
-    # The outermost: an optimizer may have another inside
+    # The longest is the outermost: an optimizer may have another one inside
     steps = [(seconds[key], event.count) for key, event in events.items() if key.startswith(_STEP)]
     total, updates = max(steps, default=(0.0, 0))
-    # Of a window's micro-batches the last is computed inside the step, the others before it
+    # The last micro-batch of a window is computed inside the step, the others before it
     update = total - updates * inside / max(batches, 1)
-    # One line for each part, then how the table below is to be read.
     lines = [f"{batches} micro-batches, {updates} updates; milliseconds of this process, in all:"]
     for name, value in ((FORWARD, forward), (_BACKWARD, backward), ("clipping and update of the weights", update)):
         lines.append(f"  {name:<36}{1000 * value:>10.1f}")

@@ -1,27 +1,35 @@
-"""Log a few translations of every validation to the loggers that take text."""
+"""Print a few translations of every validation, and log them to the loggers that take text."""
 
 from __future__ import annotations
 
 import lightning as L
+from rich.console import Console
+from rich.markup import escape
 
 from seq2seq.evaluation.evaluator import Evaluation
 from seq2seq.training.lightning_parts.loggers import log_samples
 from seq2seq.training.lightning_parts.task import TranslationTask
 
-_MOST_SHOWN = 300  # characters of a sample: an image's line has many
+_MOST_SHOWN = 300  # characters of a sample: the line of an image has many
 
 
 class LogSamples(L.Callback):
-    """Callback that logs the same `count` sentences at every validation: source, hypothesis and reference."""
+    """Callback that shows the same `count` sentences at every validation: source, reference and hypothesis."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, console: Console) -> None:
         self.count = count
+        self.console = console
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Log them."""
+        """Print and log them."""
         assert isinstance(pl_module, TranslationTask)
-        if trainer.is_global_zero and pl_module.evaluation is not None and self.count:
-            log_samples(trainer.loggers, samples(pl_module.evaluation, self.count), trainer.global_step)
+        assert pl_module.evaluation is not None
+        chosen = samples(pl_module.evaluation, self.count)
+        for source, hypothesis, reference in chosen:
+            for name, text in (("src", source), ("ref", reference), ("hyp", hypothesis)):
+                self.console.print(f"  [dim]{name}[/] {escape(text)}", highlight=False, soft_wrap=True)
+        if trainer.is_global_zero and chosen:
+            log_samples(trainer.loggers, chosen, trainer.global_step)
 
 
 def samples(result: Evaluation, count: int) -> list[tuple[str, str, str]]:

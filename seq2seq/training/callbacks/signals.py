@@ -1,4 +1,4 @@
-"""End a run cleanly on Ctrl-C, on kill, and on the signals that clusters announce the end of a job with."""
+"""End a run cleanly on Ctrl-C, on kill, and on the signals with which clusters announce the end of a job."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def interruptible() -> Iterator[None]:
 
 
 class Signals(L.Callback):
-    """Callback that stops at the next window or batch of a validation or test after a signal to any rank.
+    """Callback that stops at the next window, or batch of a validation or test, after a signal to any rank.
 
     Lightning's own handler of SIGTERM would send the other ranks a message for which they do not wait.
     """
@@ -51,32 +51,25 @@ class Signals(L.Callback):
         self._signum = 0
         self._handlers: dict[int, Any] = {}
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Take over the handlers of SIGNALS."""
-        self._take_over()
+    def on_train_start(self, *_: Any) -> None:
+        """Replace the handlers of SIGNALS."""
+        if threading.current_thread() is threading.main_thread():
+            self._handlers = {signum: signal.signal(signum, self._note) for signum in SIGNALS}
 
-    def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Take over the handlers of SIGNALS."""
-        self._take_over()
-
-    def _take_over(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for signum in SIGNALS:
-            self._handlers[signum] = signal.signal(signum, self._note)
+    def on_test_start(self, *_: Any) -> None:
+        """Replace the handlers of SIGNALS."""
+        self.on_train_start()
 
     def votes(self, trainer: L.Trainer) -> Sequence[float]:
         """Return the signal that arrived, 0 for none."""
         return (float(self._signum),)
 
     def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
-        """Save and end the run if any rank received a signal."""
-        signum = int(agreed[0])
-        if signum:
+        """Save and end the run if any rank received a signal: it can be resumed exactly from here."""
+        if agreed[0]:
             self._signum = 0
-            # The window is complete here, so the run can be resumed exactly.
             self.last.save(trainer)
-            raise TrainingInterrupt(signum, f"at update {trainer.global_step}")
+            raise TrainingInterrupt(int(agreed[0]), f"at update {trainer.global_step}")
 
     def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         """Obey a signal between two batches of a validation, which may be long."""
@@ -85,20 +78,20 @@ class Signals(L.Callback):
     def on_test_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
     ) -> None:
-        """Obey a signal between two batches of the test; nothing is to be saved."""
+        """Obey a signal between two batches of the test; there is nothing to save."""
         if batch_idx + 1 < sum(trainer.num_test_batches):
             self._stop_if_asked(trainer)
 
-    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+    def on_exception(self, *_: Any) -> None:
         """Restore the handlers."""
         self._restore()
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_end(self, trainer: L.Trainer, *_: Any) -> None:
         """Restore the handlers; a signal that arrived after the last validation ends the run before its test."""
         self._restore()
         self._stop_if_asked(trainer)
 
-    def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_test_end(self, trainer: L.Trainer, *_: Any) -> None:
         """Restore the handlers; a signal during the last batch ends the run when its results are written."""
         self._restore()
         self.state.signum = int(self.agreement.maxima(self.votes(trainer))[0])

@@ -21,7 +21,7 @@ class Stopping(L.Callback):
         self.budget = state.budget
         self.best = state.best
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, *_: Any) -> None:
         """Start the clock."""
         self.budget.begin()
         self.budget.clock.start()
@@ -32,31 +32,28 @@ class Stopping(L.Callback):
 
     def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
         """Stop, after a last validation, if a bound is reached on any rank."""
-        # The greatest share of all ranks: the learning rate of the next updates follows it.
+        # The learning rate of the next updates follows this share, the greatest of all ranks.
         reached, self.budget.agreed_share = agreed
         self.budget.end_by(int(reached))
-        # Never cleared: another callback may have set it.
+        # Not cleared here: another callback may have set it.
         trainer.should_stop = trainer.should_stop or bool(reached)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Count validations without a better score, and stop when there are too many."""
         if trainer.state.fn != "fit":
             return
-        # `RecordScores` has compared the score; it is called before.
+        # `RecordScores`, which is called before, has compared the score.
         self.budget.bad_validations = 0 if self.best.improved else self.budget.bad_validations + 1
         if self.budget.out_of_patience:
             log.info("no better BLEU in %d validations: stopping early", self.budget.bad_validations)
-            # Scores are the same on every rank, so there is nothing to agree on.
-            self.budget.end_by(self.budget.reached(trainer))
-            trainer.should_stop = True
-        # A validation may take longer than the time that is left: no update, and no second validation, follows it.
-        elif self.budget.settings.max_time and not trainer.should_stop and self.budget.is_spent(trainer):
-            trainer.should_stop = True
-        # No bound is reached, so a callback of the user's, which was called before, has stopped the run.
+        # The validation may have used the rest of the time. All ranks ask, whatever their callbacks have requested.
+        spent = self.budget.is_spent(trainer)
+        trainer.should_stop = trainer.should_stop or spent
+        # A callback of the user, called before, has stopped the run.
         if trainer.should_stop and not self.budget.ended_by:
             self.budget.ended_by = CALLBACKS
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_end(self, *_: Any) -> None:
         """Stop the clock: the final test is not part of the budget."""
         self.budget.clock.stop()
 

@@ -1,9 +1,10 @@
-"""Schedule validations and record their scores."""
+"""Schedule validations, record their scores and save the best checkpoint."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import lightning as L
@@ -11,7 +12,7 @@ import lightning as L
 from seq2seq.checkpoint import updates
 from seq2seq.runs.folder import RunFolder
 from seq2seq.settings.trainer import TrainerSettings
-from seq2seq.training.bounds.validation_schedule import ValidationSchedule
+from seq2seq.training.bounds.budget import Budget
 from seq2seq.training.callbacks.checkpointing import LastCheckpoint
 from seq2seq.training.callbacks.window_end import NO_VALIDATION
 from seq2seq.training.lightning_parts.run_state import RunState
@@ -19,9 +20,14 @@ from seq2seq.training.lightning_parts.task import TranslationTask
 
 log = logging.getLogger(__name__)
 
+# No validation is made shortly before the last one, at the end of the run: within this share of `val_steps` before it,
+# and within this share of a run that the clock ends.
+_NEAR = 0.1
+_LEFT = 0.05
+
 
 class RecordScores(L.Callback):
-    """Callback that compares each validation with the best one before."""
+    """Callback that compares each validation with the best one before, and saves the best as best.safetensors."""
 
     def __init__(self, folder: RunFolder, state: RunState) -> None:
         self.path = folder.best
@@ -29,8 +35,7 @@ class RecordScores(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Forget the best score of an earlier part of the run if best.safetensors does not have its weights."""
-        # last.ckpt may have been copied without it, or the run was killed between the two.
-        # Every rank decides as the first, which wrote it.
+        # last.ckpt may have been copied without it, or the run was killed between the two. The first rank decides.
         if self.best.step and trainer.strategy.broadcast(updates(self.path)) != self.best.step:
             log.info(
                 "%s does not have the weights of update %d, the best so far: the best validation to come is kept",
@@ -40,13 +45,15 @@ class RecordScores(L.Callback):
             self.best.forget()
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Record the score."""
+        """Record the score, and save the validated weights if it is the best."""
         if trainer.state.fn != "fit":
             return
         assert isinstance(pl_module, TranslationTask)
         assert pl_module.evaluation is not None
         evaluation = pl_module.evaluation
         self.best.add(trainer.global_step, evaluation.bleu.value, evaluation.report())
+        if self.best.improved:
+            trainer.save_checkpoint(self.path, weights_only=True)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best score."""
@@ -57,10 +64,90 @@ class RecordScores(L.Callback):
         self.best.load_state_dict(state_dict)
 
 
+class ValidationSchedule:
+    """Schedule of validations: every `val_steps` updates or `val_time` seconds, else every epoch.
+
+    If updates or epochs end the run and define the interval, elapsed time has no influence, so that the run is
+    reproducible. If time alone ends the run, or defines the interval, a validation that is due waits until all of them
+    take at most `val_share` of the run's time, without its start. It is skipped if less than a twentieth of the run
+    would be left after it.
+    """
+
+    def __init__(self, settings: TrainerSettings, budget: Budget) -> None:
+        self.settings = settings
+        self.budget = budget
+        # Validate at the end of each epoch.
+        self._by_epochs = settings.val_steps is None and settings.val_time is None
+        self._validated = 0.0  # second of the run's clock at which the last one ended
+        self._waiting = False  # one is due, and waits for its time
+        self._told = False
+
+    def end(self) -> None:
+        """Record the duration of a validation."""
+        # The interval counts from here, so that slow validations do not follow one another.
+        self._validated = self.budget.clock.seconds
+        self._waiting = False
+        self.budget.end_validation()
+
+    def is_due(self, trainer: L.Trainer) -> bool:
+        """Return True if the run is to be validated after this update."""
+        settings = self.settings
+        steps = settings.val_steps
+        if self._by_epochs:
+            steps = trainer.num_training_batches / trainer.accumulate_grad_batches
+        interval = (steps or math.inf) * (self.budget.update_seconds or math.inf)
+        self.budget.validation_interval = min(interval, settings.val_time or math.inf)
+        if self._is_counted(trainer):
+            # The clock alone ends the run: the validation must be worth its time.
+            self._waiting = bool(settings.max_time) and not (settings.max_steps or settings.max_epochs)
+            if not self._waiting:
+                return True
+        seconds = settings.val_time
+        asked = seconds is not None and self.budget.clock.seconds - self._validated >= seconds
+        return (self._waiting or asked) and self._is_worth_its_time(trainer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that a resumed run continues from."""
+        return {"validated": self._validated, "waiting": self._waiting}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from an earlier part of the run."""
+        self._validated = state["validated"]
+        self._waiting = state["waiting"]
+
+    def _is_counted(self, trainer: L.Trainer) -> bool:
+        """Return True if the number of updates or the end of an epoch asks for a validation."""
+        steps = self.settings.val_steps
+        if steps is None:
+            return self._by_epochs and trainer.is_last_batch
+        return trainer.global_step % steps == 0 and self.budget.updates_left(trainer) >= _NEAR * steps
+
+    def _is_worth_its_time(self, trainer: L.Trainer) -> bool:
+        took = self.budget.validation_seconds
+        if not took:
+            return True
+        passed = self.budget.clock.seconds
+        used = self.budget.used_share(trainer)
+        total = passed / used if used else math.inf
+        if total - passed < took + _LEFT * total:
+            return False
+        spent = self.budget.validations_spent + took
+        if spent <= self.settings.val_share * (self.budget.trained_seconds + spent):
+            return True
+        if not self._told:
+            log.info(
+                "a validation takes %.0f s: the next one waits until they take at most %g%% of the time "
+                "(trainer.val_share)",
+                took, 100 * self.settings.val_share,
+            )  # fmt: skip
+        self._told = True
+        return False
+
+
 class Validation(L.Callback):
     """Callback that validates when the schedule says so, and once at the end.
 
-    A validation that a signal or a kill interrupted is made up for before the resumed run trains on.
+    A resumed run first repeats a validation that a signal or a kill interrupted.
     """
 
     def __init__(self, state: RunState, settings: TrainerSettings, last: LastCheckpoint) -> None:
@@ -72,14 +159,14 @@ class Validation(L.Callback):
         self.pending = False  # a validation is due, or under way, at this update
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Make up for an unfinished validation, and do not train at all if the budget is spent."""
-        # A resumed run may be over already, or have been stopped during its last validation.
+        """Repeat an interrupted validation, and do not train at all if the budget is spent."""
+        # A resumed run may have ended already, or been stopped during its last validation.
         spent = self.budget.is_spent(trainer)
         unscored = self.validated_step != trainer.global_step or not self.best.step
         if self.pending or (spent and unscored):
             self._validate_first(trainer)
             spent = self.budget.is_spent(trainer)
-        # A callback of the user's may have had enough, too.
+        # A callback of the user may also have requested a stop.
         trainer.should_stop = trainer.should_stop or spent
 
     def votes(self, trainer: L.Trainer) -> Sequence[float]:
@@ -87,14 +174,14 @@ class Validation(L.Callback):
         return (float(self.schedule.is_due(trainer)),)
 
     def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
-        """Let Lightning validate right after this hook, as it does in any case when it is about to stop."""
+        """Let Lightning validate right after this hook, as it always does before it stops."""
         self.pending = trainer.should_stop or bool(agreed[0])
         # Lightning validates if the batch's number is a multiple of it.
         trainer.val_check_batch = 1 if self.pending else NO_VALIDATION
 
-    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_validation_start(self, *_: Any) -> None:
         """Start to measure how long a validation takes."""
-        self.schedule.begin()
+        self.budget.begin_validation()
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Record that this update is validated."""
@@ -102,7 +189,7 @@ class Validation(L.Callback):
             return
         self.schedule.end()
         self.validated_step = trainer.global_step
-        # `SaveLast` is called after this: last.ckpt says that the validation is done.
+        # `SaveLast` is called later, so last.ckpt says that the validation is done.
         self.pending = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -116,13 +203,13 @@ class Validation(L.Callback):
         self.pending = state_dict["pending"]
 
     def _validate_first(self, trainer: L.Trainer) -> None:
-        """Validate before the first batch, as Lightning does between two."""
+        """Validate before the first batch, as Lightning does between two batches."""
         loop = trainer.fit_loop.epoch_loop.val_loop
-        # What Lightning's training epoch loop does around a validation.
         trainer.validating = True
-        loop.restarting = False  # all of it, wherever an earlier part was stopped
-        with self.last.before_training():
-            loop.run()
+        loop.restarting = False  # from the beginning, wherever an earlier part was stopped
+        self.last.before_training = True
+        loop.run()
+        self.last.before_training = False
         # A restored loop at the end of its epoch must still ask for a batch to find that out, and does so only until
         # a validation has run.
         loop._has_run = False

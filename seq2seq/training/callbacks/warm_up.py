@@ -1,4 +1,4 @@
-"""Do before the clock starts what would take its time, and learn how long a validation takes."""
+"""Compile kernels and estimate the time of a validation, before the clock starts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import lightning as L
 import torch
 
 from seq2seq.data.batching import Batch
-from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.bounds.budget import Budget
 from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 from seq2seq.training.lightning_parts.kernel_warm_up import warm_kernels
@@ -18,11 +17,11 @@ from seq2seq.training.lightning_parts.task import TranslationTask
 
 log = logging.getLogger(__name__)
 
-# Share of a limit of time from which on a validation is called long.
+# A validation that takes more than this share of a limit of time is called long.
 _LONG = 0.25
-# Bytes a second that a checkpoint is written with, where none has been written yet, and float32 numbers that
-# best.safetensors and last.ckpt have together for each weight: the weight twice, and two moments.
-_WRITTEN, _SAVED = 1e9, 4
+# Assumed bytes a second of writing checkpoints, and bytes of best.safetensors and last.ckpt for each weight: the weight
+# twice, and two moments, in float32.
+_WRITTEN, _SAVED = 1e9, 16
 
 
 class WarmUp(L.Callback):
@@ -30,21 +29,19 @@ class WarmUp(L.Callback):
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
-        self.settings: TrainerSettings = budget.settings
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Compile kernels, and time a batch of the validation, unless an earlier part of the run has measured one."""
+        """Compile kernels, and time a batch of the validation, unless an earlier part has measured a validation."""
         assert isinstance(pl_module, TranslationTask)
         data: TranslationDataModule = trainer.datamodule  # type: ignore[attr-defined]
         if pl_module.device.type == "cuda":
             context = trainer.precision_plugin.train_step_context
             warm_kernels(pl_module.model, pl_module.optim, data.shapes(), device=pl_module.device, context=context)
-        limit = self.settings.max_time
-        # Ranks with a part of the model each would have to gather it
-        if limit is None or self.budget.validation_seconds or self.settings.sharded:
+        limit = self.budget.settings.max_time
+        # The ranks of a sharded model would have to gather it
+        if limit is None or self.budget.validation_seconds or self.budget.settings.sharded:
             return
-        seconds = validation_seconds(trainer, pl_module, data)
-        (seconds,) = self.budget.agreement.maxima([seconds])
+        (seconds,) = self.budget.agreement.maxima([validation_seconds(trainer, pl_module, data)])
         self.budget.validation_seconds = seconds
         if seconds > _LONG * limit and trainer.is_global_zero:
             log.warning(
@@ -55,9 +52,9 @@ class WarmUp(L.Callback):
 
 
 def validation_seconds(trainer: L.Trainer, task: TranslationTask, data: TranslationDataModule) -> float:
-    """Estimate the seconds of a validation by its middle batch, decoded with the weights as they are.
+    """Estimate the seconds of a validation from its middle batch.
 
-    Translations of an untrained model do not end before their limit, so that a later validation takes less.
+    An untrained model does not end its translations before their limit, so later validations take less time.
     """
     loader = data.val_dataloader()
     evaluator = make_evaluator(task, data.texts, "valid")
@@ -68,11 +65,11 @@ def validation_seconds(trainer: L.Trainer, task: TranslationTask, data: Translat
     took = 0.0
     task.eval()
     with torch.no_grad(), trainer.precision_plugin.val_step_context():
-        # On a GPU the first time loads and tunes
+        # On a GPU the first pass loads and tunes
         for _ in range(2 if task.device.type == "cuda" else 1):
             began = time.monotonic()
             evaluator.add(batch, task.sum_losses)
             took = time.monotonic() - began
     task.train()
     weights = sum(parameter.numel() for parameter in task.parameters())
-    return took * len(batches) + _SAVED * 4 * weights / _WRITTEN
+    return took * len(batches) + _SAVED * weights / _WRITTEN

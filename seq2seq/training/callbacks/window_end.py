@@ -10,7 +10,7 @@ import lightning as L
 from seq2seq.system.ranks import Agreement
 from seq2seq.training.bounds.budget import between_epochs
 
-# As a number of batches between validations: Lightning starts none unless `Validation` changes it.
+# A number of batches between validations, with which Lightning starts none by itself.
 NO_VALIDATION = 2**62
 
 
@@ -29,20 +29,18 @@ class Decider(Protocol):
 class WindowEnd(L.Callback):
     """Callback that calls its `deciders` in order after each accumulation window, with one all-reduce for all of them.
 
-    A run is validated, saved and stopped only between two windows, because it can be resumed exactly only there.
+    Only between two windows can a run be resumed exactly, so it is validated, saved and stopped only there.
     """
 
     def __init__(self, deciders: Sequence[Decider], agreement: Agreement) -> None:
         self.deciders = deciders
         self.agreement = agreement
-        self._stop = False  # a callback of the user's has asked for it within a window
+        self._stop = False  # a callback of the user has requested it within a window
 
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        """Count an epoch as begun that Lightning has not: the one after a run was resumed at an epoch's end.
+    def on_train_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
+        """Count the beginning of an epoch, which Lightning does not if the run was resumed at the end of the last one.
 
-        The next checkpoint would lie between two epochs otherwise, and the run that resumes it begin one anew.
+        Otherwise the next checkpoint would lie between two epochs, and a run that resumes it would begin a new one.
         """
         if between_epochs(trainer):
             progress = trainer.fit_loop.epoch_progress
@@ -53,15 +51,15 @@ class WindowEnd(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Decide, if the window ends with this micro-batch."""
-        # Lightning reads it right after this hook.
+        # Lightning reads it right after this hook, unless `Validation` changes it.
         trainer.val_check_batch = NO_VALIDATION
-        # The update would lack what is left of the window.
+        # A stop must wait for the end of the window.
         self._stop |= trainer.should_stop
         ends = window_ends(trainer, batch_idx)
         trainer.should_stop = self._stop and ends
         if not ends:
             return
-        # All votes in one message, as a list whose parts are handed back to their owners.
+        # All votes travel in one message, and return to their owners.
         votes = [decider.votes(trainer) for decider in self.deciders]
         agreed = self.agreement.maxima([number for each in votes for number in each])
         for decider, own in zip(self.deciders, votes, strict=True):
@@ -70,5 +68,5 @@ class WindowEnd(L.Callback):
 
 
 def window_ends(trainer: L.Trainer, batch_idx: int) -> bool:
-    """True if the micro-batch `batch_idx` of the epoch is the last one before an update."""
+    """Return True if the micro-batch `batch_idx` of the epoch is the last one before an update."""
     return (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or trainer.is_last_batch
