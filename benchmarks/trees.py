@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print a row for each mixer; with --out also write trees.json."""
     parser = harness.parser_for("trees", __doc__)
     parser.add_argument("trees", nargs=2, type=Path, metavar="TREE", help="A and B, folders that have seq2seq/")
-    parser.add_argument("--mixers", nargs="+", default=list(MIXERS), help="presets (the four of the headline)")
+    parser.add_argument("--mixers", nargs="+", default=list(MIXERS), help="presets (%(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each (3)")
     parser.add_argument("--steps", type=int, default=60, help="updates of a run (60)")
     parser.add_argument("--least", type=float, default=0.95, help="share of A's rate that B must have (0.95)")

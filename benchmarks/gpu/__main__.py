@@ -42,7 +42,7 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--pack", type=Path, metavar="FOLDER", help="make a folder that has what must travel")
     add("--budget", type=float, default=540.0, help="seconds that the whole command may take")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto: cuda if there is one")
-    add("--data", type=Path, default=ROOT / "headline-data", help="the folder that benchmarks.headline prepared")
+    add("--data", type=Path, default=ROOT / "headline-data", help="the prepared folder, as --pack makes it")
     add("--command-data", nargs=3, metavar=("FOLDER", "SRC", "TGT"), help="corpus of the training command: a folder "
         "with train, valid, test and joint.model, and its languages (the pack's, or the embedded one)")  # fmt: skip
     add("--parts", nargs="+", default=[], metavar="PART", help="run these alone; a name's beginning suffices; "

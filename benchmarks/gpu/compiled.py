@@ -16,8 +16,8 @@ from torch._dynamo.utils import counters
 from benchmarks.gpu.profiles import profiled
 from benchmarks.gpu.replays import ReplayedTrainer
 from benchmarks.gpu.steps import LENGTHS, TOKENS, padded, synthetic_batch
-from benchmarks.headline.data import Prepared
-from benchmarks.headline.training import Trainer
+from benchmarks.gpu.trainer import Trainer
+from benchmarks.gpu.training_data import Prepared
 from seq2seq.training.machine.compilation import eager
 
 if TYPE_CHECKING:

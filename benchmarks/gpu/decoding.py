@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from benchmarks.gpu.plan import MIXERS
-from benchmarks.headline.data import Prepared, synthetic
+from benchmarks.gpu.training_data import Prepared, synthetic
 from seq2seq.network.build import build_model
 from seq2seq.network.model import Seq2Seq
 from seq2seq.search import Graphs, Source, Specials, search, search_stream

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from benchmarks.gpu.plan import MIXERS, SIZES
-from benchmarks.headline.data import Prepared, synthetic
-from benchmarks.headline.training import Trainer
+from benchmarks.gpu.trainer import Trainer
+from benchmarks.gpu.training_data import Prepared, synthetic
 from seq2seq.training.machine.throughput import memory_gib, reset_peak_memory
 
 if TYPE_CHECKING:

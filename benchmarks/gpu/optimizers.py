@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from benchmarks.gpu.plan import SIZES
-from benchmarks.headline.data import Prepared
+from benchmarks.gpu.training_data import Prepared
 from seq2seq.network.build import build_model, hidden_matrices
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.training.objective.optim import build_optimizer

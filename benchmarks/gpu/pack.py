@@ -1,6 +1,6 @@
 """Make one folder that has what a visit needs beside a checkout: the prepared data, and wheels of what may be missing.
 
-FOLDER/                  what benchmarks.headline prepared: arrays, references, tokenizer, settings of the models
+FOLDER/                  arrays of German-English, references, tokenizer, settings of the models (`prepare`)
 FOLDER/wheels/           for Python 3.12 on Linux
 FOLDER/europarl-it-en/   where CORPORA has it: text of the training command, with a joint vocabulary of 16,000 pieces
 FOLDER/multi30k/         where CORPORA has it: text of the fifteen small runs
@@ -18,7 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.gpu.records import ROOT
+from benchmarks.gpu.records import DATA_FILE, ROOT
 
 # With the checkout, less than what a machine may be sent at once.
 LIMIT_MIB = 45
@@ -46,7 +46,7 @@ def pack(folder: Path, *, data: Path, corpora: Path | None, wheels: Path | None)
     Args:
         folder: New folder.
         data: The prepared folder; made from `corpora` if it is not there.
-        corpora: As for `benchmarks.headline --prepare`.
+        corpora: The folder with the corpora, as `prepare` reads it.
         wheels: Folder of wheels to take; None downloads them.
     """
     try:
@@ -68,13 +68,13 @@ def pack(folder: Path, *, data: Path, corpora: Path | None, wheels: Path | None)
 
 def add_data(target: Path, data: Path, corpora: Path | None) -> None:
     """Copy the prepared folder, or prepare it."""
-    if (data / "headline-data.json").is_file():
+    if (data / DATA_FILE).is_file():
         shutil.copytree(data, target, dirs_exist_ok=True)
         return
     if corpora is None:
-        raise ValueError(f"{data} holds no headline-data.json; give --data, or --corpora to prepare it from")
+        raise ValueError(f"{data} holds no {DATA_FILE}; give --data, or --corpora to prepare it from")
     # Needs Hydra and SentencePiece, which only this command does
-    from benchmarks.headline.prepare import prepare
+    from benchmarks.gpu.prepare import prepare
 
     prepare(corpora, target, vocab_size=8000)
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[2]  # of the repository
+# Description of a prepared folder.
+DATA_FILE = "headline-data.json"
 # States of a part. `stopped` by its own time limit, `interrupted` by the end of the budget or of the command.
 DONE, FAILED, STOPPED, INTERRUPTED = "done", "failed", "stopped", "interrupted"
 # Exit status of a part that left something out for lack of time.

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from benchmarks.gpu.profiles import profiled
 from benchmarks.gpu.steps import LENGTHS, TOKENS, padded, synthetic_batch
-from benchmarks.headline.data import Prepared, synthetic
-from benchmarks.headline.training import Trainer
+from benchmarks.gpu.trainer import Trainer
+from benchmarks.gpu.training_data import Prepared, synthetic
 from seq2seq.data.batching import Batch
 from seq2seq.kernels.fused import fused
 from seq2seq.search.graphs import CudaRecorder

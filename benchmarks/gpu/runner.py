@@ -15,7 +15,17 @@ from typing import Any
 
 from benchmarks.gpu import verdicts
 from benchmarks.gpu.plan import Part
-from benchmarks.gpu.records import DONE, FAILED, INTERRUPTED, LEFT_OUT, ROOT, STOPPED, Results, write_atomically
+from benchmarks.gpu.records import (
+    DATA_FILE,
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    LEFT_OUT,
+    ROOT,
+    STOPPED,
+    Results,
+    write_atomically,
+)
 
 # Seconds for ending the last part and writing the page.
 _RESERVE = 8.0
@@ -54,8 +64,8 @@ class Runner:
         visit = len(self.results.data["visits"])
         try:
             for part in missing:
-                if part.data and not (self.data / "headline-data.json").is_file():
-                    self._leave_out(part, f"no headline-data.json in {self.data}; make it with benchmarks.headline")
+                if part.data and not (self.data / DATA_FILE).is_file():
+                    self._leave_out(part, f"no {DATA_FILE} in {self.data}; make it with --pack")
                 elif self.deadline - time.monotonic() >= part.least:
                     self._run_part(part)
                     self._note_time(visit)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.headline.data import Prepared, synthetic
-from benchmarks.headline.training import Trainer
+from benchmarks.gpu.trainer import Trainer
+from benchmarks.gpu.training_data import Prepared, synthetic
 from seq2seq.data.batching import Batch
 
 if TYPE_CHECKING:

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import fuzz
+import numpy as np
 import pytest
 import tiny
 import torch
 
-from benchmarks.gpu import command, fifteen, norms, pack, runner, suites, translating, verdicts
+from benchmarks.gpu import command, fifteen, norms, pack, prepare, quality, runner, suites, translating, verdicts
 from benchmarks.gpu.__main__ import chosen, main
 from benchmarks.gpu.part import Job
 from benchmarks.gpu.plan import Part, parts_of
@@ -26,7 +27,9 @@ from benchmarks.gpu.records import DONE, FAILED, INTERRUPTED, LEFT_OUT, ROOT, ST
 from benchmarks.gpu.replays import ReplayedTrainer, same_gradients
 from benchmarks.gpu.runner import Runner
 from benchmarks.gpu.steps import padded
+from benchmarks.gpu.training_data import Prepared
 from seq2seq import checkpoint
+from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.training.lightning_parts import kernel_warm_up
 
@@ -538,6 +541,70 @@ def test_a_whole_name_chooses_one_part_and_a_beginning_several():
     assert [part.name for part in chosen([], "cpu")] == [part.name for part in parts_of("cpu")]
 
 
+# ---- the prepared data
+
+
+@pytest.fixture(scope="module")
+def tiny_data(tmp_path_factory) -> Path:
+    """Prepare corpora of a few dozen sentences, and tiny models."""
+    corpora, folder = tmp_path_factory.mktemp("corpora"), tmp_path_factory.mktemp("data")
+    for seed, place in enumerate((*prepare.TRAIN, *prepare.TESTS.values())):
+        path = corpora / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        count = 60 if place in prepare.TRAIN else 4
+        for language, words in (("de", tiny.GERMAN), ("en", tiny.ENGLISH)):
+            lines = tiny.sentences(words, count, seed=seed + 100)
+            Path(f"{path}.{language}").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    prepare.prepare(corpora, folder, vocab_size=300, tiny=True)
+    return folder
+
+
+@pytest.mark.slow
+def test_prepared_arrays_decode_to_the_text(tiny_data):
+    prepared = Prepared(tiny_data)
+    tokenizer = Tokenizer(src_model=(tiny_data / "tokenizer.model").read_bytes())
+    _, tgt = prepared.split("newstest2013")
+    lines = tokenizer.decode([tgt.row(i) for i in range(len(tgt.lengths))])
+    assert lines == prepared.references("newstest2013")
+    src, _ = prepared.split("train")
+    assert len(src.lengths) == prepared.description["pairs"] > 300
+    assert np.all(src.ids[src.starts + src.lengths - 1] == prepared.ids["eos"])
+
+
+@pytest.mark.exhaustive
+def test_missing_data_is_named(tmp_path):
+    with pytest.raises(ValueError, match="headline-data"):
+        Prepared(tmp_path)
+    with pytest.raises(ValueError, match="there is no"):
+        prepare.prepare(tmp_path, tmp_path / "data", vocab_size=300)
+
+
+@pytest.mark.slow
+def test_quality_needs_only_torch_and_numpy(tiny_data, tmp_path):
+    """Translations are kept as ids if the packages that score them cannot be imported, else scored."""
+    blocker = (
+        "import sys\n"
+        "names = 'lightning hydra omegaconf datasets sentencepiece sacrebleu pyarrow rich tensorboard yaml'\n"
+        "sys.modules.update(dict.fromkeys(names.split()))\n"
+    )
+    call = "from benchmarks.gpu.part import main\nsys.exit(main(sys.argv[1:]))\n"
+    given = ["quality/lightconv", f"--out={tmp_path}", f"--data={tiny_data}", "--device=cpu"]
+    for start, scored in ((blocker, False), ("import sys\n", True)):
+        subprocess.run(
+            [sys.executable, "-c", start + call, *given],
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            check=True,
+        )
+        found = json.loads((tmp_path / "parts" / "quality-lightconv.json").read_text())
+        names = {f"{name}{dtype}" for name in prepare.TESTS for dtype in ("", quality.IN_BFLOAT16)}
+        assert set(found["translations"]) == names
+        assert found["target_tokens_per_second"] > 0
+        for one in found["translations"].values():
+            assert ("scores" in one) == scored
+            assert len(one["text" if scored else "ids"]) == 4
+
+
 # ---- the rehearsal
 
 
@@ -549,20 +616,11 @@ def wait_for(condition: Any, seconds: float) -> None:
 
 
 @pytest.mark.slow
-def test_rehearsal_with_the_packed_folder_killed_and_resumed(tmp_path):
+def test_rehearsal_with_the_packed_folder_killed_and_resumed(tmp_path, tiny_data):
     """Every part runs on a CPU; kill -9 in the middle loses one part, which is repeated."""
-    from test_benchmark_headline import write_corpora
-
-    from benchmarks.headline.__main__ import main as headline
-
-    write_corpora(tmp_path / "corpora")
-    assert (
-        headline([f"--prepare={tmp_path / 'corpora'}", f"--data={tmp_path / 'data'}", "--vocab-size=300", "--tiny"])
-        == 0
-    )
     (tmp_path / "wheels").mkdir()
     folder, out = tmp_path / "pack", tmp_path / "out"
-    assert main([f"--pack={folder}", f"--data={tmp_path / 'data'}", f"--wheels={tmp_path / 'wheels'}"]) == 0
+    assert main([f"--pack={folder}", f"--data={tiny_data}", f"--wheels={tmp_path / 'wheels'}"]) == 0
     # The training command does the same with every mixer
     names = [part.name for part in parts_of("cpu") if part.kind != "command" or "dynamicconv" in part.name]
     command = [sys.executable, "-m", "benchmarks.gpu", f"--data={folder}", "--device=cpu", "--budget=1500"]

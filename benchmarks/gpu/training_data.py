@@ -12,20 +12,21 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.gpu.records import DATA_FILE
 from seq2seq.data.batching import Batch, Ragged, TokenBatchSampler, collate
 
 
 class Prepared:
-    """Folder that `--prepare` wrote.
+    """Folder that `benchmarks.gpu.prepare` wrote.
 
     Raises:
         ValueError: The folder lacks its description.
     """
 
     def __init__(self, folder: Path) -> None:
-        path = folder / "headline-data.json"
+        path = folder / DATA_FILE
         if not path.is_file():
-            raise ValueError(f"{folder} holds no headline-data.json; make it with --prepare CORPORA --data {folder}")
+            raise ValueError(f"{folder} holds no {DATA_FILE}; make it with benchmarks.gpu --pack")
         self.folder = folder
         self.description = json.loads(path.read_text(encoding="utf-8"))
         self.ids: dict[str, int] = self.description["ids"]
