@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from benchmarks.campaign import Row
 from benchmarks.hostile.processes import Command, Done, run
 
 # A longer message is not a line that a person reads.
@@ -47,55 +48,31 @@ class Attempt:
     silent: bool = False
 
 
-@dataclasses.dataclass
-class Result:
-    """Outcome of an attempt."""
-
-    what: str
-    outcome: Literal["worked", "refused", "else"]
-    why: str
-    status: int
-    message: str
-    cpu: float
-    wall: float
-    megabytes: int
-    command: str
-    words: list[str] = dataclasses.field(default_factory=list)
-    number: int = -1
-    kind: str = ""
-
-
-def carry_out(attempt: Attempt, folder: Path) -> Result:
+def carry_out(attempt: Attempt, folder: Path) -> Row:
     """Run an attempt in `folder`/work and sort its outcome."""
-    work, kept = folder / "work", folder / "kept"
-    work.mkdir(exist_ok=True)
-    kept.mkdir(exist_ok=True)
-    done = run(attempt.command, work, kept)
-    outcome, why = judge(attempt, done, work)
-    return result(attempt, done, outcome, why)
+    done = run(attempt.command, folder / "work", folder / "kept")
+    return row(attempt.what, attempt.command, done, *judge(attempt, done, folder / "work"))
 
 
-def result(attempt: Attempt, done: Done, outcome: Literal["worked", "refused", "else"], why: str) -> Result:
+def row(what: str, command: Command, done: Done, outcome: str, why: str) -> Row:
     """Put together what is recorded of an attempt."""
-    words = ["python", "-m", attempt.command.module, *attempt.command.words]
     lines = message_lines(done.err)
-    return Result(
-        what=attempt.what,
-        outcome=outcome,
-        why=why,
-        status=done.status,
-        message=lines[-1][:400] if lines else "",
-        cpu=round(done.cpu, 2),
-        wall=round(done.wall, 2),
-        megabytes=done.megabytes,
-        command=shlex.join(words),
-        words=list(attempt.command.words),
-    )
+    return {
+        "what": what,
+        "outcome": outcome,
+        "why": why,
+        "status": done.status,
+        "message": lines[-1][:400] if lines else "",
+        "cpu": round(done.cpu, 2),
+        "seconds": round(done.wall, 2),
+        "megabytes": done.megabytes,
+        "command": shlex.join(["python", "-m", command.module, *command.words]),
+    }
 
 
-def judge(attempt: Attempt, done: Done, work: Path) -> tuple[Literal["worked", "refused", "else"], str]:
+def judge(attempt: Attempt, done: Done, work: Path) -> tuple[str, str]:
     """Sort an outcome, by the rule at the top of this file."""
-    fault = _fault(done, work)
+    fault = fault_of(done, work)
     if fault:
         return "else", fault
     if done.status == 0:
@@ -116,7 +93,7 @@ def judge(attempt: Attempt, done: Done, work: Path) -> tuple[Literal["worked", "
     return ("else", f"refused, but left {', '.join(made)}") if made else ("refused", "")
 
 
-def _fault(done: Done, work: Path) -> str:
+def fault_of(done: Done, work: Path) -> str:
     """Return what is wrong with any outcome, or ""."""
     if done.exceeded:
         return f"did not end: {done.exceeded}"

@@ -18,7 +18,6 @@ def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
     not matter.
     """
     work = folder / "work"
-    work.mkdir(exist_ok=True)
     words = world.train_words(folder)
     cache = work / "cache"
     kind = rng.choices(

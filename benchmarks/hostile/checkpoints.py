@@ -40,7 +40,6 @@ def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
     """Draw a damage, and a command that reads the checkpoint."""
     reader = rng.choices(list(READERS), list(READERS.values()))[0]
     work = folder / "work"
-    work.mkdir(exist_ok=True)
     path = work / "wrong.safetensors"
     maker = rng.choices((_flip, _cut, _description, _weights, _header, _container), (4, 2, 8, 6, 4, 2))[0]
     if reader == "resume":

@@ -27,7 +27,6 @@ STRANGE = (
 def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
     """Draw a format, strange texts, a damage of the file, and the command that reads it."""
     work = folder / "work"
-    work.mkdir(exist_ok=True)
     lines = (world.root / "corpus" / "train.jsonl").read_text("utf-8").splitlines()
     pairs: Pairs = [json.loads(line)["translation"] for line in lines]
     what = []

@@ -20,7 +20,6 @@ ROOM = 600
 def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
     """Draw lines, options that change how they are batched, and what is wrong with input or output."""
     work = folder / "work"
-    work.mkdir(exist_ok=True)
     count = rng.choice((0, 1, 2, 7, 40))
     data = b""
     if count:

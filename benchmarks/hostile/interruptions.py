@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.hostile.attempts import Attempt, Result, judge, leftovers, message_lines, result
+from benchmarks.campaign import Row
+from benchmarks.hostile.attempts import Attempt, judge, leftovers, message_lines, row
 from benchmarks.hostile.processes import Command, Done, run
 from benchmarks.hostile.world import World, same_files, same_run
 
@@ -20,11 +21,9 @@ SIGNALS = {signal.SIGKILL: (-9,), signal.SIGTERM: (143, -15), signal.SIGINT: (13
 EVENTS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.link", "shutil.rmtree")
 
 
-def carry_out(rng: random.Random, world: World, folder: Path) -> Result:
+def carry_out(rng: random.Random, world: World, folder: Path) -> Row:
     """Interrupt a command, run it again, and compare with one that was left alone."""
     work, kept = folder / "work", folder / "kept"
-    work.mkdir()
-    kept.mkdir()
     name = rng.choices(("train", "prepare", "translate", "average"), (10, 4, 1, 1))[0]
     command, check = _command(name, world, folder)
     number = rng.choice(list(SIGNALS))
@@ -40,14 +39,14 @@ def carry_out(rng: random.Random, world: World, folder: Path) -> Result:
     attempt = Attempt(what=what, command=command, must="work", check=check)
     wrong = _interrupted(done, SIGNALS[number], work)
     if wrong:
-        return result(attempt, done, "else", wrong)
+        return row(what, command, done, "else", wrong)
     if done.status == -9 and name in ("translate", "average"):
-        # Nobody can take away what a process was writing that has died; only a run's folder has an owner
+        # No process can remove the temporary files of one that was killed; only a run's folder has an owner
         for path in work.glob(".*.tmp"):
             path.unlink()
     again = run(command, work, kept)
     outcome, why = judge(attempt, again, work)
-    return result(attempt, again, outcome, f"run again: {why}" if why else "")
+    return row(what, command, again, outcome, f"run again: {why}" if why else "")
 
 
 def _command(name: str, world: World, folder: Path) -> tuple[Command, Callable[[Done], str]]:

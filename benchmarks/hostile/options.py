@@ -28,7 +28,6 @@ OUTPUTS = ("--output", "--out", "--save", "--corpus")
 def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
     """Draw a wrong option, file or combination of a command."""
     work = folder / "work"
-    work.mkdir(exist_ok=True)
     (work / "loop").symlink_to("loop")
     (work / "input").write_bytes(world.lines)
     (work / "references").write_bytes(world.translation)

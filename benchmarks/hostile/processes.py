@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -272,10 +272,3 @@ def _execute(module: str) -> int:
     with contextlib.suppress(Exception):
         sys.stderr.flush()
     return status & 0xFF
-
-
-def words_of(command: Sequence[str]) -> str:
-    """Write a command as a person types it."""
-    import shlex
-
-    return shlex.join(command)

@@ -151,7 +151,6 @@ def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
     # A copy of the cache only where the command may get that far
     base = (*world.train_words(folder, cache=must != "refuse"), "trainer.max_time=5s")
     work = folder / "work"
-    work.mkdir(exist_ok=True)
     return Attempt(
         what=f"{module.rpartition('.')[2]}: {what}",
         command=Command(module, (*base, *mixer, *words)),

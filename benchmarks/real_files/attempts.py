@@ -14,18 +14,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import sacrebleu
 
+from benchmarks.campaign import Row
 from benchmarks.hostile import attempts as hostile
 from benchmarks.hostile.processes import Command, Done, run
 
-VERDICTS = ("right", "refused", "warned", "silent", "unclear", "crash", "hang")
-GOOD = VERDICTS[:3]
+OUTCOMES = ("right", "refused", "warned", "silent", "unclear", "hang", "crash")
+GOOD = OUTCOMES[:3]
 Pair = tuple[str, str]
 # Lines of a preparation or a training that say nothing of a file's faults.
 ORDINARY = re.compile(
@@ -59,15 +59,12 @@ class Attempt:
     files: tuple[str, ...] = ()
 
 
-def carry_out(attempt: Attempt, folder: Path) -> dict[str, object]:
+def carry_out(attempt: Attempt, folder: Path) -> Row:
     """Run an attempt in `folder`/work and sort its outcome."""
-    (folder / "kept").mkdir(exist_ok=True)
     done = run(attempt.command, folder / "work", folder / "kept")
-    verdict, why = judge(attempt, done, folder / "work")
-    as_typed = shlex.join(["python", "-m", attempt.command.module, *attempt.command.words])
-    said = [*hostile.message_lines(done.err)[-1:], *notices(done, attempt.command.module)]
-    row = {"what": attempt.what, "verdict": verdict, "why": why, "said": [line[:300] for line in said[:4]]}
-    return {**row, "status": done.status, "seconds": round(done.wall, 2), "command": as_typed}
+    outcome, why = judge(attempt, done, folder / "work")
+    said = [line[:300] for line in notices(done, attempt.command.module)[:3]]
+    return hostile.row(attempt.what, attempt.command, done, outcome, why) | {"notices": said}
 
 
 _OF_THE_MODEL = re.compile(
@@ -79,10 +76,8 @@ def judge(attempt: Attempt, done: Done, work: Path) -> tuple[str, str]:
     """Sort an outcome, by the rule at the top of this file."""
     if done.exceeded:
         return "hang", done.exceeded
-    if done.status < 0 or "Traceback (most recent call last)" in done.err + done.out.decode("utf-8", "replace"):
-        return "crash", (done.err.strip().splitlines() or [f"signal {-done.status}"])[-1][:300]
-    if left := hostile.leftovers(work):
-        return "crash", f"left {', '.join(left)}"
+    if fault := hostile.fault_of(done, work):
+        return "crash", fault
     if done.status:
         return _refusal(attempt, done)
     wrong = attempt.right(done) if attempt.right else "accepted"
