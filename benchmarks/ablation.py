@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from benchmarks import harness
 from benchmarks.comparable import require_comparable
-from seq2seq.comparison.p_values import welch
+from seq2seq.comparison.estimates import welch
 from seq2seq.comparison.table import mean_and_deviation
 from seq2seq.runs.results import RunResult, Unusable, read_run
 from seq2seq.settings.run import RunSettings
@@ -175,7 +175,8 @@ def cells(row: Row, found: dict[str, Outcome]) -> dict[str, str]:
     published = {each.name: each.bleu for each in ROWS}
     scores, base = (list(each.bleu.values()) for each in (outcome, found.get(row.against, NOTHING)))
     ours = statistics.fmean(scores) - statistics.fmean(base) if scores and base else None
-    p = welch(scores, base)
+    test = welch(scores, base)
+    p = test.p_value if test else None
     theirs = _difference(row.bleu, published.get(row.against))
     millions = outcome.parameters / 1e6
     published_bleu = f"{row.bleu.mean:.1f} ± {row.bleu.deviation:.1f}" if row.bleu else ""

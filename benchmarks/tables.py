@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 from benchmarks import cards, harness
 from seq2seq.comparison import estimates
+from seq2seq.comparison.estimates import holm, p_text
 from seq2seq.comparison.groups import Group, group_runs
 from seq2seq.comparison.letters import letters
-from seq2seq.comparison.p_values import holm, p_text
 from seq2seq.runs.results import RunResult, collect
 from seq2seq.system.files import write_text
 from seq2seq.system.markdown import markdown_table

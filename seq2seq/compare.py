@@ -34,7 +34,7 @@ Examples:
   python -m seq2seq.compare runs --by optim.peak_lr --split valid       # a sweep over learning rates
 
 BLEU and chrF are means over seeds ± the sample standard deviation; time is that of training and validation, h:mm:ss,
-training CPU time, of runs on a CPU, is without validation. Rows without a letter in common differ at 0.05.
+training CPU time, of runs on a CPU, is without validation. Rows without a common letter differ at 0.05.
 A second table has the differences from the baseline: with 95% intervals and p values of the paired t test over equal
 seeds, of Welch's t test, and of a bootstrap over seeds and sentences together. 'equivalence p' is that of a difference
 of --margin or more (two one-sided tests). The p values of a column are adjusted for their number (Holm 1979).
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     """Follow a sweep if asked to, compare the runs, and return the exit status."""
-    from seq2seq.comparison.report import FILES, Settings, compare
+    from seq2seq.comparison.compare_runs import FILES, ComparisonSettings, compare
     from seq2seq.sweeps.sweep_watch import watch
     from seq2seq.system.canvas import require_matplotlib
 
@@ -129,7 +129,8 @@ def _run(options: argparse.Namespace) -> int:
     out = require_folder(Path(options.out), files=FILES) if options.out else None
     # Blocks until the sweep has ended; returns the number of jobs that failed
     failed = watch([Path(path) for path in options.runs], interval=options.interval) if options.watch else 0
-    settings = Settings(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Settings)})
+    fields = dataclasses.fields(ComparisonSettings)
+    settings = ComparisonSettings(**{field.name: getattr(options, field.name) for field in fields})
     figure_against = options.against if options.figure else None
     collected = compare(options.runs, settings, out=out, figure_against=figure_against)
     # On stderr, since the table on stdout may be piped into a file

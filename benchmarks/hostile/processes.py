@@ -25,7 +25,7 @@ MODULES = (
     "torch", "lightning.pytorch", "hydra", "omegaconf", "sentencepiece", "sacrebleu", "numpy", "pyarrow.parquet",
     "datasets", "matplotlib.pyplot", "seq2seq.training.run", "seq2seq.data.preparation", "seq2seq.settings.compose",
     "seq2seq.inference.translator", "seq2seq.inference.line_stream", "seq2seq.evaluation.checkpoint_score",
-    "seq2seq.evaluation.scoring", "seq2seq.analysis.model_report", "seq2seq.comparison.report",
+    "seq2seq.evaluation.scoring", "seq2seq.analysis.model_report", "seq2seq.comparison.compare_runs",
     "seq2seq.training.lightning_parts.datamodule",
 )  # fmt: skip
 # Set before torch is imported: one thread each, for attempts run side by side and a fork copies no threads.

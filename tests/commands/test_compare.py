@@ -19,7 +19,7 @@ import yaml
 
 from seq2seq import compare
 from seq2seq.comparison.groups import group_runs
-from seq2seq.comparison.p_values import holm, p_text
+from seq2seq.comparison.estimates import holm, p_text
 from seq2seq.comparison.score_plot import band
 from seq2seq.comparison.scored_sets import scored_sets
 from seq2seq.comparison.significance import scoring
@@ -151,7 +151,7 @@ def test_runs_that_repeat_a_seed_count_as_one(tmp_path, capsys):
     # Of all sentences, and of the one value
     assert cells(printed.partition("BLEU by length")[2])[2]["1-20"] == expected
     assert cells(printed.partition("BLEU by model.dim")[2])[1]["16"] == expected
-    assert "Several runs of one seed count as one, their mean: bahdanau, gru\n" in printed
+    assert "Several runs of one seed are averaged: bahdanau, gru\n" in printed
 
 
 def test_runs_of_other_references_have_no_bootstrap(tmp_path, capsys):
@@ -179,7 +179,7 @@ def test_contrasts_are_compared_alone(tmp_path, capsys):
         p_text(p) for p in holm([test.pvalue for test in tests])
     ]
     assert compare.main([*paths, "--contrast", "lstm", "rnn"]) == 2
-    assert "--contrast rnn is none of these: 'gru', 'lstm', 'mlp'" in capsys.readouterr().err
+    assert "choose from 'gru', 'lstm', 'mlp'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -326,8 +326,8 @@ def test_values_that_auto_came_to_set_groups_apart(tmp_path, capsys):
     assert compare.main([str(tmp_path / "typed")]) == 0
     printed = capsys.readouterr().out
     assert [row["settings"] for row in cells(printed)] == ["mixer.encoder.glu=false", ""]
-    assert "Not of one revision of the code: abc (1 run), unknown (1 run)" in printed
-    assert "Not of one number of threads, so times cannot be compared: 1 (1 run), 8 (1 run)" in printed
+    assert "Several revisions of the code: abc (1 run), unknown (1 run)" in printed
+    assert "Several numbers of threads, so times cannot be compared: 1 (1 run), 8 (1 run)" in printed
 
 
 def test_runs_that_went_on_under_other_settings_are_told(tmp_path, capsys):
@@ -335,7 +335,7 @@ def test_runs_that_went_on_under_other_settings_are_told(tmp_path, capsys):
     changes = ["trainer.max_steps was 6 and is now 12", "seed was 1 and is now 2"]
     rewrite(write_run(tmp_path / "a", refs, mixer="gru"), continued=[{"update": 6, "changes": changes}])
     assert compare.main([str(tmp_path)]) == 0
-    told = "Not trained in one go by these settings: a (at update 6: trainer.max_steps was 6 and is now 12; seed was 1"
+    told = "Settings changed during training: a (at update 6: trainer.max_steps was 6 and is now 12; seed was 1"
     assert told in capsys.readouterr().out
 
 
@@ -454,7 +454,7 @@ def corpus_run(path: Path, refs: list[str], name: str, **settings: Any) -> Path:
 def test_a_folder_with_runs_of_several_corpora(tmp_path, capsys, monkeypatch):
     pytest.importorskip("matplotlib")
     drawn = []
-    monkeypatch.setattr("seq2seq.comparison.report.draw", lambda *given, **more: drawn.append((given, more)))
+    monkeypatch.setattr("seq2seq.comparison.compare_runs.draw", lambda *given, **more: drawn.append((given, more)))
     first, second = references(30), references(20)
     for name, refs in (("multi30k", first), ("iwslt", second)):
         for mixer in ("lightconv", "bahdanau") if name == "iwslt" else ("lightconv", "transformer"):
@@ -673,7 +673,7 @@ def test_baseline_must_be_one_group(tmp_path, capsys):
     refs = references(20)
     write_run(tmp_path / "a", refs)
     write_run(tmp_path / "b", refs, model={"dim": 32})
-    for name, expected in (("gru", "is none of these: 'lightconv model.dim=16'"), ("lightconv", "fits more than one")):
+    for name, expected in (("gru", "choose from 'lightconv model.dim=16'"), ("lightconv", "several rows")):
         assert compare.main([str(tmp_path), "--baseline", name]) == 2
         assert expected in capsys.readouterr().err
     for name in ("b", str(tmp_path / "b"), "lightconv model.dim=32"):
@@ -779,7 +779,7 @@ def test_figure_shows_every_group_and_is_reproducible(tmp_path, capsys):
 
 def test_runs_without_a_curve_are_told(tmp_path, capsys, monkeypatch):
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr("seq2seq.comparison.report.draw", lambda *_, **__: None)
+    monkeypatch.setattr("seq2seq.comparison.compare_runs.draw", lambda *_, **__: None)
     refs = references(9)
     for seed, name in enumerate(("a", "b", "c")):
         run = write_run(tmp_path / "runs" / name, refs, seed=seed)
@@ -791,7 +791,7 @@ def test_runs_without_a_curve_are_told(tmp_path, capsys, monkeypatch):
 
 def test_runs_whose_curves_do_not_overlap_are_told(tmp_path, capsys, monkeypatch):
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr("seq2seq.comparison.report.draw", lambda *_, **__: None)
+    monkeypatch.setattr("seq2seq.comparison.compare_runs.draw", lambda *_, **__: None)
     refs = references(9)
     for seed, seconds in ((1, 10), (2, 12)):
         run = write_run(tmp_path / "runs" / str(seed), refs, seed=seed)
