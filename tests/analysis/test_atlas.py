@@ -15,8 +15,8 @@ from seq2seq.analysis import plots
 from seq2seq.analysis.atlas import map as atlas_map
 from seq2seq.analysis.atlas import properties, scaling
 from seq2seq.analysis.atlas.property_table import PUBLISHED, as_json, markdown
-from seq2seq.analysis.atlas.report import settings_of
 from seq2seq.analysis.atlas.survey import Point, survey
+from seq2seq.analysis.atlas.write_atlas import settings_of
 from seq2seq.analysis.jacobian import jacobian
 from seq2seq.mixers.attention import Attention
 from seq2seq.network.introspection import MixingProperties, freeze_mixing, mark_mixing

