@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import os
 import random
+import re
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from benchmarks.campaign import Row
 from benchmarks.hostile.attempts import Attempt, judge, leftovers, message_lines, row
 from benchmarks.hostile.processes import Command, Done, run
-from benchmarks.hostile.world import World, same_files, same_run
+from benchmarks.hostile.world import World, same_files
+from seq2seq.runs.training_state import read_state
+from seq2seq.system.model_path import LAST
 
 # Statuses of the end; a shell shows that of a process which a signal ended as 128 + signal.
 SIGNALS = {signal.SIGKILL: (-9,), signal.SIGTERM: (143, -15), signal.SIGINT: (130, -2)}
@@ -108,3 +115,44 @@ def at_write(event: int, number: signal.Signals, work: Path) -> Callable[[], Non
             os.kill(os.getpid(), number)
 
     return lambda: sys.addaudithook(hook)
+
+
+def same_run(expected: Path, run_folder: Path) -> str:
+    """Return how an interrupted run differs from an uninterrupted one: weights, optimizer, progress, metrics; or ""."""
+    states = [read_state(folder / LAST) for folder in (expected, run_folder)]
+    different = []
+    # A resumed run continues from these; times and versions may differ
+    for part in ("state_dict", "optimizer_states", "lr_schedulers", "train_sums", "global_step", "epoch"):
+        first, second = (_leaves(state[part], part) for state in states)
+        # A name that only one run has counts as a difference
+        different += [name for name in first.keys() | second.keys() if not _same(first.get(name), second.get(name))]
+    if _unclocked_rows(expected / "metrics.csv") != _unclocked_rows(run_folder / "metrics.csv"):
+        different.append("metrics.csv")
+    # A kill while a checkpoint is written leaves a temporary file, which the next start removes
+    different += [path.name for path in run_folder.rglob("*.tmp")]
+    return f"differs in {', '.join(sorted(different)[:5])}" if different else ""
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(one, other)
+    return one == other
+
+
+def _leaves(value: Any, name: str) -> dict[str, Any]:
+    """Return the leaves of nested dictionaries and lists by their path."""
+    if isinstance(value, list | tuple):
+        value = dict(enumerate(value))
+    if not isinstance(value, dict):
+        return {name: value}
+    leaves: dict[str, Any] = {}
+    for key, part in value.items():
+        leaves |= _leaves(part, f"{name}.{key}")
+    return leaves
+
+
+def _unclocked_rows(path: Path) -> list[dict[str, str]]:
+    """Read the rows of metrics.csv without the columns that depend on the clock."""
+    clocked = re.compile("seconds|per_second|memory|mfu")
+    with path.open(newline="") as file:
+        return [{k: v for k, v in row.items() if not clocked.search(k)} for row in csv.DictReader(file)]

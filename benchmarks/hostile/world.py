@@ -156,14 +156,6 @@ def same_weights(expected: Path, work: Path) -> str:
     return f"trained other weights: {different[0]}" if different else ""
 
 
-def same_run(expected: Path, run_folder: Path) -> str:
-    """Return what a run that was interrupted has otherwise than one that was not, or ""."""
-    from benchmarks.kills import differences_of
-
-    different = differences_of(expected, run_folder)
-    return f"differs in {', '.join(different[:5])}" if different else ""
-
-
 def same_files(expected: Path, folder: Path) -> str:
     """Return what a prepared cache has otherwise than another, or ""."""
     one, other = (
