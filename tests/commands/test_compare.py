@@ -862,7 +862,7 @@ def test_wrong_options_are_one_line(capsys, arguments, message):
 
 def test_watching_needs_a_sweep(tmp_path, capsys):
     assert compare.main([str(write_run(tmp_path / "a", references(3))), "--watch"]) == 2
-    assert "follows sweeps" in capsys.readouterr().err
+    assert "--watch" in capsys.readouterr().err
 
 
 def sweep(folder: Path, refs: list[str]) -> dict[tuple[str, str, int], Path]:
