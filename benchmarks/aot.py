@@ -45,7 +45,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 
-class Limits(NamedTuple):
+class ArchLimits(NamedTuple):
     """Resources of an architecture per thread, per block, and per multiprocessor."""
 
     registers: int  # a thread's; ptxas keeps to it by spilling
@@ -57,10 +57,10 @@ class Limits(NamedTuple):
 # By compute capability: 8.0 A100, 9.0 H100, 10.0 B200, 12.0 RTX 50 series.
 KB = 1024
 LIMITS = {
-    80: Limits(registers=255, shared=99 * KB, all_shared=164 * KB, warps=64),  # a block has 163 KB; on 8.6 and 8.9 99
-    90: Limits(registers=255, shared=227 * KB, all_shared=228 * KB, warps=64),
-    100: Limits(registers=255, shared=227 * KB, all_shared=228 * KB, warps=64),
-    120: Limits(registers=255, shared=99 * KB, all_shared=100 * KB, warps=48),
+    80: ArchLimits(registers=255, shared=99 * KB, all_shared=164 * KB, warps=64),  # a block has 163 KB, 99 on 8.6
+    90: ArchLimits(registers=255, shared=227 * KB, all_shared=228 * KB, warps=64),
+    100: ArchLimits(registers=255, shared=227 * KB, all_shared=228 * KB, warps=64),
+    120: ArchLimits(registers=255, shared=99 * KB, all_shared=100 * KB, warps=48),
 }
 REGISTERS = 65536  # of a multiprocessor, in four equal parts
 # By name; the first pattern that matches counts. Warps that must fit on a multiprocessor at once, so that some work
@@ -91,7 +91,7 @@ GATED_HEADS = (16, 64, 256)
 FORMS = ("", "unaligned", "ones")
 
 
-class Job(NamedTuple):
+class Compilation(NamedTuple):
     """One compilation: a kernel with its constants, num_warps and num_stages among them."""
 
     arch: int
@@ -128,7 +128,7 @@ class Resources(NamedTuple):
 class Found(NamedTuple):
     """Resources that a job needs, or the error that it ended with."""
 
-    job: Job
+    job: Compilation
     registers: int = 0
     shared: int = 0
     stack: int = 0
@@ -142,9 +142,9 @@ class Found(NamedTuple):
 # The list of compilations
 
 
-def jobs(archs: Sequence[int], *, quick: bool = False, gate: bool = False) -> list[Job]:
+def jobs(archs: Sequence[int], *, quick: bool = False, gate: bool = False) -> list[Compilation]:
     """List the compilations that the module's docstring names, the slowest first."""
-    found: dict[Any, Job] = {}
+    found: dict[Any, Compilation] = {}
     sizes = [(dtype, head_dim) for dtype, sizes in HEAD_DIMS.items() for head_dim in sizes]
     # Downwards, so that `found` keeps the greatest K of each kernel and replaces the least
     for arch, (dtype, head_dim), taps in itertools.product(archs, sizes, range(64, 0, -1)):
@@ -155,7 +155,9 @@ def jobs(archs: Sequence[int], *, quick: bool = False, gate: bool = False) -> li
     listed = [job for job in found.values() if _is_wanted(job, quick) and (not gate or _is_gated(job))]
     # One kernel for all K: it draws DropConnect's words
     for arch in archs:
-        listed.append(Job(arch, "dropconnect", "keep_words_kernel", "keep_words", "i32", 1, (1, 64), "", "", "", ()))
+        listed.append(
+            Compilation(arch, "dropconnect", "keep_words_kernel", "keep_words", "i32", 1, (1, 64), "", "", "", ())
+        )
         listed += _losses(arch)
         listed += [job for job in _norms(arch) if not gate or arch == 90 or job.group.startswith("post, D 512")]
         all_sizes = arch == 90 and not quick
@@ -164,7 +166,7 @@ def jobs(archs: Sequence[int], *, quick: bool = False, gate: bool = False) -> li
     return sorted(listed, key=_cost, reverse=True)
 
 
-def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Job]:
+def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Compilation]:
     """Yield every launch with these taps, with all combinations of the options."""
     import torch
 
@@ -186,7 +188,7 @@ def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Job]:
             kernel, constants = f"{'direct' if direct else 'band'}_{direction}", tuple(values.items())
             rest = ((taps, taps), group, extent)
             for form in FORMS:
-                yield Job(arch, name, kernel, op, dtype, head_dim, *rest, form, constants)
+                yield Compilation(arch, name, kernel, op, dtype, head_dim, *rest, form, constants)
             # Kernels for sentences of one tile, for each of its sizes
             for tile in (16, 32, 64):
                 if one_tile(op, taps, tile, head_dim, types[dtype]):
@@ -194,15 +196,17 @@ def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Job]:
                     values = module.one_tile_constants(op, tile, taps, head_dim, types[dtype], **given)
                     kernel, constants = f"one_tile_{direction}", tuple(values.items())
                     label = op.replace(name, f"{name}_tile_{tile}")
-                    yield Job(arch, name, kernel, label, dtype, head_dim, *rest, "", constants)
+                    yield Compilation(arch, name, kernel, label, dtype, head_dim, *rest, "", constants)
     for softmax, form in itertools.product((False, True), FORMS):
         constants = tuple(kernel_module("conv_step").constants(taps, head_dim, softmax).items())
         group = "softmax" if softmax else ""
         same = (taps, taps)
-        yield Job(arch, "conv_step", "conv_step_kernel", "conv_step", dtype, head_dim, same, group, "", form, constants)
+        yield Compilation(
+            arch, "conv_step", "conv_step_kernel", "conv_step", dtype, head_dim, same, group, "", form, constants
+        )
 
 
-def _losses(arch: int) -> Iterator[Job]:
+def _losses(arch: int) -> Iterator[Compilation]:
     """Yield the launches of the loss, of which K and head mean nothing: for rows of 16, 64 and 128 KB."""
     import torch
 
@@ -212,10 +216,10 @@ def _losses(arch: int) -> Iterator[Job]:
             values = kernel_module("cross_entropy").constants(row * KB // types[dtype].itemsize, types[dtype], gradient)
             group = f"rows of {row} KB{', gradient' * gradient}"
             given = ("cross_entropy", "cross_entropy_kernel", "cross_entropy", dtype, 1, (1, 64), group, "", form)
-            yield Job(arch, *given, tuple(values.items()))
+            yield Compilation(arch, *given, tuple(values.items()))
 
 
-def _norms(arch: int) -> Iterator[Job]:
+def _norms(arch: int) -> Iterator[Compilation]:
     """Yield the launches around sublayers, with dropout; a stream in float32 is added to bf16, too."""
     from seq2seq.kernels.residual_norm import MAX_WIDTH
 
@@ -234,10 +238,12 @@ def _norms(arch: int) -> Iterator[Job]:
         for width in (512, 1024, MAX_WIDTH):
             values = {name: None for name in absent[way] if name in names} | module.constants(direction, width)
             about = f"{way}, D {width}, y {y}"
-            yield Job(arch, "residual_norm", kernel, op, stream, 1, (1, 64), about, "", "", tuple(values.items()))
+            yield Compilation(
+                arch, "residual_norm", kernel, op, stream, 1, (1, 64), about, "", "", tuple(values.items())
+            )
 
 
-def _attentions(arch: int) -> Iterator[Job]:
+def _attentions(arch: int) -> Iterator[Compilation]:
     """Yield the launches of attention of short rows, of which K means nothing: queries and keys fill one tile."""
     import torch
 
@@ -260,10 +266,10 @@ def _attentions(arch: int) -> Iterator[Job]:
             forms = FORMS if (dtype, tile, head, group) == (DTYPE, 32, 64, everything) else ("",)
             for form in forms:
                 named = ("attention", f"one_tile_{direction}", op, dtype, head, (1, 64), f"rows of {tile}, {group}", "")
-                yield Job(arch, *named, form, tuple(values.items()))
+                yield Compilation(arch, *named, form, tuple(values.items()))
 
 
-def _is_wanted(job: Job, quick: bool) -> bool:
+def _is_wanted(job: Compilation, quick: bool) -> bool:
     """Return True for jobs of the main type and head size, and for the most demanding of other ones and odd forms."""
     main = job.dtype == DTYPE and job.head_dim == HEAD_DIM
     if quick:
@@ -275,7 +281,7 @@ def _is_wanted(job: Job, quick: bool) -> bool:
     return bool(everything_on and taps and (main or not job.form))
 
 
-def _is_gated(job: Job) -> bool:
+def _is_gated(job: Compilation) -> bool:
     """Return True for what a change must pass, of what `_is_wanted` lists."""
     main = job.dtype == DTYPE and job.head_dim == HEAD_DIM
     step = job.op == "conv_step"
@@ -288,7 +294,7 @@ def _is_gated(job: Job) -> bool:
     return plain or (everything_on and job.head_dim in GATED_HEADS)
 
 
-def _cost(job: Job) -> int:
+def _cost(job: Compilation) -> int:
     values = dict(job.constants)
     return values.get("TILE", 1) * job.head_dim * (1 + 3 * ("backward" in job.op)) * (1 + 3 * (job.dtype == "fp32"))
 
@@ -303,7 +309,7 @@ def kernel_module(name: str) -> Any:
 # Compiling
 
 
-def compile_one(job: Job) -> Found:
+def compile_one(job: Compilation) -> Found:
     """Compile a job; an error becomes part of the result."""
     start = time.perf_counter()
     try:
@@ -313,7 +319,7 @@ def compile_one(job: Job) -> Found:
     return found._replace(seconds=round(time.perf_counter() - start, 2))
 
 
-def _compile(job: Job) -> Any:
+def _compile(job: Compilation) -> Any:
     kernel = getattr(kernel_module(job.module), job.kernel)
     import triton
     from triton.backends.compiler import GPUTarget
@@ -341,7 +347,7 @@ def _compile(job: Job) -> Any:
     return triton.compile(source, target=GPUTarget("cuda", job.arch, 32), options=options)
 
 
-def _types(job: Job) -> dict[str, str]:
+def _types(job: Compilation) -> dict[str, str]:
     """Return the types of a kernel's arguments that are not int32; an absent tensor is passed as a float32 one."""
     if job.op == "keep_words":
         return {"seed": "*i64", "words": "*i32"}
@@ -397,7 +403,7 @@ def _run_tool(name: str, option: str, compiled: Any) -> str:
         return _output(getattr(triton.knobs.nvidia, name).path, option, file.name)
 
 
-def _resident(limits: Limits, registers: int, shared: int, block: int) -> int:
+def _resident(limits: ArchLimits, registers: int, shared: int, block: int) -> int:
     """Count the warps that fit on a multiprocessor, in blocks of `block`; registers of a thread come in eights."""
     # Each of the four parts of the register file hosts whole warps of 32 threads
     by_registers = 4 * (REGISTERS // 4 // (32 * 8 * -(-registers // 8)))
@@ -417,9 +423,9 @@ def _code_size(elf: bytes) -> int:
     return sum(length for _, _, flags, _, _, length in sections if flags & 4)
 
 
-def compile_all(listed: Sequence[Job], workers: int) -> list[Found]:
+def compile_all(listed: Sequence[Compilation], workers: int) -> list[Found]:
     """Compile in this process (one worker) or in several, with progress on stderr; results in the order of jobs."""
-    found: dict[Job, Found] = {}
+    found: dict[Compilation, Found] = {}
     if workers == 1:
         results: Iterable[Found] = map(compile_one, listed)
     else:
@@ -433,7 +439,7 @@ def compile_all(listed: Sequence[Job], workers: int) -> list[Found]:
     return [found[job] for job in listed]
 
 
-def _result(future: Future[Found], job: Job) -> Found:
+def _result(future: Future[Found], job: Compilation) -> Found:
     try:
         return future.result()
     except BrokenProcessPool:  # LLVM aborts rather than raises; all that were not yet compiled end here
@@ -484,7 +490,7 @@ def table(found: Iterable[Found], archs: Sequence[int]) -> str:
     return note + "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _order(job: Job) -> tuple[Any, ...]:
+def _order(job: Compilation) -> tuple[Any, ...]:
     return (job.op, job.dtype, job.head_dim, job.form, job.taps[1], job.taps[0], job.group)
 
 

@@ -138,7 +138,7 @@ def _flops(runs: Sequence[RunResult]) -> float:
     return statistics.fmean(flops / rate for flops, rate in zip(throughput, tokens, strict=True))
 
 
-class Difference(NamedTuple):
+class PairDifference(NamedTuple):
     """Difference of two mixers' means.
 
     Attributes:
@@ -159,7 +159,7 @@ class Difference(NamedTuple):
         return "equal" if self.outside < estimates.LEVEL else "open"
 
 
-def differences(corpus: Corpus) -> dict[tuple[str, str], Difference]:
+def differences(corpus: Corpus) -> dict[tuple[str, str], PairDifference]:
     """Compare all pairs of mixers by t tests over seeds, as `letters` does."""
     groups = corpus.groups()
     deviation = _deviation(corpus)
@@ -167,7 +167,7 @@ def differences(corpus: Corpus) -> dict[tuple[str, str], Difference]:
     found = [deviation.difference(groups[one], groups[other]) for one, other in pairs]
     different = holm([each.p_value for each in found])
     outside = holm([each.equivalence_p(MARGIN) for each in found])
-    return dict(zip(pairs, map(Difference, found, different, outside), strict=True))
+    return dict(zip(pairs, map(PairDifference, found, different, outside), strict=True))
 
 
 def _deviation(corpus: Corpus) -> estimates.Deviation:
@@ -176,7 +176,7 @@ def _deviation(corpus: Corpus) -> estimates.Deviation:
     return found
 
 
-def leads(corpus: Corpus) -> dict[str, Difference]:
+def leads(corpus: Corpus) -> dict[str, PairDifference]:
     """Return the differences to the Transformer, by mixer."""
     return {one: found for (one, other), found in differences(corpus).items() if other == BASELINE}
 
@@ -247,7 +247,7 @@ def _range(values: Iterable[float]) -> str:
     return f"{min(values):.1f} to {max(values):.1f}"
 
 
-def _half_width(difference: Difference) -> float:
+def _half_width(difference: PairDifference) -> float:
     low, high = difference.estimate.interval
     return (high - low) / 2
 

@@ -21,10 +21,10 @@ from seq2seq.kernels.launch_config import ONE_TILE
 from seq2seq.search.graphs import CudaRecorder
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
 
-class Shape(NamedTuple):
+class AttentionShape(NamedTuple):
     """Sentences, heads, queries, keys, and channels of a head."""
 
     batch: int
@@ -42,18 +42,18 @@ class Shape(NamedTuple):
 
 # Short sentences, the typical batch of a corpus, and longer sentences: 16k tokens each.
 _SHAPES = (
-    *(Shape(585, 8, 28, 28, 64), Shape(372, 8, 40, 48, 64), Shape(16, 8, 1024, 1024, 64)),
-    *(Shape(16384 // length, 8, length, length, 64) for length in (64, 128, 256)),
+    *(AttentionShape(585, 8, 28, 28, 64), AttentionShape(372, 8, 40, 48, 64), AttentionShape(16, 8, 1024, 1024, 64)),
+    *(AttentionShape(16384 // length, 8, length, length, 64) for length in (64, 128, 256)),
 )
-_TINY = (Shape(2, 2, 8, 8, 64),)
+_TINY = (AttentionShape(2, 2, 8, 8, 64),)
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Run the part that the job names."""
     {"attention": time_backends, "sdpa": list_operations}[job.name](job)
 
 
-def time_backends(job: Job) -> None:
+def time_backends(job: PartJob) -> None:
     """Save the microseconds of a call by shape and backend, forward and with its backward pass, and its bandwidth."""
     for shape in _SHAPES if job.on_gpu else _TINY:
         row: dict[str, Any] = {}
@@ -67,7 +67,7 @@ def time_backends(job: Job) -> None:
             job.save(**{f"B {shape.batch} T {shape.queries} S {shape.keys}": row})
 
 
-def _calls(shape: Shape, device: torch.device) -> list[tuple[str, Callable[[], Tensor], list[Tensor]]]:
+def _calls(shape: AttentionShape, device: torch.device) -> list[tuple[str, Callable[[], Tensor], list[Tensor]]]:
     """List names, calls, and the tensors that get gradients."""
 
     def heads(length: int) -> Tensor:
@@ -158,7 +158,7 @@ def device_us(call: Callable[[], object], device: torch.device, calls: int = 50)
     return round(1e3 * start.elapsed_time(end) / calls, 1)
 
 
-def list_operations(job: Job) -> None:
+def list_operations(job: PartJob) -> None:
     """Save which operation attention is in a graph, before code is generated: `softmax` alone means unfused."""
     for dynamic, causal, block in itertools.product((True, False), repeat=3):
         way = f"{'sdpa_kernel' if block else 'flag'}, dynamic={dynamic}, {'causal' if causal else 'mask'}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.gpu.records import ROOT
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
 # What captures no passes, takes the kernels that are off by default, and keeps the residual stream in bf16.
 WAYS = {"eager": "trainer.graphs=false", "fused": "trainer.fused=true", "residual": "trainer.bf16_residual=true"}
@@ -36,7 +36,7 @@ MINUTE, HUNDREDTH = 60.0, 100
 _COMPILED = re.compile(r"kernels compiled on \d+ threads in ([\d.]+) s")
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Train, and save what the run's files say, while it runs and at the end.
 
     The words are mixer, tokens, and ways: those of WAYS, and `big`, the size. Every run compiles its kernels
@@ -73,7 +73,7 @@ def run(job: Job) -> None:
             raise SystemExit(f"RuntimeError: the training command ended with exit status {process.returncode}")
 
 
-def settings(job: Job, mixer: str, tokens: str, size: str = "base") -> list[str]:
+def settings(job: PartJob, mixer: str, tokens: str, size: str = "base") -> list[str]:
     """Return the settings of mixer, size, corpus and batches."""
     shape = [f"model={size}"] if job.on_gpu else ["model=tiny", "model.dim=16", "model.ffn_dim=32", "model.num_heads=2"]
     words = [f"mixer={mixer}", *shape, *corpus(job)]
@@ -82,7 +82,7 @@ def settings(job: Job, mixer: str, tokens: str, size: str = "base") -> list[str]
     return words + ([f"data.batch_tokens={65536 if job.on_gpu else 512}"] if tokens == "auto" else [])
 
 
-def corpus(job: Job) -> list[str]:
+def corpus(job: PartJob) -> list[str]:
     """Return the settings of the corpus: of a folder with train, valid, test and joint.model, or the embedded one."""
     if not job.command_data:
         return []

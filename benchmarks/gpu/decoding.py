@@ -21,7 +21,7 @@ from seq2seq.search.graphs import cuda_graphs
 from seq2seq.settings.search import SearchSettings
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
 # Sentences as long as the trained ones, and translations that end where these do: random weights give them no end.
 _ROWS, _LENGTH, _BEAM = 64, 27, 5
@@ -29,7 +29,7 @@ _ROWS, _LENGTH, _BEAM = 64, 27, 5
 _TURNS = 4
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Time every mixer."""
     prepared = Prepared(job.data)
     rows, length, beam = (_ROWS, _LENGTH, _BEAM) if job.on_gpu else (2, 4, 2)

@@ -16,7 +16,7 @@ from benchmarks.gpu.records import ROOT
 from benchmarks.runs_together import LEFT
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
 # Those of docs/speed.md, three seeds each.
 MIXERS = ("transformer", "lightconv", "dynamicconv", "multiscale", "bahdanau")
@@ -24,7 +24,7 @@ MIXERS = ("transformer", "lightconv", "dynamicconv", "multiscale", "bahdanau")
 EPOCHS, _TRAINED = 25, 3
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Train the runs within the part's time, and save the minutes that all epochs would take."""
     corpus = job.data / SMALL_TEXT
     if job.on_gpu and not list(corpus.glob("train.en*")):

@@ -12,10 +12,10 @@ from benchmarks.gpu.steps import wait
 from seq2seq.kernels.dynamicconv import dynamicconv
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Save the microseconds after which the host is free again; a busy GPU would hide nothing, since sizes are tiny."""
     device = torch.device(job.device)
     x, layer = torch.zeros(1, 8, device=device), torch.nn.Linear(8, 8).to(device)

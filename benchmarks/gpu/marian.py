@@ -24,7 +24,7 @@ from seq2seq.settings.compose import resolved_settings
 from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
 _WAYS = ("sdpa", "eager", "flash_attention_2")
 # Seconds of updates after the first ones, which load kernels.
@@ -34,7 +34,7 @@ _BATCHES = 128
 _TINY = {"d_model": 16, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "encoder_layers": 1, "decoder_layers": 1}
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Time updates of 16,384 tokens: bf16 autocast, smoothed labels, clipping, fused AdamW."""
     if find_spec("transformers") is None:
         job.save(missing="transformers")

@@ -13,10 +13,10 @@ from benchmarks.gpu.training_data import Prepared, synthetic
 from seq2seq.training.machine.throughput import memory_gib, reset_peak_memory
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Measure two batches of each model and length."""
     prepared, device = Prepared(job.data), torch.device(job.device)
     lengths, tokens = ((27, 1024), (8192, 16384)) if job.on_gpu else ((6,), (30, 60))

@@ -14,12 +14,12 @@ from seq2seq.settings.optim import OptimSettings
 from seq2seq.training.objective.optim import build_optimizer
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
 UPDATES = 20
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Time some updates of the Transformer in each size; milliseconds an update, and of the host to ask for it."""
     prepared = Prepared(job.data)
     for size in SIZES:

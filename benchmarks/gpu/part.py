@@ -43,7 +43,7 @@ _MODULES = {
 }
 
 
-class Job:
+class PartJob:
     """The inputs of a part, and the place for what it has so far.
 
     Args:
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=600.0)
     parser.add_argument("--command-data", nargs=3)
     options = vars(parser.parse_args(argv))
-    job = Job(options.pop("name"), options.pop("out"), **options)
+    job = PartJob(options.pop("name"), options.pop("out"), **options)
     job.save()
     kind = job.name.split("/")[0]
     importlib.import_module(f"benchmarks.gpu.{_MODULES[kind]}").run(job)

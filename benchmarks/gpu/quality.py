@@ -16,13 +16,13 @@ from seq2seq.settings.search import SearchSettings
 from seq2seq.training.machine.compilation import eager
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
 # Ends the name of a translation with weights in bfloat16.
 IN_BFLOAT16 = " in bfloat16"
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Train for four minutes at most; translations that cannot be scored here are kept as ids."""
     (mixer,) = job.words
     prepared = Prepared(job.data)

@@ -22,7 +22,7 @@ from seq2seq.kernels.fused import fused
 from seq2seq.search.graphs import CudaRecorder
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
 # By what they decide. With `bf16_residual` the residual stream is in bf16, too; with `one_tile` attention is by the
 # kernels of short rows.
@@ -36,7 +36,7 @@ _MORE_LENGTHS = range(16, 128, 8)
 _LEAST = 15.0
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Compare gradients bit for bit, time steps and captures, model by model."""
     for case in job.while_time(CASES, _LEAST):
         try:
@@ -51,7 +51,7 @@ def run(job: Job) -> None:
             torch.cuda.empty_cache()
 
 
-def _measure(job: Job, case: str) -> None:
+def _measure(job: PartJob, case: str) -> None:
     size, mixer, *more = case.split("/")
     trainer = ReplayedTrainer(Prepared(job.data).model(size, mixer), device=torch.device(job.device), compile=False)
     if more == ["bf16_residual"]:

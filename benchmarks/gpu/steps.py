@@ -14,7 +14,7 @@ from benchmarks.gpu.training_data import Prepared, synthetic
 from seq2seq.data.batching import Batch
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
 LENGTHS = (27, 1024)
 TOKENS = 16384
@@ -29,7 +29,7 @@ _MODELS = (
 _LEAST = 15.0
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Time eager steps, model by model."""
     for name in job.while_time(_MODELS, _LEAST):
         _measure(job, name)
@@ -37,7 +37,7 @@ def run(job: Job) -> None:
             torch.cuda.empty_cache()
 
 
-def _measure(job: Job, name: str) -> None:
+def _measure(job: PartJob, name: str) -> None:
     # Imports this module
     from benchmarks.gpu.profiles import profiled
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.gpu.records import ROOT
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
 _KERNELS = ROOT / "tests" / "kernels"
 # Without the markers of the project's own options: on a GPU nothing is too slow.
@@ -39,7 +39,7 @@ _TINY = {
 }
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Run pytest on what has not passed yet, with xdist where it is, and save the outcomes while it runs."""
     (name,) = job.words
     record = job.folder / f"pytest-{name}.jsonl"
@@ -69,7 +69,7 @@ def run(job: Job) -> None:
         raise SystemExit(f"pytest ended with exit status {process.returncode}")
 
 
-def parallel(job: Job) -> list[str]:
+def parallel(job: PartJob) -> list[str]:
     """Return xdist's options; each process has a CUDA context, which takes memory."""
     try:
         import xdist  # noqa: F401

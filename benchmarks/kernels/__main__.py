@@ -43,7 +43,7 @@ from benchmarks.kernels.tune import tune_section
 OURS = ("ours", "default")
 
 
-class Section(NamedTuple):
+class Measurement(NamedTuple):
     """Section of the benchmark.
 
     Attributes:
@@ -58,12 +58,14 @@ class Section(NamedTuple):
 
 
 SECTIONS = {
-    "device": Section(device_section, 1, tables.device_lines),
-    "correctness": Section(correctness_section, 6, tables.correctness_lines),
-    "timings": Section(timings_section, 8, tables.timing_lines),
-    "layers": Section(layers_section, 4, tables.layer_lines),
-    "decode": Section(decode_section, 1, functools.partial(tables.timing_lines, title="bf16, B hypotheses, T slots")),
-    "tune": Section(tune_section, 10, tables.tune_lines),
+    "device": Measurement(device_section, 1, tables.device_lines),
+    "correctness": Measurement(correctness_section, 6, tables.correctness_lines),
+    "timings": Measurement(timings_section, 8, tables.timing_lines),
+    "layers": Measurement(layers_section, 4, tables.layer_lines),
+    "decode": Measurement(
+        decode_section, 1, functools.partial(tables.timing_lines, title="bf16, B hypotheses, T slots")
+    ),
+    "tune": Measurement(tune_section, 10, tables.tune_lines),
 }
 
 

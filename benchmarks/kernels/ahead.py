@@ -23,7 +23,7 @@ from benchmarks.kernels.tune import candidates, kernels
 from benchmarks.kernels.ways import by_backend
 from seq2seq.kernels import launch_config
 
-Job = Callable[[Session], object]
+Work = Callable[[Session], object]
 
 
 def compile_ahead(session: Session) -> None:
@@ -44,9 +44,9 @@ def compile_ahead(session: Session) -> None:
     session.result["log"].append(f"compiled ahead: {done} of {len(jobs)} jobs in {took:.0f} s")
 
 
-def jobs_ahead(session: Session) -> list[Job]:
+def jobs_ahead(session: Session) -> list[Work]:
     """List the launches that the sections will compile, once each."""
-    jobs: dict[object, Job] = {}
+    jobs: dict[object, Work] = {}
     sizes = session.sizes
     if "correctness" in session.sections:
         # Keys make jobs unique: sections that launch the same kernel compile it once

@@ -40,7 +40,7 @@ INVISIBLE = "\u200b\u200c\u200d\u200e\u200f\u2060\u00ad\ufeff\u061c\u180e\x00"
 
 
 @dataclasses.dataclass(frozen=True)
-class Attempt:
+class FileAttempt:
     """One command, and its known outcome.
 
     Args:
@@ -59,7 +59,7 @@ class Attempt:
     files: tuple[str, ...] = ()
 
 
-def carry_out(attempt: Attempt, folder: Path) -> Row:
+def carry_out(attempt: FileAttempt, folder: Path) -> Row:
     """Run an attempt in `folder`/work and sort its outcome."""
     done = run(attempt.command, folder / "work", folder / "kept")
     outcome, why = judge(attempt, done, folder / "work")
@@ -72,7 +72,7 @@ _OF_THE_MODEL = re.compile(
 )
 
 
-def judge(attempt: Attempt, done: Done, work: Path) -> tuple[str, str]:
+def judge(attempt: FileAttempt, done: Done, work: Path) -> tuple[str, str]:
     """Sort an outcome, by the rule at the top of this file."""
     if done.exceeded:
         return "hang", done.exceeded
@@ -92,7 +92,7 @@ def judge(attempt: Attempt, done: Done, work: Path) -> tuple[str, str]:
     return ("unclear", f"{wrong}, and says alone: {told[0][:200]}") if told else ("silent", wrong)
 
 
-def _refusal(attempt: Attempt, done: Done) -> tuple[str, str]:
+def _refusal(attempt: FileAttempt, done: Done) -> tuple[str, str]:
     lines = hostile.message_lines(done.err)
     line = " ".join(lines)
     if done.status != 2 or len(lines) != 1:
@@ -106,7 +106,7 @@ def _refusal(attempt: Attempt, done: Done) -> tuple[str, str]:
     return "refused", ""
 
 
-def _unnamed(line: str, attempt: Attempt) -> str:
+def _unnamed(line: str, attempt: FileAttempt) -> str:
     # A name such as t.de.bz2 says nothing about what is read
     for name in sorted(attempt.files, key=len, reverse=True):
         line = line.replace(name, "<file>")

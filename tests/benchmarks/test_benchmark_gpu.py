@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.gpu import command, fifteen, norms, pack, prepare, quality, runner, suites, translating, verdicts
 from benchmarks.gpu.__main__ import chosen, main
-from benchmarks.gpu.part import Job
+from benchmarks.gpu.part import PartJob
 from benchmarks.gpu.plan import Part, parts_of
 from benchmarks.gpu.records import DONE, FAILED, INTERRUPTED, LEFT_OUT, ROOT, STOPPED, Results
 from benchmarks.gpu.replays import ReplayedTrainer, same_gradients
@@ -294,7 +294,7 @@ def test_norms_are_timed_both_ways_and_compared(tmp_path, monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.setattr(norms, "TYPES", norms.TYPES[1:])
     (tmp_path / "parts").mkdir()
-    job = Job("norm", tmp_path, data=tmp_path, device="cpu", limit=60)
+    job = PartJob("norm", tmp_path, data=tmp_path, device="cpu", limit=60)
     norms.run(job)
     assert list(job.result) == [f"{kind}, 8 x 40, stream float32" for kind in ("post", "pre")]
     page = verdicts.page(recorded(tmp_path / "page", norm=job.result))
@@ -450,7 +450,7 @@ def test_replayed_passes_leave_what_plain_ones_do(mixer):
 
 
 def test_what_there_is_no_time_for_is_left_out(tmp_path, capsys):
-    job = Job("replay", tmp_path, data=tmp_path, device="cpu", limit=0.0)
+    job = PartJob("replay", tmp_path, data=tmp_path, device="cpu", limit=0.0)
     begun = []
     with pytest.raises(SystemExit) as ended:
         begun.extend(job.while_time(["a", "b", "c"], 1.0))

@@ -10,9 +10,9 @@ import sentencepiece
 from benchmarks.hostile.processes import Command, Done
 from benchmarks.real_files import __main__ as campaign
 from benchmarks.real_files import attempts, relations, sentences
-from benchmarks.real_files.attempts import Attempt
+from benchmarks.real_files.attempts import FileAttempt
 from benchmarks.real_files.lines import PACKERS
-from benchmarks.real_files.world import LINES, World
+from benchmarks.real_files.world import LINES, FileWorld
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def world(tmp_path_factory):
     )
     every = [*sum(sentences.phrasebook(), ()), *(s for code in sentences.LANGUAGES for s in sentences.sentences(code))]
     lines = every[:LINES]
-    return World(root, (), lines, {text: text for text in every}, lines, lines)
+    return FileWorld(root, (), lines, {text: text for text in every}, lines, lines)
 
 
 def attempt(world, folder, kind, seed=0):
@@ -60,12 +60,12 @@ def done(status=0, err="", out=b"", exceeded="", module="seq2seq.score"):
     ],
 )
 def test_an_outcome_is_sorted_by_the_rule(ended, wrong, verdict, tmp_path):
-    drawn = Attempt("x", Command("seq2seq.score"), lambda _: wrong, "right refused warned", "latin", ("t.de",))
+    drawn = FileAttempt("x", Command("seq2seq.score"), lambda _: wrong, "right refused warned", "latin", ("t.de",))
     assert attempts.judge(drawn, ended, tmp_path)[0] == verdict
 
 
 def test_a_warning_about_a_good_file_is_a_false_alarm(tmp_path):
-    drawn = Attempt("x", Command("seq2seq.score"), lambda _: "")
+    drawn = FileAttempt("x", Command("seq2seq.score"), lambda _: "")
     assert attempts.judge(drawn, done(err="warning: odd\n"), tmp_path)[0] == "unclear"
 
 
