@@ -3,8 +3,8 @@
     python -m benchmarks.tables            # rewrite what stands between the markers
     python -m benchmarks.tables --check    # exit status 1 if a byte differs
 
-A table stands between `<!-- table NAME -->` and `<!-- end -->`. Its figures, and those of the sentences beside it, are
-computed here and nowhere else.
+A table stands between `<!-- table NAME -->` and `<!-- end -->`. Only this program computes its figures and the figures
+in the sentences next to it.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _kept(folder: str) -> list[RunResult]:
 
 
 def _variant(run: RunResult) -> str:
-    """Say in what a run differs from its experiment and preset; "" for nothing."""
+    """Describe how a run differs from its experiment and preset, or return ""."""
     parts = []
     if run.config["mixer"].get("extra_encoder_layers") == 0:
         parts.append("`mixer.extra_encoder_layers=0`")
@@ -142,9 +142,9 @@ class PairDifference(NamedTuple):
     """Difference of two mixers' means.
 
     Attributes:
-        estimate: By the deviation over seeds that all mixers of the corpus have together.
-        p_value: Of a true difference of zero, adjusted over all pairs of the corpus by Holm's method.
-        outside: Of a true difference outside ± `MARGIN`, adjusted likewise.
+        estimate: Estimate with the pooled deviation over seeds of all mixers of the corpus.
+        p_value: p value of a true difference of zero, adjusted over all pairs of the corpus by Holm's method.
+        outside: p value of a true difference outside ± `MARGIN`, adjusted in the same way.
     """
 
     estimate: estimates.Estimate
@@ -153,7 +153,7 @@ class PairDifference(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """What the pair shows: that two mixers differ, that they are equal within the margin, or neither."""
+        """ "differ", "equal" within the margin, or "open"."""
         if self.p_value < estimates.LEVEL:
             return "differ"
         return "equal" if self.outside < estimates.LEVEL else "open"
@@ -186,7 +186,7 @@ def _between(interval: Iterable[float]) -> str:
 
 
 def scores(corpus: Corpus) -> str:
-    """Write the table of a corpus: scores of each mixer, and what they say against the Transformer."""
+    """Write the table of a corpus: scores of each mixer, and its difference from the Transformer."""
     against, same = leads(corpus), letters(corpus.groups())
     runs = corpus.comparable()
     tokenized = ["tokenized"] if "convention" in runs[BASELINE][0].results["test"] else []
@@ -207,7 +207,7 @@ def scores(corpus: Corpus) -> str:
 
 
 def between(corpus: Corpus) -> str:
-    """Write the differences between mixers other than the Transformer, and what they show."""
+    """Write the differences between mixers other than the Transformer, with verdicts."""
     rows = []
     for (one, other), found in differences(corpus).items():
         if other != BASELINE:
@@ -234,7 +234,7 @@ def every_run(corpus: Corpus) -> str:
 
 
 def _command(run: RunResult) -> str:
-    """Return the settings of a run's command but for its mixer, seed, text, validation and threads."""
+    """Return the settings of a run's command without its mixer, seed, text, validation and threads."""
     words = [word for word in shlex.split(run.results["command"])[3:] if "=" in word]
     left_out = re.compile(
         r"mixer|seed|data=|data\.(train|valid|test)|experiment|resume|trainer\.(val_|threads|max_steps)"
@@ -314,7 +314,7 @@ def answer() -> str:
 
 
 def _other_precision(corpus: Corpus) -> str:
-    """Say which runs of a corpus have not the precision of most."""
+    """Name the runs of a corpus whose precision differs from most."""
     groups = corpus.comparable()
     precisions = [run.results["precision"] for group in groups.values() for run in group]
     usual = max(set(precisions), key=precisions.count)
@@ -373,7 +373,7 @@ def presets() -> str:
 
 
 def _mean_interval(values: Sequence[float], deviation: estimates.Deviation | None) -> str:
-    """Write the 95% interval of a mean, by the deviation that all mixers of a task have together."""
+    """Write the 95% interval of a mean from the pooled deviation of all mixers of a task."""
     if deviation is None:
         return ""
     error = deviation.value / math.sqrt(len(values))
@@ -382,7 +382,7 @@ def _mean_interval(values: Sequence[float], deviation: estimates.Deviation | Non
 
 
 def tasks() -> list[Corpus]:
-    """Return all folders of kept runs but for those of the recipe, which have no task in common."""
+    """Return all folders of kept runs except the recipe's, whose runs have no common task."""
     known = {corpus.folder for corpus in (*TASKS, RECIPE)}
     others = sorted(path.name for path in (ROOT / KEPT).iterdir() if path.is_dir() and path.name not in known)
     return [*TASKS, *(Corpus(name, name, "") for name in others)]
@@ -390,8 +390,8 @@ def tasks() -> list[Corpus]:
 
 @cache
 def listed(corpus: Corpus) -> list[Group]:
-    """Return the groups of a task's runs that differ in nothing but seed, precision and device."""
-    # Of a task whose experiment is known, those of that experiment alone
+    """Return the groups of a task's runs, which may differ in seed, precision and device."""
+    # For a known task, only the runs of its experiment
     runs = [run for run in corpus.runs if corpus not in TASKS or not _variant(run)]
     return group_runs(runs, ignore=["trainer.precision", "trainer.accelerator"])
 

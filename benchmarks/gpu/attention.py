@@ -60,7 +60,7 @@ def time_backends(job: PartJob) -> None:
         for name, call, inputs in _calls(shape, torch.device(job.device)):
             try:
                 row[name] = _timed(call, inputs)
-                # To compare with that of a copy (part "kernels")
+                # To compare with the bandwidth of a copy (part "kernels")
                 row[name]["GB/s"] = round(shape.least_bytes / row[name]["both us"] / 1e3)
             except RuntimeError as error:
                 row[name] = str(error)[:80]
@@ -131,7 +131,7 @@ def _timed(call: Callable[[], Tensor], inputs: list[Tensor]) -> dict[str, float]
 
 
 def device_us(call: Callable[[], object], device: torch.device, calls: int = 50) -> float:
-    """Return the microseconds of a call on the GPU, by a graph of many; on a CPU those of one call."""
+    """Return the microseconds of a call on the GPU, from a graph of many calls, or of one call on a CPU."""
     for _ in range(3):
         call()
     wait(device)

@@ -91,6 +91,6 @@ def tiny_sizes() -> Sizes:
     sizes = cpu_sizes("triton", [])
     # A case of each operator and of the decoding steps
     few = {case.op: case for case in sizes.cases}
-    # One candidate beside the default
+    # The default and one candidate
     sweep = (*((values[0],) for values in sizes.sweep),)
     return sizes._replace(shapes=sizes.shapes[:1], cases=list(few.values()), layer_lengths=(4,), sweep=sweep)

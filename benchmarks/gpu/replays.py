@@ -24,8 +24,8 @@ from seq2seq.search.graphs import CudaRecorder
 if TYPE_CHECKING:
     from benchmarks.gpu.part import PartJob
 
-# By what they decide. With `bf16_residual` the residual stream is in bf16, too; with `one_tile` attention is by the
-# kernels of short rows.
+# The most important first. `bf16_residual` has the residual stream in bf16, `one_tile` the attention kernels of short
+# rows.
 CASES = (
     *("base/transformer", "base/transformer/one_tile", "base/dynamicconv", "base/transformer/bf16_residual"),
     *("big/transformer", "base/lightconv", "big/dynamicconv", "base/bahdanau"),
@@ -43,7 +43,7 @@ def run(job: PartJob) -> None:
             with fused() if case.endswith("/one_tile") else contextlib.nullcontext():
                 _measure(job, case)
         except RuntimeError as error:
-            # The next model is worth having
+            # Continue with the next model
             job.save(**{case: {"error": f"{type(error).__name__}: {str(error)[:300]}"}})
         # A trainer's recordings refer to it
         gc.collect()
@@ -74,9 +74,9 @@ def _measure(job: PartJob, case: str) -> None:
 
 
 class ReplayedTrainer(Trainer):
-    """Trainer that captures forward and backward pass at the first batch of a shape, and replays them from there on.
+    """Trainer that captures forward and backward pass at the first batch of a shape, and replays them afterwards.
 
-    Gradients have one place each. On a CPU nothing is captured: the passes run plainly, in the same places.
+    Gradients have fixed buffers. On a CPU nothing is captured: the passes run plainly, into the same buffers.
 
     Attributes:
         replaying: False runs the passes plainly.
@@ -93,7 +93,7 @@ class ReplayedTrainer(Trainer):
         self._recordings: dict[tuple[int, ...], _Recording] = {}
 
     def plain(self, batch: Batch) -> Any:
-        """Run the passes as they are; gradients add to those that there are."""
+        """Run the passes without a capture; gradients accumulate."""
         return super()._backward(batch)
 
     def _backward(self, batch: Batch) -> Any:
@@ -130,7 +130,7 @@ class ReplayedTrainer(Trainer):
 
 
 class _Recording(NamedTuple):
-    """What was captured: the batch that it reads, what runs it, and where its sums are."""
+    """A captured pass: the batch that it reads, the function that replays it, and its sums."""
 
     batch: Batch
     replay: Callable[[], None]
@@ -140,7 +140,7 @@ class _Recording(NamedTuple):
 def same_gradients(trainer: ReplayedTrainer, rows: int, length: int) -> dict[str, Any]:
     """Count the weights whose gradients have the same bits, plain and replayed, and plain twice.
 
-    The capture is of another batch than those compared, and each seed has dropout masks of its own.
+    The captured batch differs from the compared ones, and each seed has other dropout masks.
     """
     shape = ((max(1, rows), length, length),)
     first, *others = (next(padded(trainer.config, trainer.device, shape)) for _ in range(3))

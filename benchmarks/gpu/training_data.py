@@ -1,4 +1,4 @@
-"""Read the prepared arrays, and make batches of them in a thread beside the training."""
+"""Read the prepared arrays, and make batches from them in a thread during training."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Batches:
             self.sampler.set_epoch(epoch)
             for rows in self.sampler:
                 batch = self._collate(rows)
-                # A full queue would block forever once the reader is gone: look every 0.1 s
+                # Without a reader a full queue would block forever: look every 0.1 s
                 while not over.is_set():
                     try:
                         ready.put(batch, timeout=0.1)

@@ -52,7 +52,7 @@ def sentences(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> Iterat
     words = [word for text in texts for word in text.split()]
     line: list[str] = []
     tokens = 1
-    # The end is that of each word, too
+    # The end symbol also ends each word
     for word, ids in itertools.cycle(zip(words, tokenizer.encode_src(words), strict=True)):
         line.append(word)
         tokens += len(ids) - 1

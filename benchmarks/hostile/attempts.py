@@ -1,10 +1,10 @@
 """Attempts, and the rule that sorts their outcomes.
 
-worked   exit status 0; what the command promises is there, complete and right (`check`); no traceback
-refused  exit status 2, or 1 from a training that had begun; one line on standard error that names something of the
-         attempt (a hint in parentheses may follow); no traceback; no temporary file; no half-written output
-else     anything else: a defect. So is a value that is known to be wrong and was accepted (`must="refuse"`), and a
-         right one that was refused (`must="work"`)
+worked   exit status 0; the outputs are complete and right (`check`); no traceback
+refused  exit status 2, or 1 from a training that has begun; one line on standard error that names a part of the attempt
+         (a hint in parentheses may follow); no traceback, temporary file or half-written output
+else     a defect: any other outcome, a wrong value that was accepted (`must="refuse"`), or a right value that was
+         refused (`must="work"`)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Literal
 from benchmarks.campaign import Row
 from benchmarks.hostile.processes import Command, Done, run
 
-# A longer message is not a line that a person reads.
+# Most characters of a message.
 LONGEST_MESSAGE = 2000
 # Endings of files that are being written.
 TEMPORARY = (".tmp", ".part", ".partial")
@@ -26,16 +26,16 @@ TEMPORARY = (".tmp", ".part", ".partial")
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """One attempt, which its kind and random numbers determine.
+    """One attempt, determined by its kind and its random numbers.
 
     Args:
-        what: What is wrong, in a few words.
-        named: The message must contain one of these, whatever the case; empty: any message will do.
-        must: The only right outcome, where there is one.
-        check: Returns what is wrong with the outputs of a command that ended with status 0, or "".
+        what: The fault, in a few words.
+        named: The message must contain one of these words, in any case; empty: any message.
+        must: The only right outcome, or "either".
+        check: Returns the fault in the outputs of a command that ended with status 0, or "".
         statuses: Exit statuses of a refusal.
-        outputs: Files and folders that a refusal must not make.
-        silent: A refusal says nothing, as one whose reader has gone.
+        outputs: Files and folders that a refusal must not create.
+        silent: A refusal has no message, as if the reader of the output has gone.
     """
 
     what: str
@@ -80,7 +80,7 @@ def judge(attempt: Attempt, done: Done, work: Path) -> tuple[str, str]:
             return "else", "accepted"
         wrong = attempt.check(done) if attempt.check else ""
         return ("else", wrong) if wrong else ("worked", "")
-    # A run's folder is made when its settings have been checked: what comes after is a fault of training
+    # A run's folder is created after the check of the settings: later faults are faults of training
     begun = attempt.command.module == "seq2seq.train" and any((work / "runs").glob("*/config.yaml"))
     if done.status not in attempt.statuses and not (done.status == 1 and begun):
         return "else", f"exit status {done.status}"
@@ -88,13 +88,13 @@ def judge(attempt: Attempt, done: Done, work: Path) -> tuple[str, str]:
     if fault:
         return "else", fault
     if attempt.must == "work":
-        return "else", "refused, though it is right"
+        return "else", "refused, although it is right"
     made = [path.name for path in attempt.outputs if path.exists()]
     return ("else", f"refused, but left {', '.join(made)}") if made else ("refused", "")
 
 
 def fault_of(done: Done, work: Path) -> str:
-    """Return what is wrong with any outcome, or ""."""
+    """Return a fault that no outcome may have, or ""."""
     if done.exceeded:
         return f"did not end: {done.exceeded}"
     if done.status < 0:
@@ -126,8 +126,8 @@ def _wrong_message(attempt: Attempt, done: Done) -> str:
         return f"{len(lines)} lines: {lines[-1][:120]}"
     if len(lines[0]) > LONGEST_MESSAGE:
         return f"a message of {len(lines[0])} characters"
-    # A message is one line, whatever blanks are in what it names
+    # Names in the message may contain white space
     low = " ".join(lines[0].lower().split())
     if attempt.named and not any(" ".join(name.lower().split()) in low for name in attempt.named if name):
-        return f"the message names none of {', '.join(attempt.named)[:80]}: {lines[0][:160]}"
+        return f"the message does not name any of {', '.join(attempt.named)[:80]}: {lines[0][:160]}"
     return ""

@@ -1,4 +1,4 @@
-"""Odd input of translate, and outputs that cannot take what is written: as many lines out as in, or a refusal."""
+"""Odd input of translate, and outputs that fail: as many lines out as in, or a refusal."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from benchmarks.hostile.processes import Command, Done
 from benchmarks.hostile.world import World, check_lines
 from benchmarks.nasty_lines import nasty_lines, text
 
-# A file of more bytes fails like a full disk; a line on standard error must fit.
+# Most bytes of a file, as if the disk were full; a line on standard error must fit.
 ROOM = 600
 
 
 def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
-    """Draw lines, options that change how they are batched, and what is wrong with input or output."""
+    """Draw lines, options of batching, and a fault of input or output."""
     work = folder / "work"
     count = rng.choice((0, 1, 2, 7, 40))
     data = b""
@@ -36,12 +36,12 @@ def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
 
 
 def _none(work: Path, words: list[str], data: bytes, expected: int, environment: dict[str, str]) -> Attempt:
-    """Nothing is wrong but the lines."""
+    """From standard input to standard output."""
     return _attempt(f"{expected} lines", words, data, environment, lambda done: check_lines(expected, done))
 
 
 def _output(work: Path, words: list[str], data: bytes, expected: int, environment: dict[str, str]) -> Attempt:
-    """The same from a file to a file."""
+    """From file to file."""
     (work / "input").write_bytes(data)
 
     def check(done: Done) -> str:
@@ -59,7 +59,7 @@ def _full(work: Path, words: list[str], data: bytes, expected: int, environment:
 
 
 def _room(work: Path, words: list[str], data: bytes, expected: int, environment: dict[str, str]) -> Attempt:
-    """Standard output is a file that has room for a part."""
+    """Standard output is a file with too little room."""
     return _attempt(
         "a disk with little room", words, data * 3, environment, lambda done: check_lines(3 * expected, done)
         if data.endswith(b"\n") else "", before=_little_room, named=("large", "space"),
@@ -67,7 +67,7 @@ def _room(work: Path, words: list[str], data: bytes, expected: int, environment:
 
 
 def _room_output(work: Path, words: list[str], data: bytes, expected: int, environment: dict[str, str]) -> Attempt:
-    """--output is a file that has room for a part."""
+    """--output is a file with too little room."""
     words = [*words, "--output", "output"]
     attempt = _attempt("a disk with little room, --output", words, data * 3, environment, None, before=_little_room)
 
@@ -118,7 +118,7 @@ def _attempt(
     must: str = "either",
     named: tuple[str, ...] = (),
 ) -> Attempt:
-    # Lines that are right, with nothing wrong about the streams, must be translated
+    # Without a fault of the streams, all lines must be translated
     if not (named or before or stdout is not None or data is None):
         must = "work"
     command = Command(

@@ -1,4 +1,4 @@
-"""Kills and interruptions at random moments and write points; the same command again must end as if nothing was."""
+"""Kills and interruptions at random moments and writes; the repeated command must end as without an interruption."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from benchmarks.hostile.world import World, same_files
 from seq2seq.runs.training_state import read_state
 from seq2seq.system.model_path import LAST
 
-# Statuses of the end; a shell shows that of a process which a signal ended as 128 + signal.
+# Exit statuses by signal; a shell shows 128 + signal.
 SIGNALS = {signal.SIGKILL: (-9,), signal.SIGTERM: (143, -15), signal.SIGINT: (130, -2)}
 # Events of Python's audit hooks that change the disk.
 EVENTS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.link", "shutil.rmtree")
 
 
 def carry_out(rng: random.Random, world: World, folder: Path) -> Row:
-    """Interrupt a command, run it again, and compare with one that was left alone."""
+    """Interrupt a command, run it again, and compare with an uninterrupted one."""
     work, kept = folder / "work", folder / "kept"
     name = rng.choices(("train", "prepare", "translate", "average"), (10, 4, 1, 1))[0]
     command, check = _command(name, world, folder)
@@ -57,7 +57,7 @@ def carry_out(rng: random.Random, world: World, folder: Path) -> Row:
 
 
 def _command(name: str, world: World, folder: Path) -> tuple[Command, Callable[[Done], str]]:
-    """Return a command, and the check that nothing shows its interruption once it has run again."""
+    """Return a command, and the check of its outputs after the second run."""
     work = folder / "work"
     if name == "train":
         words = world.train_words(folder, *world.longer, "run=base", "resume=auto")
@@ -76,10 +76,10 @@ def _command(name: str, world: World, folder: Path) -> tuple[Command, Callable[[
 
 
 def _interrupted(done: Done, statuses: tuple[int, ...], work: Path) -> str:
-    """Return what is wrong with the end of an interrupted command, or ""."""
+    """Return the fault in the end of an interrupted command, or ""."""
     if done.exceeded:
         return f"did not end: {done.exceeded}"
-    # It may have ended before the signal
+    # The command may have ended before the signal
     if done.status not in (0, *statuses):
         return f"exit status {done.status} after the signal: {' '.join(message_lines(done.err))[-200:]}"
     if done.status == -9:
@@ -93,18 +93,18 @@ def _interrupted(done: Done, statuses: tuple[int, ...], work: Path) -> str:
 
 
 def at_write(event: int, number: signal.Signals, work: Path) -> Callable[[], None]:
-    """Return a function that makes this process send itself a signal right before its n-th change of the disk."""
+    """Return a function that makes this process send itself a signal right before its n-th write."""
     count = 0
 
     def hook(name: str, arguments: tuple[object, ...]) -> None:
         nonlocal count
         if name not in EVENTS:
             return
-        # Opened for reading: the mode is None for os.open, whose flags decide
+        # Skip files opened for reading
         flags = arguments[2] if name == "open" and len(arguments) > 2 else os.O_RDWR
         if isinstance(flags, int) and not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
             return
-        # Devices and the standard streams are not part of the work
+        # Skip devices and standard streams
         path = arguments[0]
         if isinstance(path, str | bytes | os.PathLike):
             absolute = os.path.join(os.getcwd(), os.fsdecode(path))

@@ -1,4 +1,4 @@
-"""Check and time the GPU kernels of LightConv and DynamicConv, beside other implementations.
+"""Check and time the GPU kernels of LightConv and DynamicConv, and compare them with other implementations.
 
     python -m benchmarks.kernels --out DIR [--quick] [--sections device timings] [--tune --taps 31]
 
@@ -44,7 +44,7 @@ OURS = ("ours", "default")
 
 
 class Measurement(NamedTuple):
-    """Section of the benchmark.
+    """Section of the report.
 
     Attributes:
         work: Function that measures and fills in the rows.
@@ -93,7 +93,7 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def run_sections(session: Session, budget: float) -> None:
-    """Run the sections in order, each within its share of the budget; record one that fails, and go on with the next.
+    """Run the sections in order, each within its share of the budget; record failures and continue.
 
     Args:
         budget: Seconds after which nothing new starts.
@@ -105,7 +105,7 @@ def run_sections(session: Session, budget: float) -> None:
         attempt("compilation ahead", compile_ahead, session)
     for number, name in enumerate(session.sections):
         begin = time.perf_counter()
-        # Time that earlier sections left over is shared by the remaining ones
+        # The remaining sections share the unused time of earlier ones
         shares = [SECTIONS[later].share for later in session.sections[number:]]
         session.deadline = begin + (finish - begin) * shares[0] / sum(shares)
         session.rows = session.result[name] = []

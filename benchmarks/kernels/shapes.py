@@ -166,7 +166,7 @@ def with_steps(cases: list[Case]) -> list[Case]:
 
 
 def timed_pairs(shapes: Sequence[Shape]) -> list[tuple[str, Shape]]:
-    """Pair every operator with every shape that it supports: DynamicConv has no GLU of its own."""
+    """Pair every operator with every shape that it supports; DynamicConv has no GLU."""
     return [(op, shape) for shape, op in itertools.product(shapes, OPS) if not (shape.glu and op == "dynamicconv")]
 
 

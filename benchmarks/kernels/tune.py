@@ -1,8 +1,8 @@
-"""Time the launch settings of the Triton kernels: the default beside candidates, for kernels/launch_config.py.
+"""Time launch settings of the Triton kernels, the default and candidates, for kernels/launch_config.py.
 
 Two rounds keep the number of candidates small. The first varies what has the largest effect: the size of a tile, the
 columns and the warps. The second takes the first round's fastest and varies the chunk, the stages and the limit of
-registers, one at a time. Short sentences have two kernels that could take them, each with settings of its own.
+registers, one at a time. Two kernels with separate settings can take short sentences.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Read generated files as people have them, with known right outcomes; nothing may be wrong without a word.
+"""Read generated files like those that users have, with known right outcomes: every fault must be reported.
 
     python -m benchmarks.real_files --seed 1 --attempts 300 --out benchmarks/results/real_files
     python -m benchmarks.real_files --only "code page" --attempts 20
     python -m benchmarks.real_files --seed 1 --repeat 117 --keep /tmp/117     # one attempt again, its files kept
 
-Each attempt follows from --seed and its number. Exit status: 0 every attempt was right, or was refused or warned of in
-words that name the fault; 1 another outcome; 2 wrong options.
+Each attempt follows from --seed and its number. Exit status: 0 every attempt was right, or ended with a refusal or
+warning that names the fault; 1 another outcome; 2 wrong options.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Attempts, the rule that sorts their outcomes, and the checks of what was read, translated or scored.
+"""Attempts, the rule that sorts their outcomes, and the checks of texts and scores.
 
-right    exit status 0, and exactly the pairs, lines or score that are known, without a false alarm
+right    exit status 0, and exactly the known pairs, lines or score, without a false alarm
 refused  exit status 2 and one line that names the file, and what is wrong with it
 warned   exit status 0, and a line that names what is wrong
-silent   exit status 0 with another value, and no word: WRONG WITHOUT A WORD
-unclear  refused though it can be read, or refused or warned in words that do not help
-crash    a traceback, a signal, or files left half-written
+silent   exit status 0, a wrong value and no warning
+unclear  refused though it can be read, or a message that does not help
 hang     did not end in time
+crash    a traceback, a signal, or half-written files
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.hostile.processes import Command, Done, run
 OUTCOMES = ("right", "refused", "warned", "silent", "unclear", "hang", "crash")
 GOOD = OUTCOMES[:3]
 Pair = tuple[str, str]
-# Lines of a preparation or a training that say nothing of a file's faults.
+# Lines of a preparation or a training that do not concern faults of a file.
 ORDINARY = re.compile(
     r" *\d+%  step|[\d,]+ train, |[\d,]+ parameters|made the |training the tokenizer|prepared in|padding "
     r"|cleaning of the|\S+: [\d,]+ / |init_from: the highest|run folder: |valid(ation at| set:)|test( set)?: "
@@ -35,7 +35,7 @@ ORDINARY = re.compile(
 )
 # Rows of the table of cleaning.
 DROPPED = re.compile(r"^  (\w+) {2,}([1-9][\d,]*)  .*")
-# Characters of a line that shows nothing, beside white space.
+# Invisible characters besides white space.
 INVISIBLE = "\u200b\u200c\u200d\u200e\u200f\u2060\u00ad\ufeff\u061c\u180e\x00"
 
 
@@ -45,10 +45,10 @@ class FileAttempt:
 
     Args:
         what: The file and the place where it is read.
-        right: Returns what differs from the right value, or ""; None: there is none.
-        allowed: Verdicts that are good, in words.
-        says: What a refusal or warning must name, as a pattern; "" for a file that has no fault.
-        files: Names of which a refusal must contain one.
+        right: Returns the difference from the right value, or ""; None if there is no right value.
+        allowed: Outcomes that are good, separated by spaces.
+        says: Pattern that a refusal or warning must match; "" for a file without a fault.
+        files: Names; a refusal must contain one of them.
     """
 
     what: str
@@ -83,7 +83,7 @@ def judge(attempt: FileAttempt, done: Done, work: Path) -> tuple[str, str]:
     wrong = attempt.right(done) if attempt.right else "accepted"
     told = notices(done, attempt.command.module)
     named = attempt.says and any(re.search(attempt.says, _unnamed(line, attempt), re.IGNORECASE) for line in told)
-    # Cleaning counts what it drops of any text, and the small model runs into its limits of length
+    # Cleaning always counts dropped pairs, and the small model often reaches its length limits
     told = [line for line in told if not line.startswith("dropped by") and not _OF_THE_MODEL.search(line)]
     if not wrong and "right" in attempt.allowed:
         return ("unclear", f"a false alarm: {told[0][:200]}") if told and not attempt.says else ("right", "")
@@ -107,7 +107,7 @@ def _refusal(attempt: FileAttempt, done: Done) -> tuple[str, str]:
 
 
 def _unnamed(line: str, attempt: FileAttempt) -> str:
-    # A name such as t.de.bz2 says nothing about what is read
+    # A suffix in the name, as in t.de.bz2, does not explain the fault
     for name in sorted(attempt.files, key=len, reverse=True):
         line = line.replace(name, "<file>")
     return line
@@ -136,7 +136,7 @@ def differs(expected: Sequence[object], found: Sequence[object]) -> str:
 
 
 def prepared(work: Path, split: str, pairs: Sequence[Pair]) -> Callable[[Done], str]:
-    """Check that a preparation has read these pairs: of training those that cleaning keeps."""
+    """Check that a preparation has read these pairs; for training, the pairs that cleaning keeps."""
     if split == "train":
         bad = [pair for pair in pairs if any(is_blank(text) or "\ufffd" in text for text in pair)]
         pairs = list(dict.fromkeys(pair for pair in pairs if pair not in bad and pair[0].strip() != pair[1].strip()))
@@ -165,7 +165,7 @@ def translated(expected: Sequence[str | None]) -> Callable[[Done], str]:
 
 
 def scored(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> Callable[[Done], str]:
-    """Check BLEU, as sacreBLEU computes it of the clean text."""
+    """Check BLEU against sacreBLEU on the clean text."""
     expected = sacrebleu.corpus_bleu(list(hypotheses), [list(references)], tokenize=tokenize, force=True).score
 
     def check(done: Done) -> str:

@@ -60,7 +60,7 @@ def matrices(rows: Sequence[tuple[str, list[tuple[str, torch.Tensor]]]], down: l
                 axes.set_axis_off()
                 continue
             name, matrix = panels[c]
-            # aspect auto: panels have one size, whatever the numbers of pieces
+            # aspect auto: all panels have one size
             image = axes.imshow(matrix.detach().cpu().numpy(), cmap=COLOR_MAP, norm=_shades(), aspect="auto")
             # The first panel has the title of the row
             axes.set_title(name if c else f"{title}: {name}", fontsize=7, loc="left" if c == 0 else "center")

@@ -1,4 +1,4 @@
-"""Score runs with COMET, which runs in a Python environment of its own."""
+"""Score runs with COMET, in a separate Python environment."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def _remedy(run: RunResult, name: str, prefix: str) -> str:
 
 
 def _scored(run: RunResult, name: str, text: Text) -> RunResult:
-    """Return the run with another test set, scored with the settings of its own."""
+    """Return the run with another test set, scored with the settings of the run's own set."""
     tokenize, lowercase = scoring(run)
     bleu = scorers.bleu(text["hyp"], text["ref"], tokenize=tokenize, lowercase=lowercase)
     scores = {

@@ -42,7 +42,7 @@ PROGRAMS = {
     "quick": "print('fine'); save(number=3)",
     "broken": "save(number=4); print('before'); raise RuntimeError('no such kernel\\nread the manual')",
     "sparing": "print('no time was left for 2 rows'); sys.exit(3)",
-    # A process of its own, which would outlive its parent
+    # A child process, which would outlive its parent
     "endless": "import subprocess; subprocess.run(['sleep', '1001.5'])",
 }
 SAVE = (
@@ -150,7 +150,7 @@ def test_two_commands_do_not_share_a_folder(tmp_path, capsys):
     (tmp_path / "results.json").write_text('{"began": "", "visits": [], "parts": {}}')
     first = Results(tmp_path)
     assert main([f"--resume={tmp_path}", "--device=cpu"]) == 2
-    assert "another command is at work" in capsys.readouterr().err
+    assert "another command" in capsys.readouterr().err
     first.release()
     assert Results(tmp_path).parts == {}
 
@@ -428,7 +428,7 @@ def test_rates_of_a_table_whose_last_line_is_cut(tmp_path):
 
 @pytest.mark.parametrize("mixer", ["transformer", "dynamicconv"])
 def test_replayed_passes_leave_what_plain_ones_do(mixer):
-    """Weights after updates, and sums, of two trainers; gradients of a shape do not add to those of another."""
+    """Weights after updates, and sums, of two trainers; gradients of two shapes do not add up."""
     sizes = {"src_vocab_size": 40, "tgt_vocab_size": 40, "pad_id": 0, "joint": True}
     settings = resolved_settings((f"mixer={mixer}", "model=tiny", "model.dim=16", "model.ffn_dim=32"))
     config = {key: settings[key] for key in ("model", "mixer", "optim")} | sizes

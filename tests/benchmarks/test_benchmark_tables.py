@@ -1,4 +1,4 @@
-"""The tables of README.md and docs are those of the kept runs, and no other figure stands beside them."""
+"""The tables of README.md and docs follow from the kept runs, and no other figure stands next to them."""
 
 from __future__ import annotations
 

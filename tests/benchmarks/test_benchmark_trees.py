@@ -1,4 +1,4 @@
-"""The comparison of two versions: its rate, and trees that are none."""
+"""The comparison of two versions: its rate, and folders without a version."""
 
 from __future__ import annotations
 

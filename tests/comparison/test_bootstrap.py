@@ -25,7 +25,7 @@ def test_its_variance_is_that_of_the_mean(second):
     differences = ours.whole - theirs.whole
     variance = differences.var(ddof=1) if paired else ours.whole.var(ddof=1) + theirs.whole.var(ddof=1)
     found = resample_seeds(ours, theirs)
-    # Of so few seeds a quantile is not that of a normal distribution
+    # With so few seeds the distribution is not normal
     assert (found.interval[1] - found.interval[0]) / 2 == pytest.approx(1.96 * (variance / 3) ** 0.5, rel=0.3)
     assert found.interval[0] <= differences.mean() <= found.interval[1]
 

@@ -111,7 +111,7 @@ def test_power_of_equivalence_is_its_frequency():
 
 
 def test_p_values_are_adjusted_as_by_hand():
-    # 4 x 0.01; 3 x 0.005 is less than that of no smaller one; 2 x 0.03; then at least as large as the one before
+    # Sorted: 4 x 0.005, 3 x 0.01, 2 x 0.03, then 0.04, raised to the one before
     assert holm([0.03, 0.005, 0.04, 0.01]) == pytest.approx([0.06, 0.02, 0.06, 0.03])
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([0.02]) == [0.02]

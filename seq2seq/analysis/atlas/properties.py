@@ -199,7 +199,7 @@ def _window(blocks: Tensor, in_single: Tensor) -> int:
 def _same_rows(blocks: Tensor) -> bool:
     """Return True if all rows of M are the same function of j - i for each head, up to a factor.
 
-    Then the rows of all positions together span the space of a single row, whatever G_i is. The rows are at random
+    Then the rows of all positions together span the space of a single row, for any G_i. The rows are at random
     positions away from the ends, the columns at odd offsets, which hold the same vectors for each row.
     """
     # Columns repeat their vectors after so many positions
