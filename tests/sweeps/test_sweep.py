@@ -457,7 +457,7 @@ class Simulated:
 
     def map_array(self, function: Any, *arguments: Any) -> list[Any]:
         for number in arguments[0]:
-            # What a process of its own would do, with what submitit puts there
+            # As a separate process would, with the environment that submitit sets
             with patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""}):
                 self.seen.append(cloudpickle.loads(cloudpickle.dumps(function))(number))
             paths = SimpleNamespace(result_pickle=SimpleNamespace(exists=lambda: False))
