@@ -50,7 +50,7 @@ class ArchLimits(NamedTuple):
 
     registers: int  # a thread's; ptxas keeps to it by spilling
     shared: int  # bytes of a block
-    all_shared: int  # bytes of a multiprocessor, of which each block takes 1 KB more than it asks for
+    all_shared: int  # bytes of a multiprocessor; a block takes 1 KB more than its request
     warps: int  # of a multiprocessor
 
 
@@ -75,7 +75,7 @@ FEWEST_WARPS = {
     "": 8,
 }
 MOST_SPILLS = {"unaligned": 200, "attention_backward (fp32|bf16 .* head 128, rows of 64, groups)": 16, "": 0}
-DTYPE, HEAD_DIM = "bf16", 64  # of which everything is compiled
+DTYPE, HEAD_DIM = "bf16", 64  # compiled with all options
 HEAD_DIMS = {"bf16": (16, 32, 64, 80, 128, 256), "fp16": (64,), "fp32": (16, 32, 64, 80, 128, 256)}
 # Strides that Triton specializes on when they are multiples of 16.
 ALIGNED = (
@@ -85,7 +85,7 @@ ALIGNED = (
 )
 # Arguments that Triton turns into constants when they are 1.
 ONES = ("heads", "beam")
-OTHER_TAPS = (3, 31, 64)  # of types and heads of which not everything is compiled
+OTHER_TAPS = (3, 31, 64)  # for other types and heads
 GATED_HEADS = (16, 64, 256)
 # Specializations of a launch, see the module's docstring.
 FORMS = ("", "unaligned", "ones")
@@ -129,12 +129,7 @@ class Found(NamedTuple):
     """Resources that a job needs, or the error that it ended with."""
 
     job: Compilation
-    registers: int = 0
-    shared: int = 0
-    stack: int = 0
-    spills: int = 0
-    instructions: int = 0
-    warps: int = 0
+    resources: Resources = Resources()
     seconds: float = 0.0
     error: str = ""
 
@@ -146,7 +141,7 @@ def jobs(archs: Sequence[int], *, quick: bool = False, gate: bool = False) -> li
     """List the compilations that the module's docstring names, the slowest first."""
     found: dict[Any, Compilation] = {}
     sizes = [(dtype, head_dim) for dtype, sizes in HEAD_DIMS.items() for head_dim in sizes]
-    # Downwards, so that `found` keeps the greatest K of each kernel and replaces the least
+    # Downwards: `found` keeps the greatest K of each kernel and replaces the least
     for arch, (dtype, head_dim), taps in itertools.product(archs, sizes, range(64, 0, -1)):
         for job in _launches(arch, taps, dtype, head_dim):
             # All K that share a kernel and its constants are one
@@ -207,7 +202,7 @@ def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Compi
 
 
 def _losses(arch: int) -> Iterator[Compilation]:
-    """Yield the launches of the loss, of which K and head mean nothing: for rows of 16, 64 and 128 KB."""
+    """Yield the launches of the loss for rows of 16, 64 and 128 KB; K and head have no meaning."""
     import torch
 
     types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -244,7 +239,7 @@ def _norms(arch: int) -> Iterator[Compilation]:
 
 
 def _attentions(arch: int) -> Iterator[Compilation]:
-    """Yield the launches of attention of short rows, of which K means nothing: queries and keys fill one tile."""
+    """Yield the launches of attention whose queries and keys fill one tile; K has no meaning."""
     import torch
 
     from seq2seq.kernels.launch_config import attention_warps
@@ -282,7 +277,7 @@ def _is_wanted(job: Compilation, quick: bool) -> bool:
 
 
 def _is_gated(job: Compilation) -> bool:
-    """Return True for what a change must pass, of what `_is_wanted` lists."""
+    """Return True for the jobs that a change must pass."""
     main = job.dtype == DTYPE and job.head_dim == HEAD_DIM
     step = job.op == "conv_step"
     everything_on = bool(job.group and (job.bounds == "starts and ends" or step))
@@ -313,7 +308,7 @@ def compile_one(job: Compilation) -> Found:
     """Compile a job; an error becomes part of the result."""
     start = time.perf_counter()
     try:
-        found = Found(job, *resources(_compile(job), job.arch))
+        found = Found(job, resources(_compile(job), job.arch))
     except Exception as error:
         found = Found(job, error=f"{type(error).__name__}: {error}".strip().splitlines()[0])
     return found._replace(seconds=round(time.perf_counter() - start, 2))
@@ -359,7 +354,7 @@ def _types(job: Compilation) -> dict[str, str]:
         return dict.fromkeys(names, "*fp32") | types
     values = dict(job.constants)
     if job.module == "attention":
-        # Queries stand for what is absent
+        # Queries stand for absent tensors
         types = dict.fromkeys(("q", "k", "v", "y", "dy", "dq", "dk", "dv", "mask", "bias", "keep"), f"*{job.dtype}")
         given = {"mask": "*i1"} if values["MASKED"] else {}
         given |= {"bias": "*fp32"} if values["BIASED"] else {}
@@ -394,7 +389,7 @@ def disassemble(compiled: Any) -> str:
 
 
 def _run_tool(name: str, option: str, compiled: Any) -> str:
-    """Return what one of the programs in Triton's wheel prints about a compiled kernel."""
+    """Return the output of a program in Triton's wheel for a compiled kernel."""
     import triton
 
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -453,15 +448,15 @@ def problems(found: Found) -> list[str]:
     """List the limits that a compilation exceeds, in words."""
     if found.error:
         return [found.error]
-    limits, name = LIMITS[found.job.arch], found.job.name
+    limits, name, used = LIMITS[found.job.arch], found.job.name, found.resources
     spills, warps = _limit(MOST_SPILLS, name), _limit(FEWEST_WARPS, name)
     said = {
-        f"{found.spills} spills, {found.stack} bytes of local memory a thread, limit {spills}": (
-            found.spills > spills or (found.stack > 0 and not spills)
+        f"{used.spills} spills, {used.stack} bytes of local memory a thread, limit {spills}": (
+            used.spills > spills or (used.stack > 0 and not spills)
         ),
-        f"{found.registers} registers, limit {limits.registers}": found.registers > limits.registers,
-        f"{found.shared} bytes of shared memory, limit {limits.shared}": found.shared > limits.shared,
-        f"{found.warps} warps fit on a multiprocessor, limit {warps}": found.warps < warps,
+        f"{used.registers} registers, limit {limits.registers}": used.registers > limits.registers,
+        f"{used.shared} bytes of shared memory, limit {limits.shared}": used.shared > limits.shared,
+        f"{used.warps} warps fit on a multiprocessor, limit {warps}": used.warps < warps,
     }
     return [text for text, wrong in said.items() if wrong]
 
@@ -498,12 +493,12 @@ def _worst(column: str, found: list[Found]) -> str:
     if any(one.error for one in found):
         return "error"
     if column == "warps fit":
-        return str(min(one.warps for one in found))
+        return str(min(one.resources.warps for one in found))
     if column == "stages":
         return str(dict(found[0].job.constants).get("num_stages", 3))
     if column == "shared KB":
-        return f"{max(one.shared for one in found) / KB:.1f}"
-    return str(max(getattr(one, column) for one in found))
+        return f"{max(one.resources.shared for one in found) / KB:.1f}"
+    return str(max(getattr(one.resources, column) for one in found))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -539,7 +534,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _plain(found: Found) -> dict[str, Any]:
     job = found.job._asdict() | {"constants": dict(found.job.constants)}
-    return job | {name: value for name, value in found._asdict().items() if name != "job"}
+    return job | found.resources._asdict() | {"seconds": found.seconds, "error": found.error}
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ class Fuzz:
         assert [texts[i] for i in order] == others, "another order of the lines gave other texts"
 
     def outputs(self, lines: list[bytes], example: Example) -> list[str]:
-        """Translate lines; return what came out for each."""
+        """Translate lines, and return the output of each."""
         from seq2seq import translate
 
         source, sink = self.folder / "in", self.folder / "out"

@@ -1,4 +1,4 @@
-"""Keep what `seq2seq.compare` reads from finished runs, without checkpoints and without the corpus.
+"""Keep the files of finished runs that `seq2seq.compare` reads, without checkpoints and corpus.
 
     python -m benchmarks.keep_runs 'runs/tatoeba-*' --out benchmarks/results/kept/tatoeba
     python -m seq2seq.compare benchmarks/results/kept/tatoeba --figure --against cpu --out comparison
@@ -33,7 +33,7 @@ _SCORES = "val/"
 
 
 def keep(run: RunResult, out: Path) -> Path:
-    """Write what a comparison reads from a run into `out`/<its name>, and return that folder.
+    """Copy the files that a comparison reads from a run into `out`/<its name>, and return that folder.
 
     Raises:
         FileExistsError: There is such a folder.

@@ -224,7 +224,7 @@ def make_model(overrides: tuple[str, ...]) -> Any:
 
 
 def make_batch(rows: int, length: int) -> Batch:
-    """Draw pairs of up to `length` tokens, the first of which are the longest."""
+    """Draw pairs of up to `length` tokens; the first pair is the longest."""
     lengths = torch.randint(length // 2, length, (rows,))
     lengths[0] = length
     mask = torch.arange(length) < lengths[:, None]  # (B, T)

@@ -1,12 +1,12 @@
-"""Train many small runs at once on one GPU, within a budget of time, and keep what ends.
+"""Train many small runs at once on one GPU, within a budget of time, and keep the finished ones.
 
     python -m benchmarks.runs_together RUNS.txt --out DIR --budget 430 --slots 15 --mps
 
 Each line of RUNS.txt has the settings of one run, as after `python -m seq2seq.train`. A run that does not end within
 the budget is asked to save; the same command continues it. DIR gets
 
-    runs/, logs/                  the runs, and what they print
-    kept/                         of the finished ones what comparisons read (benchmarks.keep_runs)
+    runs/, logs/                  the runs, and their output
+    kept/                         the finished ones without checkpoints (benchmarks.keep_runs)
     runs_together.json            seconds and exit status of each process, the runs' scores, and the machine
     runs_together.tar.gz          all of that but the runs, as one file
 
@@ -35,7 +35,7 @@ from seq2seq.runs.results import RunResult, collect
 from seq2seq.system.json_file import read_json_or_none
 
 LEFT = 3
-# Seconds that runs have to save when the budget is at its end, and for what comes after.
+# Seconds for saving runs at the end of the budget, and for the work after it.
 _GRACE, _RESERVE = 10.0, 25.0
 _POLL = 0.2
 # A run saves at this signal, and ends with this status.

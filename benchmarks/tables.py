@@ -1,6 +1,6 @@
 """Write the tables of README.md and docs from the runs in benchmarks/results/kept, and docs/atlas/mixers.md.
 
-    python -m benchmarks.tables            # rewrite what stands between the markers
+    python -m benchmarks.tables            # rewrite the tables between the markers
     python -m benchmarks.tables --check    # exit status 1 if a byte differs
 
 A table stands between `<!-- table NAME -->` and `<!-- end -->`. Only this program computes its figures and the figures

@@ -1,4 +1,4 @@
-"""Time attention by its backends at the shapes of training, and show what it becomes in a compiled graph."""
+"""Time attention by its backends at the shapes of training, and show its operation in a compiled graph."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AttentionShape(NamedTuple):
 
     @property
     def least_bytes(self) -> int:
-        """Count what both passes must read and write in bf16: q, k, v and the result, and each again for gradients."""
+        """Count the bytes of both passes in bf16: q, k, v and the result, each again for gradients."""
         rows = 5 * self.queries + 6 * self.keys
         return 2 * self.batch * self.heads * rows * self.channels
 

@@ -28,7 +28,7 @@ _SHAPES = ((64, 8, 8), (40, 16, 20), (1, 16, 16), (40, 24, 28), (37, 32, 32), (3
 
 
 class Warnings(logging.Handler):
-    """Collector of what the compiler says about its limit of recompilations."""
+    """Collector of warnings about the limit of recompilations."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

@@ -23,9 +23,9 @@ from seq2seq.settings.search import SearchSettings
 if TYPE_CHECKING:
     from benchmarks.gpu.part import PartJob
 
-# Sentences as long as the trained ones, and translations that end where these do: random weights give them no end.
+# Sentences as long as in training; with random weights, translations end at the limit.
 _ROWS, _LENGTH, _BEAM = 64, 27, 5
-# A stream has so many times as many sentences as rows.
+# Sentences of a stream for each row.
 _TURNS = 4
 
 

@@ -1,4 +1,4 @@
-"""The goals of benchmarks/README.md, each with what a visit has found."""
+"""The goals of benchmarks/README.md with the results of a visit."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def _same_gradients(results: Results) -> Goal:
 
 
 def _commands(results: Results) -> dict[str, dict[str, Any]]:
-    """Return what the training command found, by part, if its run ended."""
+    """Return the results of the training command by part, if its run ended."""
     found = {name: results.result(name) for name in results.parts if name.startswith("command/")}
     return {name: one for name, one in found.items() if one.get("steps")}
 

@@ -87,7 +87,7 @@ def goal_sizes() -> Sizes:
 
 
 def tiny_sizes() -> Sizes:
-    """Return what Triton's interpreter can do in a rehearsal."""
+    """Return sizes for Triton's interpreter in a rehearsal."""
     sizes = cpu_sizes("triton", [])
     # A case of each operator and of the decoding steps
     few = {case.op: case for case in sizes.cases}

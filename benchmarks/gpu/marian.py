@@ -97,7 +97,7 @@ def training(tokenizer: Tokenizer, device: torch.device, way: str, **smaller: in
 def rate(
     update: Callable[[Batch], Tensor], batches: list[Batch], device: torch.device, *, seconds: float
 ) -> dict[str, Any]:
-    """Return target tokens/s, padding left out, over so many seconds of updates."""
+    """Return target tokens/s without padding over some seconds of updates."""
     # On the host before: reading a count would wait for the GPU
     tokens = [int(batch.tgt_mask.sum()) for batch in batches]
     order = itertools.cycle(range(len(batches)))

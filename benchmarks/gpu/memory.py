@@ -1,4 +1,4 @@
-"""Measure the peak memory of training steps, uncompiled, and what a further token costs."""
+"""Measure the peak memory of uncompiled training steps, and the memory of a further token."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def _measure(job: PartJob, name: str) -> None:
 
 
 def wait(device: torch.device) -> None:
-    """Wait until a GPU has done what it was asked for."""
+    """Wait for a GPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

@@ -290,7 +290,7 @@ def _compiled_rows(results: Results, found: dict[str, Any]) -> Iterator[str]:
 
 
 def _compiled(found: dict[str, Any]) -> str:
-    """Describe in a few words what became of the graphs."""
+    """Describe the graphs in a few words."""
     if found.get("error"):
         return f"does not compile: {_cell(found['error'])[:80]}"
     if "graphs" not in found:

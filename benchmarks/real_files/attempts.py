@@ -1,8 +1,8 @@
 """Attempts, the rule that sorts their outcomes, and the checks of texts and scores.
 
 right    exit status 0, and exactly the known pairs, lines or score, without a false alarm
-refused  exit status 2 and one line that names the file, and what is wrong with it
-warned   exit status 0, and a line that names what is wrong
+refused  exit status 2 and one line that names the file and its fault
+warned   exit status 0, and a line that names the fault
 silent   exit status 0, a wrong value and no warning
 unclear  refused though it can be read, or a message that does not help
 hang     did not end in time

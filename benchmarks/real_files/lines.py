@@ -1,4 +1,4 @@
-"""Files of lines: line ends, marks, encodings, compression, markup, and lines that show little or much."""
+"""Files of lines: line ends, marks, encodings, compression, markup, blank and long lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.real_files.places import CODES, PLACES, LineFile, LineKind, plai
 from benchmarks.real_files.sentences import LANGUAGES
 
 KINDS: dict[str, Callable[..., object]] = {}
-# What a message must say of a file, by its fault.
+# Patterns of messages by fault.
 ENCODING = r"utf-?8|encod|code ?page|U\+FFFD"
 WIDE = r"utf-?(8|16|32)|encod"
 PACKED = r"compress|gzip|bzip|zip|archive|damaged|incomplete"
@@ -60,7 +60,7 @@ def _ends(rng: random.Random, lines: list[str], code: str) -> LineFile:
         "\n" if what == "no last line end" or (what == "some CRLF" and i % 2) else "\r\n" for i in range(len(lines))
     ]
     data = "".join(line + end for line, end in zip(lines, ends, strict=True)).encode()
-    # A last line that is blank would not be a line without its end
+    # A blank last line needs its line end
     return LineFile(what, data.rstrip() if "no last" in what and lines[-1] else data, lines)
 
 

@@ -25,8 +25,8 @@ class LineFile:
 
     Args:
         data: Its bytes.
-        lines: What a careful user expects to be read; None: nothing can be.
-        suffix: Added to its name.
+        lines: The lines that a careful user expects; None if the file cannot be read.
+        suffix: Suffix of its name.
     """
 
     what: str
@@ -94,7 +94,7 @@ def corpus(rng: random.Random, work: Path, code: str, split: str, count: int = 0
 
 
 def prepare(world: FileWorld, languages: Sequence[str], *words: str) -> Command:
-    """Return the command that prepares the files train, valid and test, or what `words` name."""
+    """Return the command that prepares the files train, valid and test, or the files in `words`."""
     base = ("data=files", f"data.src={languages[0]}", f"data.tgt={languages[1]}")
     base += tuple(f"data.{split}={split}" for split in SPLITS if not any(w.startswith(f"data.{split}=") for w in words))
     lengths = ("data.clean.length_ratio=null", "data.clean.max_length=null")
@@ -109,7 +109,7 @@ def _side(
     pairs, languages = corpus(rng, work, code, split)
     side, seed = languages.index(code), rng.random()
     texts = {code: kind(random.Random(seed), [pair[side] for pair in pairs], code)}
-    # Both sides come from one program, often
+    # Often the same program writes both sides
     if rng.random() < both:
         texts["en"] = kind(random.Random(seed), [pair[1 - side] for pair in pairs], "en")
     names = {language: f"{split}.{language}" for language in languages}

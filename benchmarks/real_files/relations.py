@@ -1,4 +1,4 @@
-"""Files that do not belong together or are not what scoring takes them for: counts, shifts, sides, codes, pieces."""
+"""Files that do not fit each other, or that scoring would misread: counts, shifts, sides, codes, pieces."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _language(rng: random.Random, world: FileWorld, work: Path) -> FileAttempt:
     tokenize = {"zh": "zh", "th": "char"}.get(code)
     right = attempts.scored(hypotheses, references, tokenize) if tokenize else None
     if code == "ko" and given is None:
-        # Korean has spaces: without a word of its language, 13a is what it says
+        # Korean has spaces: without a language, 13a is the default
         right = attempts.scored(hypotheses, references, "13a")
     words = ("--lang", given) if given else ()
     return FileAttempt(
@@ -156,7 +156,7 @@ def _trained(rng: random.Random, world: FileWorld, work: Path) -> FileAttempt:
 
 
 def _segment(rng: random.Random, lines: list[str]) -> tuple[str, list[str]]:
-    """Cut lines as programs before the model do."""
+    """Segment lines as preprocessing programs do."""
     what = rng.choice(("@@", "▁", "Moses"))
     if what == "@@":
         return what, [re.sub(r"(\w{3})(?=\w\w)", r"\1@@ ", line) for line in lines]

@@ -143,7 +143,7 @@ def _header(rng: random.Random, pairs: list[Pair], languages: Languages) -> Tabl
 
 @kind("quotes of a spreadsheet")
 def _quotes(rng: random.Random, pairs: list[Pair], languages: Languages) -> TableFile:
-    # A spreadsheet quotes what has quotes, delimiters or line breaks, and nothing else
+    # A spreadsheet quotes only fields with quotes, delimiters or line breaks
     quoted = [(source, f'"{target}", he said' if i % 2 else target) for i, (source, target) in enumerate(pairs)]
     data = _csv([languages, *quoted], "\t", rng.choice(("\n", "\r\n")))
     return TableFile("TSV of a spreadsheet", "x.tsv", data, quoted, (), "right refused warned", "quote|csv")
@@ -163,7 +163,7 @@ def _good_csv(rng: random.Random, pairs: list[Pair], languages: Languages) -> Ta
     words = (NUMBERS.format(*languages),) if what == "columns by number" else ()
     data = _csv(written if words else [languages, *written], delimiter, end)
     if what == "sep=":
-        # A first line that a spreadsheet reads, and no other program
+        # A first line that only spreadsheets read
         data = f"sep={delimiter}{end}".encode() + data
         return TableFile("CSV, sep=", "x.csv", data, pairs, words, "right refused", FIELDS)
     return TableFile(f"CSV, {delimiter!r}, {what}", "x.csv", b"\xef\xbb\xbf" * (what == "BOM") + data, pairs, words)
@@ -237,7 +237,7 @@ def _good_tmx(rng: random.Random, pairs: list[Pair], languages: Languages) -> Ta
         data = data.replace(b"<body>", b"<body>" + alone).replace(
             b"<tu><tuv", b'<tu><tuv xml:lang="sv"><seg>Hej</seg></tuv><tuv'
         )
-    # A code that stands for a break may be told instead of replaced
+    # A code of a break may cause a warning instead of a replacement
     allowed = "right warned refused" if what in ("line break", "tab") else "right"
     return TableFile(
         f"TMX, {what}", "x.tmx", data, pairs, (), allowed, "<ph|code|tag|placeholder" if len(allowed) > 5 else ""

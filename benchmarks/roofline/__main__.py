@@ -37,7 +37,7 @@ Row = dict[str, Any]
 
 
 def calls() -> Iterator[tuple[str, str, Shape]]:
-    """Yield what is counted: an operator, its direction, and the shape."""
+    """Yield the counted calls: operator, direction and shape."""
     for length in LENGTHS:
         shape = MAIN._replace(batch=round(MAIN.tokens / length), length=length)
         for op, variants in VARIANTS.items():

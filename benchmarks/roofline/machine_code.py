@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-# Cycles from the issue of an instruction until what it writes can be read: rounded from published microbenchmarks of
+# Cycles from the issue of an instruction until its result can be read: rounded from published microbenchmarks of
 # Hopper, except for global memory, where it is the latency under load. 5 is an addition.
 ARITHMETIC = 5
 GLOBAL_MEMORY = 600
@@ -47,7 +47,7 @@ class _Line(NamedTuple):
 
 
 def path(listing: str) -> list[Instruction | Loop]:
-    """Return what a warp runs, from the output of `nvdisasm -c` for a kernel."""
+    """Return the path of a warp from the output of `nvdisasm -c` for a kernel."""
     lines = _lines(listing)
     taken = _taken(lines)
     # From the number of a line to its place on the path
@@ -135,7 +135,7 @@ class _Warp:
             waited = self.copies[: len(self.copies) - one.level]
             self.now, self.copies = max([self.now, *waited]), self.copies[len(waited) :]
         elif one.code == "BAR":
-            # Other warps arrive, and what they wrote can be read
+            # Other warps arrive, and their results can be read
             self.now = done
         self.ready |= dict.fromkeys(one.writes, done)
 

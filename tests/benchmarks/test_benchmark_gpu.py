@@ -35,7 +35,7 @@ from seq2seq.training.lightning_parts import kernel_warm_up
 
 EXHAUSTIVE = {
     "test_the_budget_is_kept_and_the_part_repeated",
-    "test_a_part_is_stopped_at_its_limit_with_all_that_it_started",
+    "test_a_part_is_stopped_at_its_limit_with_its_children",
 }
 # Each part is a program of a line; "save" writes what a part has so far.
 PROGRAMS = {
@@ -113,7 +113,7 @@ def test_a_later_visit_runs_what_is_missing_and_failures_last(tmp_path, monkeypa
     assert log.index("new: done") < log.index("broken: done")
 
 
-def test_a_part_is_stopped_at_its_limit_with_all_that_it_started(tmp_path):
+def test_a_part_is_stopped_at_its_limit_with_its_children(tmp_path):
     complete, results = run(tmp_path, "endless", "quick", limit=2.0)
     assert not complete
     assert results.state("endless") == STOPPED
@@ -136,7 +136,7 @@ def test_the_budget_is_kept_and_the_part_repeated(tmp_path, monkeypatch):
     assert results.result("endless")["number"] == 8
 
 
-def test_what_a_killed_command_left_is_kept(tmp_path):
+def test_results_of_a_killed_command_are_kept(tmp_path):
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "compiled-base-lightconv.json").write_text('{"part": "compiled/base/lightconv", "error": ""}')
     (tmp_path / "parts" / "decode.json").write_text('{"part": "dec')
@@ -168,7 +168,7 @@ def test_outcomes_of_tests_survive_a_cut_line(tmp_path):
     assert suites.counts(tmp_path / "none.jsonl")["passed"] == 0
 
 
-def test_what_leaves_something_out_goes_on_and_takes_nothing_away(tmp_path):
+def test_an_incomplete_part_is_repeated_and_keeps_better_results(tmp_path):
     """Of a part that had less than its time; of one that had all, what it left out stays so."""
     results = Results(tmp_path)
     for state, whole, rows, kept in ((INTERRUPTED, False, 5, 5), (INTERRUPTED, False, 2, 5), (DONE, True, 1, 1)):
@@ -184,7 +184,7 @@ def test_what_leaves_something_out_goes_on_and_takes_nothing_away(tmp_path):
         assert (found.state("sparing"), found.parts["sparing"]["error"]) == (state, "no time was left for 2 rows")
 
 
-def test_all_kernels_are_right_only_where_all_were_asked(tmp_path):
+def test_kernels_are_right_only_if_all_were_checked(tmp_path):
     found = {
         "kernels": {"checked": 9, "wrong": []},
         "pytest__kernels": {"passed": 7, "failed": 0, "skipped": 0, "failures": []},
@@ -233,7 +233,7 @@ def verdict(page: str, goal: str) -> list[str]:
     return [cell.strip() for cell in line.split("|")[2:4]]
 
 
-def test_the_page_of_nothing_says_so(tmp_path):
+def test_a_page_without_results_says_so(tmp_path):
     page = verdicts.page(Results(tmp_path))
     assert page.count("unmeasured") == len([line for line in page.splitlines() if "unmeasured" in line]) > 10
     for part in parts_of("cuda"):
@@ -383,7 +383,7 @@ def test_comparisons_are_judged_by_the_best_way_of_the_peer(tmp_path):
     assert verdict(page, "command transformer/16384 over Marian") == ["-", "unmeasured: transformers missing"]
 
 
-def test_the_start_is_known_by_update_100_and_by_what_was_compiled_before(tmp_path):
+def test_the_start_counts_update_100_and_compilation(tmp_path):
     lines = ["step,train/seconds,train/tokens_per_second", "80,3.0,100", "100,4.25,100", "120,5.0,100"]
     (tmp_path / "metrics.csv").write_text("\n".join(lines))
     assert command.measured(tmp_path)["update 100 s"] == 4.2
@@ -394,7 +394,7 @@ def test_the_start_is_known_by_update_100_and_by_what_was_compiled_before(tmp_pa
     assert found[1] == "1.8"
 
 
-def test_a_short_run_goes_on_at_the_pace_of_its_later_half():
+def test_a_short_run_is_extrapolated_from_its_later_half():
     assert command.in_a_minute([(10, 10.0), (20, 15.0), (60, 20.0)]) == {
         "updates in 60 s": 380,
         "of which measured": 0.33,
@@ -427,7 +427,7 @@ def test_rates_of_a_table_whose_last_line_is_cut(tmp_path):
 
 
 @pytest.mark.parametrize("mixer", ["transformer", "dynamicconv"])
-def test_replayed_passes_leave_what_plain_ones_do(mixer):
+def test_replayed_and_plain_passes_agree(mixer):
     """Weights after updates, and sums, of two trainers; gradients of two shapes do not add up."""
     sizes = {"src_vocab_size": 40, "tgt_vocab_size": 40, "pad_id": 0, "joint": True}
     settings = resolved_settings((f"mixer={mixer}", "model=tiny", "model.dim=16", "model.ffn_dim=32"))
@@ -449,7 +449,7 @@ def test_replayed_passes_leave_what_plain_ones_do(mixer):
     assert found["seeds differ"]
 
 
-def test_what_there_is_no_time_for_is_left_out(tmp_path, capsys):
+def test_models_without_time_are_left_out(tmp_path, capsys):
     job = PartJob("replay", tmp_path, data=tmp_path, device="cpu", limit=0.0)
     begun = []
     with pytest.raises(SystemExit) as ended:
@@ -660,7 +660,7 @@ def processes() -> str:
 
 
 @pytest.mark.exhaustive
-def test_files_of_tests_whose_packages_are_missing_are_skipped(tmp_path):
+def test_tests_with_missing_packages_are_skipped(tmp_path):
     """Without Hydra the operators' tests are collected; in CI a missing package is an error."""
     (tmp_path / "blocked.py").write_text("import sys\nsys.modules.update(hydra=None, omegaconf=None)\n")
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
