@@ -34,7 +34,7 @@ def run(job: PartJob) -> None:
     warm = trainer.warm_up(batches)
     found = {"warm_up_seconds": round(warm, 1), **trainer.run(batches, seconds=seconds)}
     # Ends the thread that makes batches
-    batches.close()
+    batches.close()  # type: ignore[attr-defined]
     model = trainer.model.eval()
     beam_size = 5 if job.on_gpu else 2
     translations = {name: translate(model, prepared, name, beam_size) for name in prepared.tests}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -59,6 +60,20 @@ def wait(device: torch.device) -> None:
     """Wait for a GPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def microseconds(call: Callable[[], object], device: torch.device, calls: int) -> tuple[float, float]:
+    """Return the microseconds of a call until the host is free again, and until the device is done."""
+    for _ in range(max(1, calls // 10)):
+        call()
+    wait(device)
+    began = time.perf_counter()
+    for _ in range(calls):
+        call()
+    asked = time.perf_counter() - began
+    wait(device)
+    done = time.perf_counter() - began
+    return 1e6 * asked / calls, 1e6 * done / calls
 
 
 def synthetic_batch(trainer: Trainer, tokens: int, length: int) -> Batch:

@@ -247,12 +247,10 @@ def _view(
     layer: int,
 ) -> View:
     """Differentiate a function of x (1, S, D); `shown` has the arguments of the mixer's `introspect`."""
-    details = {}
-    if isinstance(mixer, Introspectable):
-        with torch.no_grad():
-            details = mixer.introspect(*shown)
     total = shares(jacobian(function, x[0], _directions(mixer.out_dim, x)))
     heads = _heads(mixer, function, x[0])
+    with torch.no_grad():
+        details = mixer.introspect(*shown) if isinstance(mixer, Introspectable) else {}
     return View(part, layer, type(mixer).__name__, total, heads, details)
 
 

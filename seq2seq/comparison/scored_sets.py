@@ -61,7 +61,8 @@ def _titles(sets: Sequence[Sequence[RunResult]], split: str) -> list[str]:
     titles = [_corpora(runs, split) for runs in sets]
     firsts = [runs[0] for runs in sets]
     signatures = [[first_signature(run, split)] for run in firsts]
-    texts = [[f"text {run.test_digest()[:8]}" if run.test_digest() else "text not saved"] for run in firsts]
+    digests = [run.test_digest() for run in firsts]
+    texts = [[f"text {digest[:8]}" if digest else "text not saved"] for digest in digests]
     settings = [[f"{key}={written(value)}" for key, value in _settings(run, split).items()] for run in firsts]
     # The text of a validation set is not saved
     for known in (settings, signatures) if split == "valid" else (signatures, texts, settings):
