@@ -240,7 +240,7 @@ def test_a_page_without_results_says_so(tmp_path):
         assert part.name in page
 
 
-def test_goals_are_judged_by_what_was_measured(tmp_path):
+def test_goals_are_judged_by_measurements(tmp_path):
     timings = [
         timing(150, 75.0),
         timing(400, 44.0, direction="backward"),

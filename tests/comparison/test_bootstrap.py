@@ -17,7 +17,7 @@ def group(generator: np.random.Generator, seeds: range, samples: int = 2000, dev
 
 
 @pytest.mark.parametrize("second", [range(3), range(3, 6)])
-def test_its_variance_is_that_of_the_mean(second):
+def test_its_width_agrees_with_the_variance_of_the_mean(second):
     """Of seeds alone, where sentences play no part: pairs of seeds vary by their differences, others by both."""
     generator = np.random.default_rng(random.randrange(2**32))
     ours, theirs = group(generator, range(3)), group(generator, second)

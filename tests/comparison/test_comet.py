@@ -72,7 +72,7 @@ def test_scores_are_means_of_the_sentences(tmp_path, python):
     ]
 
 
-def test_what_is_wrong_is_one_line(tmp_path, python):
+def test_errors_are_one_line(tmp_path, python):
     run = saved(tmp_path / "run", ["a", "b"])
     with pytest.raises(ValueError, match=r"has no COMET .*pip install unbabel-comet") as error:
         with_comet([run], sys.executable, "tiny")

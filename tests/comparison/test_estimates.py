@@ -26,7 +26,7 @@ def scores(count: int) -> list[float]:
     return [random.gauss(40, random.choice((0.1, 1, 3))) for _ in range(count)]
 
 
-def test_quantiles_are_those_of_students_distribution():
+def test_quantiles_agree_with_students_distribution():
     for freedom in (1, 1.5, 2, 4, 12, 100):
         for probability in (0.6, 0.95, 0.975, 0.9999):
             assert quantile(probability, freedom) == pytest.approx(scipy.stats.t.ppf(probability, freedom), rel=1e-6)
@@ -70,7 +70,7 @@ def test_equivalence_is_two_one_sided_tests():
         assert found.equivalence_p(margin) == pytest.approx(max(least, most), rel=1e-5)
 
 
-def test_too_few_values_or_none_that_differ_have_no_interval():
+def test_too_few_or_equal_values_have_no_interval():
     assert mean([40.0]) is None
     assert mean([40.0, 40.0]) is None
     assert welch([40.0, 40.0], [41.0, 41.0]) is None
@@ -78,7 +78,7 @@ def test_too_few_values_or_none_that_differ_have_no_interval():
     assert pooled_deviation([[40.0], [41.0, 41.0]]) is None
 
 
-def test_pooled_deviation_is_that_of_students_test():
+def test_pooled_deviation_agrees_with_students_test():
     one, other = scores(3), scores(6)
     pooled = pooled_deviation([one, [50.0], other])
     assert pooled is not None

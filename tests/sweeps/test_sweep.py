@@ -349,7 +349,7 @@ def test_loggers_are_chosen_by_name(corpus, tmp_path):
 
 
 @pytest.mark.slow
-def test_failed_job_is_one_line_and_the_others_go_on(corpus, tmp_path):
+def test_failed_job_is_one_line_and_the_others_continue(corpus, tmp_path):
     # YAML reads 1e3 as a float; the setting is the integer 1000
     given = ("mixer=transformer", "model.num_heads=2,3,4", "seed=5", "data.limit=1e3")
     status, output = call(tmp_path, sweep_command(corpus, *given))
