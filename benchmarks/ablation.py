@@ -177,7 +177,8 @@ def cells(row: Row, found: dict[str, Outcome]) -> dict[str, str]:
     ours = statistics.fmean(scores) - statistics.fmean(base) if scores and base else None
     test = welch(scores, base)
     p = test.p_value if test else None
-    theirs = _difference(row.bleu, published.get(row.against))
+    base_bleu = published.get(row.against)
+    theirs = row.bleu.minus(base_bleu) if row.bleu and base_bleu else None
     millions = outcome.parameters / 1e6
     published_bleu = f"{row.bleu.mean:.1f} ± {row.bleu.deviation:.1f}" if row.bleu else ""
     return {
@@ -191,10 +192,6 @@ def cells(row: Row, found: dict[str, Outcome]) -> dict[str, str]:
         "their Δ": f"{theirs.mean:+.1f}" if theirs else "",
         "direction": _same_end(outcome) if row.name == DIVERGED else direction(ours, p, theirs),
     }
-
-
-def _difference(score: Score | None, base: Score | None) -> Score | None:
-    return score.minus(base) if score and base else None
 
 
 def _same_end(outcome: Outcome) -> str:

@@ -395,7 +395,8 @@ def _run_tool(name: str, option: str, compiled: Any) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
-        return _output(getattr(triton.knobs.nvidia, name).path, option, file.name)
+        command = [getattr(triton.knobs.nvidia, name).path, option, file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def _resident(limits: ArchLimits, registers: int, shared: int, block: int) -> int:
@@ -403,10 +404,6 @@ def _resident(limits: ArchLimits, registers: int, shared: int, block: int) -> in
     # Each of the four parts of the register file hosts whole warps of 32 threads
     by_registers = 4 * (REGISTERS // 4 // (32 * 8 * -(-registers // 8)))
     return block * min(by_registers // block, limits.all_shared // (shared + KB), limits.warps // block)
-
-
-def _output(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def _code_size(elf: bytes) -> int:

@@ -80,11 +80,8 @@ def reading(path: Path) -> dict[str, Any]:
 def centers(model: Seq2Seq) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return centers (H, 2: row, column) and sharpness a (H,) of each encoder layer with `quadratic` on a grid."""
     mixers: list[Any] = [layer.self_mixer for layer in model.encoder.layers]
-    return [(mixer.centers.detach(), mixer.sharpness.detach()) for mixer in mixers if _on_a_grid(mixer)]
-
-
-def _on_a_grid(mixer: Any) -> bool:
-    return getattr(mixer, "centers", None) is not None and mixer.centers.shape[-1] == 2
+    centered = [mixer for mixer in mixers if getattr(mixer, "centers", None) is not None]
+    return [(each.centers.detach(), each.sharpness.detach()) for each in centered if each.centers.shape[-1] == 2]
 
 
 def untrained(run: Path) -> Seq2Seq:

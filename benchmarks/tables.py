@@ -162,18 +162,13 @@ class PairDifference(NamedTuple):
 def differences(corpus: Corpus) -> dict[tuple[str, str], PairDifference]:
     """Compare all pairs of mixers by t tests over seeds, as `letters` does."""
     groups = corpus.groups()
-    deviation = _deviation(corpus)
+    deviation = estimates.pooled_deviation(list(groups.values()))
+    assert deviation is not None
     pairs = [(one, other) for other, one in itertools.combinations(groups, 2)]
     found = [deviation.difference(groups[one], groups[other]) for one, other in pairs]
     different = holm([each.p_value for each in found])
     outside = holm([each.equivalence_p(MARGIN) for each in found])
     return dict(zip(pairs, map(PairDifference, found, different, outside), strict=True))
-
-
-def _deviation(corpus: Corpus) -> estimates.Deviation:
-    found = estimates.pooled_deviation(list(corpus.groups().values()))
-    assert found is not None
-    return found
 
 
 def leads(corpus: Corpus) -> dict[str, PairDifference]:
@@ -247,11 +242,6 @@ def _range(values: Iterable[float]) -> str:
     return f"{min(values):.1f} to {max(values):.1f}"
 
 
-def _half_width(difference: PairDifference) -> float:
-    low, high = difference.estimate.interval
-    return (high - low) / 2
-
-
 def _at_most(p_value: float) -> str:
     return p_text(p_value) if p_value < 0.001 else f"≤ {p_value:.3f}"
 
@@ -271,7 +261,8 @@ def answer() -> str:
     for corpus in (FRENCH, TATOEBA):
         if not all("a" in letters(corpus.groups())[name] for name in ("lightconv", "dynamicconv")):
             raise ValueError(f"the second sentence of the README is not true of {corpus.title}")
-    error = [_half_width(differences(corpus)["dynamicconv", "lightconv"]) for corpus in (FRENCH, TATOEBA)]
+    pairs = [differences(corpus)["dynamicconv", "lightconv"].estimate.interval for corpus in (FRENCH, TATOEBA)]
+    error = [(high - low) / 2 for low, high in pairs]
     largest = max(run.results["parameters"] for corpus in (FRENCH, GERMAN, TATOEBA, RECIPE) for run in corpus.runs)
     leading = _range(lead.estimate.value for lead in firm)
     sentences = [

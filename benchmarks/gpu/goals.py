@@ -178,14 +178,14 @@ def _rate(results: Results, size: str, mixer: str, length: int) -> float | None:
     """Return the best target tokens/s at 16k tokens, eager, replayed or compiled."""
     model, compiled = f"{size}/{mixer}", results.result(f"compiled/{size}/{mixer}")
     ways = [results.result("eager").get(model, {}).get(f"16384 x {length}"), compiled.get(f"length {length}")]
-    ways += [one for one in (results.result("replay").get(model), compiled.get("replayed")) if _of_length(one, length)]
+    ways += [
+        one
+        for one in (results.result("replay").get(model), compiled.get("replayed"))
+        if one and one.get("length") == length
+    ]
     return max(
         (way["target_tokens_per_second"] for way in ways if way and "target_tokens_per_second" in way), default=None
     )
-
-
-def _of_length(one: dict[str, Any] | None, length: int) -> bool:
-    return one is not None and one.get("length") == length
 
 
 def _same_gradients(results: Results) -> Goal:
@@ -248,15 +248,15 @@ def _as_many_updates(results: Results) -> Iterator[Goal]:
 def _over_marian(results: Results) -> Goal:
     own = results.result("command/transformer/16384").get("target_tokens_per_second")
     found = results.result("marian")
-    rates = {way: one["target_tokens_per_second"] for way, one in found.items() if _timed(one)}
+    rates = {
+        way: one["target_tokens_per_second"]
+        for way, one in found.items()
+        if isinstance(one, dict) and "target_tokens_per_second" in one
+    }
     best = max(rates, key=lambda way: rates[way], default=None)
     note = f"{found['missing']} missing" if "missing" in found else f"{best} {rates[best]:,}" if best else ""
     value = own / rates[best] if own and best else None
     return _judged("command transformer/16384 over Marian", value, 1.5, ".2f", stretch=3, note=note)
-
-
-def _timed(one: Any) -> bool:
-    return isinstance(one, dict) and "target_tokens_per_second" in one
 
 
 def _translation(results: Results) -> Goal:

@@ -18,7 +18,7 @@ import torch
 from benchmarks.campaign import Row
 from benchmarks.hostile.attempts import Attempt, judge, leftovers, message_lines, row
 from benchmarks.hostile.processes import Command, Done, run
-from benchmarks.hostile.world import World, same_files
+from benchmarks.hostile.world import LONGER, World, same_files
 from seq2seq.runs.training_state import read_state
 from seq2seq.system.model_path import LAST
 
@@ -60,7 +60,7 @@ def _command(name: str, world: World, folder: Path) -> tuple[Command, Callable[[
     """Return a command, and the check of its outputs after the second run."""
     work = folder / "work"
     if name == "train":
-        words = world.train_words(folder, *world.longer, "run=base", "resume=auto")
+        words = world.train_words(folder, *LONGER, "run=base", "resume=auto")
         return Command("seq2seq.train", words), lambda _: same_run(
             world.root / "longer" / "base", work / "runs" / "base"
         )

@@ -44,7 +44,6 @@ class World:
     words: tuple[str, ...]
     lines: bytes
     translation: bytes
-    longer: tuple[str, ...] = LONGER
 
     @property
     def prepared(self) -> Path:

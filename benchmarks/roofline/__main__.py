@@ -104,8 +104,8 @@ def _section(results: dict[tuple[str, str], list[Row]], length: int) -> list[str
     body = []
     for key in keys:
         for version in versions:
-            found = [row for name in NAMES if (row := _find(results.get((name, version), []), key))]
-            cells = [" -> ".join(dict.fromkeys(_cells(row)[n] for row in found)) for n in range(len(HEAD) - 2)]
+            rows = [row for name in NAMES for row in results.get((name, version), []) if _key(row) == key]
+            cells = [" -> ".join(dict.fromkeys(_cells(row)[n] for row in rows)) for n in range(len(HEAD) - 2)]
             about = [f"{key[0]} {key[1]}", *([f"K {key[3]}"] if key[3] else []), *([key[4]] if key[4] else [])]
             body.append((", ".join(about), version, *cells))
     return table(HEAD, body)
@@ -116,10 +116,6 @@ HEAD = ("call", "Triton", "a tile", "a program", "registers", "spills", "shared 
 
 def _key(row: Row) -> tuple[Any, ...]:
     return row["op"], row["direction"], row["T"], row["K"], row["with"]
-
-
-def _find(rows: list[Row], key: tuple[Any, ...]) -> Row | None:
-    return next((row for row in rows if _key(row) == key), None)
 
 
 def _cells(row: Row) -> list[str]:
