@@ -1,10 +1,10 @@
-"""The ablations of Wu et al. 2019 (table 3): our rows in their order, beside the published figures.
+"""The ablations of Wu et al. 2019 (table 3): our rows in their order, next to the published figures.
 
     python -m seq2seq.train -m experiment=ablation_wu seed=1,2,3 ...
     python -m benchmarks.ablation runs/sweeps/<date> --out ablation
 
-prints the table, and with --out writes ablation.md and ablation.json there. Of several sweeps, the last one that has a
-row and seed counts: a sweep can be repeated with resume=auto, or row by row.
+prints the table, and with --out writes ablation.md and ablation.json. If several sweeps have a row and seed, the last
+one counts, so that a sweep can be repeated with resume=auto or row by row.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import NamedTuple
 
 from benchmarks import harness
 from benchmarks.comparable import require_comparable
-from seq2seq.comparison.p_values import welch
+from seq2seq.comparison.estimates import welch
 from seq2seq.comparison.table import mean_and_deviation
 from seq2seq.runs.results import RunResult, Unusable, read_run
 from seq2seq.settings.run import RunSettings
 from seq2seq.sweeps.job_records import Job, is_sweep, read_jobs
 from seq2seq.system.markdown import markdown_table
 
-# The setting that chooses a row, and the seed of a job that sets none.
+# The setting that chooses a row, and the default seed.
 KEY = "experiment/wu_table3"
 SEED = RunSettings().seed
 
@@ -59,7 +59,7 @@ class Row(NamedTuple):
 
 
 # Wu et al. 2019, table 3: WMT English-German, newstest2013, size big, a joint vocabulary of 32k pieces. Figures are
-# quoted from a transcription of the table, those of the two AAN rows from memory.
+# quoted from a transcription of the table, except for the two AAN rows, which are from memory.
 ROWS = (
     Row("attention", "self-attention", "", 210, Score(26.9, 0.1)),
     Row("windows", "self-attention in windows 3, 7, 15, 31, ...", "attention", 210, Score(26.9, 0.3)),
@@ -93,7 +93,7 @@ class Outcome(NamedTuple):
     Attributes:
         bleu: BLEU of the test set by seed, of the runs that finished.
         parameters: Parameters of the model; nan if no run finished.
-        errors: Reasons of the others by seed.
+        errors: Reasons of the failed jobs by seed.
     """
 
     bleu: dict[str, float]
@@ -119,10 +119,10 @@ NOTHING = Outcome({}, math.nan, {})
 
 
 def outcomes(sweeps: Sequence[Path]) -> dict[str, Outcome]:
-    """Read what came of each row in the sweeps; of a row and seed that several have, the last.
+    """Read the outcome of each row in the sweeps; the last sweep with a row and seed counts.
 
     Raises:
-        ValueError: A folder is not a sweep, none has a row of the table, or rows were trained or scored unlike others.
+        ValueError: A folder is not a sweep, no sweep has a row of the table, or the rows are not comparable.
     """
     jobs: dict[tuple[str, str], Job] = {}
     for sweep in sweeps:
@@ -156,7 +156,7 @@ def _outcome(jobs: dict[str, tuple[Job, RunResult | Unusable | None]]) -> Outcom
             errors[seed] = found.reason
         elif job.state == "failed":
             errors[seed] = job.error or job.state
-        # What waits or runs has no outcome yet
+        # Jobs that wait or run have no outcome
     return Outcome(bleu, parameters, errors)
 
 
@@ -175,8 +175,10 @@ def cells(row: Row, found: dict[str, Outcome]) -> dict[str, str]:
     published = {each.name: each.bleu for each in ROWS}
     scores, base = (list(each.bleu.values()) for each in (outcome, found.get(row.against, NOTHING)))
     ours = statistics.fmean(scores) - statistics.fmean(base) if scores and base else None
-    p = welch(scores, base)
-    theirs = _difference(row.bleu, published.get(row.against))
+    test = welch(scores, base)
+    p = test.p_value if test else None
+    base_bleu = published.get(row.against)
+    theirs = row.bleu.minus(base_bleu) if row.bleu and base_bleu else None
     millions = outcome.parameters / 1e6
     published_bleu = f"{row.bleu.mean:.1f} ± {row.bleu.deviation:.1f}" if row.bleu else ""
     return {
@@ -192,18 +194,14 @@ def cells(row: Row, found: dict[str, Outcome]) -> dict[str, str]:
     }
 
 
-def _difference(score: Score | None, base: Score | None) -> Score | None:
-    return score.minus(base) if score and base else None
-
-
 def _same_end(outcome: Outcome) -> str:
-    """Compare the row that diverged in the paper: "same" if all of ours did, "opposite" if none; what failed aside."""
+    """Compare the row that diverged in the paper: "same" if all our runs diverged, "opposite" if none did."""
     total = len(outcome.bleu) + outcome.diverged
     return {0: "opposite", total: "same"}.get(outcome.diverged, "mixed") if total else ""
 
 
 def markdown(found: dict[str, Outcome]) -> str:
-    """Format the table, in the paper's order, and what its columns mean."""
+    """Format the table in the paper's order, with notes on its columns."""
     rows = [list(cells(row, found).values()) for row in ROWS]
     return markdown_table(HEADER, rows, right=HEADER[1:-1], padded=True) + "\n\n" + NOTES
 
@@ -219,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     table = markdown(found)
     print(table, end="")
-    # Of a row that has not been run there are no parameters, and JSON has no nan
+    # Rows without runs have no parameters, and JSON has no nan
     plain = {name: outcome._asdict() for name, outcome in found.items() if outcome.bleu or outcome.errors}
     for figures in plain.values():
         figures["parameters"] = None if math.isnan(figures["parameters"]) else figures["parameters"]

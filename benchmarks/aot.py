@@ -45,22 +45,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 
-class Limits(NamedTuple):
+class ArchLimits(NamedTuple):
     """Resources of an architecture per thread, per block, and per multiprocessor."""
 
     registers: int  # a thread's; ptxas keeps to it by spilling
     shared: int  # bytes of a block
-    all_shared: int  # bytes of a multiprocessor, of which each block takes 1 KB more than it asks for
+    all_shared: int  # bytes of a multiprocessor; a block takes 1 KB more than its request
     warps: int  # of a multiprocessor
 
 
 # By compute capability: 8.0 A100, 9.0 H100, 10.0 B200, 12.0 RTX 50 series.
 KB = 1024
 LIMITS = {
-    80: Limits(registers=255, shared=99 * KB, all_shared=164 * KB, warps=64),  # a block has 163 KB; on 8.6 and 8.9 99
-    90: Limits(registers=255, shared=227 * KB, all_shared=228 * KB, warps=64),
-    100: Limits(registers=255, shared=227 * KB, all_shared=228 * KB, warps=64),
-    120: Limits(registers=255, shared=99 * KB, all_shared=100 * KB, warps=48),
+    80: ArchLimits(registers=255, shared=99 * KB, all_shared=164 * KB, warps=64),  # a block has 163 KB, 99 on 8.6
+    90: ArchLimits(registers=255, shared=227 * KB, all_shared=228 * KB, warps=64),
+    100: ArchLimits(registers=255, shared=227 * KB, all_shared=228 * KB, warps=64),
+    120: ArchLimits(registers=255, shared=99 * KB, all_shared=100 * KB, warps=48),
 }
 REGISTERS = 65536  # of a multiprocessor, in four equal parts
 # By name; the first pattern that matches counts. Warps that must fit on a multiprocessor at once, so that some work
@@ -75,7 +75,7 @@ FEWEST_WARPS = {
     "": 8,
 }
 MOST_SPILLS = {"unaligned": 200, "attention_backward (fp32|bf16 .* head 128, rows of 64, groups)": 16, "": 0}
-DTYPE, HEAD_DIM = "bf16", 64  # of which everything is compiled
+DTYPE, HEAD_DIM = "bf16", 64  # compiled with all options
 HEAD_DIMS = {"bf16": (16, 32, 64, 80, 128, 256), "fp16": (64,), "fp32": (16, 32, 64, 80, 128, 256)}
 # Strides that Triton specializes on when they are multiples of 16.
 ALIGNED = (
@@ -85,13 +85,13 @@ ALIGNED = (
 )
 # Arguments that Triton turns into constants when they are 1.
 ONES = ("heads", "beam")
-OTHER_TAPS = (3, 31, 64)  # of types and heads of which not everything is compiled
+OTHER_TAPS = (3, 31, 64)  # for other types and heads
 GATED_HEADS = (16, 64, 256)
 # Specializations of a launch, see the module's docstring.
 FORMS = ("", "unaligned", "ones")
 
 
-class Job(NamedTuple):
+class Compilation(NamedTuple):
     """One compilation: a kernel with its constants, num_warps and num_stages among them."""
 
     arch: int
@@ -128,13 +128,8 @@ class Resources(NamedTuple):
 class Found(NamedTuple):
     """Resources that a job needs, or the error that it ended with."""
 
-    job: Job
-    registers: int = 0
-    shared: int = 0
-    stack: int = 0
-    spills: int = 0
-    instructions: int = 0
-    warps: int = 0
+    job: Compilation
+    resources: Resources = Resources()
     seconds: float = 0.0
     error: str = ""
 
@@ -142,11 +137,11 @@ class Found(NamedTuple):
 # The list of compilations
 
 
-def jobs(archs: Sequence[int], *, quick: bool = False, gate: bool = False) -> list[Job]:
+def jobs(archs: Sequence[int], *, quick: bool = False, gate: bool = False) -> list[Compilation]:
     """List the compilations that the module's docstring names, the slowest first."""
-    found: dict[Any, Job] = {}
+    found: dict[Any, Compilation] = {}
     sizes = [(dtype, head_dim) for dtype, sizes in HEAD_DIMS.items() for head_dim in sizes]
-    # Downwards, so that `found` keeps the greatest K of each kernel and replaces the least
+    # Downwards: `found` keeps the greatest K of each kernel and replaces the least
     for arch, (dtype, head_dim), taps in itertools.product(archs, sizes, range(64, 0, -1)):
         for job in _launches(arch, taps, dtype, head_dim):
             # All K that share a kernel and its constants are one
@@ -155,7 +150,9 @@ def jobs(archs: Sequence[int], *, quick: bool = False, gate: bool = False) -> li
     listed = [job for job in found.values() if _is_wanted(job, quick) and (not gate or _is_gated(job))]
     # One kernel for all K: it draws DropConnect's words
     for arch in archs:
-        listed.append(Job(arch, "dropconnect", "keep_words_kernel", "keep_words", "i32", 1, (1, 64), "", "", "", ()))
+        listed.append(
+            Compilation(arch, "dropconnect", "keep_words_kernel", "keep_words", "i32", 1, (1, 64), "", "", "", ())
+        )
         listed += _losses(arch)
         listed += [job for job in _norms(arch) if not gate or arch == 90 or job.group.startswith("post, D 512")]
         all_sizes = arch == 90 and not quick
@@ -164,7 +161,7 @@ def jobs(archs: Sequence[int], *, quick: bool = False, gate: bool = False) -> li
     return sorted(listed, key=_cost, reverse=True)
 
 
-def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Job]:
+def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Compilation]:
     """Yield every launch with these taps, with all combinations of the options."""
     import torch
 
@@ -186,7 +183,7 @@ def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Job]:
             kernel, constants = f"{'direct' if direct else 'band'}_{direction}", tuple(values.items())
             rest = ((taps, taps), group, extent)
             for form in FORMS:
-                yield Job(arch, name, kernel, op, dtype, head_dim, *rest, form, constants)
+                yield Compilation(arch, name, kernel, op, dtype, head_dim, *rest, form, constants)
             # Kernels for sentences of one tile, for each of its sizes
             for tile in (16, 32, 64):
                 if one_tile(op, taps, tile, head_dim, types[dtype]):
@@ -194,16 +191,18 @@ def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Job]:
                     values = module.one_tile_constants(op, tile, taps, head_dim, types[dtype], **given)
                     kernel, constants = f"one_tile_{direction}", tuple(values.items())
                     label = op.replace(name, f"{name}_tile_{tile}")
-                    yield Job(arch, name, kernel, label, dtype, head_dim, *rest, "", constants)
+                    yield Compilation(arch, name, kernel, label, dtype, head_dim, *rest, "", constants)
     for softmax, form in itertools.product((False, True), FORMS):
         constants = tuple(kernel_module("conv_step").constants(taps, head_dim, softmax).items())
         group = "softmax" if softmax else ""
         same = (taps, taps)
-        yield Job(arch, "conv_step", "conv_step_kernel", "conv_step", dtype, head_dim, same, group, "", form, constants)
+        yield Compilation(
+            arch, "conv_step", "conv_step_kernel", "conv_step", dtype, head_dim, same, group, "", form, constants
+        )
 
 
-def _losses(arch: int) -> Iterator[Job]:
-    """Yield the launches of the loss, of which K and head mean nothing: for rows of 16, 64 and 128 KB."""
+def _losses(arch: int) -> Iterator[Compilation]:
+    """Yield the launches of the loss for rows of 16, 64 and 128 KB; K and head have no meaning."""
     import torch
 
     types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -212,10 +211,10 @@ def _losses(arch: int) -> Iterator[Job]:
             values = kernel_module("cross_entropy").constants(row * KB // types[dtype].itemsize, types[dtype], gradient)
             group = f"rows of {row} KB{', gradient' * gradient}"
             given = ("cross_entropy", "cross_entropy_kernel", "cross_entropy", dtype, 1, (1, 64), group, "", form)
-            yield Job(arch, *given, tuple(values.items()))
+            yield Compilation(arch, *given, tuple(values.items()))
 
 
-def _norms(arch: int) -> Iterator[Job]:
+def _norms(arch: int) -> Iterator[Compilation]:
     """Yield the launches around sublayers, with dropout; a stream in float32 is added to bf16, too."""
     from seq2seq.kernels.residual_norm import MAX_WIDTH
 
@@ -234,11 +233,13 @@ def _norms(arch: int) -> Iterator[Job]:
         for width in (512, 1024, MAX_WIDTH):
             values = {name: None for name in absent[way] if name in names} | module.constants(direction, width)
             about = f"{way}, D {width}, y {y}"
-            yield Job(arch, "residual_norm", kernel, op, stream, 1, (1, 64), about, "", "", tuple(values.items()))
+            yield Compilation(
+                arch, "residual_norm", kernel, op, stream, 1, (1, 64), about, "", "", tuple(values.items())
+            )
 
 
-def _attentions(arch: int) -> Iterator[Job]:
-    """Yield the launches of attention of short rows, of which K means nothing: queries and keys fill one tile."""
+def _attentions(arch: int) -> Iterator[Compilation]:
+    """Yield the launches of attention whose queries and keys fill one tile; K has no meaning."""
     import torch
 
     from seq2seq.kernels.launch_config import attention_warps
@@ -260,10 +261,10 @@ def _attentions(arch: int) -> Iterator[Job]:
             forms = FORMS if (dtype, tile, head, group) == (DTYPE, 32, 64, everything) else ("",)
             for form in forms:
                 named = ("attention", f"one_tile_{direction}", op, dtype, head, (1, 64), f"rows of {tile}, {group}", "")
-                yield Job(arch, *named, form, tuple(values.items()))
+                yield Compilation(arch, *named, form, tuple(values.items()))
 
 
-def _is_wanted(job: Job, quick: bool) -> bool:
+def _is_wanted(job: Compilation, quick: bool) -> bool:
     """Return True for jobs of the main type and head size, and for the most demanding of other ones and odd forms."""
     main = job.dtype == DTYPE and job.head_dim == HEAD_DIM
     if quick:
@@ -275,8 +276,8 @@ def _is_wanted(job: Job, quick: bool) -> bool:
     return bool(everything_on and taps and (main or not job.form))
 
 
-def _is_gated(job: Job) -> bool:
-    """Return True for what a change must pass, of what `_is_wanted` lists."""
+def _is_gated(job: Compilation) -> bool:
+    """Return True for the jobs that a change must pass."""
     main = job.dtype == DTYPE and job.head_dim == HEAD_DIM
     step = job.op == "conv_step"
     everything_on = bool(job.group and (job.bounds == "starts and ends" or step))
@@ -288,7 +289,7 @@ def _is_gated(job: Job) -> bool:
     return plain or (everything_on and job.head_dim in GATED_HEADS)
 
 
-def _cost(job: Job) -> int:
+def _cost(job: Compilation) -> int:
     values = dict(job.constants)
     return values.get("TILE", 1) * job.head_dim * (1 + 3 * ("backward" in job.op)) * (1 + 3 * (job.dtype == "fp32"))
 
@@ -303,17 +304,17 @@ def kernel_module(name: str) -> Any:
 # Compiling
 
 
-def compile_one(job: Job) -> Found:
+def compile_one(job: Compilation) -> Found:
     """Compile a job; an error becomes part of the result."""
     start = time.perf_counter()
     try:
-        found = Found(job, *resources(_compile(job), job.arch))
+        found = Found(job, resources(_compile(job), job.arch))
     except Exception as error:
         found = Found(job, error=f"{type(error).__name__}: {error}".strip().splitlines()[0])
     return found._replace(seconds=round(time.perf_counter() - start, 2))
 
 
-def _compile(job: Job) -> Any:
+def _compile(job: Compilation) -> Any:
     kernel = getattr(kernel_module(job.module), job.kernel)
     import triton
     from triton.backends.compiler import GPUTarget
@@ -341,7 +342,7 @@ def _compile(job: Job) -> Any:
     return triton.compile(source, target=GPUTarget("cuda", job.arch, 32), options=options)
 
 
-def _types(job: Job) -> dict[str, str]:
+def _types(job: Compilation) -> dict[str, str]:
     """Return the types of a kernel's arguments that are not int32; an absent tensor is passed as a float32 one."""
     if job.op == "keep_words":
         return {"seed": "*i64", "words": "*i32"}
@@ -353,7 +354,7 @@ def _types(job: Job) -> dict[str, str]:
         return dict.fromkeys(names, "*fp32") | types
     values = dict(job.constants)
     if job.module == "attention":
-        # Queries stand for what is absent
+        # Queries stand for absent tensors
         types = dict.fromkeys(("q", "k", "v", "y", "dy", "dq", "dk", "dv", "mask", "bias", "keep"), f"*{job.dtype}")
         given = {"mask": "*i1"} if values["MASKED"] else {}
         given |= {"bias": "*fp32"} if values["BIASED"] else {}
@@ -388,24 +389,21 @@ def disassemble(compiled: Any) -> str:
 
 
 def _run_tool(name: str, option: str, compiled: Any) -> str:
-    """Return what one of the programs in Triton's wheel prints about a compiled kernel."""
+    """Return the output of a program in Triton's wheel for a compiled kernel."""
     import triton
 
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
-        return _output(getattr(triton.knobs.nvidia, name).path, option, file.name)
+        command = [getattr(triton.knobs.nvidia, name).path, option, file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def _resident(limits: Limits, registers: int, shared: int, block: int) -> int:
+def _resident(limits: ArchLimits, registers: int, shared: int, block: int) -> int:
     """Count the warps that fit on a multiprocessor, in blocks of `block`; registers of a thread come in eights."""
     # Each of the four parts of the register file hosts whole warps of 32 threads
     by_registers = 4 * (REGISTERS // 4 // (32 * 8 * -(-registers // 8)))
     return block * min(by_registers // block, limits.all_shared // (shared + KB), limits.warps // block)
-
-
-def _output(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def _code_size(elf: bytes) -> int:
@@ -417,9 +415,9 @@ def _code_size(elf: bytes) -> int:
     return sum(length for _, _, flags, _, _, length in sections if flags & 4)
 
 
-def compile_all(listed: Sequence[Job], workers: int) -> list[Found]:
+def compile_all(listed: Sequence[Compilation], workers: int) -> list[Found]:
     """Compile in this process (one worker) or in several, with progress on stderr; results in the order of jobs."""
-    found: dict[Job, Found] = {}
+    found: dict[Compilation, Found] = {}
     if workers == 1:
         results: Iterable[Found] = map(compile_one, listed)
     else:
@@ -433,7 +431,7 @@ def compile_all(listed: Sequence[Job], workers: int) -> list[Found]:
     return [found[job] for job in listed]
 
 
-def _result(future: Future[Found], job: Job) -> Found:
+def _result(future: Future[Found], job: Compilation) -> Found:
     try:
         return future.result()
     except BrokenProcessPool:  # LLVM aborts rather than raises; all that were not yet compiled end here
@@ -447,15 +445,15 @@ def problems(found: Found) -> list[str]:
     """List the limits that a compilation exceeds, in words."""
     if found.error:
         return [found.error]
-    limits, name = LIMITS[found.job.arch], found.job.name
+    limits, name, used = LIMITS[found.job.arch], found.job.name, found.resources
     spills, warps = _limit(MOST_SPILLS, name), _limit(FEWEST_WARPS, name)
     said = {
-        f"{found.spills} spills, {found.stack} bytes of local memory a thread, limit {spills}": (
-            found.spills > spills or (found.stack > 0 and not spills)
+        f"{used.spills} spills, {used.stack} bytes of local memory a thread, limit {spills}": (
+            used.spills > spills or (used.stack > 0 and not spills)
         ),
-        f"{found.registers} registers, limit {limits.registers}": found.registers > limits.registers,
-        f"{found.shared} bytes of shared memory, limit {limits.shared}": found.shared > limits.shared,
-        f"{found.warps} warps fit on a multiprocessor, limit {warps}": found.warps < warps,
+        f"{used.registers} registers, limit {limits.registers}": used.registers > limits.registers,
+        f"{used.shared} bytes of shared memory, limit {limits.shared}": used.shared > limits.shared,
+        f"{used.warps} warps fit on a multiprocessor, limit {warps}": used.warps < warps,
     }
     return [text for text, wrong in said.items() if wrong]
 
@@ -484,7 +482,7 @@ def table(found: Iterable[Found], archs: Sequence[int]) -> str:
     return note + "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _order(job: Job) -> tuple[Any, ...]:
+def _order(job: Compilation) -> tuple[Any, ...]:
     return (job.op, job.dtype, job.head_dim, job.form, job.taps[1], job.taps[0], job.group)
 
 
@@ -492,12 +490,12 @@ def _worst(column: str, found: list[Found]) -> str:
     if any(one.error for one in found):
         return "error"
     if column == "warps fit":
-        return str(min(one.warps for one in found))
+        return str(min(one.resources.warps for one in found))
     if column == "stages":
         return str(dict(found[0].job.constants).get("num_stages", 3))
     if column == "shared KB":
-        return f"{max(one.shared for one in found) / KB:.1f}"
-    return str(max(getattr(one, column) for one in found))
+        return f"{max(one.resources.shared for one in found) / KB:.1f}"
+    return str(max(getattr(one.resources, column) for one in found))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -533,7 +531,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _plain(found: Found) -> dict[str, Any]:
     job = found.job._asdict() | {"constants": dict(found.job.constants)}
-    return job | {name: value for name, value in found._asdict().items() if name != "job"}
+    return job | found.resources._asdict() | {"seconds": found.seconds, "error": found.error}
 
 
 if __name__ == "__main__":

@@ -27,20 +27,20 @@ from seq2seq.system.resources import conf_dir
 ROOT = Path(__file__).resolve().parent.parent
 SPEED = "benchmarks/results/run_speed/six-mixers.json"
 VOCABULARY = {"src_vocab_size": 10_000, "tgt_vocab_size": 10_000, "pad_id": 0, "joint": True}
-# Rows and pieces of the batch whose FLOPs are counted; its pairs are those of docs/benchmark.md
+# Rows and pieces of the batch whose FLOPs are counted, with the lengths of docs/benchmark.md
 _ROWS, _SRC, _TGT = 64, 14, 15
-# What the table of docs/mixers.md says of a preset
+# The functions that write the table of docs/mixers.md
 _HOOKS = runpy.run_path(str(ROOT / "docs/hooks.py"))
-# Names of tests by hand or against torch, and of those that say what a mixer is equal to
+# Names of tests by hand or against torch, and of tests that state an equality of mixers
 _CHECKING = re.compile(r"by_hand|_torchs|by_its_definition"), re.compile(r"_(is|are)_")
-# Presets of a class that is another one's, or whose tests have another name
+# Presets that share a class with others, or whose tests have other names
 _CHECKS = {
     "transformer": ["test_self_attention_is_torchs", "test_causal_attention_is_torchs"],
     "grouped_query": ["test_grouped_queries_are_attention_with_repeated_heads", "test_multi_query_by_hand"],
     "relu_attention": ["test_weights_are_as_defined", "test_attention_by_hand"],
     "gru": ["test_recurrent_mixers_are_torchs_on_packed_sequences"],
 }
-# Words by which a docstring or a setting's comment speaks of the paper, and the part of a reference that does
+# Words with which a docstring or a comment refers to the paper, and the part of a reference that does
 _OF_PAPER = re.compile(r"\b(published|papers?|ours|in RNNsearch)\b")
 _UNLIKE = re.compile(r", (?:here|in|who|whose|which|with|without)\b(?![^(]*\))[^;]*(?<!\.)")
 _TITLE = re.compile(r", '[^']*'")
@@ -60,8 +60,7 @@ def size(name: str) -> tuple[int, float]:
     """Return a preset's parameters, and its FLOPs of training by a target token, counted on the meta device."""
     with on_meta_device():
         model = build_model({**_composed()[name], **VOCABULARY}).eval()
-    # One shape, where seq2seq.training.machine.flops counts fourteen to know them all; three times the forward pass, as
-    # there
+    # One shape; seq2seq.training.machine.flops counts fourteen. Three times the forward pass, as there
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         src = torch.zeros(_ROWS, _SRC, dtype=torch.int64)
         model(src, src.bool(), torch.zeros(_ROWS, _TGT, dtype=torch.int64))
@@ -89,11 +88,11 @@ def checks(name: str, cls: str) -> list[str]:
     return []
 
 
-def beside_paper(name: str, docstring: str, papers: str) -> str:
-    """Return what the docstring, its reference and the comments of settings say of the mixer beside its paper."""
+def differences_from_paper(name: str, docstring: str, papers: str) -> str:
+    """Return the differences from the paper in the docstring, its reference and the comments of settings."""
     text = " ".join(_HOOKS["SECTION"].split(docstring)[0].split())
     found = [sentence for sentence in re.split(r"(?<=\.) (?=[A-Z])", text) if _OF_PAPER.search(sentence)]
-    # Without titles, which the source has
+    # Titles are in the line "Source"
     clauses = [_TITLE.sub("", clause).strip(" .") for clause in papers.split(";")]
     found += [f"{clause}." for clause in clauses if _UNLIKE.search(clause)]
     for slot in read_yaml(conf_dir() / f"mixer/{name}.yaml")["defaults"]:
@@ -130,7 +129,7 @@ def card(name: str, scores: Callable[[str], str]) -> str:
         "Size": f"{parameters / 1e6:.2f}M parameters, {flops / 1e6:.1f}M FLOPs a token, {relative}",
         "Speed": speed,
         "BLEU": scores(name),
-        "Beside its paper": beside_paper(name, docstring, papers),
+        "Compared with its paper": differences_from_paper(name, docstring, papers),
     }
     what = _HOOKS["leading_comment"](conf_dir() / f"mixer/{name}.yaml") or summary
     return "\n".join([f"## {name}\n", f"{what}\n", *(f"- **{key}**: {text}" for key, text in lines.items() if text)])

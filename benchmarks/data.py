@@ -3,8 +3,8 @@
     python -m benchmarks.data
     python -m benchmarks.data data=files data.train=corpus/train data.max_tokens=1500 --out results
 
-Settings are those of `python -m seq2seq.train`, mixer and model among them, which change nothing here. What an earlier
-run left in the cache is used; `cache=<empty folder>` measures the whole preparation.
+It takes the settings of `python -m seq2seq.train`; mixer and model make no difference. It uses the cache of earlier
+runs; `cache=<empty folder>` measures the whole preparation.
 """
 
 from __future__ import annotations

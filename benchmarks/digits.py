@@ -6,7 +6,7 @@ The fully attentional model is this project's, with an encoder of `quadratic` on
 the image to write one word of ten; with and without heads that start at the taps of a 3 x 3 kernel. The ResNet has as
 many FLOPs: a convolution of stride 2 in place of the patches, residual blocks of two 3 x 3 convolutions, and the mean
 over positions. All are trained by AdamW on the same batches, with the same schedule, and scored on the same test
-images. FLOPs are those of a forward pass of one image, in products; seconds are CPU seconds of the training.
+images. FLOPs are counted for products in a forward pass of one image; seconds are CPU seconds of the training.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def pixels(digits: Digits) -> Tensor:
     return torch.from_numpy(digits.pixels).float()[:, None] / 127.5 - 1
 
 
-# Widths at which a forward pass costs about the same, which the table shows.
+# Widths with about the same cost of a forward pass, which the table shows.
 SUBJECTS = (
     Subject("quadratic, heads at the taps", lambda: Attention(layers=4, taps=True), patches),
     Subject("quadratic, heads at random", lambda: Attention(layers=4, taps=False), patches),

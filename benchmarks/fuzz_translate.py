@@ -1,11 +1,10 @@
-"""Fuzz `python -m seq2seq.translate` with Hypothesis: any bytes, any options that go together.
+"""Fuzz `python -m seq2seq.translate` with Hypothesis: any bytes, any compatible options.
 
     python -m benchmarks.fuzz_translate --ckpt runs/demo --minutes 60
 
-Every example translates some lines within this process. The exit status must be 0, each line must have its output, in
-order, and the output must be UTF-8 (JSON where asked for). A line must have the text that it has when the lines come
-in another order. Prints one line of JSON; exit status 1, with the smallest failing example, if anything
-is wrong.
+Every example translates some lines within this process. The exit status must be 0, every line must have an output, in
+order, and the output must be UTF-8 or JSON. The text of a line must not depend on the order of the lines. Prints one
+line of JSON; exit status 1, with the smallest failing example, if anything is wrong.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ ROUND = 25
 
 
 class Example(NamedTuple):
-    """Lines, whether the last one ends, the seed of another order, and options."""
+    """Lines, True if the last one has a line end, the seed of another order, and options."""
 
     lines: list[bytes]
     ends: bool
@@ -40,7 +39,7 @@ class Example(NamedTuple):
 
 
 def some_lines() -> st.SearchStrategy[list[bytes]]:
-    """Lines of arbitrary bytes, of text, and of what nasty_lines draws."""
+    """Draw lines: arbitrary bytes, text, and malformed lines."""
     nasty = st.integers(0, 10**6).map(lambda seed: nasty_lines(1, seed, long_lines=0)[0])
     line = st.one_of(
         nasty, st.binary(max_size=80), st.text(max_size=60).map(lambda text: text.encode("utf-8", "ignore"))
@@ -49,7 +48,7 @@ def some_lines() -> st.SearchStrategy[list[bytes]]:
 
 
 def some_options() -> st.SearchStrategy[list[str]]:
-    """Options that go together: of beam search or of sampling, and of the output."""
+    """Draw compatible options: of beam search or of sampling, and of the output."""
 
     def option(name: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[str]]:
         return st.one_of(st.just([]), values.map(lambda value: [name, str(value)]))
@@ -86,14 +85,14 @@ def examples() -> st.SearchStrategy[Example]:
 
 
 class Fuzz:
-    """The command on one checkpoint, in a folder of its own."""
+    """The command on one checkpoint, in a separate folder."""
 
     def __init__(self, ckpt: str, folder: Path) -> None:
         self.ckpt, self.folder = ckpt, folder
         self.count = 0
 
     def check(self, example: Example) -> None:
-        """Raise AssertionError if the command breaks its word on an example."""
+        """Raise AssertionError if an example breaks a promise of the command."""
         self.count += 1
         found = self.outputs(example.lines, example)
         order = random.Random(example.order).sample(range(len(example.lines)), len(example.lines))
@@ -102,7 +101,7 @@ class Fuzz:
         assert [texts[i] for i in order] == others, "another order of the lines gave other texts"
 
     def outputs(self, lines: list[bytes], example: Example) -> list[str]:
-        """Translate lines; return what came out for each."""
+        """Translate lines, and return the output of each."""
         from seq2seq import translate
 
         source, sink = self.folder / "in", self.folder / "out"
@@ -124,7 +123,7 @@ class Fuzz:
 
 
 def texts_of(row: str, options: list[str]) -> list[str]:
-    """Translations of one line, without scores and the number of the line, which another order changes."""
+    """Return the translations of one line, without scores and line number, which depend on the order."""
     rows = row.split("\n")
     if "json" in options:
         records = [json.loads(each) for each in rows]

@@ -1,6 +1,6 @@
 """Shared parts of the benchmarks: a command line with --out, the machine, the clock, and results as tables and JSON.
 
-Needs nothing but torch, which is imported when it is used.
+It needs only torch, which is imported when it is used.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def machine(device: str = "cpu") -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """Return the processor's name, or what Python knows of it."""
+    """Return the processor's name, or its architecture."""
     with contextlib.suppress(OSError):
-        # Linux; Python has its architecture alone
+        # Linux; Python only knows the architecture
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         names = [value.strip() for key, _, value in (line.partition(":") for line in lines) if key == "model name\t"]
         if names:

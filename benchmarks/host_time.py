@@ -1,12 +1,12 @@
-"""Measure what a call of a convolution costs the host, without a GPU: all of it but the launches.
+"""Measure the host's cost of a call of a convolution, without a GPU and without the launches.
 
     python -m benchmarks.host_time
     python -m benchmarks.host_time --rounds 20 --out benchmarks/results/host_time
 
-The public functions run on a CPU with backend=triton, with small tensors that need little time of their own, under
-autocast as in training. A launch does nothing here: Triton's own Python for it comes on top. Microseconds are processor
-time of the fastest round, so that other work on the machine counts little. An autograd function that does nothing shows
-what torch needs for a graph of one node and its backward pass.
+The public functions run on a CPU with backend=triton, with tiny tensors, under autocast as in training. A launch does
+nothing here, so that Triton's Python for it is not counted. Microseconds are processor time of the fastest round, since
+other work on the machine slows rounds down. An empty autograd function shows torch's cost of a graph of one node and
+its backward pass.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.lightconv import triton as light
 
 BATCH, LENGTH, HEADS, WIDTH, TAPS = 4, 27, 4, 16, 31
-# A round is so many calls, which are averaged
+# Calls of a round, which are averaged
 CALLS = 100
 KERNELS = {light: "band one_tile direct", dynamic: "band one_tile direct"}
 
@@ -73,7 +73,7 @@ def without_launches() -> Iterator[None]:
 
 
 def calls(*, drop: bool) -> dict[str, tuple[Callable[[], Tensor], list[Tensor]]]:
-    """Return a call of each operation, and what its gradients are for."""
+    """Return a call of each operation with the inputs of its gradients."""
     torch.manual_seed(0)
     channels = HEADS * WIDTH
     x = torch.randn(BATCH, LENGTH, channels).bfloat16().requires_grad_()

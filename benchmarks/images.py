@@ -2,10 +2,10 @@
 
     python -m benchmarks.images runs/drawn_words-* --figure docs/figures/centers.png
 
-The figure is of the first run whose encoder is `quadratic` on a grid: some images with the text that was read, and by
-layer the center of every head (a dot, in patches to the right and below of the position that it looks from) with a
-circle of one standard deviation and its way from where it was before training, through the checkpoints that the run
-kept (trainer.keep_last), a point each; below, how far it was by then from where it began.
+The figure shows the first run whose encoder is `quadratic` on a grid: some images with the text that was read, and by
+layer the center of every head (a dot, in patches relative to the position) with a circle of one standard deviation and
+its path since the start of training, with a point for each kept checkpoint (trainer.keep_last); below, its distance
+from the start.
 """
 
 from __future__ import annotations
@@ -80,17 +80,14 @@ def reading(path: Path) -> dict[str, Any]:
 def centers(model: Seq2Seq) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return centers (H, 2: row, column) and sharpness a (H,) of each encoder layer with `quadratic` on a grid."""
     mixers: list[Any] = [layer.self_mixer for layer in model.encoder.layers]
-    return [(mixer.centers.detach(), mixer.sharpness.detach()) for mixer in mixers if _on_a_grid(mixer)]
-
-
-def _on_a_grid(mixer: Any) -> bool:
-    return getattr(mixer, "centers", None) is not None and mixer.centers.shape[-1] == 2
+    centered = [mixer for mixer in mixers if getattr(mixer, "centers", None) is not None]
+    return [(each.centers.detach(), each.sharpness.detach()) for each in centered if each.centers.shape[-1] == 2]
 
 
 def untrained(run: Path) -> Seq2Seq:
     """Build the run's model as it was before training, from its seed."""
     payload = read_state(RunFolder(run).last, mmap=True)
-    # The run seeds torch right before it builds its model, so this draws the same weights
+    # A run seeds torch right before it builds its model
     torch.manual_seed(int(payload[ORIGIN]["settings"]["seed"]))
     return build_model(payload[KEY]["model"])
 
@@ -110,7 +107,7 @@ def draw(run: Path, path: Path) -> None:
     trained = centers(loaded.model)
     ways = progress(run)
     updates = [0, *map(update_of, step_checkpoints(run / "checkpoints"))]
-    # Where the run kept no checkpoint there is no course of time to draw
+    # Distances over time need kept checkpoints
     heights = [1.0, 2.2, 1.6] if len(updates) > 1 else [1.0, 2.2]
     figure = new_figure(1.9 * max(len(trained), 4), 1.125 * sum(heights))
     parts: Any = figure.subfigures(len(heights), 1, height_ratios=heights)
@@ -158,7 +155,7 @@ def _draw_layer(axes: Any, way: torch.Tensor, sharpness: torch.Tensor) -> None:
 
 
 def _draw_distances(part: Any, updates: list[int], ways: list[torch.Tensor]) -> None:
-    """Draw the distance of each center from its beginning at each of the updates, of which a way has one more."""
+    """Draw the distance of each center from its start at each update; the last point of a way has no update."""
     panels = part.subplots(1, len(ways), sharex=True, sharey=True, squeeze=False)[0]
     for axes, way in zip(panels, ways, strict=True):
         distances = (way[:-1] - way[0]).norm(dim=-1)  # (C, H)
@@ -179,7 +176,7 @@ def _cells(score: dict[str, Any]) -> list[str]:
         f"{score['bleu']:.2f}",
         f"{score['updates']:,}",
         f"{score['parameters']:,}",
-        # A run of an earlier version lacks it
+        # Some runs have no CPU time
         "" if math.isnan(score["cpu_seconds"]) else f"{score['cpu_seconds']:.0f}",
     ]
 

@@ -1,11 +1,11 @@
-"""Keep what `seq2seq.compare` reads from finished runs, without checkpoints and without the corpus.
+"""Keep the files of finished runs that `seq2seq.compare` reads, without checkpoints and corpus.
 
     python -m benchmarks.keep_runs 'runs/tatoeba-*' --out benchmarks/results/kept/tatoeba
     python -m seq2seq.compare benchmarks/results/kept/tatoeba --figure --against cpu --out comparison
 
-Of each run its settings, results, translations of all test sets, and the rows of metrics.csv that its curves are made
-of. Paths that begin at the root of the machine's file system are cut to their last two parts. A kept run is compared as
-it was, but for p values: these need the sources and references, which belong to the corpus (`benchmarks.restore_runs`).
+It keeps the settings and results of each run, translations of all test sets, and the rows of metrics.csv that make its
+curves. Absolute paths are cut to their last two parts. A kept run compares like the original, but without p values:
+these need the sources and references, which belong to the corpus (`benchmarks.restore_runs`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from seq2seq.runs.results import RunResult, collect
 from seq2seq.settings.dicts import read_yaml
 from seq2seq.system.files import atomic_folder, write_json, write_text
 
-# Settings that say where a run was, not what it was.
+# Paths of a run.
 _PLACES = {"runs": "runs", "cache": ".cache"}
 # Columns of metrics.csv: positions on an axis, and validation scores.
 _AXES = ("step", "epoch", "train/seconds", "train/cpu_seconds")
@@ -33,7 +33,7 @@ _SCORES = "val/"
 
 
 def keep(run: RunResult, out: Path) -> Path:
-    """Write what a comparison reads from a run into `out`/<its name>, and return that folder.
+    """Copy the files that a comparison reads from a run into `out`/<its name>, and return that folder.
 
     Raises:
         FileExistsError: There is such a folder.
@@ -53,13 +53,13 @@ def keep(run: RunResult, out: Path) -> Path:
 
 
 def _settings(path: Path) -> str:
-    """Return config.yaml without the places of the machine."""
+    """Return config.yaml without paths of the machine."""
     config = _shortened(read_yaml(path))
     return yaml.safe_dump(config | {key: value for key, value in _PLACES.items() if key in config}, sort_keys=False)
 
 
 def _command(command: str) -> str:
-    """Return a command without the places of the machine."""
+    """Return a command without paths of the machine."""
     words = [word for word in shlex.split(command) if word.partition("=")[0] not in _PLACES]
     return shlex.join(map(_short, words))
 
@@ -73,7 +73,7 @@ def _shortened(value: Any) -> Any:
 
 
 def _short(word: str) -> str:
-    """Cut an absolute path, also behind `setting=`, to its last two parts."""
+    """Cut an absolute path, also after `setting=`, to its last two parts."""
     key, equals, value = word.rpartition("=")
     return f"{key}{equals}{'/'.join(Path(value).parts[-2:])}" if value.startswith("/") else word
 

@@ -5,15 +5,15 @@
     python -m benchmarks.launches --fused      # with the kernels that are off by default
 
 The code runs on a CPU with tensors that claim to be on a GPU, so that it takes a GPU's branches. A launch is an
-operation that computes, copies or fills (views and allocations are none, an operator of ours is one), or a kernel of
-Triton's. A wait is what makes the host wait for a GPU, or copies from the host without pinned memory: reading a number,
-an index that is a list or a mask, a tensor made of numbers. A cast is a launch that copies between types. The
-optimizer's fused update is one launch here and a few on a GPU. Models have the depth and heads of model=base and are
-narrow, since widths change no count. Training is under autocast to bf16, by the CPU's list of operations, decoding in
+operation that computes, copies or fills (not a view or an allocation; one of our operators counts once), or a Triton
+kernel. A wait makes the host wait for the GPU, or copies from the host without pinned memory: reading a number, an
+index that is a list or a mask, a tensor made of numbers. A cast is a launch that copies between types. The optimizer's
+fused update is one launch here and a few on a GPU. Models have the depth and heads of model=base and are narrow, since
+widths do not change the counts. Training is under autocast to bf16 with the CPU's list of operations, decoding in
 float32.
 
-Host ms are the CPU time of a training step whose Triton kernels do nothing: Python, autograd and torch's dispatch, with
-what the pretense costs and without the driver's launches. They compare two versions on one machine.
+Host ms are the CPU time of a training step whose Triton kernels do nothing: Python, autograd and torch's dispatch,
+including the cost of the pretense and without the driver's launches. They compare two versions on one machine.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ CASES = {
 _INTERPRET = GridExecutor.__call__
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
 
-# By the name of a function of torch: what reads a tensor on the host.
+# Functions of torch that read a tensor on the host.
 _READS = {"item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__", "__array__"}
 # Operations whose result has a size that only the device knows.
 _SIZED_BY_VALUES = {"nonzero", "masked_select", "_unique2", "unique_dim"}
@@ -77,7 +77,7 @@ _NO_LAUNCHES = {
 
 
 class Trace(TorchFunctionMode):
-    """Counter of launches, casts and waits; `waits` says how many there are at each line of ours.
+    """Counter of launches, casts and waits; `waits` counts them by line of our code.
 
     Args:
         pretend: Tensors claim to be on a GPU.
@@ -172,7 +172,7 @@ def _is_view(func: Any) -> bool:
 
 
 def _place(name: str) -> str:
-    """Name the innermost line of ours that is being executed."""
+    """Name the innermost line of our code in the stack."""
     frame: Any = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -183,7 +183,7 @@ def _place(name: str) -> str:
 
 
 def _interpret(kernel: Any, *given: Any, **constants: Any) -> None:
-    """Count a launch of Triton's, unless it is within an operator that counts; the interpreter's own work is none."""
+    """Count a launch of Triton outside of operators that count; the work of the interpreter does not count."""
     mode = _get_current_dispatch_mode()
     if isinstance(mode, _Operations):
         mode.trace.launches[kernel.fn.__name__] += 1
@@ -193,16 +193,16 @@ def _interpret(kernel: Any, *given: Any, **constants: Any) -> None:
 
 @contextlib.contextmanager
 def pretended_gpu() -> Iterator[None]:
-    """Let the choices that ask the driver answer as for a GPU that Triton serves."""
+    """Answer questions to the driver as for a GPU that Triton supports."""
     with contextlib.ExitStack() as stack:
         for target, value in (
             ("seq2seq.kernels.dispatch.gpu_obstacle", lambda device: None),
             ("seq2seq.kernels.launch_config._capability", lambda device: 90),
             ("seq2seq.training.lightning_parts.task.seed_generator", lambda seed, device: None),
             ("triton.runtime.interpreter.GridExecutor.__call__", _interpret),
-            # A GPU has another fused kernel where flash attention is off; a CPU would have a dozen operations
+            # Without flash attention a GPU has another fused kernel, a CPU a dozen operations
             ("torch.backends.cuda.enable_flash_sdp", lambda enabled: None),
-            # What is asked of the GPU's autocast is done by the CPU's
+            # The CPU's autocast stands for the GPU's
             ("torch.autocast", functools.partial(_of_cpu, torch.autocast)),
             ("torch.is_autocast_enabled", functools.partial(_of_cpu, torch.is_autocast_enabled)),
             ("torch.get_autocast_dtype", functools.partial(_of_cpu, torch.get_autocast_dtype)),
@@ -224,7 +224,7 @@ def make_model(overrides: tuple[str, ...]) -> Any:
 
 
 def make_batch(rows: int, length: int) -> Batch:
-    """Draw pairs of up to `length` tokens, the first of which are the longest."""
+    """Draw pairs of up to `length` tokens; the first pair is the longest."""
     lengths = torch.randint(length // 2, length, (rows,))
     lengths[0] = length
     mask = torch.arange(length) < lengths[:, None]  # (B, T)
@@ -252,7 +252,7 @@ def training_step(model: Any, batch: Batch, optimizer: str = "adam", *, bf16: bo
     def step() -> None:
         with torch.autocast("cuda", torch.bfloat16, enabled=bf16):
             loss = task.training_step(batch, 0)
-        # Not Tensor.backward, inside of which a mode of functions is off
+        # Function modes are off inside Tensor.backward
         torch.autograd.backward([loss])
         task.on_before_optimizer_step(updates)
         updates.step()
@@ -297,13 +297,13 @@ def of_decoding(
     """Trace a beam search of five; return the mean launches and waits of its later steps.
 
     Args:
-        byte_of: Pieces that stand for bytes.
+        byte_of: Pieces of bytes.
         seeds: Draw samples by them instead of searching.
         how: Further settings of the search.
     """
     model, batch, traces = make_model(overrides).eval(), make_batch(rows, length), []
     special = Specials(BOS, EOS, PAD, byte_of or {})
-    # Two searches that differ in steps alone, after one that makes what is made once
+    # Two searches that differ only in steps, after one that allocates
     limits = (1, 4, 12)
     for most in limits:
         settings = SearchSettings(**{"beam_size": 5, "n_best": 5, "max_len_ratio": 0, "max_len_extra": most} | how)

@@ -3,8 +3,8 @@
     python -m seq2seq.train -m 'mixer=glob(*)' trainer.max_steps=1000 runs=runs/presets
     python -m benchmarks.mixers runs/presets --out presets
 
-writes mixers.md and mixers.json there, the best BLEU first. Growth is that of the encoder's self mixer
-(`docs/atlas/atlas.json`): the exponents p of seconds and of bytes ~ N^p.
+writes mixers.md and mixers.json, the best BLEU first. The growth of the encoder's self mixer is from
+`docs/atlas/atlas.json`: the exponents p of seconds and bytes ~ N^p.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ def read_figures(runs: str, split: str) -> dict[str, Figures]:
         split: The scores, "test" or "valid".
 
     Raises:
-        ValueError: A preset has no finished run there, or several, or the runs had unlike budgets or data.
+        ValueError: A preset has no finished run there or several, or the runs are not comparable.
     """
     by_preset: dict[str, list[RunResult]] = {name: [] for name in presets()}
     for run in collect([runs], split).runs:
-        # Others are composed of parts, and have no row
+        # Mixers that are not presets have no row
         if run.mixer in by_preset:
             by_preset[run.mixer].append(run)
     wrong = {name: len(mine) for name, mine in by_preset.items() if len(mine) != 1}
     if wrong:
         counts = ", ".join(f"{name}: {count}" for name, count in wrong.items())
-        raise ValueError(f"{runs}: one finished run of each mixer is needed, but there are of {counts}")
+        raise ValueError(f"{runs}: one finished run of each mixer is needed, but found {counts}")
     require_comparable([run for (run,) in by_preset.values()], split)
     return {name: _figures(run, split) for name, (run,) in by_preset.items()}
 
 
 def _figures(run: RunResult, split: str) -> Figures:
-    # An older run has no perplexity
+    # Some kept runs have no perplexity
     scores = {metric: float(run.results[split].get(metric, math.nan)) for metric in SCORES}
     return scores | {key: run.number(key) for key in KEYS}
 

@@ -1,22 +1,9 @@
-"""Send nasty lines through `python -m seq2seq.translate` and check that as many come out as went in.
-
-    python -m benchmarks.nasty_lines --ckpt runs/demo
-    python -m benchmarks.nasty_lines --ckpt runs/demo --lines 10000 --seed 7 --beam-size 5
-
-Prints one line of JSON: lines in and out, exit status, seconds, peak memory; exit status 1 if anything is wrong.
-"""
+"""Malformed lines for `fuzz_translate`, `hostile` and the tests: empty, broken UTF-8, odd scripts, very long."""
 
 from __future__ import annotations
 
-import json
 import random
-import resource
-import subprocess
-import sys
-import time
 from collections.abc import Callable
-
-from benchmarks import harness
 
 WORDS = ["der", "Hund", "geht", "nach", "Hause", "und", "die", "Katze", "kommt", "heute", "nicht", "ich", "sehe", "12"]
 SCRIPTS = [(0x4E00, 0x9FFF), (0x0600, 0x06FF), (0x0900, 0x097F), (0x0400, 0x04FF), (0x10A0, 0x10FF), (0xAC00, 0xD7A3)]
@@ -92,36 +79,3 @@ def text(lines: list[bytes], *, final_newline: bool) -> bytes:
     if not final_newline and not lines[-1]:
         lines[-1] = b"end"
     return b"\n".join(lines) + (b"\n" if final_newline else b"")
-
-
-def main() -> int:
-    """Make the lines, translate them, compare the counts."""
-    parser = harness.parser_for("nasty_lines", __doc__)
-    parser.add_argument("--ckpt", required=True)
-    parser.add_argument("--lines", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=1)
-    options, rest = parser.parse_known_args()  # the rest is for translate
-    # Odd seeds end with a newline, even ones do not
-    data = text(nasty_lines(options.lines, options.seed), final_newline=bool(options.seed % 2))
-    began = time.perf_counter()
-    command = [sys.executable, "-m", "seq2seq.translate", "--ckpt", options.ckpt, *rest]
-    done = subprocess.run(command, input=data, capture_output=True, check=False)
-    result = {
-        "lines_in": options.lines,
-        "lines_out": done.stdout.count(b"\n"),
-        "exit": done.returncode,
-        "seconds": round(time.perf_counter() - began, 1),
-        "megabytes_in": round(len(data) / 1e6, 2),
-        "peak_memory_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024,
-        "warnings": done.stderr.count(b"warning: "),
-    }
-    print(json.dumps(result))
-    harness.write(options.out, "nasty_lines", {"machine": harness.machine(), **result})
-    good = done.returncode == 0 and result["lines_out"] == options.lines and done.stdout.endswith(b"\n")
-    if not good:
-        sys.stderr.write(done.stderr.decode("utf-8", "replace")[-2000:])
-    return 0 if good else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,11 +1,11 @@
-"""Give kept runs their test set again, check that their scores follow from it, and compare them with significance.
+"""Add the test set to kept runs, check their scores, and compare the runs with significance.
 
     python -m benchmarks.restore_runs benchmarks/results/kept/multi30k --source multi30k/test2016.en \
         --references multi30k/test2016.de --out runs/kept
     python -m seq2seq.compare runs/kept --baseline transformer --figure --against updates --out comparison
 
-`benchmarks.keep_runs` leaves out the sources and references, which belong to the corpus. A run whose translations do
-not have the BLEU and chrF that its results.json says, with these references, is left out: it is of another test set.
+`benchmarks.keep_runs` leaves out the sources and references, which belong to the corpus. A run whose translations have
+other scores with these references than in its results.json is left out: it belongs to another test set.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def check(run: RunResult, references: Sequence[str]) -> None:
     """Score the run's translations again.
 
     Raises:
-        ValueError: It has none, not as many as there are references, or other scores than results.json says.
+        ValueError: It has no translations, or their number or scores do not fit.
     """
     translations = run.test_lines("hyp")
     if translations is None:

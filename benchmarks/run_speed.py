@@ -1,14 +1,14 @@
-"""Measure finished runs beside each other: BLEU, sentences a second in translation, target tokens a second in training.
+"""Compare finished runs: BLEU, sentences a second in translation, target tokens a second in training.
 
     python -m benchmarks.run_speed runs/multi30k-* --sentences 500 --out benchmarks/results/run_speed
     python -m benchmarks.run_speed runs/short-* --tokens 15    # runs of a few updates, at the lengths of long ones
 
-As Wu et al. 2019 report speed beside BLEU (their section 6.2). The sentences are the first of the runs' own test set,
-on which they must agree. One thread; in each round all runs take turns, since a shared machine's speed drifts, and
-figures are medians over the rounds, per CPU-second. Training is whole updates with the run's optimizer, batch size,
-windows and precision, without a mean of its weights; translation is the best checkpoint with beams of 1 and of the
-run's own size, in float32. With --tokens every translation has so many: speed then depends on the model alone and not
-on what it has learned, and BLEU is left out.
+Wu et al. 2019 report speed with BLEU in the same way (section 6.2). The sentences are the first of the test set, which
+all runs must share. All runs take turns on one thread, since the speed of a shared machine drifts; figures are medians
+over the rounds, per CPU-second. Training makes whole updates with the run's optimizer, batch size, accumulation windows
+and precision, without averaging weights. Translation uses the best checkpoint in float32, with a beam of 1 and with the
+run's beam. With --tokens every translation has this length, so that speed does not depend on what the model has
+learned; BLEU is left out.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _FULL = 10
 
 
 class Training:
-    """Updates of a run's model on batches of its own size; a call makes some and returns their target tokens.
+    """Updates of a run's model with the run's batch size; a call makes some and returns their target tokens.
 
     Args:
         run: A finished run.
@@ -94,7 +94,7 @@ class Training:
 def _batches(run: RunResult, tokenizer: Tokenizer, sentences: int, max_tokens: int) -> Iterator[Batch]:
     sides = [(run.test_lines(side) or [])[:sentences] for side in ("src", "ref")]
     encoded = [tokenizer.encode_src(sides[0]), tokenizer.encode_tgt(sides[1])]
-    # So often that nearly all batches are full
+    # Repeated, so that nearly all batches are full
     times = 1 + _FULL * max_tokens // sum(map(len, encoded[1]))
     src, tgt = (Ragged.from_rows(rows * times) for rows in encoded)
     for index in token_batches(src.lengths, tgt.lengths, max_tokens=max_tokens):
@@ -171,7 +171,7 @@ def main() -> int:
         {
             "run": run.name,
             "mixer": run.mixer,
-            # Of a model that has learned nothing it would mislead
+            # BLEU of models of a few updates would mislead
             **({"bleu": run.score("test", "bleu")} if options.tokens is None else {}),
             "parameters": run.number("parameters"),
             "target_tokens_per_cpu_second": rates[run.folder.path, "training"],

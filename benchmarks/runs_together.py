@@ -1,12 +1,12 @@
-"""Train many small runs at once on one GPU, within a budget of time, and keep what ends.
+"""Train many small runs at once on one GPU, within a budget of time, and keep the finished ones.
 
     python -m benchmarks.runs_together RUNS.txt --out DIR --budget 430 --slots 15 --mps
 
 Each line of RUNS.txt has the settings of one run, as after `python -m seq2seq.train`. A run that does not end within
 the budget is asked to save; the same command continues it. DIR gets
 
-    runs/, logs/                  the runs, and what they print
-    kept/                         of the finished ones what comparisons read (benchmarks.keep_runs)
+    runs/, logs/                  the runs, and their output
+    kept/                         the finished ones without checkpoints (benchmarks.keep_runs)
     runs_together.json            seconds and exit status of each process, the runs' scores, and the machine
     runs_together.tar.gz          all of that but the runs, as one file
 
@@ -35,7 +35,7 @@ from seq2seq.runs.results import RunResult, collect
 from seq2seq.system.json_file import read_json_or_none
 
 LEFT = 3
-# Seconds that runs have to save when the budget is at its end, and for what comes after.
+# Seconds for saving runs at the end of the budget, and for the work after it.
 _GRACE, _RESERVE = 10.0, 25.0
 _POLL = 0.2
 # A run saves at this signal, and ends with this status.
@@ -128,7 +128,7 @@ class Together:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 one.process.wait(max(0.0, end - time.monotonic()))
             with contextlib.suppress(ProcessLookupError):
-                # Also what it has started
+                # With its child processes
                 os.killpg(one.process.pid, signal.SIGKILL)
             one.process.wait()
             self._record(one, asked=True)
@@ -144,7 +144,7 @@ def multi_process_service(out: Path) -> Iterator[None]:
     """Run CUDA's multi-process service for the processes that this one starts.
 
     Raises:
-        ValueError: There is none, or it does not start.
+        ValueError: The service is missing or does not start.
     """
     tool = shutil.which("nvidia-cuda-mps-control")
     if tool is None:
@@ -165,7 +165,7 @@ def multi_process_service(out: Path) -> Iterator[None]:
 
 
 def keep_finished(out: Path) -> tuple[list[dict[str, Any]], bool]:
-    """Keep what has ended and is not kept yet; list name, command and test scores of all, and say if one failed."""
+    """Keep finished runs that are not kept yet; return name, command and scores of all, and True on failure."""
     failed = False
     collected = collect([str(out / "runs")], "test")
     for item in collected.unusable:
@@ -187,10 +187,10 @@ def _described(run: RunResult) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read the settings of each run, but for blank lines and comments.
+    """Read the settings of each run, without blank lines and comments.
 
     Raises:
-        ValueError: There is none, or there is one twice: both would write into one folder.
+        ValueError: The file has no settings, or a line twice, whose runs would share a folder.
     """
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
@@ -202,7 +202,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def archive(out: Path) -> None:
-    """Write everything but the runs themselves as one file."""
+    """Write everything except the runs into one file."""
     with tarfile.open(out / "runs_together.tar.gz", "w:gz") as file:
         for name in ("kept", "logs", "runs_together.json"):
             if (out / name).exists():

@@ -1,8 +1,8 @@
 """Measure a translation service: texts a second of concurrent clients, against one request at a time.
 
-Starts `python -m seq2seq.serve` and sends it single sentences over connections that stay open. The rounds of both ways
-alternate, so that both see the same machine. Every answer is compared with that of the first round for the same
-sentence, and an answer that is missing, late or another one is an error: exit status 1.
+Starts `python -m seq2seq.serve` and sends it single sentences over open connections. Concurrent and sequential rounds
+alternate, so that both see the same machine. Every answer is compared with the first answer for the same sentence; a
+missing, late or different answer is an error (exit status 1).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from seq2seq.system.resources import data_dir
 
 
 class Client:
-    """Client with one connection, which sends one request after the other."""
+    """Client with one connection and sequential requests."""
 
     def __init__(self, address: SplitResult) -> None:
         assert address.hostname
         self.connection = http.client.HTTPConnection(address.hostname, address.port, timeout=600)
 
     def translate(self, texts: Sequence[str]) -> list[tuple[str, str, float]]:
-        """Translate texts, each in a request of its own; return text, translation and seconds of each."""
+        """Translate texts in separate requests; return text, translation and seconds of each."""
         answers = []
-        # The service has closed a connection that was idle while others were measured; this opens it again
+        # The service closes idle connections; this reopens ours
         self.connection.close()
         for text in texts:
             began = time.perf_counter()
@@ -71,7 +71,7 @@ def measure(pool: ThreadPoolExecutor, clients: Sequence[Client], texts: Sequence
 
 
 def compare(address: SplitResult, *, clients: int, texts: int, alone: int, rounds: int) -> dict[str, Any]:
-    """Alternate rounds of both ways; return the middle values and the number of wrong answers."""
+    """Alternate sequential and concurrent rounds; return the medians and the number of wrong answers."""
     crowd = [Client(address) for _ in range(clients)]
     both: dict[str, list[dict[str, Any]]] = {"one at a time": [], "concurrent": []}
     expected: dict[str, str] = {}
@@ -116,7 +116,7 @@ def main() -> int:
     parser.add_argument("rest", nargs="*", metavar="OPTION", help="options of seq2seq.serve, after --")
     options = parser.parse_args()
     command = [sys.executable, "-m", "seq2seq.serve", "--ckpt", options.ckpt, "--port", "0", *options.rest]
-    # One address may fill the queue here
+    # One address may fill the queue
     command += ["--client-texts", "100000", "--timeout", "600"]
     root = Path(__file__).resolve().parent.parent
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=root) as service:

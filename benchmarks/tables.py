@@ -1,10 +1,10 @@
 """Write the tables of README.md and docs from the runs in benchmarks/results/kept, and docs/atlas/mixers.md.
 
-    python -m benchmarks.tables            # rewrite what stands between the markers
+    python -m benchmarks.tables            # rewrite the tables between the markers
     python -m benchmarks.tables --check    # exit status 1 if a byte differs
 
-A table stands between `<!-- table NAME -->` and `<!-- end -->`. Its figures, and those of the sentences beside it, are
-computed here and nowhere else.
+A table stands between `<!-- table NAME -->` and `<!-- end -->`. Only this program computes its figures and the figures
+in the sentences next to it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 from benchmarks import cards, harness
 from seq2seq.comparison import estimates
+from seq2seq.comparison.estimates import holm, p_text
 from seq2seq.comparison.groups import Group, group_runs
 from seq2seq.comparison.letters import letters
-from seq2seq.comparison.p_values import holm, p_text
 from seq2seq.runs.results import RunResult, collect
 from seq2seq.system.files import write_text
 from seq2seq.system.markdown import markdown_table
@@ -97,7 +97,7 @@ def _kept(folder: str) -> list[RunResult]:
 
 
 def _variant(run: RunResult) -> str:
-    """Say in what a run differs from its experiment and preset; "" for nothing."""
+    """Describe how a run differs from its experiment and preset, or return ""."""
     parts = []
     if run.config["mixer"].get("extra_encoder_layers") == 0:
         parts.append("`mixer.extra_encoder_layers=0`")
@@ -138,13 +138,13 @@ def _flops(runs: Sequence[RunResult]) -> float:
     return statistics.fmean(flops / rate for flops, rate in zip(throughput, tokens, strict=True))
 
 
-class Difference(NamedTuple):
+class PairDifference(NamedTuple):
     """Difference of two mixers' means.
 
     Attributes:
-        estimate: By the deviation over seeds that all mixers of the corpus have together.
-        p_value: Of a true difference of zero, adjusted over all pairs of the corpus by Holm's method.
-        outside: Of a true difference outside ± `MARGIN`, adjusted likewise.
+        estimate: Estimate with the pooled deviation over seeds of all mixers of the corpus.
+        p_value: p value of a true difference of zero, adjusted over all pairs of the corpus by Holm's method.
+        outside: p value of a true difference outside ± `MARGIN`, adjusted in the same way.
     """
 
     estimate: estimates.Estimate
@@ -153,30 +153,25 @@ class Difference(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """What the pair shows: that two mixers differ, that they are equal within the margin, or neither."""
+        """ "differ", "equal" within the margin, or "open"."""
         if self.p_value < estimates.LEVEL:
             return "differ"
         return "equal" if self.outside < estimates.LEVEL else "open"
 
 
-def differences(corpus: Corpus) -> dict[tuple[str, str], Difference]:
+def differences(corpus: Corpus) -> dict[tuple[str, str], PairDifference]:
     """Compare all pairs of mixers by t tests over seeds, as `letters` does."""
     groups = corpus.groups()
-    deviation = _deviation(corpus)
+    deviation = estimates.pooled_deviation(list(groups.values()))
+    assert deviation is not None
     pairs = [(one, other) for other, one in itertools.combinations(groups, 2)]
     found = [deviation.difference(groups[one], groups[other]) for one, other in pairs]
     different = holm([each.p_value for each in found])
     outside = holm([each.equivalence_p(MARGIN) for each in found])
-    return dict(zip(pairs, map(Difference, found, different, outside), strict=True))
+    return dict(zip(pairs, map(PairDifference, found, different, outside), strict=True))
 
 
-def _deviation(corpus: Corpus) -> estimates.Deviation:
-    found = estimates.pooled_deviation(list(corpus.groups().values()))
-    assert found is not None
-    return found
-
-
-def leads(corpus: Corpus) -> dict[str, Difference]:
+def leads(corpus: Corpus) -> dict[str, PairDifference]:
     """Return the differences to the Transformer, by mixer."""
     return {one: found for (one, other), found in differences(corpus).items() if other == BASELINE}
 
@@ -186,7 +181,7 @@ def _between(interval: Iterable[float]) -> str:
 
 
 def scores(corpus: Corpus) -> str:
-    """Write the table of a corpus: scores of each mixer, and what they say against the Transformer."""
+    """Write the table of a corpus: scores of each mixer, and its difference from the Transformer."""
     against, same = leads(corpus), letters(corpus.groups())
     runs = corpus.comparable()
     tokenized = ["tokenized"] if "convention" in runs[BASELINE][0].results["test"] else []
@@ -207,7 +202,7 @@ def scores(corpus: Corpus) -> str:
 
 
 def between(corpus: Corpus) -> str:
-    """Write the differences between mixers other than the Transformer, and what they show."""
+    """Write the differences between mixers other than the Transformer, with verdicts."""
     rows = []
     for (one, other), found in differences(corpus).items():
         if other != BASELINE:
@@ -234,7 +229,7 @@ def every_run(corpus: Corpus) -> str:
 
 
 def _command(run: RunResult) -> str:
-    """Return the settings of a run's command but for its mixer, seed, text, validation and threads."""
+    """Return the settings of a run's command without its mixer, seed, text, validation and threads."""
     words = [word for word in shlex.split(run.results["command"])[3:] if "=" in word]
     left_out = re.compile(
         r"mixer|seed|data=|data\.(train|valid|test)|experiment|resume|trainer\.(val_|threads|max_steps)"
@@ -245,11 +240,6 @@ def _command(run: RunResult) -> str:
 def _range(values: Iterable[float]) -> str:
     values = list(values)
     return f"{min(values):.1f} to {max(values):.1f}"
-
-
-def _half_width(difference: Difference) -> float:
-    low, high = difference.estimate.interval
-    return (high - low) / 2
 
 
 def _at_most(p_value: float) -> str:
@@ -271,7 +261,8 @@ def answer() -> str:
     for corpus in (FRENCH, TATOEBA):
         if not all("a" in letters(corpus.groups())[name] for name in ("lightconv", "dynamicconv")):
             raise ValueError(f"the second sentence of the README is not true of {corpus.title}")
-    error = [_half_width(differences(corpus)["dynamicconv", "lightconv"]) for corpus in (FRENCH, TATOEBA)]
+    pairs = [differences(corpus)["dynamicconv", "lightconv"].estimate.interval for corpus in (FRENCH, TATOEBA)]
+    error = [(high - low) / 2 for low, high in pairs]
     largest = max(run.results["parameters"] for corpus in (FRENCH, GERMAN, TATOEBA, RECIPE) for run in corpus.runs)
     leading = _range(lead.estimate.value for lead in firm)
     sentences = [
@@ -314,7 +305,7 @@ def answer() -> str:
 
 
 def _other_precision(corpus: Corpus) -> str:
-    """Say which runs of a corpus have not the precision of most."""
+    """Name the runs of a corpus whose precision differs from most."""
     groups = corpus.comparable()
     precisions = [run.results["precision"] for group in groups.values() for run in group]
     usual = max(set(precisions), key=precisions.count)
@@ -373,7 +364,7 @@ def presets() -> str:
 
 
 def _mean_interval(values: Sequence[float], deviation: estimates.Deviation | None) -> str:
-    """Write the 95% interval of a mean, by the deviation that all mixers of a task have together."""
+    """Write the 95% interval of a mean from the pooled deviation of all mixers of a task."""
     if deviation is None:
         return ""
     error = deviation.value / math.sqrt(len(values))
@@ -382,7 +373,7 @@ def _mean_interval(values: Sequence[float], deviation: estimates.Deviation | Non
 
 
 def tasks() -> list[Corpus]:
-    """Return all folders of kept runs but for those of the recipe, which have no task in common."""
+    """Return all folders of kept runs except the recipe's, whose runs have no common task."""
     known = {corpus.folder for corpus in (*TASKS, RECIPE)}
     others = sorted(path.name for path in (ROOT / KEPT).iterdir() if path.is_dir() and path.name not in known)
     return [*TASKS, *(Corpus(name, name, "") for name in others)]
@@ -390,8 +381,8 @@ def tasks() -> list[Corpus]:
 
 @cache
 def listed(corpus: Corpus) -> list[Group]:
-    """Return the groups of a task's runs that differ in nothing but seed, precision and device."""
-    # Of a task whose experiment is known, those of that experiment alone
+    """Return the groups of a task's runs, which may differ in seed, precision and device."""
+    # For a known task, only the runs of its experiment
     runs = [run for run in corpus.runs if corpus not in TASKS or not _variant(run)]
     return group_runs(runs, ignore=["trainer.precision", "trainer.accelerator"])
 

@@ -1,16 +1,15 @@
-"""Measure training speed on a CPU: target tokens per CPU-second of one core, beside fairseq and Hugging Face Marian.
+"""Measure training speed on a CPU: target tokens per CPU-second of one core, ours, fairseq's and Hugging Face Marian's.
 
     python -m benchmarks.train
     python -m benchmarks.train --only base --steps 20 --peers fairseq --out benchmarks/results/train
 
-Forward and backward pass of batches of 32 x (25 + 25) random tokens, label smoothing 0.1, every dropout on, models of
-the same sizes. Each contestant has a process of its own, and their steps take turns, since a shared machine's speed
-drifts. A peer takes part where it can be imported: fairseq in bf16 autocast over float32 weights and with bf16 weights
-(its DynamicConv unfolded as well as by its default), Marian in both. A step with bf16 weights includes the copies to
-and from float32 weights that training needs, one each way in an update, as autocast includes its own. "here" is bf16
-autocast over float32 weights, with the environment and memory that `seq2seq.train` sets; peers run as they are
-installed, or, with --same-memory, with the same settings. Each row has our rate as a multiple of its own. Run with
-OMP_NUM_THREADS=1.
+Forward and backward pass of batches of 32 x (25 + 25) random tokens, with label smoothing 0.1 and every dropout, models
+of the same sizes. The contestants are separate processes that take turns, since the speed of a shared machine drifts. A
+peer takes part if it can be imported: fairseq and Marian with bf16 autocast over float32 weights and with bf16 weights;
+fairseq's DynamicConv also unfolded. A step with bf16 weights includes the copies to and from float32 weights that an
+update needs. "here" is bf16 autocast over float32 weights, with the environment and memory settings of
+`seq2seq.train`; peers run as installed, or with the same settings (--same-memory). Each row has the ratio of our rate
+to its rate. Run with OMP_NUM_THREADS=1.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ SMOOTHING = 0.1
 # Source and target vocabularies, as published.
 JOINT, IWSLT = (32768, 32768), (8848, 6632)
 NO_GLU = ("mixer.encoder.glu=false", "mixer.decoder.glu=false")
-# Settings, vocabularies, fairseq's architecture, and what its command line would set
+# Settings, vocabularies, and fairseq's architecture and options
 Model = tuple[tuple[str, ...], tuple[int, int], str, dict[str, Any]]
 MODELS: dict[str, Model] = {
     "base": (
@@ -98,11 +97,11 @@ class Contestant:
     Args:
         model: The model, with float32 weights.
         loss: Computes the loss.
-        autocast: bf16 by autocast; otherwise the weights become bf16, beside their float32 values.
+        autocast: bf16 by autocast; otherwise bf16 weights with float32 copies.
     """
 
     def __init__(self, model: nn.Module, loss: Callable[[], Tensor], *, autocast: bool) -> None:
-        # float32 weights and gradients beside bf16 ones
+        # float32 copies of weights and gradients
         self._masters = [] if autocast else [(p.detach().clone(), torch.empty_like(p)) for p in model.parameters()]
         self.model = (model if autocast else model.to(torch.bfloat16)).train()
         self._loss = loss
@@ -258,10 +257,10 @@ def contestant(model: Model, way: str) -> Contestant:
 
 
 class Entrant:
-    """A contestant in a process of its own, which does a step when it is told to.
+    """A contestant in a separate process, which makes a step on request.
 
     Args:
-        memory: Run with the variables of the environment and the settings of memory that `seq2seq.train` makes.
+        memory: Run with the environment and memory settings of `seq2seq.train`.
     """
 
     def __init__(self, model: Model, way: str, *, memory: bool) -> None:
@@ -360,7 +359,7 @@ def main() -> int:
     parser.add_argument(
         "--same-memory",
         action="store_true",
-        help="give peers the environment and settings of memory that seq2seq.train has",
+        help="give peers the environment and memory settings of seq2seq.train",
     )
     options = parser.parse_args()
     for peer in options.peers:

@@ -4,11 +4,10 @@
     python -m benchmarks.translate --engines onnx:int8 ctranslate2:int8 --cells 1x1 32x5 --rounds 5
     python -m benchmarks.translate --lengths 500 --engines torch:float32 torch:float32:dynamicconv --cells 1x1 8x1
 
-All engines have the sizes of model=base, and those of the Transformer the same random weights: the peers' models are
-written by `seq2seq.export`, which compares them with ours. A run decodes 25 source tokens to so many target tokens, no
-more and no fewer, the end being the last of ours. Each engine has a process of its own on the same core, and they take
-turns, so that what else the machine does meets all alike. A figure is the median of the rounds. Needs ctranslate2,
-transformers, onnx, onnxscript and onnxruntime for the engines that are asked for.
+All engines have the sizes of model=base, and all Transformers the same random weights: `seq2seq.export` writes the
+peers' models and compares them with ours. A run decodes 25 source tokens to a fixed number of target tokens, the end
+included. The engines are separate processes that take turns on the same core, so that other load affects all alike. A
+figure is the median of the rounds. The engines need ctranslate2, transformers, onnx, onnxscript and onnxruntime.
 
 An engine is NAME:DTYPE or NAME:DTYPE:MIXER. NAME is torch (a checkpoint as it is), onnx (an export of it, run by ONNX
 Runtime), ctranslate2 or marian.
@@ -39,7 +38,7 @@ ENGINES = (
 )
 VOCABULARY = 32000
 SOURCE = 25
-# A run decodes at least so many tokens, so that a round of one sentence is no shorter than a clock's tick.
+# Least tokens of a run, so that a round of one sentence is longer than a tick of the clock.
 _LEAST = 75
 
 
@@ -121,7 +120,7 @@ def make_loaded(mixer: str) -> Any:
 
 
 def prepare(engine: Engine, folder: Path) -> Path:
-    """Write what an engine loads, and return where; what is there from an earlier call is used."""
+    """Write the model of an engine unless it exists, and return its path."""
     # The peers convert float32 weights while they load them
     target = folder / ("-".join(engine) if engine.name == "onnx" else f"{engine.name}-{engine.mixer}")
     if target.exists() or engine.name == "torch":
@@ -212,7 +211,7 @@ def _load_marian(engine: Engine, path: Path) -> Run:
         src = torch.tensor(sources(batch))
         limits = {"min_new_tokens": tokens, "max_new_tokens": tokens, "max_length": None}
         found = model.generate(src, attention_mask=torch.ones_like(src), num_beams=beam, do_sample=False, **limits)
-        # Before them stands the token that decoding starts with
+        # The first token is the start token
         assert found.shape[1] == tokens + 1
         return found[0, 1:].tolist()
 
@@ -228,7 +227,7 @@ _LOADERS: dict[str, Callable[[Engine, Path], Run]] = {
 
 
 def work(engine: Engine, path: Path) -> None:
-    """Decode what each line of the standard input asks for, BATCH BEAM TOKENS, and print the rate and the tokens."""
+    """Decode for each line of standard input, BATCH BEAM TOKENS, and print the rate and the tokens."""
     import torch
 
     torch.set_num_threads(1)
@@ -244,7 +243,7 @@ def work(engine: Engine, path: Path) -> None:
 
 
 class Worker:
-    """An engine in a process of its own."""
+    """An engine in a separate process."""
 
     def __init__(self, engine: Engine, path: Path, core: int | None) -> None:
         command = [sys.executable, "-m", "benchmarks.translate", "--worker", ":".join(engine), "--work", str(path)]
@@ -269,7 +268,7 @@ class Worker:
 def measure(
     workers: dict[Engine, Worker], cells: list[Cell], tokens: int, rounds: int
 ) -> dict[Engine, dict[Cell, float]]:
-    """Measure each engine in each cell, in turns, and compare what the same weights decode in float32."""
+    """Measure the engines in turns in each cell, and compare the float32 translations of equal weights."""
     rates: dict[Engine, dict[Cell, list[float]]] = {engine: {cell: [] for cell in cells} for engine in workers}
     decoded: dict[tuple[Cell, str], list[int]] = {}
     for worker in workers.values():
@@ -284,7 +283,7 @@ def measure(
 
 
 def table(rates: dict[Engine, dict[Cell, float]], cells: list[Cell], tokens: int) -> str:
-    """Return the rates, and the ratios of ours to each peer and of DynamicConv to the Transformer, as a table."""
+    """Format the rates, and the ratios of ours to each peer and of DynamicConv to the Transformer."""
     lines = [f"{tokens} target tokens | " + " | ".join(map(str, cells)), "---|" + "--:|" * len(cells)]
     lines += [f"{engine.label} | " + " | ".join(f"{by[cell]:.0f}" for cell in cells) for engine, by in rates.items()]
     peers = [engine for engine in rates if engine.name in ("ctranslate2", "marian")]

@@ -4,10 +4,9 @@
     OMP_NUM_THREADS=1 python -m benchmarks.trees ../before . --rounds 3
     OMP_NUM_THREADS=1 python -m benchmarks.trees ../before . --mixers transformer --set model=small data.max_tokens=2000
 
-A and B are folders that have the package `seq2seq`. In a round each mixer is trained by A and by B, the one that begins
-changing from round to round, each by its own `python -m seq2seq.train` on the embedded corpus. The rate is from
-metrics.csv, from the first of its rows to the last: start, validation and test do not count. Exit status 1: a median of
-B is below --least of A's.
+A and B are folders with the package `seq2seq`. In each round A and B train each mixer in alternating order, by their
+own `python -m seq2seq.train` on the embedded corpus. The rate is from the first to the last row of metrics.csv, so that
+start, validation and test do not count. Exit status 1: a median of B is below --least of A's.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def rate(table: Path) -> float:
     """Return the target tokens per CPU-second between the first row of training and the last.
 
     Raises:
-        ValueError: There are fewer than two.
+        ValueError: The table has fewer than two rows of training.
     """
     with table.open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row.get("train/cpu_seconds")]
@@ -58,7 +57,7 @@ def rate(table: Path) -> float:
     seconds, cpu, pace = (
         [float(row[f"train/{key}"]) for row in rows] for key in ("seconds", "cpu_seconds", "tokens_per_second")
     )
-    # A row's rate is that of the time since the row before
+    # A row has the rate since the row before
     tokens = sum(pace[i] * (seconds[i] - seconds[i - 1]) for i in range(1, len(rows)))
     return tokens / (cpu[-1] - cpu[0])
 
@@ -67,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print a row for each mixer; with --out also write trees.json."""
     parser = harness.parser_for("trees", __doc__)
     parser.add_argument("trees", nargs=2, type=Path, metavar="TREE", help="A and B, folders that have seq2seq/")
-    parser.add_argument("--mixers", nargs="+", default=list(MIXERS), help="presets (the four of the headline)")
+    parser.add_argument("--mixers", nargs="+", default=list(MIXERS), help="presets (%(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each (3)")
     parser.add_argument("--steps", type=int, default=60, help="updates of a run (60)")
     parser.add_argument("--least", type=float, default=0.95, help="share of A's rate that B must have (0.95)")
@@ -79,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"{tree} has no seq2seq/train.py; name a checkout")
     settings = [f"trainer.max_steps={options.steps}", *options.set]
     rows: list[dict[str, Any]] = []
-    # Versions may cut text otherwise: each has a cache of its own
+    # Separate caches, since versions may prepare text differently
     with tempfile.TemporaryDirectory() as cache:
         for mixer in options.mixers:
             rates: list[list[float]] = [[], []]

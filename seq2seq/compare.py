@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     """Follow a sweep if asked to, compare the runs, and return the exit status."""
-    from seq2seq.comparison.report import FILES, Settings, compare
+    from seq2seq.comparison.compare_runs import FILES, ComparisonSettings, compare
     from seq2seq.sweeps.sweep_watch import watch
     from seq2seq.system.canvas import require_matplotlib
 
@@ -124,7 +124,8 @@ def _run(options: argparse.Namespace) -> int:
     out = require_folder(Path(options.out), files=FILES) if options.out else None
     # Blocks until the sweep has ended; returns the number of jobs that failed
     failed = watch([Path(path) for path in options.runs], interval=options.interval) if options.watch else 0
-    settings = Settings(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Settings)})
+    fields = dataclasses.fields(ComparisonSettings)
+    settings = ComparisonSettings(**{field.name: getattr(options, field.name) for field in fields})
     figure_against = options.against if options.figure else None
     collected = compare(options.runs, settings, out=out, figure_against=figure_against)
     # On stderr, since the table on stdout may be piped into a file

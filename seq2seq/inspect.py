@@ -84,7 +84,7 @@ def _run(options: argparse.Namespace) -> int:
     # Torch's profiler, which counts memory, logs each start and end unless this is set before the import
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     from seq2seq.analysis import model_report
-    from seq2seq.analysis.atlas import report as atlas_report
+    from seq2seq.analysis.atlas.write_atlas import write_atlas
 
     out = Path(options.out) if options.out else None
     if options.atlas:
@@ -92,7 +92,7 @@ def _run(options: argparse.Namespace) -> int:
         names = None if options.mixers is None else options.mixers.split(",")
         # Defaults are filled in here: `_check` compares with None
         limit = 10.0 if options.seconds is None else options.seconds
-        return atlas_report.write(names, limit=limit, figure=options.figure, out=out, seed=options.seed)
+        return write_atlas(names, limit=limit, figure=options.figure, out=out, seed=options.seed)
     if options.ckpt:
         subject = model_report.of_checkpoint(
             Path(options.ckpt),

@@ -1,15 +1,15 @@
-"""Learn everything that a visit to a GPU can teach, in the order of what it teaches, in one command.
+"""Run everything that a visit to a GPU should measure, in the order of its worth, in one command.
 
     python -m benchmarks.gpu --out DIR --parts open --budget 420       # a first call: what is still open
-    python -m benchmarks.gpu --resume DIR --parts open --budget 330    # a later one: what is done is not repeated
-    python -m benchmarks.gpu --pack FOLDER --corpora CORPORA    # before: the data and the wheels that must travel
+    python -m benchmarks.gpu --resume DIR --parts open --budget 330    # a later one: finished parts are not repeated
+    python -m benchmarks.gpu --pack FOLDER --corpora CORPORA    # before: data and wheels for the other machine
 
-Every part runs in a process of its own with its own time limit: replayed training steps against plain ones, bit for
-bit; attention by its backends; what a launch costs the host; the training command with four mixers; the kernels; eager
-and compiled steps in two sizes; decoding; the tests in parallel; memory; optimizers; launch settings; quality. DIR has
-results.json, log.txt and verdicts.md after every part. The command ends, with all that it started, before the budget
-does; the exit status is 3 if parts are left to do, and 1 if some failed. Needs torch, triton and numpy; parts that need
-other packages or data say so. Without a GPU it rehearses: the same parts with tiny sizes.
+Every part runs in a separate process with its own time limit: replayed training steps against plain ones, bit for bit;
+attention by its backends; the host's cost of a launch; the training command with four mixers; the kernels; eager and
+compiled steps in two sizes; decoding; the tests in parallel; memory; optimizers; launch settings; quality. DIR has
+results.json, log.txt and verdicts.md after every part. The command ends within its budget, with all processes that it
+started; the exit status is 3 if parts are left, and 1 if some failed. It needs torch, triton and numpy; parts that need
+other packages or data say so. Without a GPU it rehearses the same parts with tiny sizes.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--out", type=Path, metavar="DIR", help="folder of the results; must be new or empty")
-    what.add_argument("--resume", type=Path, metavar="DIR", help="go on with the results of an earlier visit")
-    what.add_argument("--pack", type=Path, metavar="FOLDER", help="make a folder that has what must travel")
+    what.add_argument("--resume", type=Path, metavar="DIR", help="continue with the results of an earlier visit")
+    what.add_argument(
+        "--pack", type=Path, metavar="FOLDER", help="make a folder with data and wheels for the other machine"
+    )
     add("--budget", type=float, default=540.0, help="seconds that the whole command may take")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto: cuda if there is one")
-    add("--data", type=Path, default=ROOT / "headline-data", help="the folder that benchmarks.headline prepared")
+    add("--data", type=Path, default=ROOT / "headline-data", help="the prepared folder, as --pack makes it")
     add("--command-data", nargs=3, metavar=("FOLDER", "SRC", "TGT"), help="corpus of the training command: a folder "
         "with train, valid, test and joint.model, and its languages (the pack's, or the embedded one)")  # fmt: skip
-    add("--parts", nargs="+", default=[], metavar="PART", help="run these alone; a name's beginning suffices; "
+    add("--parts", nargs="+", default=[], metavar="PART", help="run only these; a beginning of a name suffices; "
         f"{OPEN}: all that is still open")  # fmt: skip
     add("--corpora", type=Path, help="with --pack: prepare the data from these, if --data has none")
     add("--wheels", type=Path, help="with --pack: take the wheels of this folder, and download none")
@@ -53,14 +55,14 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
     if not chosen(options.parts, "cuda"):
         parser.error(f"--parts {' '.join(options.parts)}: there are {', '.join(p.name for p in parts_of('cuda'))}")
     if options.out and (options.out / "results.json").exists():
-        parser.error(f"{options.out} has results; go on with --resume {options.out}")
+        parser.error(f"{options.out} has results; continue with --resume {options.out}")
     if options.resume and not (options.resume / "results.json").is_file():
         parser.error(f"{options.resume} has no results.json; begin with --out {options.resume}")
     return options
 
 
 def chosen(names: Sequence[str], device: str) -> list[Part]:
-    """List the parts with these names, or whose names begin so; all without names, and `open` what is still open."""
+    """List the parts with these names or beginnings of names; all without names, and the open ones for `open`."""
     parts = parts_of(device)
     known = {part.name for part in parts}
     exact, begins = set(names) & known, tuple(set(names) - known - {OPEN})
@@ -69,7 +71,7 @@ def chosen(names: Sequence[str], device: str) -> list[Part]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Pack, or run the parts that are missing, and return the exit status."""
+    """Pack, or run the missing parts, and return the exit status."""
     began = time.monotonic()
     options = options_of(argv)
     if options.pack:
@@ -95,20 +97,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     more = ["--command-data", str(Path(text[0]).absolute()), *text[1:]] if text else []
     runner = Runner(results, device=device, data=options.data.absolute(), budget=options.budget, began=began, more=more)
     wanted = chosen(options.parts, device)
-    # The page describes the machine of the last visit
+    # The page describes the machine of this visit
     results.parts.pop("machine", None)
     complete = runner.run([part for part in parts_of(device) if part.name == "machine" or part in wanted])
     text = verdicts.page(results)
     write_atomically(folder / "verdicts.md", text)
     print(text)
     if not complete:
-        print(f"parts are left; go on with --resume {folder}")
+        print(f"parts are left; continue with --resume {folder}")
         return UNFINISHED
     return int(any(results.state(part.name) == FAILED for part in wanted))
 
 
 def has_gpu(seconds: float) -> bool:
-    """Ask torch for a GPU, in a process that may hang without harm for so many seconds, 90 at most.
+    """Ask torch for a GPU in a separate process, which may hang; wait for 90 seconds at most.
 
     Raises:
         subprocess.TimeoutExpired: There was no answer.

@@ -1,4 +1,4 @@
-"""Time attention by its backends at the shapes of training, and show what it becomes in a compiled graph."""
+"""Time attention by its backends at the shapes of training, and show its operation in a compiled graph."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from seq2seq.kernels.launch_config import ONE_TILE
 from seq2seq.search.graphs import CudaRecorder
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
 
-class Shape(NamedTuple):
+class AttentionShape(NamedTuple):
     """Sentences, heads, queries, keys, and channels of a head."""
 
     batch: int
@@ -35,39 +35,39 @@ class Shape(NamedTuple):
 
     @property
     def least_bytes(self) -> int:
-        """Count what both passes must read and write in bf16: q, k, v and the result, and each again for gradients."""
+        """Count the bytes of both passes in bf16: q, k, v and the result, each again for gradients."""
         rows = 5 * self.queries + 6 * self.keys
         return 2 * self.batch * self.heads * rows * self.channels
 
 
 # Short sentences, the typical batch of a corpus, and longer sentences: 16k tokens each.
 _SHAPES = (
-    *(Shape(585, 8, 28, 28, 64), Shape(372, 8, 40, 48, 64), Shape(16, 8, 1024, 1024, 64)),
-    *(Shape(16384 // length, 8, length, length, 64) for length in (64, 128, 256)),
+    *(AttentionShape(585, 8, 28, 28, 64), AttentionShape(372, 8, 40, 48, 64), AttentionShape(16, 8, 1024, 1024, 64)),
+    *(AttentionShape(16384 // length, 8, length, length, 64) for length in (64, 128, 256)),
 )
-_TINY = (Shape(2, 2, 8, 8, 64),)
+_TINY = (AttentionShape(2, 2, 8, 8, 64),)
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Run the part that the job names."""
     {"attention": time_backends, "sdpa": list_operations}[job.name](job)
 
 
-def time_backends(job: Job) -> None:
+def time_backends(job: PartJob) -> None:
     """Save the microseconds of a call by shape and backend, forward and with its backward pass, and its bandwidth."""
     for shape in _SHAPES if job.on_gpu else _TINY:
         row: dict[str, Any] = {}
         for name, call, inputs in _calls(shape, torch.device(job.device)):
             try:
                 row[name] = _timed(call, inputs)
-                # To compare with that of a copy (part "kernels")
+                # To compare with the bandwidth of a copy (part "kernels")
                 row[name]["GB/s"] = round(shape.least_bytes / row[name]["both us"] / 1e3)
             except RuntimeError as error:
                 row[name] = str(error)[:80]
             job.save(**{f"B {shape.batch} T {shape.queries} S {shape.keys}": row})
 
 
-def _calls(shape: Shape, device: torch.device) -> list[tuple[str, Callable[[], Tensor], list[Tensor]]]:
+def _calls(shape: AttentionShape, device: torch.device) -> list[tuple[str, Callable[[], Tensor], list[Tensor]]]:
     """List names, calls, and the tensors that get gradients."""
 
     def heads(length: int) -> Tensor:
@@ -131,7 +131,7 @@ def _timed(call: Callable[[], Tensor], inputs: list[Tensor]) -> dict[str, float]
 
 
 def device_us(call: Callable[[], object], device: torch.device, calls: int = 50) -> float:
-    """Return the microseconds of a call on the GPU, by a graph of many; on a CPU those of one call."""
+    """Return the microseconds of a call on the GPU, from a graph of many calls, or of one call on a CPU."""
     for _ in range(3):
         call()
     wait(device)
@@ -158,7 +158,7 @@ def device_us(call: Callable[[], object], device: torch.device, calls: int = 50)
     return round(1e3 * start.elapsed_time(end) / calls, 1)
 
 
-def list_operations(job: Job) -> None:
+def list_operations(job: PartJob) -> None:
     """Save which operation attention is in a graph, before code is generated: `softmax` alone means unfused."""
     for dynamic, causal, block in itertools.product((True, False), repeat=3):
         way = f"{'sdpa_kernel' if block else 'flag'}, dynamic={dynamic}, {'causal' if causal else 'mask'}"

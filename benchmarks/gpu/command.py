@@ -17,30 +17,28 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.gpu.records import ROOT
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
-# What captures no passes, takes the kernels that are off by default, and keeps the residual stream in bf16.
+# No captured passes, the kernels that are off by default, and a residual stream in bf16.
 WAYS = {"eager": "trainer.graphs=false", "fused": "trainer.fused=true", "residual": "trainer.bf16_residual=true"}
 _RESULTS = (
     *("steps", "start_seconds", "target_tokens_per_second", "seconds", "max_time", "seconds_over_budget"),
     *("test_seconds", "training_seconds", "max_tokens", "compiled", "passes", "throughput", "epochs", "parameters"),
 )
-# Rows that train for longer, since at 16,384 tokens captures take the first twenty seconds, and are tested.
+# Runs that are tested and train for longer, since captures take the first twenty seconds at 16,384 tokens.
 _LONG = ("transformer/16384", "dynamicconv/16384")
-# Seconds of training of these, of plain passes, which have one rate from the first second on, and of others; and what
-# start and test may take beside them.
+# Seconds of training of these, of plain passes, whose rate is constant, and of others; and seconds for start and test.
 _LONGER, _PLAIN, _OTHERS, _BESIDE = 30.0, 10.0, 20.0, 30.0
-# Updates are compared over so many seconds of training, and the start is over with the hundredth.
+# Updates are compared over this time of training; the start ends with the hundredth update.
 MINUTE, HUNDREDTH = 60.0, 100
-# How many kernels were compiled before the clock of training starts.
+# Kernels that were compiled before the clock of training starts.
 _COMPILED = re.compile(r"kernels compiled on \d+ threads in ([\d.]+) s")
 
 
-def run(job: Job) -> None:
-    """Train, and save what the run's files say, while it runs and at the end.
+def run(job: PartJob) -> None:
+    """Train, and save the results in the run's files during the run and at the end.
 
-    The words are mixer, tokens, and ways: those of WAYS, and `big`, the size. Every run compiles its kernels
-    anew, as on a machine that has none.
+    The words are mixer, tokens, and ways: keys of WAYS, or `big` for the size. Every run compiles its kernels anew.
     """
     mixer, tokens, *ways = job.words
     tested = job.on_gpu and "/".join(job.words) in _LONG
@@ -51,7 +49,7 @@ def run(job: Job) -> None:
     words += [WAYS[way] for way in ways if way in WAYS and (job.on_gpu or way == "eager")]
     words += [f"trainer.max_time={seconds:.0f}s", f"trainer.val_sentences={50 if job.on_gpu else 2}"]
     words += ["trainer.log_steps=20", "trainer.line_time=5s"]
-    # Translations of a tiny model do not end, and take longer than all else
+    # Translations of a tiny model do not end
     words += [] if tested else ["trainer.test=false"]
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "runs" / "visit"
@@ -65,7 +63,7 @@ def run(job: Job) -> None:
                 except subprocess.TimeoutExpired:
                     job.save(**measured(place))
         job.save(command=" ".join(words), wall=round(time.monotonic() - began, 1), **measured(place))
-        # The output of this process, where a runner keeps it
+        # The output of this process
         log = job.path.with_suffix(".log")
         if found := _COMPILED.search(log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""):
             job.save(**{"compiled s": float(found[1])})
@@ -73,7 +71,7 @@ def run(job: Job) -> None:
             raise SystemExit(f"RuntimeError: the training command ended with exit status {process.returncode}")
 
 
-def settings(job: Job, mixer: str, tokens: str, size: str = "base") -> list[str]:
+def settings(job: PartJob, mixer: str, tokens: str, size: str = "base") -> list[str]:
     """Return the settings of mixer, size, corpus and batches."""
     shape = [f"model={size}"] if job.on_gpu else ["model=tiny", "model.dim=16", "model.ffn_dim=32", "model.num_heads=2"]
     words = [f"mixer={mixer}", *shape, *corpus(job)]
@@ -82,7 +80,7 @@ def settings(job: Job, mixer: str, tokens: str, size: str = "base") -> list[str]
     return words + ([f"data.batch_tokens={65536 if job.on_gpu else 512}"] if tokens == "auto" else [])
 
 
-def corpus(job: Job) -> list[str]:
+def corpus(job: PartJob) -> list[str]:
     """Return the settings of the corpus: of a folder with train, valid, test and joint.model, or the embedded one."""
     if not job.command_data:
         return []
@@ -93,7 +91,7 @@ def corpus(job: Job) -> list[str]:
 
 
 def measured(folder: Path) -> dict[str, Any]:
-    """Return what a run's files have so far."""
+    """Return the results in a run's files so far."""
     found: dict[str, Any] = {}
     if (folder / "metrics.csv").is_file():
         found |= rates(folder / "metrics.csv")
@@ -105,7 +103,7 @@ def measured(folder: Path) -> dict[str, Any]:
 
 
 def rates(path: Path) -> dict[str, Any]:
-    """Return updates, and target tokens/s by the seconds of training, of a table whose last line may be cut."""
+    """Return updates, and target tokens/s over time, of a table whose last line may be truncated."""
     rows = []
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
@@ -128,7 +126,7 @@ def rates(path: Path) -> dict[str, Any]:
 
 
 def in_a_minute(rows: list[tuple[int, float]]) -> dict[str, Any]:
-    """Return the updates of the first minute of training; a shorter run goes on at the pace of its later half.
+    """Return the updates of the first minute of training; a shorter run is extrapolated from its later half.
 
     Args:
         rows: Updates and seconds of training.

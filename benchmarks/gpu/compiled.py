@@ -16,19 +16,19 @@ from torch._dynamo.utils import counters
 from benchmarks.gpu.profiles import profiled
 from benchmarks.gpu.replays import ReplayedTrainer
 from benchmarks.gpu.steps import LENGTHS, TOKENS, padded, synthetic_batch
-from benchmarks.headline.data import Prepared
-from benchmarks.headline.training import Trainer
+from benchmarks.gpu.trainer import Trainer
+from benchmarks.gpu.training_data import Prepared
 from seq2seq.training.machine.compilation import eager
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
 # Rows and tokens a sentence of source and target, of batches as text gives them.
 _SHAPES = ((64, 8, 8), (40, 16, 20), (1, 16, 16), (40, 24, 28), (37, 32, 32), (32, 44, 40), (16, 48, 40), (2, 128, 136))
 
 
 class Warnings(logging.Handler):
-    """Collector of what the compiler says about its limit of recompilations."""
+    """Collector of warnings about the limit of recompilations."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -41,7 +41,7 @@ class Warnings(logging.Handler):
             self.found.append(message.splitlines()[0][:160])
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Time both lengths with one model, then serve batches of other shapes and a validation, counting graphs."""
     size, mixer = job.words
     trainer = trainer_of(Prepared(job.data).model(size, mixer), job)
@@ -58,7 +58,7 @@ def run(job: Job) -> None:
         job.save(error=f"{type(error).__name__}: {str(error)[:300]}", limit=limit.found)
 
 
-def trainer_of(config: dict[str, Any], job: Job) -> ReplayedTrainer:
+def trainer_of(config: dict[str, Any], job: PartJob) -> ReplayedTrainer:
     """Create a trainer; in a rehearsal graphs are only captured: their compilation would take minutes."""
     compile_ = nn.Module.compile
 
@@ -71,7 +71,7 @@ def trainer_of(config: dict[str, Any], job: Job) -> ReplayedTrainer:
     return trainer
 
 
-def _measure(trainer: ReplayedTrainer, job: Job) -> None:
+def _measure(trainer: ReplayedTrainer, job: PartJob) -> None:
     for length in LENGTHS if job.on_gpu else (6, 10):
         batches = itertools.repeat(synthetic_batch(trainer, _tokens(job), length))
         # The first batches compile
@@ -85,7 +85,7 @@ def _measure(trainer: ReplayedTrainer, job: Job) -> None:
             job.save(profile=profiled(step, trainer.device))
 
 
-def _replay(trainer: ReplayedTrainer, job: Job) -> None:
+def _replay(trainer: ReplayedTrainer, job: PartJob) -> None:
     """Time the compiled passes as a CUDA graph."""
     trainer.replaying = True
     trainer.model.train()
@@ -100,7 +100,7 @@ def _replay(trainer: ReplayedTrainer, job: Job) -> None:
     job.save(replayed={"length": length, **found})
 
 
-def _tokens(job: Job) -> int:
+def _tokens(job: PartJob) -> int:
     return TOKENS if job.on_gpu else 60
 
 
@@ -109,7 +109,7 @@ def graphs() -> dict[str, int]:
     return {"graphs": counters["stats"]["unique_graphs"], "breaks": sum(counters["graph_break"].values())}
 
 
-def other_shapes(trainer: Trainer, limit: Warnings, job: Job) -> None:
+def other_shapes(trainer: Trainer, limit: Warnings, job: PartJob) -> None:
     """Count the graphs that batches as text gives them add, in training and in evaluation, twice each.
 
     The second time nothing may be added.

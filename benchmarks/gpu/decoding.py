@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from benchmarks.gpu.plan import MIXERS
-from benchmarks.headline.data import Prepared, synthetic
+from benchmarks.gpu.training_data import Prepared, synthetic
 from seq2seq.network.build import build_model
 from seq2seq.network.model import Seq2Seq
 from seq2seq.search import Graphs, Source, Specials, search, search_stream
@@ -21,15 +21,15 @@ from seq2seq.search.graphs import cuda_graphs
 from seq2seq.settings.search import SearchSettings
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
-# Sentences as long as the trained ones, and translations that end where these do: random weights give them no end.
+# Sentences as long as in training; with random weights, translations end at the limit.
 _ROWS, _LENGTH, _BEAM = 64, 27, 5
-# A stream has so many times as many sentences as rows.
+# Sentences of a stream for each row.
 _TURNS = 4
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Time every mixer."""
     prepared = Prepared(job.data)
     rows, length, beam = (_ROWS, _LENGTH, _BEAM) if job.on_gpu else (2, 4, 2)

@@ -16,15 +16,15 @@ from benchmarks.gpu.records import ROOT
 from benchmarks.runs_together import LEFT
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
-# Those of docs/speed.md, three seeds each.
+# The mixers of docs/speed.md, three seeds each.
 MIXERS = ("transformer", "lightconv", "dynamicconv", "multiscale", "bahdanau")
-# Epochs of the goal, and those that are trained: what is left is scaled by the seconds of training.
+# Epochs of the goal, and trained epochs; the seconds of training are scaled.
 EPOCHS, _TRAINED = 25, 3
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Train the runs within the part's time, and save the minutes that all epochs would take."""
     corpus = job.data / SMALL_TEXT
     if job.on_gpu and not list(corpus.glob("train.en*")):
@@ -35,7 +35,7 @@ def run(job: Job) -> None:
         (out / "runs.txt").write_text("\n".join(lines), encoding="utf-8")
         command = [sys.executable, "-m", "benchmarks.runs_together", str(out / "runs.txt"), f"--out={out}"]
         mps = job.on_gpu and shutil.which("nvidia-cuda-mps-control") is not None
-        # Where the service does not start, kernels take turns
+        # Without the service, kernels take turns
         for service in (["--mps"], []) if mps else ([],):
             limits = [f"--budget={max(40.0, job.left(reserve=10.0)):.0f}", f"--slots={len(lines)}"]
             status = subprocess.run([*command, *limits, *service], cwd=ROOT).returncode
@@ -47,7 +47,7 @@ def run(job: Job) -> None:
 
 
 def runs(corpus: Path) -> list[list[str]]:
-    """Return the settings of each run, in float32 as those of docs/speed.md."""
+    """Return the settings of each run, in float32 as in docs/speed.md."""
     data = [
         f"data.{split}={corpus / name}"
         for split, name in (("train", "train"), ("valid", "valid"), ("test", "test2016"))
@@ -70,9 +70,9 @@ _TINY = [
 
 
 def minutes(out: Path, count: int) -> dict[str, Any]:
-    """Return the minutes of the slowest run, as measured and with all epochs; None for these unless all have ended.
+    """Return the minutes of the slowest run, measured and scaled to all epochs (None unless all runs have ended).
 
-    What a run takes beside its epochs, such as start and test, it takes once; the epochs are multiplied.
+    Only the time of the epochs is scaled, not of start and test.
     """
     records = json.loads((out / "runs_together.json").read_text(encoding="utf-8"))["records"]
     walls = {record["settings"]: record["seconds"] for record in records if record["status"] == 0}

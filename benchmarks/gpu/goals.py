@@ -1,4 +1,4 @@
-"""The goals of benchmarks/README.md, each with what a visit has found."""
+"""The goals of benchmarks/README.md with the results of a visit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.kernels.shapes import FLOORS
 
 # Target tokens/s of a Transformer in a loop of one batch, 27 tokens a sentence: 40% of 790 TFLOP/s.
 _TOKENS = {"base": 866_000, "big": 249_000}
-# Least rate of big DynamicConv over that of big Transformer, by length.
+# Least ratio of the rates of big DynamicConv and big Transformer, by length.
 _RATIO = {27: 0.95, 1024: 1.2}
 # Target tokens/s of the training command, base, by tokens an update: floor, and stretch of the Transformer.
 _COMMAND = {"16384": (400_000, 700_000), "65536": (560_000, 866_000)}
@@ -32,7 +32,7 @@ _THEIRS = re.compile("flash|efficient|cudnn|math")
 
 
 class Goal(NamedTuple):
-    """Goal, what was found, a verdict, and the limits that it has.
+    """Goal with its result, verdict and limits.
 
     Attributes:
         verdict: `met`, `met, stretch too`, `**missed**` or `unmeasured`.
@@ -59,8 +59,8 @@ def _judged(
 
     Args:
         form: How values are formatted.
-        smaller: The value is to be small.
-        note: What was found, too, or why nothing was.
+        smaller: Smaller values are better.
+        note: A further result, or the reason for a missing value.
     """
 
     def reaches(found: float, limit: float) -> bool:
@@ -75,7 +75,7 @@ def _judged(
 
 
 def goals(results: Results) -> Iterator[Goal]:
-    """Judge all goals, those of the command first."""
+    """Judge all goals, the command's first."""
     yield from _command_rates(results)
     yield from _starts(results)
     yield from _as_many_updates(results)
@@ -114,7 +114,7 @@ def goals(results: Results) -> Iterator[Goal]:
 
 
 def _tests_pass(results: Results) -> Goal:
-    """Judge the tests of captured passes and of fused kernels, which a GPU has not run before."""
+    """Judge the tests of captured passes and of fused kernels."""
     name, parts = "tests of replay and of fused kernels pass", ("pytest/replay", "pytest/fused")
     counts = [one for one in map(results.result, parts) if one.get("passed") or one.get("failed")]
     if not counts:
@@ -131,7 +131,7 @@ def _right(results: Results) -> Goal:
     if "checked" not in kernels and "passed" not in tests:
         return Goal("all kernels right", "-", "unmeasured")
     failed = tests.get("failed", 0) + gpu_tests.get("failed", 0)
-    # A call that is timed is compared first
+    # Timed calls are compared first
     untrue = sum(row["error"].startswith("differs") for row in kernels.get("timings", []))
     wrong = len(kernels.get("wrong", [])) + failed + untrue
     checked = kernels.get("checked", 0) + failed + sum(found.get("passed", 0) for found in (tests, gpu_tests)) + untrue
@@ -178,18 +178,18 @@ def _rate(results: Results, size: str, mixer: str, length: int) -> float | None:
     """Return the best target tokens/s at 16k tokens, eager, replayed or compiled."""
     model, compiled = f"{size}/{mixer}", results.result(f"compiled/{size}/{mixer}")
     ways = [results.result("eager").get(model, {}).get(f"16384 x {length}"), compiled.get(f"length {length}")]
-    ways += [one for one in (results.result("replay").get(model), compiled.get("replayed")) if _of_length(one, length)]
+    ways += [
+        one
+        for one in (results.result("replay").get(model), compiled.get("replayed"))
+        if one and one.get("length") == length
+    ]
     return max(
         (way["target_tokens_per_second"] for way in ways if way and "target_tokens_per_second" in way), default=None
     )
 
 
-def _of_length(one: dict[str, Any] | None, length: int) -> bool:
-    return one is not None and one.get("length") == length
-
-
 def _same_gradients(results: Results) -> Goal:
-    """Judge the bits of replayed gradients; two plain passes may differ, too, where the GPU adds in any order."""
+    """Judge the bits of replayed gradients; plain passes may differ, too, if the GPU adds in any order."""
     name = "replayed gradients have the same bits"
     rows = [one for one in results.result("replay").values() if isinstance(one, dict) and "same" in one]
     if not rows:
@@ -199,13 +199,13 @@ def _same_gradients(results: Results) -> Goal:
 
 
 def _commands(results: Results) -> dict[str, dict[str, Any]]:
-    """Return what the training command found, by part, if its run ended."""
+    """Return the results of the training command by part, if its run ended."""
     found = {name: results.result(name) for name in results.parts if name.startswith("command/")}
     return {name: one for name, one in found.items() if one.get("steps")}
 
 
 def _command_rates(results: Results) -> Iterator[Goal]:
-    """Judge the command's own mean rates; that of a run's later half, whose captures are made, is noted."""
+    """Judge the mean rates that the command reports, with the rate of the later half, after all captures."""
     found = _commands(results)
 
     def judged(words: str, floor: float, stretch: float | None) -> Goal:
@@ -223,7 +223,7 @@ def _command_rates(results: Results) -> Iterator[Goal]:
 
 
 def _starts(results: Results) -> Iterator[Goal]:
-    """Judge the seconds to update 100, with those of compiling kernels before the clock starts."""
+    """Judge the seconds to update 100, including the compilation of kernels before the clock starts."""
     for mixer in ("transformer", "dynamicconv"):
         one = results.result(f"command/{mixer}/16384")
         trained, compiled = one.get("update 100 s"), one.get("compiled s", 0.0)
@@ -234,7 +234,7 @@ def _starts(results: Results) -> Iterator[Goal]:
 
 
 def _as_many_updates(results: Results) -> Iterator[Goal]:
-    """Judge the updates of a minute by those of runs that capture nothing."""
+    """Judge the updates of a minute against runs without captures."""
     for mixer in MIXERS:
         runs = [results.result(f"command/{mixer}/16384{way}") for way in ("", "/eager")]
         counts = [(one["updates in 60 s"], one["of which measured"]) for one in runs if "updates in 60 s" in one]
@@ -248,15 +248,15 @@ def _as_many_updates(results: Results) -> Iterator[Goal]:
 def _over_marian(results: Results) -> Goal:
     own = results.result("command/transformer/16384").get("target_tokens_per_second")
     found = results.result("marian")
-    rates = {way: one["target_tokens_per_second"] for way, one in found.items() if _timed(one)}
+    rates = {
+        way: one["target_tokens_per_second"]
+        for way, one in found.items()
+        if isinstance(one, dict) and "target_tokens_per_second" in one
+    }
     best = max(rates, key=lambda way: rates[way], default=None)
     note = f"{found['missing']} missing" if "missing" in found else f"{best} {rates[best]:,}" if best else ""
     value = own / rates[best] if own and best else None
     return _judged("command transformer/16384 over Marian", value, 1.5, ".2f", stretch=3, note=note)
-
-
-def _timed(one: Any) -> bool:
-    return isinstance(one, dict) and "target_tokens_per_second" in one
 
 
 def _translation(results: Results) -> Goal:
@@ -298,7 +298,7 @@ def _limit_kept(results: Results) -> Goal:
 
 
 def _compilation(results: Results) -> Iterator[Goal]:
-    """Judge the compilation of the steps that ran: it works, without breaks, and repeated shapes compile nothing."""
+    """Judge compilation: no breaks, and no new graphs for repeated shapes."""
     for mixer in ("transformer", "dynamicconv"):
         name = f"base {mixer} compiles; no break, nothing anew for shapes seen before"
         found = results.result(f"compiled/base/{mixer}")

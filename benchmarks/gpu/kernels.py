@@ -14,14 +14,14 @@ from benchmarks.kernels.session import Session, plain
 from benchmarks.kernels.shapes import CHECKED, MAIN, TOLERANCE, Shape, Sizes, checked_cases, cpu_sizes, gpu_sizes
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
 # As many tokens as MAIN has, in sentences of the trained length.
 SHORT = MAIN._replace(batch=MAIN.tokens // 27, length=27)
 SECTIONS = {"kernels": ("device", "correctness", "timings", "layers"), "tune": ("device", "tune")}
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Run the sections within the part's time; they write kernels.json themselves, whose content is the result."""
     # For the tables that the sections write
     out = job.folder / "parts" / f"{job.name}-tables"
@@ -47,7 +47,7 @@ def run(job: Job) -> None:
 class _Saved(Session):
     """Session whose results are the part's."""
 
-    job: Job
+    job: PartJob
 
     def save(self) -> None:
         """Write the results so far, without the ways that are not importable."""
@@ -62,7 +62,7 @@ class _Saved(Session):
         self.job.save(**found)
 
 
-def sizes_of(job: Job) -> Sizes:
+def sizes_of(job: PartJob) -> Sizes:
     """Return the sizes of a part: the goals', or all that benchmarks.kernels tunes."""
     if not job.on_gpu:
         return tiny_sizes()
@@ -87,10 +87,10 @@ def goal_sizes() -> Sizes:
 
 
 def tiny_sizes() -> Sizes:
-    """Return what Triton's interpreter can do in a rehearsal."""
+    """Return sizes for Triton's interpreter in a rehearsal."""
     sizes = cpu_sizes("triton", [])
     # A case of each operator and of the decoding steps
     few = {case.op: case for case in sizes.cases}
-    # One candidate beside the default
+    # The default and one candidate
     sweep = (*((values[0],) for values in sizes.sweep),)
     return sizes._replace(shapes=sizes.shapes[:1], cases=list(few.values()), layer_lengths=(4,), sweep=sweep)

@@ -1,22 +1,21 @@
-"""Time the host's part of a launch: operations of torch, a layer under autocast, and an operator in Triton."""
+"""Time the host's part of a launch: operations of torch, a layer under autocast, and a Triton operator."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 
-from benchmarks.gpu.steps import wait
+from benchmarks.gpu.steps import microseconds
 from seq2seq.kernels.dynamicconv import dynamicconv
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
 
-def run(job: Job) -> None:
-    """Save the microseconds after which the host is free again; a busy GPU would hide nothing, since sizes are tiny."""
+def run(job: PartJob) -> None:
+    """Save the microseconds until the host is free again; the sizes are tiny, so that the GPU is never busy."""
     device = torch.device(job.device)
     x, layer = torch.zeros(1, 8, device=device), torch.nn.Linear(8, 8).to(device)
     z, logits = (
@@ -38,17 +37,5 @@ def run(job: Job) -> None:
         "dynamicconv, sum, backward": both_ways,
     }
     for name, call in calls.items():
-        job.save(**{name: host_us(call, device, 200 if job.on_gpu else 2)})
-
-
-def host_us(call: Callable[[], object], device: torch.device, calls: int) -> float:
-    """Return the microseconds of the host to ask for a call."""
-    for _ in range(max(1, calls // 10)):
-        call()
-    wait(device)
-    began = time.perf_counter()
-    for _ in range(calls):
-        call()
-    asked = time.perf_counter() - began
-    wait(device)
-    return round(1e6 * asked / calls, 1)
+        host_us, _ = microseconds(call, device, 200 if job.on_gpu else 2)
+        job.save(**{name: round(host_us, 1)})

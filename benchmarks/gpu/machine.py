@@ -12,7 +12,7 @@ from benchmarks import harness
 from benchmarks.gpu import pack
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
 # What the parts after the first ones use where they are.
 PACKAGES = (
@@ -21,7 +21,7 @@ PACKAGES = (
 )
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Save the description."""
     facts = harness.machine(job.device)
     if job.on_gpu:

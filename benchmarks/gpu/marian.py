@@ -24,7 +24,7 @@ from seq2seq.settings.compose import resolved_settings
 from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
 _WAYS = ("sdpa", "eager", "flash_attention_2")
 # Seconds of updates after the first ones, which load kernels.
@@ -34,7 +34,7 @@ _BATCHES = 128
 _TINY = {"d_model": 16, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "encoder_layers": 1, "decoder_layers": 1}
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Time updates of 16,384 tokens: bf16 autocast, smoothed labels, clipping, fused AdamW."""
     if find_spec("transformers") is None:
         job.save(missing="transformers")
@@ -97,7 +97,7 @@ def training(tokenizer: Tokenizer, device: torch.device, way: str, **smaller: in
 def rate(
     update: Callable[[Batch], Tensor], batches: list[Batch], device: torch.device, *, seconds: float
 ) -> dict[str, Any]:
-    """Return target tokens/s, padding left out, over so many seconds of updates."""
+    """Return target tokens/s without padding over some seconds of updates."""
     # On the host before: reading a count would wait for the GPU
     tokens = [int(batch.tgt_mask.sum()) for batch in batches]
     order = itertools.cycle(range(len(batches)))

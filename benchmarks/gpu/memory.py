@@ -1,4 +1,4 @@
-"""Measure the peak memory of training steps, uncompiled, and what a further token costs."""
+"""Measure the peak memory of uncompiled training steps, and the memory of a further token."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from benchmarks.gpu.plan import MIXERS, SIZES
-from benchmarks.headline.data import Prepared, synthetic
-from benchmarks.headline.training import Trainer
+from benchmarks.gpu.trainer import Trainer
+from benchmarks.gpu.training_data import Prepared, synthetic
 from seq2seq.training.machine.throughput import memory_gib, reset_peak_memory
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Measure two batches of each model and length."""
     prepared, device = Prepared(job.data), torch.device(job.device)
     lengths, tokens = ((27, 1024), (8192, 16384)) if job.on_gpu else ((6,), (30, 60))

@@ -15,7 +15,7 @@ from seq2seq.kernels.layer_norm import LayerNorm
 from seq2seq.kernels.residual_norm import residual_norm, skip_and_norm
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
 ROWS, WIDTHS = 16384, (512, 1024)
 # The stream's type and what a sublayer returns: as with `bf16_residual`, and without
@@ -24,7 +24,7 @@ TYPES = ((torch.bfloat16, torch.bfloat16), (torch.float32, torch.bfloat16))
 LIMIT = 2e-2
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Save microseconds, GB/s and the difference between both ways, by norm, shape and types."""
     rows, widths = (ROWS, WIDTHS) if job.on_gpu else (8, (40,))
     ways = {"torch": False, "kernel": True}

@@ -1,25 +1,25 @@
-"""Time the update of the weights by AdamW and by Muon, and the host's part in it: neither may wait for the device."""
+"""Time updates by AdamW and Muon, and the host's part, which must not wait for the device."""
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import torch
 
 from benchmarks.gpu.plan import SIZES
-from benchmarks.headline.data import Prepared
+from benchmarks.gpu.steps import microseconds
+from benchmarks.gpu.training_data import Prepared
 from seq2seq.network.build import build_model, hidden_matrices
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.training.objective.optim import build_optimizer
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
 UPDATES = 20
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Time some updates of the Transformer in each size; milliseconds an update, and of the host to ask for it."""
     prepared = Prepared(job.data)
     for size in SIZES:
@@ -29,24 +29,12 @@ def run(job: Job) -> None:
 
 
 def timed(model: torch.nn.Module, name: str, updates: int) -> dict[str, float]:
-    """Return milliseconds of an update, and those after which the host is free again."""
+    """Return the milliseconds of an update, and until the host is free again."""
     settings = OptimSettings(name=name, warmup_steps=0)
     optimizer = build_optimizer(model.parameters(), settings, hidden_matrices(model))  # type: ignore[arg-type]
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
     device = next(model.parameters()).device
     optimizer.found_inf = torch.zeros((), device=device)  # type: ignore[attr-defined]
-
-    def wait() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-
-    optimizer.step()
-    wait()
-    began = time.perf_counter()
-    for _ in range(updates):
-        optimizer.step()
-    asked = time.perf_counter()
-    wait()
-    done = time.perf_counter()
-    return {"ms": round(1000 * (done - began) / updates, 3), "host ms": round(1000 * (asked - began) / updates, 3)}
+    host, done = microseconds(optimizer.step, device, updates)
+    return {"ms": round(done / 1000, 3), "host ms": round(host / 1000, 3)}

@@ -1,6 +1,6 @@
-"""Make one folder that has what a visit needs beside a checkout: the prepared data, and wheels of what may be missing.
+"""Make one folder with all that a visit needs besides a checkout: prepared data, and wheels of missing packages.
 
-FOLDER/                  what benchmarks.headline prepared: arrays, references, tokenizer, settings of the models
+FOLDER/                  arrays of German-English, references, tokenizer, settings of the models (`prepare`)
 FOLDER/wheels/           for Python 3.12 on Linux
 FOLDER/europarl-it-en/   where CORPORA has it: text of the training command, with a joint vocabulary of 16,000 pieces
 FOLDER/multi30k/         where CORPORA has it: text of the fifteen small runs
@@ -18,9 +18,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.gpu.records import ROOT
+from benchmarks.gpu.records import DATA_FILE, ROOT
 
-# With the checkout, less than what a machine may be sent at once.
+# With the checkout, below the limit of an upload.
 LIMIT_MIB = 45
 # Languages and splits of further text, by its folder; the command's has the first name.
 COMMAND_TEXT, SMALL_TEXT = "europarl-it-en", "multi30k"
@@ -29,12 +29,12 @@ _TEXTS = {
     SMALL_TEXT: ("en", "de", ("train", "valid", "test2016")),
 }
 _PIECES = 16_000
-# What a machine that has torch, Lightning, SentencePiece, sacreBLEU and pytest lacks.
+# Packages besides torch, Lightning, SentencePiece, sacreBLEU and pytest.
 PACKAGES = (
     *("hydra-core", "omegaconf", "antlr4-python3-runtime", "datasets", "dill", "multiprocess", "sacremoses", "entmax"),
     *("hydra-submitit-launcher", "submitit"),
 )
-# Packages that are published as sources alone; they are pure Python.
+# Pure Python packages without published wheels.
 _FROM_SOURCE = ("antlr4-python3-runtime",)
 _PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 _PYTHON = ("--python-version=3.12", "--implementation=cp", "--only-binary=:all:")
@@ -45,8 +45,8 @@ def pack(folder: Path, *, data: Path, corpora: Path | None, wheels: Path | None)
 
     Args:
         folder: New folder.
-        data: The prepared folder; made from `corpora` if it is not there.
-        corpora: As for `benchmarks.headline --prepare`.
+        data: The prepared folder; made from `corpora` if it is missing.
+        corpora: The folder with the corpora, as `prepare` reads it.
         wheels: Folder of wheels to take; None downloads them.
     """
     try:
@@ -68,13 +68,13 @@ def pack(folder: Path, *, data: Path, corpora: Path | None, wheels: Path | None)
 
 def add_data(target: Path, data: Path, corpora: Path | None) -> None:
     """Copy the prepared folder, or prepare it."""
-    if (data / "headline-data.json").is_file():
+    if (data / DATA_FILE).is_file():
         shutil.copytree(data, target, dirs_exist_ok=True)
         return
     if corpora is None:
-        raise ValueError(f"{data} holds no headline-data.json; give --data, or --corpora to prepare it from")
+        raise ValueError(f"{data} holds no {DATA_FILE}; give --data, or --corpora to prepare it from")
     # Needs Hydra and SentencePiece, which only this command does
-    from benchmarks.headline.prepare import prepare
+    from benchmarks.gpu.prepare import prepare
 
     prepare(corpora, target, vocab_size=8000)
 
@@ -106,7 +106,7 @@ def train_joint(path: Path, src: Path, tgt: Path) -> None:
 
 
 def add_wheels(target: Path, wheels: Path | None) -> None:
-    """Copy the wheels of a folder, or download those of PACKAGES in the versions of constraints.txt."""
+    """Copy the wheels of a folder, or download PACKAGES in the versions of constraints.txt."""
     if wheels is not None:
         shutil.copytree(wheels, target)
         return

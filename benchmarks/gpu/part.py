@@ -1,4 +1,4 @@
-"""Run one part, for `python -m benchmarks.gpu`, which starts this as a process of its own.
+"""Run one part; `python -m benchmarks.gpu` starts this as a separate process.
 
 python -m benchmarks.gpu.part step/base/transformer --out DIR --data DATA --device cuda --limit 120
 """
@@ -43,8 +43,8 @@ _MODULES = {
 }
 
 
-class Job:
-    """The inputs of a part, and the place for what it has so far.
+class PartJob:
+    """The inputs of a part, and its results so far.
 
     Args:
         name: The part's name.
@@ -78,13 +78,13 @@ class Job:
         return self.name.split("/")[1:]
 
     def left(self, reserve: float = 0.0) -> float:
-        """Return the seconds that are left, but for `reserve`."""
+        """Return the remaining seconds minus `reserve`."""
         return max(0.0, self.deadline - time.monotonic() - reserve)
 
     def while_time(self, names: Sequence[str], least: float) -> Iterator[str]:
-        """Yield names; exit and leave out the others once fewer than `least` seconds are left."""
+        """Yield names; exit with LEFT_OUT when fewer than `least` seconds remain."""
         for place, name in enumerate(names):
-            # The first in any case
+            # Always run the first
             if place and self.left() < least:
                 print(f"no time was left for {len(names) - place} of {len(names)}, the first: {name}")
                 raise SystemExit(LEFT_OUT)
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=600.0)
     parser.add_argument("--command-data", nargs=3)
     options = vars(parser.parse_args(argv))
-    job = Job(options.pop("name"), options.pop("out"), **options)
+    job = PartJob(options.pop("name"), options.pop("out"), **options)
     job.save()
     kind = job.name.split("/")[0]
     importlib.import_module(f"benchmarks.gpu.{_MODULES[kind]}").run(job)
@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def end_with_parent() -> None:
-    """End this process group when the process that started it is gone, as after kill -9."""
+    """End this process group when the parent process is gone, as after kill -9."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -128,7 +128,7 @@ def end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    # Only as a leader: a group that a shell made has other processes in it
+    # Only as the leader: the group of a shell has other processes
     if os.getpgid(0) == os.getpid() and os.getsid(0) == os.getpid():
         end_with_parent()
     sys.exit(main())

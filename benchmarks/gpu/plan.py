@@ -1,4 +1,4 @@
-"""The parts of a visit, in the order of what they teach, with the time that each may take."""
+"""The parts of a visit in the order of their worth, with time limits."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import NamedTuple
 
 MIXERS = ("transformer", "dynamicconv", "lightconv", "bahdanau")
 SIZES = ("base", "big")
-# The last of the parts that answer what is still open; `--parts open` names them all.
+# The last of the open parts, which `--parts open` names.
 OPEN, _LAST_OPEN = "open", "fifteen"
 
 
 class Part(NamedTuple):
-    """Part of a visit, which runs in a process of its own.
+    """Part of a visit, which runs in a separate process.
 
     Attributes:
-        name: Kind of work and what it is done with, divided by "/".
-        limit: Seconds after which it is stopped.
-        least: Seconds that must be left for it to start.
+        name: Kind of work and its subject, divided by "/".
+        limit: Time limit in seconds.
+        least: Seconds that must remain at its start.
         data: True if it needs the prepared folder.
     """
 
@@ -32,15 +32,15 @@ class Part(NamedTuple):
 
 
 def open_parts(device: str) -> list[Part]:
-    """List the parts that answer what is still open."""
+    """List the parts whose question is still open."""
     parts = parts_of(device)
     return parts[: 1 + [part.name for part in parts].index(_LAST_OPEN)]
 
 
 def parts_of(device: str) -> list[Part]:
-    """List the parts in order; on a CPU, where all sizes are tiny, with other limits."""
+    """List the parts in order; a rehearsal on a CPU has other limits."""
     if device == "cpu":
-        # Of a slow machine that others keep busy
+        # For a slow and busy machine
         return [part._replace(limit=600.0, least=1.0) for part in _parts()]
     return _parts()
 
@@ -48,7 +48,7 @@ def parts_of(device: str) -> list[Part]:
 def _parts() -> list[Part]:
     return [
         Part("machine", 60, 5, data=False),
-        # What has not run on a GPU yet must be right before it is timed
+        # New code must be right before it is timed
         Part("pytest/replay", 90, 25, data=False),
         Part("pytest/fused", 90, 25, data=False),
         Part("attention", 40, 15, data=False),
@@ -64,7 +64,7 @@ def _parts() -> list[Part]:
         *(Part(f"command/lightconv/{way}", 70, 40, data=False) for way in ("16384", "16384/eager", "65536")),
         *(Part(f"command/bahdanau/{way}", 70, 40, data=False) for way in ("16384", "16384/eager")),
         Part("fifteen", 180, 80, data=False),
-        # The end of the open ones; what has passed is not repeated when the tests go on
+        # The end of the open parts; resumed tests skip those that passed
         Part("replay", 110, 30),
         Part("launch", 40, 10, data=False),
         Part("sdpa", 60, 15, data=False),

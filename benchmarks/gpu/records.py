@@ -1,9 +1,9 @@
-"""Results of a visit on disk: one JSON file, written anew and atomically whenever a part has something to add.
+"""Results of a visit on disk: one JSON file, replaced atomically whenever a part adds to it.
 
 results.json    {"began": date, "visits": [seconds], "parts": {name: Record}}
 log.txt         the end of every part's output
 verdicts.md     the page
-parts/          what a part that runs has so far; gone when the part has ended
+parts/          results and output of a running part; removed when it ends
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[2]  # of the repository
+# Description of a prepared folder.
+DATA_FILE = "headline-data.json"
 # States of a part. `stopped` by its own time limit, `interrupted` by the end of the budget or of the command.
 DONE, FAILED, STOPPED, INTERRUPTED = "done", "failed", "stopped", "interrupted"
 # Exit status of a part that left something out for lack of time.
@@ -24,7 +26,7 @@ _LOG_LINES = 150
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file by one step, so that a kill leaves the old text or the new one."""
+    """Replace a file atomically, so that a kill leaves the old or the new text."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.write_text(text, encoding="utf-8")
@@ -32,7 +34,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def file_name(part: str) -> str:
-    """Return a part's name as that of a file."""
+    """Return a part's name as a file name."""
     return part.replace("/", "-")
 
 
@@ -40,7 +42,7 @@ class Results:
     """The results of all visits so far.
 
     Args:
-        folder: The folder of results; what earlier visits left there is read.
+        folder: The folder of the results, with those of earlier visits.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,7 +60,7 @@ class Results:
         return self.data["parts"]
 
     def release(self) -> None:
-        """Let another command have the folder."""
+        """Unlock the folder."""
         self._lock.close()
 
     def state(self, part: str) -> str | None:
@@ -66,7 +68,7 @@ class Results:
         return self.parts.get(part, {}).get("state")
 
     def result(self, part: str) -> dict[str, Any]:
-        """Return what a part has measured, even if it did not end; {} if nothing."""
+        """Return the results of a part, even if it did not end."""
         return self.parts.get(part, {}).get("result") or {}
 
     def unfinished(self, part: str) -> Path:
@@ -78,10 +80,10 @@ class Results:
         return self.folder / "parts" / f"{file_name(part)}.log"
 
     def close(self, part: str, state: str, seconds: float, error: str = "", *, whole: bool = False) -> None:
-        """Record how a part ended, take over what it wrote, and save.
+        """Record the end of a part with its results, and save.
 
         Args:
-            whole: It left nothing out; if not, an earlier attempt that measured more stands.
+            whole: The part is complete; if not, an earlier attempt with more results stays.
         """
         earlier = self.parts.get(part, {})
         before, result = earlier.get("result") or {}, _read(self.unfinished(part)) or {}
@@ -113,7 +115,7 @@ class Results:
         path.unlink()
 
     def _take_leftovers(self) -> None:
-        """Record as interrupted what a killed command left in parts/."""
+        """Record the parts that a killed command left in parts/ as interrupted."""
         for path in sorted((self.folder / "parts").glob("*.json")):
             found = _read(path)
             if found and "part" in found:
@@ -121,7 +123,7 @@ class Results:
 
 
 def locked(folder: Path) -> IO[bytes]:
-    """Lock a folder for as long as the returned file is open; a second command would undo what the first writes.
+    """Lock a folder until the returned file is closed, so that two commands do not overwrite each other.
 
     Raises:
         ValueError: Another command has it.
@@ -132,12 +134,12 @@ def locked(folder: Path) -> IO[bytes]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise ValueError(f"another command is at work in {folder}; wait for it, or end it") from None
+        raise ValueError(f"another command uses {folder}; wait for it, or end it") from None
     return file
 
 
 def _size(result: dict[str, Any]) -> int:
-    """Return how much was measured, as the length of its text."""
+    """Return the length of a result as text."""
     return len(json.dumps(result, default=str))
 
 

@@ -15,17 +15,17 @@ from torch import Tensor
 
 from benchmarks.gpu.profiles import profiled
 from benchmarks.gpu.steps import LENGTHS, TOKENS, padded, synthetic_batch
-from benchmarks.headline.data import Prepared, synthetic
-from benchmarks.headline.training import Trainer
+from benchmarks.gpu.trainer import Trainer
+from benchmarks.gpu.training_data import Prepared, synthetic
 from seq2seq.data.batching import Batch
 from seq2seq.kernels.fused import fused
 from seq2seq.search.graphs import CudaRecorder
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
-# By what they decide. With `bf16_residual` the residual stream is in bf16, too; with `one_tile` attention is by the
-# kernels of short rows.
+# The most important first. `bf16_residual` has the residual stream in bf16, `one_tile` the attention kernels of short
+# rows.
 CASES = (
     *("base/transformer", "base/transformer/one_tile", "base/dynamicconv", "base/transformer/bf16_residual"),
     *("big/transformer", "base/lightconv", "big/dynamicconv", "base/bahdanau"),
@@ -36,14 +36,14 @@ _MORE_LENGTHS = range(16, 128, 8)
 _LEAST = 15.0
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Compare gradients bit for bit, time steps and captures, model by model."""
     for case in job.while_time(CASES, _LEAST):
         try:
             with fused() if case.endswith("/one_tile") else contextlib.nullcontext():
                 _measure(job, case)
         except RuntimeError as error:
-            # The next model is worth having
+            # Continue with the next model
             job.save(**{case: {"error": f"{type(error).__name__}: {str(error)[:300]}"}})
         # A trainer's recordings refer to it
         gc.collect()
@@ -51,7 +51,7 @@ def run(job: Job) -> None:
             torch.cuda.empty_cache()
 
 
-def _measure(job: Job, case: str) -> None:
+def _measure(job: PartJob, case: str) -> None:
     size, mixer, *more = case.split("/")
     trainer = ReplayedTrainer(Prepared(job.data).model(size, mixer), device=torch.device(job.device), compile=False)
     if more == ["bf16_residual"]:
@@ -74,9 +74,9 @@ def _measure(job: Job, case: str) -> None:
 
 
 class ReplayedTrainer(Trainer):
-    """Trainer that captures forward and backward pass at the first batch of a shape, and replays them from there on.
+    """Trainer that captures forward and backward pass at the first batch of a shape, and replays them afterwards.
 
-    Gradients have one place each. On a CPU nothing is captured: the passes run plainly, in the same places.
+    Gradients have fixed buffers. On a CPU nothing is captured: the passes run plainly, into the same buffers.
 
     Attributes:
         replaying: False runs the passes plainly.
@@ -93,7 +93,7 @@ class ReplayedTrainer(Trainer):
         self._recordings: dict[tuple[int, ...], _Recording] = {}
 
     def plain(self, batch: Batch) -> Any:
-        """Run the passes as they are; gradients add to those that there are."""
+        """Run the passes without a capture; gradients accumulate."""
         return super()._backward(batch)
 
     def _backward(self, batch: Batch) -> Any:
@@ -130,7 +130,7 @@ class ReplayedTrainer(Trainer):
 
 
 class _Recording(NamedTuple):
-    """What was captured: the batch that it reads, what runs it, and where its sums are."""
+    """A captured pass: the batch that it reads, the function that replays it, and its sums."""
 
     batch: Batch
     replay: Callable[[], None]
@@ -140,7 +140,7 @@ class _Recording(NamedTuple):
 def same_gradients(trainer: ReplayedTrainer, rows: int, length: int) -> dict[str, Any]:
     """Count the weights whose gradients have the same bits, plain and replayed, and plain twice.
 
-    The capture is of another batch than those compared, and each seed has dropout masks of its own.
+    The captured batch differs from the compared ones, and each seed has other dropout masks.
     """
     shape = ((max(1, rows), length, length),)
     first, *others = (next(padded(trainer.config, trainer.device, shape)) for _ in range(3))

@@ -1,4 +1,4 @@
-"""Run parts one after another, each in a process group of its own, within the time that is left."""
+"""Run parts one after another, each in its own process group, within the remaining time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,21 @@ from typing import Any
 
 from benchmarks.gpu import verdicts
 from benchmarks.gpu.plan import Part
-from benchmarks.gpu.records import DONE, FAILED, INTERRUPTED, LEFT_OUT, ROOT, STOPPED, Results, write_atomically
+from benchmarks.gpu.records import (
+    DATA_FILE,
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    LEFT_OUT,
+    ROOT,
+    STOPPED,
+    Results,
+    write_atomically,
+)
 
 # Seconds for ending the last part and writing the page.
 _RESERVE = 8.0
-# Seconds that a process has after each signal: one that waits for a device may not even die when it is killed.
+# Seconds that a process has after each signal; even a killed one may wait for the device.
 _GRACE = 2.5
 
 
@@ -28,10 +38,10 @@ class SignalError(Exception):
 
 
 class Runner:
-    """Runner of the parts that are missing.
+    """Runner of the missing parts.
 
     Args:
-        results: Where they are recorded.
+        results: The records.
         device: "cuda" or "cpu".
         data: The prepared folder; parts that need it do not run without one.
         budget: Seconds that the whole command may take.
@@ -46,16 +56,16 @@ class Runner:
         self.began, self.deadline = began, began + budget - _RESERVE
 
     def run(self, parts: list[Part]) -> bool:
-        """Run what is not done, failed parts last, and return True if nothing is left to do."""
+        """Run the missing parts, failed ones last, and return True if no part is left."""
         self._handle_signals()
         missing = [part for part in parts if self.results.state(part.name) != DONE]
-        # Stable: in each half the order stays
+        # A stable sort keeps the order in each half
         missing.sort(key=lambda part: self.results.state(part.name) in (FAILED, STOPPED))
         visit = len(self.results.data["visits"])
         try:
             for part in missing:
-                if part.data and not (self.data / "headline-data.json").is_file():
-                    self._leave_out(part, f"no headline-data.json in {self.data}; make it with benchmarks.headline")
+                if part.data and not (self.data / DATA_FILE).is_file():
+                    self._leave_out(part, f"no {DATA_FILE} in {self.data}; make it with --pack")
                 elif self.deadline - time.monotonic() >= part.least:
                     self._run_part(part)
                     self._note_time(visit)
@@ -86,7 +96,7 @@ class Runner:
             except subprocess.TimeoutExpired:
                 pass
             finally:
-                # Also after its end, since it may have left processes behind
+                # Also after its end: it may have left child processes
                 kill_group(process)
                 self._close(part, status, time.monotonic() - begun, limit)
 
@@ -97,7 +107,7 @@ class Runner:
     def _environment(self) -> dict[str, str]:
         path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         found = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
-        # The kernels look for it when they are defined; on a GPU they must be compiled
+        # Kernels read it when they are defined; on a GPU they must be compiled
         found.pop("TRITON_INTERPRET", None)
         return found | ({"TRITON_INTERPRET": "1"} if self.device == "cpu" else {})
 
@@ -108,7 +118,7 @@ class Runner:
             state = INTERRUPTED if signaled or limit < part.limit else STOPPED
             error = "ended by a signal" if signaled else f"not finished in {limit:.0f} s"
         elif status == LEFT_OUT:
-            # With all the time that it may have it would come no further
+            # With its full time limit the part is done
             state = INTERRUPTED if limit < part.limit else DONE
             error = last_line(self.results.log(part.name))
         elif status != 0:
@@ -126,7 +136,7 @@ class Runner:
         # After every part: the command may be killed
         try:
             page = verdicts.page(self.results)
-        except Exception as error:  # the page can be made again, the visit cannot
+        except Exception as error:  # the page can be made again later
             page = f"The page could not be made: {type(error).__name__}: {error}\n"
         write_atomically(self.results.folder / "verdicts.md", page)
 
@@ -143,7 +153,7 @@ class Runner:
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it started: first asked, then forced."""
+    """End a process group, by SIGTERM and then by SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
             os.killpg(process.pid, number)
@@ -151,9 +161,9 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def last_line(path: Path) -> str:
-    """Return the last line of a log that names an error, or that says anything, at most 200 characters of it."""
+    """Return the last line of a log that names an error, else its last line, cut to 200 characters."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     lines = [line.strip()[:200] for line in text.splitlines() if line.strip()]
-    # Some errors of torch go on after their name, with advice
+    # Some errors of torch end with lines of advice
     errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Exit)\b", line)]
     return (errors or lines or [""])[-1]

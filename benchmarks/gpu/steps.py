@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.headline.data import Prepared, synthetic
-from benchmarks.headline.training import Trainer
+from benchmarks.gpu.trainer import Trainer
+from benchmarks.gpu.training_data import Prepared, synthetic
 from seq2seq.data.batching import Batch
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
 LENGTHS = (27, 1024)
 TOKENS = 16384
@@ -29,7 +30,7 @@ _MODELS = (
 _LEAST = 15.0
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Time eager steps, model by model."""
     for name in job.while_time(_MODELS, _LEAST):
         _measure(job, name)
@@ -37,7 +38,7 @@ def run(job: Job) -> None:
             torch.cuda.empty_cache()
 
 
-def _measure(job: Job, name: str) -> None:
+def _measure(job: PartJob, name: str) -> None:
     # Imports this module
     from benchmarks.gpu.profiles import profiled
 
@@ -56,9 +57,23 @@ def _measure(job: Job, name: str) -> None:
 
 
 def wait(device: torch.device) -> None:
-    """Wait until a GPU has done what it was asked for."""
+    """Wait for a GPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def microseconds(call: Callable[[], object], device: torch.device, calls: int) -> tuple[float, float]:
+    """Return the microseconds of a call until the host is free again, and until the device is done."""
+    for _ in range(max(1, calls // 10)):
+        call()
+    wait(device)
+    began = time.perf_counter()
+    for _ in range(calls):
+        call()
+    asked = time.perf_counter() - began
+    wait(device)
+    done = time.perf_counter() - began
+    return 1e6 * asked / calls, 1e6 * done / calls
 
 
 def synthetic_batch(trainer: Trainer, tokens: int, length: int) -> Batch:

@@ -1,4 +1,4 @@
-"""Run tests in parallel, and keep every outcome as soon as it is known, so that a stopped run goes on later."""
+"""Run tests in parallel and record every outcome at once, so that a stopped run can be resumed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.gpu.records import ROOT
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
 _KERNELS = ROOT / "tests" / "kernels"
-# Without the markers of the project's own options: on a GPU nothing is too slow.
+# Without the markers that exclude slow tests.
 _ARGUMENTS = {
-    # Without what is compiled for other GPUs
+    # Without compilation for other GPUs
     "kernels": ["tests/kernels", "--ignore=tests/kernels/test_aot.py", "-m", ""],
     "gpu": ["tests", "-m", "gpu"],
     # Captured passes and steps
@@ -30,7 +30,7 @@ _ARGUMENTS = {
         "",
     ],
 }
-# A few of each, in the interpreter; those with the marker are skipped there.
+# A few tests of each suite for a rehearsal.
 _TINY = {
     "kernels": ["tests/kernels/test_triton.py", "tests/kernels/test_operators.py", "-m", "", "-k", "nothing_to or log"],
     "gpu": ["tests/training/test_fsdp.py", "tests/kernels/test_operators.py", "-m", "gpu"],
@@ -39,18 +39,18 @@ _TINY = {
 }
 
 
-def run(job: Job) -> None:
-    """Run pytest on what has not passed yet, with xdist where it is, and save the outcomes while it runs."""
+def run(job: PartJob) -> None:
+    """Run the tests that have not passed, with xdist if it is installed, and save outcomes while they run."""
     (name,) = job.words
     record = job.folder / f"pytest-{name}.jsonl"
-    # A copy, since xdist's processes must all read the same while the record grows
+    # A copy: xdist's processes must read the same while the record grows
     earlier = job.path.with_suffix(".earlier")
     earlier.write_bytes(record.read_bytes() if record.is_file() else b"")
     arguments = (_ARGUMENTS if job.on_gpu else _TINY)[name]
     command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "benchmarks.gpu.recorder", *arguments]
-    # In a rehearsal of tests that are skipped, processes would only cost time
+    # A rehearsal skips most tests and needs no processes
     command += ["-p", "no:cacheprovider", *(parallel(job) if job.on_gpu or name == "kernels" else [])]
-    # Where this is part of a test itself, the processes of this pytest are not that one's
+    # This may run within a test under xdist
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
     with subprocess.Popen(
         command,
@@ -64,12 +64,12 @@ def run(job: Job) -> None:
                 job.save(**counts(record))
     job.save(**counts(record), status=process.returncode)
     earlier.unlink()
-    # 0 all passed, 1 some failed, 5 nothing to run; others: pytest could not do its work
+    # 0: passed, 1: some failed, 5: no tests; else pytest failed
     if process.returncode not in (0, 1, 5):
         raise SystemExit(f"pytest ended with exit status {process.returncode}")
 
 
-def parallel(job: Job) -> list[str]:
+def parallel(job: PartJob) -> list[str]:
     """Return xdist's options; each process has a CUDA context, which takes memory."""
     try:
         import xdist  # noqa: F401
@@ -80,7 +80,7 @@ def parallel(job: Job) -> list[str]:
 
 
 def outcomes(record: Path) -> dict[str, dict[str, Any]]:
-    """Return the last outcome of each test; a line that a kill has cut is dropped."""
+    """Return the last outcome of each test, without truncated lines."""
     found = {}
     for line in record.read_text(encoding="utf-8").splitlines() if record.is_file() else []:
         try:

@@ -27,13 +27,13 @@ from seq2seq.network.build import build_model
 from seq2seq.settings.compose import resolved_settings
 
 if TYPE_CHECKING:
-    from benchmarks.gpu.part import Job
+    from benchmarks.gpu.part import PartJob
 
 # Sentences, and their tokens with the end.
 _LINES, _LENGTH = 3000, 27
 
 
-def run(job: Job) -> None:
+def run(job: PartJob) -> None:
     """Translate by the command three times: some sentences, which load kernels, and twice all."""
     config = resolved_settings(settings(job, "transformer", "16384"))
     data = prepare_corpora(data_plan(config))
@@ -52,7 +52,7 @@ def sentences(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> Iterat
     words = [word for text in texts for word in text.split()]
     line: list[str] = []
     tokens = 1
-    # The end is that of each word, too
+    # The end symbol also ends each word
     for word, ids in itertools.cycle(zip(words, tokenizer.encode_src(words), strict=True)):
         line.append(word)
         tokens += len(ids) - 1

@@ -1,4 +1,4 @@
-"""The page of verdicts: what a visit has shown, in under 10,000 characters, and which parts are missing and why."""
+"""The page of verdicts: results of a visit in under 10,000 characters, and the missing parts with reasons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST = 9_900
 
 
 def page(results: Results) -> str:
-    """Format the page; a section that has nothing to show says that it did not run."""
+    """Format the page; empty sections say that they did not run."""
     sections: list[tuple[str, Callable[[Results], Iterator[str]]]] = [
         ("Goals", _goals),
         ("Parts that are not done", _missing),
@@ -39,7 +39,7 @@ def page(results: Results) -> str:
 
 
 def _shortened(blocks: list[str]) -> str:
-    """Join the blocks; where they are too long, the longest lose their last lines, but for head and goals."""
+    """Join the blocks; if they are too long, drop last lines of the longest blocks after head and goals."""
     while len(text := "\n\n".join(blocks) + "\n") > LONGEST:
         longest = max(range(2, len(blocks)), key=lambda number: len(blocks[number]))
         lines = blocks[longest].removesuffix("\n- ...").split("\n")
@@ -48,7 +48,7 @@ def _shortened(blocks: list[str]) -> str:
 
 
 def number(value: Any, form: str = ",.0f") -> str:
-    """Format a number; a dash where there is none."""
+    """Format a number, or a dash."""
     return f"{value:{form}}" if isinstance(value, int | float) and math.isfinite(value) else "-"
 
 
@@ -175,7 +175,7 @@ def _steps(results: Results) -> Iterator[str]:
         yield "| model | T | way | tokens/s | MFU sheet / measured | ms busy | kernels, waits |"
         yield "|---|--:|---|--:|--:|--:|---|"
     for name in names:
-        # A profile is that of the first row
+        # The profile belongs to the first row
         for size, one in eager.get(name, {}).items():
             if size != "profile":
                 profile = eager[name].get("profile", {}) if size == next(iter(eager[name])) else {}
@@ -290,7 +290,7 @@ def _compiled_rows(results: Results, found: dict[str, Any]) -> Iterator[str]:
 
 
 def _compiled(found: dict[str, Any]) -> str:
-    """Describe in a few words what became of the graphs."""
+    """Describe the graphs in a few words."""
     if found.get("error"):
         return f"does not compile: {_cell(found['error'])[:80]}"
     if "graphs" not in found:

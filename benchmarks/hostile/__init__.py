@@ -1,1 +1,1 @@
-"""Attempts to break the commands: wrong settings, files, options and interruptions, with the count of outcomes."""
+"""Attempts to break the commands: wrong settings, files, options and interruptions."""

@@ -1,10 +1,10 @@
 """Attempts, and the rule that sorts their outcomes.
 
-worked   exit status 0; what the command promises is there, complete and right (`check`); no traceback
-refused  exit status 2, or 1 from a training that had begun; one line on standard error that names something of the
-         attempt (a hint in parentheses may follow); no traceback; no temporary file; no half-written output
-else     anything else: a defect. So is a value that is known to be wrong and was accepted (`must="refuse"`), and a
-         right one that was refused (`must="work"`)
+worked   exit status 0; the outputs are complete and right (`check`); no traceback
+refused  exit status 2, or 1 from a training that has begun; one line on standard error that names a part of the attempt
+         (a hint in parentheses may follow); no traceback, temporary file or half-written output
+else     a defect: any other outcome, a wrong value that was accepted (`must="refuse"`), or a right value that was
+         refused (`must="work"`)
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from benchmarks.campaign import Row
 from benchmarks.hostile.processes import Command, Done, run
 
-# A longer message is not a line that a person reads.
+# Most characters of a message.
 LONGEST_MESSAGE = 2000
 # Endings of files that are being written.
 TEMPORARY = (".tmp", ".part", ".partial")
@@ -25,16 +26,16 @@ TEMPORARY = (".tmp", ".part", ".partial")
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """One attempt, which its kind and random numbers determine.
+    """One attempt, determined by its kind and its random numbers.
 
     Args:
-        what: What is wrong, in a few words.
-        named: The message must contain one of these, whatever the case; empty: any message will do.
-        must: The only right outcome, where there is one.
-        check: Returns what is wrong with the outputs of a command that ended with status 0, or "".
+        what: The fault, in a few words.
+        named: The message must contain one of these words, in any case; empty: any message.
+        must: The only right outcome, or "either".
+        check: Returns the fault in the outputs of a command that ended with status 0, or "".
         statuses: Exit statuses of a refusal.
-        outputs: Files and folders that a refusal must not make.
-        silent: A refusal says nothing, as one whose reader has gone.
+        outputs: Files and folders that a refusal must not create.
+        silent: A refusal has no message, as if the reader of the output has gone.
     """
 
     what: str
@@ -47,55 +48,31 @@ class Attempt:
     silent: bool = False
 
 
-@dataclasses.dataclass
-class Result:
-    """Outcome of an attempt."""
-
-    what: str
-    outcome: Literal["worked", "refused", "else"]
-    why: str
-    status: int
-    message: str
-    cpu: float
-    wall: float
-    megabytes: int
-    command: str
-    words: list[str] = dataclasses.field(default_factory=list)
-    number: int = -1
-    kind: str = ""
-
-
-def carry_out(attempt: Attempt, folder: Path) -> Result:
+def carry_out(attempt: Attempt, folder: Path) -> Row:
     """Run an attempt in `folder`/work and sort its outcome."""
-    work, kept = folder / "work", folder / "kept"
-    work.mkdir(exist_ok=True)
-    kept.mkdir(exist_ok=True)
-    done = run(attempt.command, work, kept)
-    outcome, why = judge(attempt, done, work)
-    return result(attempt, done, outcome, why)
+    done = run(attempt.command, folder / "work", folder / "kept")
+    return row(attempt.what, attempt.command, done, *judge(attempt, done, folder / "work"))
 
 
-def result(attempt: Attempt, done: Done, outcome: Literal["worked", "refused", "else"], why: str) -> Result:
+def row(what: str, command: Command, done: Done, outcome: str, why: str) -> Row:
     """Put together what is recorded of an attempt."""
-    words = ["python", "-m", attempt.command.module, *attempt.command.words]
     lines = message_lines(done.err)
-    return Result(
-        what=attempt.what,
-        outcome=outcome,
-        why=why,
-        status=done.status,
-        message=lines[-1][:400] if lines else "",
-        cpu=round(done.cpu, 2),
-        wall=round(done.wall, 2),
-        megabytes=done.megabytes,
-        command=shlex.join(words),
-        words=list(attempt.command.words),
-    )
+    return {
+        "what": what,
+        "outcome": outcome,
+        "why": why,
+        "status": done.status,
+        "message": lines[-1][:400] if lines else "",
+        "cpu": round(done.cpu, 2),
+        "seconds": round(done.wall, 2),
+        "megabytes": done.megabytes,
+        "command": shlex.join(["python", "-m", command.module, *command.words]),
+    }
 
 
-def judge(attempt: Attempt, done: Done, work: Path) -> tuple[Literal["worked", "refused", "else"], str]:
+def judge(attempt: Attempt, done: Done, work: Path) -> tuple[str, str]:
     """Sort an outcome, by the rule at the top of this file."""
-    fault = _fault(done, work)
+    fault = fault_of(done, work)
     if fault:
         return "else", fault
     if done.status == 0:
@@ -103,7 +80,7 @@ def judge(attempt: Attempt, done: Done, work: Path) -> tuple[Literal["worked", "
             return "else", "accepted"
         wrong = attempt.check(done) if attempt.check else ""
         return ("else", wrong) if wrong else ("worked", "")
-    # A run's folder is made when its settings have been checked: what comes after is a fault of training
+    # A run's folder is created after the check of the settings: later faults are faults of training
     begun = attempt.command.module == "seq2seq.train" and any((work / "runs").glob("*/config.yaml"))
     if done.status not in attempt.statuses and not (done.status == 1 and begun):
         return "else", f"exit status {done.status}"
@@ -111,13 +88,13 @@ def judge(attempt: Attempt, done: Done, work: Path) -> tuple[Literal["worked", "
     if fault:
         return "else", fault
     if attempt.must == "work":
-        return "else", "refused, though it is right"
+        return "else", "refused, although it is right"
     made = [path.name for path in attempt.outputs if path.exists()]
     return ("else", f"refused, but left {', '.join(made)}") if made else ("refused", "")
 
 
-def _fault(done: Done, work: Path) -> str:
-    """Return what is wrong with any outcome, or ""."""
+def fault_of(done: Done, work: Path) -> str:
+    """Return a fault that no outcome may have, or ""."""
     if done.exceeded:
         return f"did not end: {done.exceeded}"
     if done.status < 0:
@@ -149,8 +126,8 @@ def _wrong_message(attempt: Attempt, done: Done) -> str:
         return f"{len(lines)} lines: {lines[-1][:120]}"
     if len(lines[0]) > LONGEST_MESSAGE:
         return f"a message of {len(lines[0])} characters"
-    # A message is one line, whatever blanks are in what it names
+    # Names in the message may contain white space
     low = " ".join(lines[0].lower().split())
     if attempt.named and not any(" ".join(name.lower().split()) in low for name in attempt.named if name):
-        return f"the message names none of {', '.join(attempt.named)[:80]}: {lines[0][:160]}"
+        return f"the message does not name any of {', '.join(attempt.named)[:80]}: {lines[0][:160]}"
     return ""

@@ -14,11 +14,9 @@ from benchmarks.hostile.world import World, same_weights
 def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
     """Draw a file of the cache and a damage.
 
-    What is accepted must have trained the same weights as the whole cache: the damage was seen and repaired, or did
-    not matter.
+    A successful run must have the same weights as with the whole cache: the damage was repaired or made no difference.
     """
     work = folder / "work"
-    work.mkdir(exist_ok=True)
     words = world.train_words(folder)
     cache = work / "cache"
     kind = rng.choices(
@@ -33,7 +31,7 @@ def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
         what=f"cache: {what}",
         command=Command("seq2seq.train", words),
         named=(path.name, path.parent.name, "cache"),
-        # A fault of the machine's files has status 1, too
+        # Faults of files have status 1, too
         statuses=(1, 2),
         check=lambda _: same_weights(world.last, work),
     )
@@ -51,7 +49,7 @@ def _damage(rng: random.Random, kind: str, path: Path) -> None:
             if other.is_file():
                 other.unlink()
     elif kind == "lock":
-        # What a killed process leaves beside the folder that it builds
+        # A killed process leaves this next to the folder that it builds
         (path.parent.parent / f".{path.parent.name}.lock").write_text("{}")
     else:
         path.unlink()

@@ -32,7 +32,7 @@ CLAIMS: tuple[dict[str, Any], ...] = (
     {"data_offsets": [0, 1 << 50]}, {"data_offsets": [8, 0]}, {"data_offsets": [0]}, {"data_offsets": [0, 8]},
     {"dtype": "F64"}, {"dtype": "U8"}, {"dtype": "C64"}, {"dtype": "F4"}, {"dtype": "os.system"}, {"dtype": None},
 )  # fmt: skip
-# How a command is given a checkpoint, and how often it is drawn.
+# Readers of a checkpoint and their weights.
 READERS = {"translate": 8, "score": 3, "average": 3, "inspect": 2, "init_from": 3, "resume": 1}
 
 
@@ -40,11 +40,10 @@ def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
     """Draw a damage, and a command that reads the checkpoint."""
     reader = rng.choices(list(READERS), list(READERS.values()))[0]
     work = folder / "work"
-    work.mkdir(exist_ok=True)
     path = work / "wrong.safetensors"
     maker = rng.choices((_flip, _cut, _description, _weights, _header, _container), (4, 2, 8, 6, 4, 2))[0]
     if reader == "resume":
-        # A run's own state, which may be cut off
+        # The state of a run, cut off
         shutil.copytree(world.run, work / "runs" / "base")
         path, maker = work / "runs" / "base" / "checkpoints" / "last.ckpt", _cut
     else:
@@ -77,7 +76,7 @@ def _command(reader: str, world: World, folder: Path, path: Path) -> Command:
 
 
 def _check(reader: str, work: Path, done: Done) -> str:
-    """Return what is wrong with the outputs of a command that accepted an altered checkpoint."""
+    """Return the fault in the outputs of a command that accepted the checkpoint, or ""."""
     if reader == "translate":
         return check_lines(LINES, done)
     if reader == "average":
@@ -206,7 +205,7 @@ def _tensors(old: Tensor) -> tuple[Callable[[], tuple[str, Tensor | None]], ...]
 
 
 def _header(rng: random.Random, path: Path) -> Damage:
-    """Let the header claim something else of a tensor, or of itself."""
+    """Change a claim of the header about a tensor or itself."""
     header, data = _read(path)
     name = rng.choice([name for name in header if name != "__metadata__"])
     claim = rng.choice(CLAIMS)
@@ -229,7 +228,7 @@ def _header(rng: random.Random, path: Path) -> Damage:
 
 
 def _container(rng: random.Random, path: Path) -> Damage:
-    """Put something else in the place of the file."""
+    """Replace the file."""
     data = path.read_bytes()
     makers: dict[str, Callable[[], object]] = {
         "empty file": lambda: path.write_bytes(b""),

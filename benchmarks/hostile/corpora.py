@@ -17,7 +17,7 @@ from benchmarks.hostile.processes import Command
 from benchmarks.hostile.world import RUN, SIZES, World, check_run
 
 Pairs = list[dict[str, str]]
-# What may be in a text beside words.
+# Strange parts of a text.
 STRANGE = (
     *("", " ", "\t", "\u00a0", "\r", "\x00", "\u2028", "\ufeff", "\U0001f600", "<s>", "</s>", "<unk>", "▁", "\x85"),
     *('"', '""', "'", ",", "\\", "\\n", "|", "<tu>", "&amp;", "&", "\u202e", "\u0301" * 50, "x" * 20_000, "a " * 5_000),
@@ -27,7 +27,6 @@ STRANGE = (
 def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
     """Draw a format, strange texts, a damage of the file, and the command that reads it."""
     work = folder / "work"
-    work.mkdir(exist_ok=True)
     lines = (world.root / "corpus" / "train.jsonl").read_text("utf-8").splitlines()
     pairs: Pairs = [json.loads(line)["translation"] for line in lines]
     what = []
@@ -45,7 +44,7 @@ def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
     split = rng.choice(("train", "train", "train", "valid"))
     words = [word for word in world.files if not word.startswith(f"data.{split}=")]
     place = "corpus" if len(files) == 2 else files[0].name
-    # The validation text of a corpus with few pairs is held out of it
+    # A small corpus may hold out its validation text
     words += [f"data.{split}={place}", *(("data.holdout=5",) if rng.random() < 0.2 else ())]
     return Attempt(
         what=f"{module.rpartition('.')[2]}: {split} {suffix}: {', '.join(what) or 'as it is'}",
@@ -60,13 +59,13 @@ def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
 
 
 def _check_cache(work: Path) -> str:
-    """Return what is wrong with the cache of a preparation that ended well, or ""."""
+    """Return the fault in the cache of a successful preparation, or ""."""
     found = list((work / "cache").glob("ids-*"))
     return "" if found and all(any(folder.iterdir()) for folder in found) else "nothing was prepared"
 
 
 def _texts(rng: random.Random, pairs: Pairs) -> str:
-    """Make some texts strange, or all of them few, empty or alike."""
+    """Make some texts strange, or reduce, empty or equalize all of them."""
     kind = rng.choice(("strange", "strange", "strange", "few", "empty", "same", "copied", "one side empty", "long"))
     if kind == "strange":
         strange = rng.choice(STRANGE)
@@ -91,7 +90,7 @@ def _texts(rng: random.Random, pairs: Pairs) -> str:
 
 
 def _bytes(rng: random.Random, path: Path) -> str:
-    """Damage the bytes of a file, or put something else in its place."""
+    """Damage the bytes of a file, or replace it."""
     data = path.read_bytes()
     place = rng.randrange(len(data) + 1)
     makers: dict[str, Callable[[], bytes]] = {
@@ -134,7 +133,7 @@ def _flip(rng: random.Random, data: bytes) -> bytes:
 
 
 def _pack(rng: random.Random, path: Path, suffix: str) -> Path:
-    """Compress a file, now and then not wholly."""
+    """Compress a file, sometimes with damage."""
     if not path.is_file():
         return path.with_name(path.name + suffix)
     data = (gzip.compress if suffix == ".gz" else lzma.compress)(path.read_bytes())

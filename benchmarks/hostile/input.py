@@ -1,7 +1,8 @@
-"""Odd input of translate, and outputs that cannot take what is written: as many lines out as in, or a refusal."""
+"""Odd input of translate, and outputs that fail: as many lines out as in, or a refusal."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import resource
@@ -13,87 +14,13 @@ from benchmarks.hostile.processes import Command, Done
 from benchmarks.hostile.world import World, check_lines
 from benchmarks.nasty_lines import nasty_lines, text
 
-# A file of more bytes fails like a full disk; a line on standard error must fit.
+# Faults of input and output, and their weights.
+FAULTS = {
+    "none": 6, "files": 3, "full disk": 1, "little room": 3, "little room, --output": 2, "closed input": 1,
+    "closed output": 1, "reader gone": 2,
+}  # fmt: skip
+# Most bytes of a file, as if the disk were full; a line on standard error must fit.
 ROOM = 600
-
-
-def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
-    """Draw lines, options that change how they are batched, and what is wrong with input or output."""
-    work = folder / "work"
-    work.mkdir(exist_ok=True)
-    count = rng.choice((0, 1, 2, 7, 40))
-    data = b""
-    if count:
-        lines = nasty_lines(count, rng.randrange(2**31), long_lines=rng.choice((0, 0, 1)), long_size=3000)
-        data = text(lines, final_newline=rng.random() < 0.7)
-    n_best = rng.choice((1, 1, 1, 2, 3))
-    words = ["--ckpt", str(world.best), "--beam-size", str(n_best), "--n-best", str(n_best)]
-    for option, values in (("--max-tokens", (1, 50, 3000)), ("--max-len", (1, 5, 200)), ("--dtype", ("bfloat16",))):
-        if rng.random() < 0.3:
-            words += [option, str(rng.choice(values))]
-    unbuffered = {"PYTHONUNBUFFERED": "1"} if rng.random() < 0.5 else {}
-    fault = rng.choices((_none, _output, _full, _room, _room_output, _closed, _broken), (6, 3, 1, 3, 2, 2, 2))[0]
-    return fault(work, words, data, n_best * count, unbuffered)
-
-
-def _none(work: Path, words: list[str], data: bytes, expected: int, environment: dict[str, str]) -> Attempt:
-    """Nothing is wrong but the lines."""
-    return _attempt(f"{expected} lines", words, data, environment, lambda done: check_lines(expected, done))
-
-
-def _output(work: Path, words: list[str], data: bytes, expected: int, environment: dict[str, str]) -> Attempt:
-    """The same from a file to a file."""
-    (work / "input").write_bytes(data)
-
-    def check(done: Done) -> str:
-        found = (work / "output").read_bytes().count(b"\n")
-        return "" if found == expected else f"{found} lines out for {expected} in"
-
-    words = [*words, "--input", "input", "--output", "output"]
-    return _attempt(f"{expected} lines, --output", words, b"", environment, check)
-
-
-def _full(work: Path, words: list[str], data: bytes, expected: int, environment: dict[str, str]) -> Attempt:
-    """Standard output is a full disk."""
-    must = "refuse" if expected else "either"
-    return _attempt("/dev/full", words, data, environment, None, stdout="/dev/full", must=must, named=("space",))
-
-
-def _room(work: Path, words: list[str], data: bytes, expected: int, environment: dict[str, str]) -> Attempt:
-    """Standard output is a file that has room for a part."""
-    return _attempt(
-        "a disk with little room", words, data * 3, environment, lambda done: check_lines(3 * expected, done)
-        if data.endswith(b"\n") else "", before=_little_room, named=("large", "space"),
-    )  # fmt: skip
-
-
-def _room_output(work: Path, words: list[str], data: bytes, expected: int, environment: dict[str, str]) -> Attempt:
-    """--output is a file that has room for a part."""
-    words = [*words, "--output", "output"]
-    attempt = _attempt("a disk with little room, --output", words, data * 3, environment, None, before=_little_room)
-
-    def check(done: Done) -> str:
-        found = (work / "output").read_bytes().count(b"\n")
-        return "" if found == 3 * expected or not data.endswith(b"\n") else f"{found} lines"
-
-    return Attempt(
-        what=attempt.what, command=attempt.command, named=("large", "space"), check=check, outputs=(work / "output",)
-    )
-
-
-def _closed(work: Path, words: list[str], data: bytes, expected: int, environment: dict[str, str]) -> Attempt:
-    """Standard input or output is closed."""
-    if expected % 2:
-        return _attempt("stdin is closed", words, None, environment, lambda done: check_lines(0, done), must="work")
-    return _attempt("stdout is closed", words, data, environment, None, stdout="", must="refuse", named=("output",))
-
-
-def _broken(work: Path, words: list[str], data: bytes, expected: int, environment: dict[str, str]) -> Attempt:
-    """The reader of standard output has gone."""
-    must = "refuse" if expected else "either"
-    attempt = _attempt("the reader has gone", words, data, environment, None, before=_broken_pipe, must=must)
-    # 128 + SIGPIPE, silently, as in a shell
-    return Attempt(what=attempt.what, command=attempt.command, must=attempt.must, statuses=(141,), silent=True)
 
 
 def _little_room() -> None:
@@ -107,23 +34,71 @@ def _broken_pipe() -> None:
     os.close(writer)
 
 
-def _attempt(
-    what: str,
-    words: list[str],
-    data: bytes | None,
-    environment: dict[str, str],
-    check: Callable[[Done], str] | None,
-    *,
-    stdout: str | None = None,
-    before: Callable[[], None] | None = None,
-    must: str = "either",
-    named: tuple[str, ...] = (),
-) -> Attempt:
-    # Lines that are right, with nothing wrong about the streams, must be translated
-    if not (named or before or stdout is not None or data is None):
-        must = "work"
+# Standard output (None keeps it, "" closes it) and a function that runs before the command.
+STREAMS: dict[str, tuple[str | None, Callable[[], None] | None]] = {
+    "full disk": ("/dev/full", None),
+    "closed output": ("", None),
+    "reader gone": (None, _broken_pipe),
+    "little room": (None, _little_room),
+    "little room, --output": (None, _little_room),
+}
+# Words of which a refusal must name one.
+REFUSED: dict[str, tuple[str, ...]] = {
+    "full disk": ("space",), "closed output": ("output",), "reader gone": (), "little room": ("large", "space"),
+    "little room, --output": ("large", "space"),
+}  # fmt: skip
+
+
+def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
+    """Draw lines, options of batching, and a fault of input or output."""
+    work = folder / "work"
+    count = rng.choice((0, 1, 2, 7, 40))
+    data = b""
+    if count:
+        lines = nasty_lines(count, rng.randrange(2**31), long_lines=rng.choice((0, 0, 1)), long_size=3000)
+        data = text(lines, final_newline=rng.random() < 0.7)
+    n_best = rng.choice((1, 1, 1, 2, 3))
+    words = ["--ckpt", str(world.best), "--beam-size", str(n_best), "--n-best", str(n_best)]
+    for option, values in (("--max-tokens", (1, 50, 3000)), ("--max-len", (1, 5, 200)), ("--dtype", ("bfloat16",))):
+        if rng.random() < 0.3:
+            words += [option, str(rng.choice(values))]
+    expected = n_best * count
+    fault = rng.choices(list(FAULTS), list(FAULTS.values()))[0]
+    what = f"translate: {expected} lines, {fault}"
+    stdin: bytes | None = data
+    stdout, before = STREAMS.get(fault, (None, None))
+    # The fault of an output only shows if there is output
+    must = "refuse" if fault in REFUSED and expected else "work"
+    sink = work / "output" if fault in ("files", "little room, --output") else None
+    words += ["--output", "output"] if sink else []
+    if fault == "files":
+        (work / "input").write_bytes(data)
+        words += ["--input", "input"]
+        stdin = b""
+    elif fault == "closed input":
+        stdin = None
+        expected = 0
+    elif fault.startswith("little room"):
+        must = "either"
+        stdin = data * 3
+        # Without a last line end the copies join lines
+        expected = 3 * expected if data.endswith(b"\n") or not data else -1
+
+    def check(done: Done) -> str:
+        return check_lines(expected, dataclasses.replace(done, out=sink.read_bytes()) if sink else done)
+
+    environment = {"PYTHONUNBUFFERED": "1"} if rng.random() < 0.5 else {}
     command = Command(
-        "seq2seq.translate", tuple(words), stdin=data, stdout=stdout, environment=environment, before=before
+        "seq2seq.translate", tuple(words), stdin=stdin, stdout=stdout, environment=environment, before=before
     )
-    named_buffering = f"{what}, unbuffered" if environment else what
-    return Attempt(what=f"translate: {named_buffering}", command=command, check=check, must=must, named=named)  # type: ignore[arg-type]
+    return Attempt(
+        what=what,
+        command=command,
+        named=REFUSED.get(fault, ()),
+        must=must,
+        check=None if expected < 0 or stdout is not None else check,
+        # 128 + SIGPIPE, without a message, as in a shell
+        statuses=(141,) if fault == "reader gone" else (2,),
+        outputs=(sink,) if sink and before else (),
+        silent=fault == "reader gone",
+    )

@@ -1,30 +1,36 @@
-"""Kills and interruptions at random moments and write points; the same command again must end as if nothing was."""
+"""Kills and interruptions at random moments and writes; the repeated command must end as without an interruption."""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import os
 import random
+import re
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from benchmarks.hostile.attempts import Attempt, Result, judge, leftovers, message_lines, result
+import torch
+
+from benchmarks.campaign import Row
+from benchmarks.hostile.attempts import Attempt, judge, leftovers, message_lines, row
 from benchmarks.hostile.processes import Command, Done, run
-from benchmarks.hostile.world import World, same_files, same_run
+from benchmarks.hostile.world import LONGER, World, same_files
+from seq2seq.runs.training_state import read_state
+from seq2seq.system.model_path import LAST
 
-# Statuses of the end; a shell shows that of a process which a signal ended as 128 + signal.
+# Exit statuses by signal; a shell shows 128 + signal.
 SIGNALS = {signal.SIGKILL: (-9,), signal.SIGTERM: (143, -15), signal.SIGINT: (130, -2)}
 # Events of Python's audit hooks that change the disk.
 EVENTS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.link", "shutil.rmtree")
 
 
-def carry_out(rng: random.Random, world: World, folder: Path) -> Result:
-    """Interrupt a command, run it again, and compare with one that was left alone."""
+def carry_out(rng: random.Random, world: World, folder: Path) -> Row:
+    """Interrupt a command, run it again, and compare with an uninterrupted one."""
     work, kept = folder / "work", folder / "kept"
-    work.mkdir()
-    kept.mkdir()
     name = rng.choices(("train", "prepare", "translate", "average"), (10, 4, 1, 1))[0]
     command, check = _command(name, world, folder)
     number = rng.choice(list(SIGNALS))
@@ -40,21 +46,21 @@ def carry_out(rng: random.Random, world: World, folder: Path) -> Result:
     attempt = Attempt(what=what, command=command, must="work", check=check)
     wrong = _interrupted(done, SIGNALS[number], work)
     if wrong:
-        return result(attempt, done, "else", wrong)
+        return row(what, command, done, "else", wrong)
     if done.status == -9 and name in ("translate", "average"):
-        # Nobody can take away what a process was writing that has died; only a run's folder has an owner
+        # No process can remove the temporary files of one that was killed; only a run's folder has an owner
         for path in work.glob(".*.tmp"):
             path.unlink()
     again = run(command, work, kept)
     outcome, why = judge(attempt, again, work)
-    return result(attempt, again, outcome, f"run again: {why}" if why else "")
+    return row(what, command, again, outcome, f"run again: {why}" if why else "")
 
 
 def _command(name: str, world: World, folder: Path) -> tuple[Command, Callable[[Done], str]]:
-    """Return a command, and the check that nothing shows its interruption once it has run again."""
+    """Return a command, and the check of its outputs after the second run."""
     work = folder / "work"
     if name == "train":
-        words = world.train_words(folder, *world.longer, "run=base", "resume=auto")
+        words = world.train_words(folder, *LONGER, "run=base", "resume=auto")
         return Command("seq2seq.train", words), lambda _: same_run(
             world.root / "longer" / "base", work / "runs" / "base"
         )
@@ -70,10 +76,10 @@ def _command(name: str, world: World, folder: Path) -> tuple[Command, Callable[[
 
 
 def _interrupted(done: Done, statuses: tuple[int, ...], work: Path) -> str:
-    """Return what is wrong with the end of an interrupted command, or ""."""
+    """Return the fault in the end of an interrupted command, or ""."""
     if done.exceeded:
         return f"did not end: {done.exceeded}"
-    # It may have ended before the signal
+    # The command may have ended before the signal
     if done.status not in (0, *statuses):
         return f"exit status {done.status} after the signal: {' '.join(message_lines(done.err))[-200:]}"
     if done.status == -9:
@@ -87,18 +93,18 @@ def _interrupted(done: Done, statuses: tuple[int, ...], work: Path) -> str:
 
 
 def at_write(event: int, number: signal.Signals, work: Path) -> Callable[[], None]:
-    """Return a function that makes this process send itself a signal right before its n-th change of the disk."""
+    """Return a function that makes this process send itself a signal right before its n-th write."""
     count = 0
 
     def hook(name: str, arguments: tuple[object, ...]) -> None:
         nonlocal count
         if name not in EVENTS:
             return
-        # Opened for reading: the mode is None for os.open, whose flags decide
+        # Skip files opened for reading
         flags = arguments[2] if name == "open" and len(arguments) > 2 else os.O_RDWR
         if isinstance(flags, int) and not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
             return
-        # Devices and the standard streams are not part of the work
+        # Skip devices and standard streams
         path = arguments[0]
         if isinstance(path, str | bytes | os.PathLike):
             absolute = os.path.join(os.getcwd(), os.fsdecode(path))
@@ -109,3 +115,44 @@ def at_write(event: int, number: signal.Signals, work: Path) -> Callable[[], Non
             os.kill(os.getpid(), number)
 
     return lambda: sys.addaudithook(hook)
+
+
+def same_run(expected: Path, run_folder: Path) -> str:
+    """Return how an interrupted run differs from an uninterrupted one: weights, optimizer, progress, metrics; or ""."""
+    states = [read_state(folder / LAST) for folder in (expected, run_folder)]
+    different = []
+    # A resumed run continues from these; times and versions may differ
+    for part in ("state_dict", "optimizer_states", "lr_schedulers", "train_sums", "global_step", "epoch"):
+        first, second = (_leaves(state[part], part) for state in states)
+        # A name that only one run has counts as a difference
+        different += [name for name in first.keys() | second.keys() if not _same(first.get(name), second.get(name))]
+    if _unclocked_rows(expected / "metrics.csv") != _unclocked_rows(run_folder / "metrics.csv"):
+        different.append("metrics.csv")
+    # A kill while a checkpoint is written leaves a temporary file, which the next start removes
+    different += [path.name for path in run_folder.rglob("*.tmp")]
+    return f"differs in {', '.join(sorted(different)[:5])}" if different else ""
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(one, other)
+    return one == other
+
+
+def _leaves(value: Any, name: str) -> dict[str, Any]:
+    """Return the leaves of nested dictionaries and lists by their path."""
+    if isinstance(value, list | tuple):
+        value = dict(enumerate(value))
+    if not isinstance(value, dict):
+        return {name: value}
+    leaves: dict[str, Any] = {}
+    for key, part in value.items():
+        leaves |= _leaves(part, f"{name}.{key}")
+    return leaves
+
+
+def _unclocked_rows(path: Path) -> list[dict[str, str]]:
+    """Read the rows of metrics.csv without the columns that depend on the clock."""
+    clocked = re.compile("seconds|per_second|memory|mfu")
+    with path.open(newline="") as file:
+        return [{k: v for k, v in row.items() if not clocked.search(k)} for row in csv.DictReader(file)]

@@ -14,9 +14,9 @@ from benchmarks.hostile.settings import misspell
 from benchmarks.hostile.world import World
 
 COMMANDS = ("translate", "score", "average", "inspect", "compare", "draw")
-# Values for options that take a number: none of them is a whole number from 1.
+# Values for options that take a number; none is a positive integer.
 NO_NUMBER = ("0", "-1", "banana", "nan", "", "1.5", "-inf", "１.５", "1e400", "--", "1,000", " ", "٣x", "0x10", "[1]")
-# Values that a number may have, and that may be too much.
+# Numbers that may be too large.
 LARGE = ("99999999999999999999999", "1000000000000", "4294967296", "1e5", "300", "1e300", "inf", "5000")
 # Files that cannot be read, or written.
 UNREADABLE = ("nowhere", "/proc/self/mem", "/", "/dev/null/x", "", "a\tb", "x" * 300, "/dev/zero", "loop", "~nobody/x")
@@ -28,7 +28,6 @@ OUTPUTS = ("--output", "--out", "--save", "--corpus")
 def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
     """Draw a wrong option, file or combination of a command."""
     work = folder / "work"
-    work.mkdir(exist_ok=True)
     (work / "loop").symlink_to("loop")
     (work / "input").write_bytes(world.lines)
     (work / "references").write_bytes(world.translation)
@@ -71,7 +70,7 @@ def _base(rng: random.Random, name: str, world: World) -> list[str]:
 
 def _actions(name: str) -> list[argparse.Action]:
     module = importlib.import_module(f"seq2seq.{name}")
-    # A module that is there already could not be run as the main program without a warning
+    # Running a loaded module as the main program would cause a warning
     del sys.modules[f"seq2seq.{name}"]
     return [action for action in module._parser()._actions if action.option_strings]
 
@@ -80,7 +79,7 @@ Drawn = tuple[str, list[str], tuple[str, ...], str]
 
 
 def _number(rng: random.Random, actions: list[argparse.Action], base: list[str]) -> Drawn:
-    """A number that is none, or is out of range."""
+    """A word that is not a number, or a number out of range."""
     options = [action for action in actions if action.type not in (None, Path)]
     # Any word is the name of a file
     options = [action for action in options if action.option_strings[-1] not in OUTPUTS]
@@ -97,7 +96,7 @@ def _number(rng: random.Random, actions: list[argparse.Action], base: list[str])
 def _large(rng: random.Random, actions: list[argparse.Action], base: list[str]) -> Drawn:
     """A number that is too large, or large."""
     options = [action for action in actions if action.type not in (None, Path)]
-    # What waits or measures as long as it is told to
+    # Options whose value is a duration or a count of slow work
     slow = ("--samples", "--resamples", "--train", "--held-out")
     options = [action for action in options if action.option_strings[-1] not in slow]
     if not options:
@@ -111,17 +110,17 @@ def _file(rng: random.Random, actions: list[argparse.Action], base: list[str]) -
     names = [action.option_strings[-1] for action in actions]
     option = rng.choice([name for name in names if name in (*FILES, *OUTPUTS)] or names)
     value = rng.choice(UNWRITABLE if option in OUTPUTS else UNREADABLE)
-    # Text without end is not a mistake that can be seen
+    # Endless text is not detectable
     if value == "/dev/zero" and option != "--ckpt":
         value = "nowhere"
     words = [*base, option, value]
-    # In place of the right one, where there is one
+    # Replace the right value, if there is one
     if option in base:
         place = base.index(option)
         words = [*base[: place + 1], value, *base[place + 2 :]]
     # /dev/full may be written as a device; the input may be the output of another command
     known = value not in ("/dev/full", "input", "/dev/zero", "") and option in (*FILES, *OUTPUTS)
-    # A folder that compare, inspect and draw make
+    # compare, inspect and draw create folders
     known = known and (option not in ("--out", "--corpus") or value != "no/such/folder/x")
     return (
         f"{option} cannot be used",
@@ -150,8 +149,8 @@ def _missing(rng: random.Random, actions: list[argparse.Action], base: list[str]
 
 
 def _twice(rng: random.Random, actions: list[argparse.Action], base: list[str]) -> Drawn:
-    """An option of the command without its value, or one that goes with another mode."""
-    # Help is printed and ends a command well; --watch waits for a sweep
+    """An option without its value, or an option of another mode."""
+    # --help succeeds, and --watch waits for a sweep
     names = [action.option_strings[-1] for action in actions if action.option_strings[-1] not in ("--help", "--watch")]
     words = [*base, rng.choice([name for name in names if name != "--atlas"])]
     return f"{words[-1]} without a value", words, (), "either"
@@ -168,7 +167,7 @@ def _choice(rng: random.Random, actions: list[argparse.Action], base: list[str])
 
 
 def _complete(name: str, done: Done) -> str:
-    """Return what is wrong with the output of a command that ended well."""
+    """Return the fault in the output of a successful command, or ""."""
     if name == "translate" and done.out.count(b"\n") not in (6, 0) and b"\t" not in done.out:
         return "not as many lines as came in"
     return "" if done.out or name in ("translate", "compare") else "no output"

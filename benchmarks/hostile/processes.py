@@ -16,19 +16,19 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-# What the commands import, once: what remains of a command is its own work.
+# Imports of the commands, made once.
 MODULES = (
     "torch", "lightning.pytorch", "hydra", "omegaconf", "sentencepiece", "sacrebleu", "numpy", "pyarrow.parquet",
     "datasets", "matplotlib.pyplot", "seq2seq.training.run", "seq2seq.data.preparation", "seq2seq.settings.compose",
     "seq2seq.inference.translator", "seq2seq.inference.line_stream", "seq2seq.evaluation.checkpoint_score",
-    "seq2seq.evaluation.scoring", "seq2seq.analysis.model_report", "seq2seq.comparison.report",
+    "seq2seq.evaluation.scoring", "seq2seq.analysis.model_report", "seq2seq.comparison.compare_runs",
     "seq2seq.training.lightning_parts.datamodule",
 )  # fmt: skip
-# Set before torch is imported: one thread each, for attempts run side by side and a fork copies no threads.
+# Set before torch is imported. One thread each: attempts run in parallel, and a fork copies no threads.
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OMP_WAIT_POLICY": "PASSIVE",
@@ -39,13 +39,13 @@ ENVIRONMENT = {
     # Nothing is downloaded
     "HF_HUB_OFFLINE": "1",
 }
-# Between two looks at a command's memory and time.
+# Seconds between two checks of a command's memory and time.
 TICK = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Bounds of one command; one that passes them is killed, which is an outcome of its own."""
+    """Limits of one command, which is killed if it exceeds them."""
 
     cpu: float = 40.0
     wall: float = 180.0
@@ -58,8 +58,8 @@ class Command:
     """A command to run.
 
     Args:
-        stdin: Its standard input; None closes it.
-        stdout: A file or device that its standard output goes to instead of being kept; "" closes it.
+        stdin: Standard input; None closes it.
+        stdout: File or device for standard output; None keeps it, "" closes it.
         before: Called in the process of the command before it starts.
         signals: (seconds after the start, signal), sent to the command.
     """
@@ -79,9 +79,9 @@ class Done:
     """The end of a command.
 
     Attributes:
-        status: Its exit status; the negative signal if one ended it.
-        exceeded: The limit that it was killed for, or "".
-        cpu: CPU seconds, without what was imported before.
+        status: Exit status, or the negative number of the signal that ended it.
+        exceeded: The exceeded limit, or "".
+        cpu: CPU seconds, without earlier imports.
     """
 
     status: int
@@ -97,7 +97,7 @@ def load_modules() -> None:
     """Import what the commands need, once for all attempts."""
     os.environ.update(ENVIRONMENT)
     for name in MODULES:
-        # One that has moved is imported by the command itself
+        # The command imports a module that has moved
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     # Hydra looks for its plugins once
@@ -105,7 +105,7 @@ def load_modules() -> None:
 
 
 def run(command: Command, cwd: Path, kept: Path) -> Done:
-    """Run a command to its end in a process of its own.
+    """Run a command to its end in a separate process.
 
     Args:
         kept: An existing folder for its standard streams.
@@ -113,7 +113,7 @@ def run(command: Command, cwd: Path, kept: Path) -> Done:
     (kept / "stdin").write_bytes(command.stdin or b"")
     sys.stdout.flush()
     sys.stderr.flush()
-    # A pipe, which no bound on the size of files shortens
+    # A pipe, since a limit on the size of files does not apply to it
     reader, writer = os.pipe()
     start = time.monotonic()
     pid = os.fork()
@@ -125,11 +125,11 @@ def run(command: Command, cwd: Path, kept: Path) -> Done:
     os.close(writer)
     err = bytearray()
     exceeded = _watch(pid, command, start, reader, err)
-    # What the command has started ends with it
+    # End the child processes as well
     with contextlib.suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
     _, state, usage = os.wait4(pid, 0)
-    # Not blocking: a process that has left the group may hold the pipe open
+    # A process outside of the group may hold the pipe open
     os.set_blocking(reader, False)
     with contextlib.suppress(BlockingIOError):
         while block := os.read(reader, 1 << 16):
@@ -148,7 +148,7 @@ def run(command: Command, cwd: Path, kept: Path) -> Done:
 
 
 def _watch(pid: int, command: Command, start: float, reader: int, err: bytearray) -> str:
-    """Wait for the end of a command, send its signal, and return the limit that it passed, or "".
+    """Wait for the end of a command, send its signal, and return the exceeded limit, or "".
 
     Args:
         reader: The command's standard error, whose bytes are added to `err`.
@@ -167,7 +167,7 @@ def _watch(pid: int, command: Command, start: float, reader: int, err: bytearray
             if ready:
                 block = os.read(reader, 1 << 16)
                 err += block
-                # Closed by the command
+                # Empty: closed by the command
                 open_reader = open_reader if block else []
             elapsed = time.monotonic() - start
             if pending and elapsed >= pending[0]:
@@ -210,7 +210,7 @@ def _become(command: Command, cwd: Path, kept: Path) -> NoReturn:
     status = 70
     try:
         os.setsid()
-        # As a shell starts a command, even where the campaign itself runs in the background
+        # As in a shell, even if the campaign runs in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.chdir(cwd)
         os.environ.update(command.environment)
@@ -220,7 +220,7 @@ def _become(command: Command, cwd: Path, kept: Path) -> NoReturn:
             command.before()
         status = _execute(command.module)
     finally:
-        # No cleanup of the campaign's own, of which this process is a copy
+        # Without the cleanup of the campaign, of which this process is a copy
         os._exit(status)
 
 
@@ -233,7 +233,7 @@ def _connect(command: Command, kept: Path) -> None:
     target = str(kept / "stdout") if command.stdout is None else (command.stdout or os.devnull)
     os.open(target, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if command.stdout is None else 0), 0o644)
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0)))
-    # As PYTHONUNBUFFERED has it: raw, so that a write may write a part
+    # PYTHONUNBUFFERED: raw, so that a write may be partial
     raw = "PYTHONUNBUFFERED" in command.environment
     out = io.FileIO(1, "w")
     sys.stdout = io.TextIOWrapper(out if raw else io.BufferedWriter(out), write_through=raw)  # type: ignore[type-var]
@@ -272,10 +272,3 @@ def _execute(module: str) -> int:
     with contextlib.suppress(Exception):
         sys.stderr.flush()
     return status & 0xFF
-
-
-def words_of(command: Sequence[str]) -> str:
-    """Write a command as a person types it."""
-    import shlex
-
-    return shlex.join(command)

@@ -17,54 +17,29 @@ from seq2seq.settings.compose import presets, resolved_settings
 from seq2seq.settings.declare import keys
 from seq2seq.system.resources import conf_dir
 
-# Values that a setting of this type never has; quoted as the shell has them after its own quotes.
+# Values that are wrong for every setting of this type, with quotes for Hydra.
 WRONG: dict[type, tuple[str, ...]] = {
     int: (
-        *(
-            "banana",
-            "1.5",
-            "nan",
-            "-1",
-            "-1000000000000",
-            "true",
-            "[1,2]",
-            "{a:1}",
-            "''",
-            "'1;2'",
-            "１２",
-            "1_e",
-            "--3",
-        ),
-        *("-inf", "[]", "1.0000001", "'12 '", "3 4", "-1e30", "0x", "häßlich", "[[1]]", "'null'"),
+        *("banana", "1.5", "nan", "-1", "-1000000000000", "true", "[1,2]", "{a:1}", "''", "'1;2'", "１２"),
+        *("1_e", "--3", "-inf", "[]", "1.0000001", "'12 '", "3 4", "-1e30", "0x", "häßlich", "[[1]]", "'null'"),
     ),
     float: ("banana", "nan", "-inf", "true", "[0.1]", "{a:1}", "''", "1,5", "0.1.2", "１", "1e", "'0,1'", "false"),
     bool: ("banana", "2", "-1", "1.5", "nan", "[true]", "{}", "''", "null", "truee", "'ja'", "inf"),
     str: ("[a,b]", "{a:b}", "true", "[]", "[[]]"),
 }
-# Values that may be right for one setting and wrong for another.
+# Values that are right for some settings and wrong for others.
 DOUBTFUL = (
     *("0", "1", "inf", "1e400", "1e308", "1e-300", "1000000000", "1000000000000000000", "1" + "0" * 30, "-0.0"),
-    *(
-        "null",
-        "''",
-        "'\U0001f600'",
-        "'a b'",
-        "../x",
-        "'" + "x" * 300 + "'",
-        "'???'",
-        "'${nope}'",
-        "1e3",
-        "/proc",
-        "'\\n'",
-    ),
+    *("null", "''", "'\U0001f600'", "'a b'", "../x", "'" + "x" * 300 + "'", "'???'", "'${nope}'"),
+    *("1e3", "/proc", "'\\n'"),
 )
-# Words that must be one of a few.
+# Settings with a few choices.
 CHOICES = (
     *("trainer.precision", "trainer.accelerator", "trainer.strategy", "model.norm", "model.tie", "model.activation"),
     *("model.positions", "model.src_positions", "optim.name", "optim.schedule", "data.format", "data.convention"),
     *("tokenizer.type", "tokenizer.normalizer"),
 )
-# Settings whose negative values mean something: the clean rules are off, the length penalty favors short output.
+# Settings that may be negative.
 NEGATIVE = ("search.length_penalty", "mixer.")
 # Groups of conf/.
 GROUPS = ("mixer", "model", "optim", "data", "tokenizer", "trainer", "logger", "search", "experiment")
@@ -118,32 +93,25 @@ CONTRADICTIONS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("batch_size=64",), ("batch_size",)),
     (("epochs=3",), ("epochs",)),
 )  # fmt: skip
-# Words that Hydra's grammar may refuse; without letters there is nothing to name.
+# Words that Hydra's grammar may refuse.
 SYNTAX = (
     *("model.dim", "=5", "model.dim==5", "model.dim=[1", "model.dim={", "model.dim='", "model..dim=3", ".=1", "@=1"),
     *("model.dim=${", "model.dim=${oc.env:NOPE_NOPE}", "model.dim=${model.nope}", "++", "~", "+=1", "model.=1"),
     *("~model", "~model.dimm", "~trainer.max_stepss", "model=5", "model={}", "data=[]", "model@x=tiny", "häßlich=1"),
     *("hydra.run.dir=/proc/x", "hydra/launcher=nope", "model.dim=glob(*)", "optim.lr=choice(a", "model.dim=\t"),
     *("override mixer=gru", "'model.dim'=3", "model.dim=3 4=5", "model[dim]=3", "optim.betas=[0.9]", "--no-such"),
-    *(
-        "optim.betas=[0.9,2]",
-        "optim.betas=[a,b]",
-        "optim.betas=0.9",
-        "mixer=",
-        "mixer=[gru]",
-        "mixer=null",
-        "data=null",
-    ),
+    *("optim.betas=[0.9,2]", "optim.betas=[a,b]", "optim.betas=0.9", "mixer=", "mixer=[gru]", "mixer=null"),
+    "data=null",
 )
 
 
 def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
-    """Draw a wrong setting of train, or now and then of prepare."""
+    """Draw a wrong setting of train, or sometimes of prepare."""
     maker = rng.choices((_value, _key, _choice, _doubtful, _contradiction, _syntax), (40, 22, 10, 15, 9, 4))[0]
     module = rng.choices(("seq2seq.train", "seq2seq.prepare"), (8, 1))[0]
     mixer: tuple[str, ...] = ()
     if rng.random() < 0.4:
-        # Some give each layer a value of its own, for up to four layers
+        # Some presets have values for up to four layers
         mixer = (f"mixer={rng.choice(presets())}", "model.encoder_layers=4", "model.decoder_layers=4")
     what, words, named, must = maker(rng, mixer)
     if module == "seq2seq.prepare" and maker is _contradiction:
@@ -151,7 +119,6 @@ def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
     # A copy of the cache only where the command may get that far
     base = (*world.train_words(folder, cache=must != "refuse"), "trainer.max_time=5s")
     work = folder / "work"
-    work.mkdir(exist_ok=True)
     return Attempt(
         what=f"{module.rpartition('.')[2]}: {what}",
         command=Command(module, (*base, *mixer, *words)),
@@ -175,7 +142,7 @@ def _value(rng: random.Random, mixer: tuple[str, ...]) -> Drawn:
         words += ["banana", "''", "1.5", "-1"]
     value = rng.choice(words)
     must = "refuse"
-    # What a mixer takes, and null, its own checks decide
+    # The mixer checks these itself
     if key.startswith(NEGATIVE) and value not in ("banana", "{a:1}", "nan"):
         must = "either"
     # Null turns a rule off
@@ -193,7 +160,7 @@ def _doubtful(rng: random.Random, mixer: tuple[str, ...]) -> Drawn:
 
 
 def _key(rng: random.Random, mixer: tuple[str, ...]) -> Drawn:
-    """A key that does not exist, in all ways of writing one."""
+    """A key that does not exist, with any prefix."""
     keys_of = sorted(known(mixer))
     key = misspell(rng, rng.choice(keys_of))
     prefix = rng.choice(("", "", "+", "++", "~"))
@@ -261,7 +228,7 @@ def _types(cls: type, prefix: str) -> dict[str, type]:
         plain = [part for part in parts if part in (int, float, bool, str)]
         if dataclasses.is_dataclass(hint):
             found |= _types(hint, f"{prefix}{name}.")  # type: ignore[arg-type]
-        # A number that may be a word or a rule that may be off has more right values than one type
+        # Skip settings with values of several types
         elif len(plain) == 1 and not field.metadata.get("duration"):
             found[f"{prefix}{name}"] = plain[0]
     return found

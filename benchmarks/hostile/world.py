@@ -22,7 +22,7 @@ RUN = (
     "trainer.samples=1", "trainer.test=false", "trainer.accelerator=cpu", "trainer.threads=1", "logger=csv",
     "search.max_len_extra=4", "search.max_len_ratio=0.5",
 )  # fmt: skip
-# A run that is worth interrupting: it validates and saves again and again.
+# A run for interruptions, with several validations and checkpoints.
 LONGER = ("trainer.max_steps=24", "trainer.val_steps=6", "trainer.save_time=0.05s", "trainer.log_steps=3")
 PAIRS = {"train": 300, "valid": 12, "test": 8}
 LINES = 6
@@ -30,13 +30,13 @@ LINES = 6
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """Files that attempts copy and alter.
+    """Files that attempts copy and change.
 
     Attributes:
-        files: The words that name the corpus.
-        words: A training of a second or two.
+        files: Settings of the corpus.
+        words: Settings of a short training.
         lines: Input for translate.
-        translation: The output for it.
+        translation: Output of translate for `lines`.
     """
 
     root: Path
@@ -44,7 +44,6 @@ class World:
     words: tuple[str, ...]
     lines: bytes
     translation: bytes
-    longer: tuple[str, ...] = LONGER
 
     @property
     def prepared(self) -> Path:
@@ -63,7 +62,7 @@ class World:
 
     @property
     def step(self) -> Path:
-        """Another one of the same run."""
+        """Another checkpoint of the run."""
         return next((self.run / "checkpoints").glob("step-*.safetensors"))
 
     @property
@@ -87,7 +86,7 @@ def build(root: Path) -> World:
     """Make corpus, run and translations.
 
     Raises:
-        RuntimeError: A command failed that must work.
+        RuntimeError: A command failed.
     """
     corpus = root / "corpus"
     corpus.mkdir(parents=True)
@@ -102,7 +101,7 @@ def build(root: Path) -> World:
     files += tuple(f"data.{split}={corpus / split}.jsonl" for split in PAIRS)
     words = (*SIZES, *files, *RUN)
     must_work(root, "seq2seq.train", (*words, "cache=cache", "run=base", "trainer.test=true"))
-    # In a folder of its own: compare reads all of `runs`
+    # In a separate folder: compare reads all of `runs`
     must_work(root, "seq2seq.train", (*words, *LONGER, "cache=cache", "runs=longer", "run=base"))
     must_work(root, "seq2seq.prepare", (*words, "cache=prepared"))
     lines = "".join(f"{pair['de']}\n" for pair in pairs[:LINES]).encode()
@@ -112,10 +111,10 @@ def build(root: Path) -> World:
 
 
 def must_work(cwd: Path, module: str, words: Sequence[str], stdin: bytes = b"") -> Done:
-    """Run a command that has to succeed.
+    """Run a command that must succeed.
 
     Raises:
-        RuntimeError: It failed.
+        RuntimeError: The command failed.
     """
     kept = cwd / "kept"
     kept.mkdir(exist_ok=True)
@@ -126,7 +125,7 @@ def must_work(cwd: Path, module: str, words: Sequence[str], stdin: bytes = b"") 
 
 
 def check_run(work: Path) -> str:
-    """Return what is wrong with the one finished run in `work`/runs, or ""."""
+    """Return the fault of the one finished run in `work`/runs, or ""."""
     import torch
 
     found = list((work / "runs").glob("*/checkpoints/last.ckpt"))
@@ -144,7 +143,7 @@ def check_run(work: Path) -> str:
 
 
 def same_weights(expected: Path, work: Path) -> str:
-    """Return what is wrong with the one run in `work`/runs if its weights are not those of `expected`, bit by bit."""
+    """Return the fault of the one run in `work`/runs, such as other weights than `expected`, or ""."""
     import torch
 
     wrong = check_run(work)
@@ -156,20 +155,12 @@ def same_weights(expected: Path, work: Path) -> str:
     return f"trained other weights: {different[0]}" if different else ""
 
 
-def same_run(expected: Path, run_folder: Path) -> str:
-    """Return what a run that was interrupted has otherwise than one that was not, or ""."""
-    from benchmarks.kills import differences_of
-
-    different = differences_of(expected, run_folder)
-    return f"differs in {', '.join(different[:5])}" if different else ""
-
-
 def same_files(expected: Path, folder: Path) -> str:
-    """Return what a prepared cache has otherwise than another, or ""."""
+    """Return the differences between two prepared caches, or ""."""
     one, other = (
         {str(path.relative_to(top)): path for path in top.rglob("*") if path.is_file()} for top in (expected, folder)
     )
-    # Locks come and go; reports have times
+    # Locks are temporary; reports contain times
     names = {name for name in one.keys() | other.keys() if not name.endswith((".lock", ".json"))}
     wrong = [name for name in sorted(names) if name not in one or name not in other]
     wrong = wrong or [name for name in sorted(names) if one[name].read_bytes() != other[name].read_bytes()]
@@ -177,12 +168,12 @@ def same_files(expected: Path, folder: Path) -> str:
 
 
 def _refuse_constant(word: str) -> float:
-    # A result that is nan says that it could not be measured
+    # nan: not measured
     return math.nan if word == "NaN" else math.inf
 
 
 def check_lines(expected: int, done: Done) -> str:
-    """Return what is wrong with the lines that translate wrote, or ""."""
+    """Return the fault of the lines that translate wrote, or ""."""
     found = done.out.count(b"\n")
     if found != expected or (done.out and not done.out.endswith(b"\n")):
         return f"{found} lines out for {expected} in"

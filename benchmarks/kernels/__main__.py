@@ -1,4 +1,4 @@
-"""Check and time the GPU kernels of LightConv and DynamicConv, beside other implementations.
+"""Check and time the GPU kernels of LightConv and DynamicConv, and compare them with other implementations.
 
     python -m benchmarks.kernels --out DIR [--quick] [--sections device timings] [--tune --taps 31]
 
@@ -43,8 +43,8 @@ from benchmarks.kernels.tune import tune_section
 OURS = ("ours", "default")
 
 
-class Section(NamedTuple):
-    """Section of the benchmark.
+class Measurement(NamedTuple):
+    """Section of the report.
 
     Attributes:
         work: Function that measures and fills in the rows.
@@ -58,12 +58,14 @@ class Section(NamedTuple):
 
 
 SECTIONS = {
-    "device": Section(device_section, 1, tables.device_lines),
-    "correctness": Section(correctness_section, 6, tables.correctness_lines),
-    "timings": Section(timings_section, 8, tables.timing_lines),
-    "layers": Section(layers_section, 4, tables.layer_lines),
-    "decode": Section(decode_section, 1, functools.partial(tables.timing_lines, title="bf16, B hypotheses, T slots")),
-    "tune": Section(tune_section, 10, tables.tune_lines),
+    "device": Measurement(device_section, 1, tables.device_lines),
+    "correctness": Measurement(correctness_section, 6, tables.correctness_lines),
+    "timings": Measurement(timings_section, 8, tables.timing_lines),
+    "layers": Measurement(layers_section, 4, tables.layer_lines),
+    "decode": Measurement(
+        decode_section, 1, functools.partial(tables.timing_lines, title="bf16, B hypotheses, T slots")
+    ),
+    "tune": Measurement(tune_section, 10, tables.tune_lines),
 }
 
 
@@ -91,7 +93,7 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def run_sections(session: Session, budget: float) -> None:
-    """Run the sections in order, each within its share of the budget; record one that fails, and go on with the next.
+    """Run the sections in order, each within its share of the budget; record failures and continue.
 
     Args:
         budget: Seconds after which nothing new starts.
@@ -103,7 +105,7 @@ def run_sections(session: Session, budget: float) -> None:
         attempt("compilation ahead", compile_ahead, session)
     for number, name in enumerate(session.sections):
         begin = time.perf_counter()
-        # Time that earlier sections left over is shared by the remaining ones
+        # The remaining sections share the unused time of earlier ones
         shares = [SECTIONS[later].share for later in session.sections[number:]]
         session.deadline = begin + (finish - begin) * shares[0] / sum(shares)
         session.rows = session.result[name] = []

@@ -23,7 +23,7 @@ from benchmarks.kernels.tune import candidates, kernels
 from benchmarks.kernels.ways import by_backend
 from seq2seq.kernels import launch_config
 
-Job = Callable[[Session], object]
+Precompile = Callable[[Session], object]
 
 
 def compile_ahead(session: Session) -> None:
@@ -31,7 +31,7 @@ def compile_ahead(session: Session) -> None:
     jobs, begin = jobs_ahead(session), time.perf_counter()
     # Workers get the session's settings, without the rows measured so far
     alone = dataclasses.replace(session, rows=[], result={})
-    # Every worker has a CUDA context of its own, which takes memory of the device
+    # Every worker has a CUDA context, which takes memory of the device
     workers = max(1, min(12, (os.cpu_count() or 1) - 2))
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         futures = [pool.submit(job, alone) for job in jobs]
@@ -44,9 +44,9 @@ def compile_ahead(session: Session) -> None:
     session.result["log"].append(f"compiled ahead: {done} of {len(jobs)} jobs in {took:.0f} s")
 
 
-def jobs_ahead(session: Session) -> list[Job]:
+def jobs_ahead(session: Session) -> list[Precompile]:
     """List the launches that the sections will compile, once each."""
-    jobs: dict[object, Job] = {}
+    jobs: dict[object, Precompile] = {}
     sizes = session.sizes
     if "correctness" in session.sections:
         # Keys make jobs unique: sections that launch the same kernel compile it once
@@ -72,7 +72,7 @@ def compile_call(
     """Launch once on one sentence, which compiles the same code as many; a backward call follows a forward one.
 
     Args:
-        name: Name of the settings, see `launch_config.override`; nothing where there are none.
+        name: Name of the settings for `launch_config.override`, or "".
     """
     # One sentence costs least, and the batch is not a constant of the kernel
     shape = shape._replace(batch=1)

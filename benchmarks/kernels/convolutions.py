@@ -37,10 +37,10 @@ def timings_section(session: Session) -> None:
 
 @guarded
 def time_way(row: Row, way: Way | str, inputs: list[Inputs], session: Session) -> Row:
-    """Time one direction of one way, and record an error if its results differ from those of the torch path."""
+    """Time one direction of one way, and record an error if its results differ from the torch path."""
     if isinstance(way, str):
         return row._replace(error=way)
-    # Each buffer has leaves and intermediates of its own
+    # Each buffer has separate leaves and intermediates
     prepared = [way(row.op, one, row.shape) for one in inputs]
     with torch.set_grad_enabled(row.direction == "backward"):
         row = row._replace(**measure(calls_of(row.direction, prepared), session))
@@ -63,7 +63,7 @@ def calls_of(direction: str, prepared: Sequence[Prepared]) -> list[Call]:
 
 
 def disagreement(prepared: Prepared, inputs: Inputs, row: Row) -> str:
-    """Compare the results of a way with the torch path, and describe a difference; "" if there is none.
+    """Compare the results of a way with the torch path, and describe a difference, or return "".
 
     The time of a computation with other results would say nothing.
     """
@@ -103,7 +103,7 @@ def decode_section(session: Session) -> None:
 
 @guarded
 def time_step(row: Row, backend: str, session: Session) -> Row:
-    """Time eight steps in turn, each with a cache of its own."""
+    """Time eight steps in turn, each with a separate cache."""
     drawn = [random_step(row.op, row.shape, torch.bfloat16, session.device, session.sizes.beam) for _ in range(8)]
     with torch.no_grad():
         calls = [functools.partial(step, *inputs, backend=backend) for step, inputs in drawn]

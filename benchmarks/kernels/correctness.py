@@ -112,7 +112,7 @@ def step_run(case: Case, device: torch.device) -> Run:
 def poison(device: torch.device) -> None:
     """Fill the memory of the next tensors with NaN: the allocator reuses freed blocks.
 
-    A kernel that reads what it has not written then returns NaN.
+    A kernel that reads memory before writing it then returns NaN.
     """
     if device.type != "cuda":
         return

@@ -1,4 +1,4 @@
-"""Time whole mixer layers as in training, from short to long sentences, beside attention."""
+"""Time whole mixer layers as in training, from short to long sentences, and attention."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Session:
     result: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def late(self, what: str) -> bool:
-        """Return True if the section's time is used up, and record `what` as left out."""
+        """Return True if the section has no time left, and record `what` as left out."""
         if time.perf_counter() < self.deadline:
             return False
         self.result["left_out"].append(what)

@@ -36,11 +36,11 @@ class Shape(NamedTuple):
 
 
 MAIN = Shape(64, 1024, 1024, 16, 31)
-# Tokens of a sentence in training, rounded up to what a batch is padded to
+# Tokens of a sentence in training, with padding
 TRAINED_LENGTH = 28
 # Shares of the roofline that are wanted on an H200, by direction and length
 FLOORS = {("forward", 1024): 0.60, ("backward", 1024): 0.45, ("forward", 27): 0.55, ("backward", 27): 0.40}
-# Of comparisons: some tiles, the last of which is not full
+# Lengths of comparisons: several tiles, the last one partial
 CHECKED = Shape(4, 131, 256, 4, 31)
 QUICK_SWEEP = ((16, 32), (64,), (4,), (1, 4), (2,))
 
@@ -124,7 +124,7 @@ def timed_shapes(quick: bool) -> list[Shape]:
         for taps in (31, 15, 7, 3)
         for batch, channels in itertools.product((64, 16), (1024, 512))
     ]
-    # The budget may end early, so what matters most comes first
+    # The most important first, since the budget may end early
     return [*grid[:4], short, *options, *grid[4:], short._replace(taps=7), MAIN._replace(taps=7, glu=True)]
 
 
@@ -166,7 +166,7 @@ def with_steps(cases: list[Case]) -> list[Case]:
 
 
 def timed_pairs(shapes: Sequence[Shape]) -> list[tuple[str, Shape]]:
-    """Pair every operator with every shape that it supports: DynamicConv has no GLU of its own."""
+    """Pair every operator with every shape that it supports; DynamicConv has no GLU."""
     return [(op, shape) for shape, op in itertools.product(shapes, OPS) if not (shape.glu and op == "dynamicconv")]
 
 

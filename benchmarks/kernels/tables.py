@@ -40,7 +40,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 
 
 def number(value: float, form: str = ",.1f") -> str:
-    """Format a number for a table; a dash where there is none."""
+    """Format a number for a table, or a dash."""
     return f"{value:{form}}" if math.isfinite(value) else "-"
 
 

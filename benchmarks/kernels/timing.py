@@ -19,7 +19,7 @@ def measure(calls: Sequence[Call], session: Session, seconds: float | None = Non
 
     Args:
         calls: One call per buffer.
-        seconds: Time to spend, after the warm-up; that of the session if None.
+        seconds: Time to spend after the warm-up; the session's if None.
     """
     # The first round compiles
     one_round(calls, session.device)

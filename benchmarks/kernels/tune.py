@@ -1,8 +1,8 @@
-"""Time the launch settings of the Triton kernels: the default beside candidates, for kernels/launch_config.py.
+"""Time launch settings of the Triton kernels, the default and candidates, for kernels/launch_config.py.
 
-Two rounds keep the number of candidates small. The first varies what has the largest effect: the size of a tile, the
-columns and the warps. The second takes the first round's fastest and varies the chunk, the stages and the limit of
-registers, one at a time. Short sentences have two kernels that could take them, each with settings of its own.
+Two rounds keep the number of candidates small. The first varies the parameters with the largest effect: the size of a
+tile, the columns and the warps. The second takes the fastest of the first round and varies the chunk, the stages and
+the limit of registers, one at a time. Two kernels with separate settings can take short sentences.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def candidates(default: launch_config.Config, sizes: Sizes) -> list[launch_confi
 def variants(best: launch_config.Config, sizes: Sizes) -> list[launch_config.Config]:
     """List the settings of the second round: the first round's best with another chunk, stages, or limit of registers.
 
-    One of them at a time, because what the second round compiles is not compiled ahead.
+    Only one differs at a time, because the second round is not compiled ahead.
     """
     chunks, stages = sizes.sweep[3:]
     others = [best._replace(chunk=chunk) for chunk in chunks] + [best._replace(num_stages=stage) for stage in stages]

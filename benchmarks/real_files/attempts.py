@@ -1,12 +1,12 @@
-"""Attempts, the rule that sorts their outcomes, and the checks of what was read, translated or scored.
+"""Attempts, the rule that sorts their outcomes, and the checks of texts and scores.
 
-right    exit status 0, and exactly the pairs, lines or score that are known, without a false alarm
-refused  exit status 2 and one line that names the file, and what is wrong with it
-warned   exit status 0, and a line that names what is wrong
-silent   exit status 0 with another value, and no word: WRONG WITHOUT A WORD
-unclear  refused though it can be read, or refused or warned in words that do not help
-crash    a traceback, a signal, or files left half-written
+right    exit status 0, and exactly the known pairs, lines or score, without a false alarm
+refused  exit status 2 and one line that names the file and its fault
+warned   exit status 0, and a line that names the fault
+silent   exit status 0, a wrong value and no warning
+unclear  refused though it can be read, or a message that does not help
 hang     did not end in time
+crash    a traceback, a signal, or half-written files
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import sacrebleu
 
+from benchmarks.campaign import Row
 from benchmarks.hostile import attempts as hostile
 from benchmarks.hostile.processes import Command, Done, run
 
-VERDICTS = ("right", "refused", "warned", "silent", "unclear", "crash", "hang")
-GOOD = VERDICTS[:3]
+OUTCOMES = ("right", "refused", "warned", "silent", "unclear", "hang", "crash")
+GOOD = OUTCOMES[:3]
 Pair = tuple[str, str]
-# Lines of a preparation or a training that say nothing of a file's faults.
+# Lines of a preparation or a training that do not concern faults of a file.
 ORDINARY = re.compile(
     r" *\d+%  step|[\d,]+ train, |[\d,]+ parameters|made the |training the tokenizer|prepared in|padding "
     r"|cleaning of the|\S+: [\d,]+ / |init_from: the highest|run folder: |valid(ation at| set:)|test( set)?: "
@@ -35,20 +35,20 @@ ORDINARY = re.compile(
 )
 # Rows of the table of cleaning.
 DROPPED = re.compile(r"^  (\w+) {2,}([1-9][\d,]*)  .*")
-# Characters of a line that shows nothing, beside white space.
+# Invisible characters besides white space.
 INVISIBLE = "\u200b\u200c\u200d\u200e\u200f\u2060\u00ad\ufeff\u061c\u180e\x00"
 
 
 @dataclasses.dataclass(frozen=True)
-class Attempt:
+class FileAttempt:
     """One command, and its known outcome.
 
     Args:
         what: The file and the place where it is read.
-        right: Returns what differs from the right value, or ""; None: there is none.
-        allowed: Verdicts that are good, in words.
-        says: What a refusal or warning must name, as a pattern; "" for a file that has no fault.
-        files: Names of which a refusal must contain one.
+        right: Returns the difference from the right value, or ""; None if there is no right value.
+        allowed: Outcomes that are good, separated by spaces.
+        says: Pattern that a refusal or warning must match; "" for a file without a fault.
+        files: Names; a refusal must contain one of them.
     """
 
     what: str
@@ -59,15 +59,12 @@ class Attempt:
     files: tuple[str, ...] = ()
 
 
-def carry_out(attempt: Attempt, folder: Path) -> dict[str, object]:
+def carry_out(attempt: FileAttempt, folder: Path) -> Row:
     """Run an attempt in `folder`/work and sort its outcome."""
-    (folder / "kept").mkdir(exist_ok=True)
     done = run(attempt.command, folder / "work", folder / "kept")
-    verdict, why = judge(attempt, done, folder / "work")
-    as_typed = shlex.join(["python", "-m", attempt.command.module, *attempt.command.words])
-    said = [*hostile.message_lines(done.err)[-1:], *notices(done, attempt.command.module)]
-    row = {"what": attempt.what, "verdict": verdict, "why": why, "said": [line[:300] for line in said[:4]]}
-    return {**row, "status": done.status, "seconds": round(done.wall, 2), "command": as_typed}
+    outcome, why = judge(attempt, done, folder / "work")
+    said = [line[:300] for line in notices(done, attempt.command.module)[:3]]
+    return hostile.row(attempt.what, attempt.command, done, outcome, why) | {"notices": said}
 
 
 _OF_THE_MODEL = re.compile(
@@ -75,20 +72,18 @@ _OF_THE_MODEL = re.compile(
 )
 
 
-def judge(attempt: Attempt, done: Done, work: Path) -> tuple[str, str]:
+def judge(attempt: FileAttempt, done: Done, work: Path) -> tuple[str, str]:
     """Sort an outcome, by the rule at the top of this file."""
     if done.exceeded:
         return "hang", done.exceeded
-    if done.status < 0 or "Traceback (most recent call last)" in done.err + done.out.decode("utf-8", "replace"):
-        return "crash", (done.err.strip().splitlines() or [f"signal {-done.status}"])[-1][:300]
-    if left := hostile.leftovers(work):
-        return "crash", f"left {', '.join(left)}"
+    if fault := hostile.fault_of(done, work):
+        return "crash", fault
     if done.status:
         return _refusal(attempt, done)
     wrong = attempt.right(done) if attempt.right else "accepted"
     told = notices(done, attempt.command.module)
     named = attempt.says and any(re.search(attempt.says, _unnamed(line, attempt), re.IGNORECASE) for line in told)
-    # Cleaning counts what it drops of any text, and the small model runs into its limits of length
+    # Cleaning always counts dropped pairs, and the small model often reaches its length limits
     told = [line for line in told if not line.startswith("dropped by") and not _OF_THE_MODEL.search(line)]
     if not wrong and "right" in attempt.allowed:
         return ("unclear", f"a false alarm: {told[0][:200]}") if told and not attempt.says else ("right", "")
@@ -97,7 +92,7 @@ def judge(attempt: Attempt, done: Done, work: Path) -> tuple[str, str]:
     return ("unclear", f"{wrong}, and says alone: {told[0][:200]}") if told else ("silent", wrong)
 
 
-def _refusal(attempt: Attempt, done: Done) -> tuple[str, str]:
+def _refusal(attempt: FileAttempt, done: Done) -> tuple[str, str]:
     lines = hostile.message_lines(done.err)
     line = " ".join(lines)
     if done.status != 2 or len(lines) != 1:
@@ -111,8 +106,8 @@ def _refusal(attempt: Attempt, done: Done) -> tuple[str, str]:
     return "refused", ""
 
 
-def _unnamed(line: str, attempt: Attempt) -> str:
-    # A name such as t.de.bz2 says nothing about what is read
+def _unnamed(line: str, attempt: FileAttempt) -> str:
+    # A suffix in the name, as in t.de.bz2, does not explain the fault
     for name in sorted(attempt.files, key=len, reverse=True):
         line = line.replace(name, "<file>")
     return line
@@ -141,7 +136,7 @@ def differs(expected: Sequence[object], found: Sequence[object]) -> str:
 
 
 def prepared(work: Path, split: str, pairs: Sequence[Pair]) -> Callable[[Done], str]:
-    """Check that a preparation has read these pairs: of training those that cleaning keeps."""
+    """Check that a preparation has read these pairs; for training, the pairs that cleaning keeps."""
     if split == "train":
         bad = [pair for pair in pairs if any(is_blank(text) or "\ufffd" in text for text in pair)]
         pairs = list(dict.fromkeys(pair for pair in pairs if pair not in bad and pair[0].strip() != pair[1].strip()))
@@ -170,7 +165,7 @@ def translated(expected: Sequence[str | None]) -> Callable[[Done], str]:
 
 
 def scored(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> Callable[[Done], str]:
-    """Check BLEU, as sacreBLEU computes it of the clean text."""
+    """Check BLEU against sacreBLEU on the clean text."""
     expected = sacrebleu.corpus_bleu(list(hypotheses), [list(references)], tokenize=tokenize, force=True).score
 
     def check(done: Done) -> str:

@@ -1,4 +1,4 @@
-"""Files of lines: line ends, marks, encodings, compression, markup, and lines that show little or much."""
+"""Files of lines: line ends, marks, encodings, compression, markup, blank and long lines."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from xml.sax.saxutils import escape
 
 import pyarrow as pa
 
-from benchmarks.real_files.places import CODES, PLACES, LineKind, Text, plain, read_lines
+from benchmarks.real_files.places import CODES, PLACES, LineFile, LineKind, plain, read_lines
 from benchmarks.real_files.sentences import LANGUAGES
 
 KINDS: dict[str, Callable[..., object]] = {}
-# What a message must say of a file, by its fault.
+# Patterns of messages by fault.
 ENCODING = r"utf-?8|encod|code ?page|U\+FFFD"
 WIDE = r"utf-?(8|16|32)|encod"
 PACKED = r"compress|gzip|bzip|zip|archive|damaged|incomplete"
@@ -49,70 +49,70 @@ def kind(
 
 
 @kind("plain", places=(*PLACES, "prefixes", "phrases"))
-def _plain(rng: random.Random, lines: list[str], code: str) -> Text:
+def _plain(rng: random.Random, lines: list[str], code: str) -> LineFile:
     return plain("UTF-8", lines)
 
 
 @kind("line ends", places=(*PLACES, "prefixes", "phrases"))
-def _ends(rng: random.Random, lines: list[str], code: str) -> Text:
+def _ends(rng: random.Random, lines: list[str], code: str) -> LineFile:
     what = rng.choice(("CRLF", "some CRLF", "no last line end", "CRLF, no last line end"))
     ends = [
         "\n" if what == "no last line end" or (what == "some CRLF" and i % 2) else "\r\n" for i in range(len(lines))
     ]
     data = "".join(line + end for line, end in zip(lines, ends, strict=True)).encode()
-    # A last line that is blank would not be a line without its end
-    return Text(what, data.rstrip() if "no last" in what and lines[-1] else data, lines)
+    # A blank last line needs its line end
+    return LineFile(what, data.rstrip() if "no last" in what and lines[-1] else data, lines)
 
 
 @kind("lines end at CR", both=1)
-def _returns(rng: random.Random, lines: list[str], code: str) -> Text:
+def _returns(rng: random.Random, lines: list[str], code: str) -> LineFile:
     says = r"line ends?|CR\b|carriage|\\r|has 1\b"
-    return Text("CR alone", "\r".join([*lines, ""]).encode(), lines, allowed="right refused warned", says=says)
+    return LineFile("CR alone", "\r".join([*lines, ""]).encode(), lines, allowed="right refused warned", says=says)
 
 
 @kind("breaks inside lines")
-def _inner(rng: random.Random, lines: list[str], code: str) -> Text:
+def _inner(rng: random.Random, lines: list[str], code: str) -> LineFile:
     mark = rng.choice(("\r", "\u2028", "\u2029", "\x85", "\f", "\v", "\x1c", "\x1e"))
     cut = [f"{line[: len(line) // 2]}{mark}{line[len(line) // 2 :]}" if rng.random() < 0.4 else line for line in lines]
     return plain(f"{mark!r} inside", cut)
 
 
 @kind("byte order mark", places=(*PLACES, "prefixes", "phrases"))
-def _mark(rng: random.Random, lines: list[str], code: str) -> Text:
-    return Text("BOM", "\n".join(["\ufeff" + lines[0], *lines[1:], ""]).encode(), lines)
+def _mark(rng: random.Random, lines: list[str], code: str) -> LineFile:
+    return LineFile("BOM", "\n".join(["\ufeff" + lines[0], *lines[1:], ""]).encode(), lines)
 
 
 @kind("marks inside")
-def _marks(rng: random.Random, lines: list[str], code: str) -> Text:
+def _marks(rng: random.Random, lines: list[str], code: str) -> LineFile:
     marked = ["\ufeff" + line if rng.random() < 0.4 or i in (0, 5) else line for i, line in enumerate(lines)]
     return plain("BOM at other lines", marked, lines=lines, allowed="right warned", says="byte order|BOM|FEFF")
 
 
 @kind("UTF-16 and UTF-32", places=(*PLACES, "prefixes", "phrases"), both=0.7)
-def _wide(rng: random.Random, lines: list[str], code: str) -> Text:
+def _wide(rng: random.Random, lines: list[str], code: str) -> LineFile:
     page = rng.choice(("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"))
     data = "".join(f"{line}\n" for line in lines).encode(page)
-    return Text(page, data, lines, allowed="right refused warned", says=WIDE)
+    return LineFile(page, data, lines, allowed="right refused warned", says=WIDE)
 
 
 @kind("code page", places=(*PLACES, "prefixes", "phrases"), codes=NAMED)
-def _page(rng: random.Random, lines: list[str], code: str) -> Text:
+def _page(rng: random.Random, lines: list[str], code: str) -> LineFile:
     if code == "en":
         return plain("ASCII", lines)
     page = rng.choice(LANGUAGES[code].pages)
     # Line ends of its time
     data = "".join(line + rng.choice(("\n", "\r\n")) for line in lines).encode(page)
-    return Text(page, data, lines, allowed="right refused warned", says=ENCODING)
+    return LineFile(page, data, lines, allowed="right refused warned", says=ENCODING)
 
 
 @kind("invalid bytes", places=(*PLACES, "prefixes", "phrases"), both=0)
-def _invalid(rng: random.Random, lines: list[str], code: str) -> Text:
+def _invalid(rng: random.Random, lines: list[str], code: str) -> LineFile:
     place = rng.randrange(len(lines) // 2, len(lines))
     bad = rng.choice((b"\xff", b"\xe4\xf6", b"\xc3", b"\xed\xa0\x80", b"\xf0\x9f\x98"))
     rows = [line.encode() for line in lines]
     rows[place] = lines[place][:1].encode() + bad + lines[place][1:].encode()
     data = b"".join(row + b"\n" for row in rows)
-    return Text(f"{bad!r} in line {place + 1}", data, None, allowed="warned refused", says=ENCODING)
+    return LineFile(f"{bad!r} in line {place + 1}", data, None, allowed="warned refused", says=ENCODING)
 
 
 def _pack(rng: random.Random, lines: list[str]) -> tuple[str, bytes]:
@@ -121,54 +121,54 @@ def _pack(rng: random.Random, lines: list[str]) -> tuple[str, bytes]:
 
 
 @kind("compressed", places=(*PLACES, "prefixes", "phrases"), both=0.5)
-def _packed(rng: random.Random, lines: list[str], code: str) -> Text:
+def _packed(rng: random.Random, lines: list[str], code: str) -> LineFile:
     suffix, data = _pack(rng, lines)
-    return Text(f"{suffix}", data, lines, suffix, "right refused" if suffix == ".bz2" else "right", PACKED)
+    return LineFile(f"{suffix}", data, lines, suffix, "right refused" if suffix == ".bz2" else "right", PACKED)
 
 
 @kind("compressed, capital suffix", places=[place for place in PLACES if place != "stdin"], both=0.7)
-def _capital(rng: random.Random, lines: list[str], code: str) -> Text:
+def _capital(rng: random.Random, lines: list[str], code: str) -> LineFile:
     suffix, data = _pack(rng, lines)
     suffix = rng.choice((suffix.upper(), suffix.title()))
-    return Text(f"{suffix}", data, lines, suffix, "right refused", PACKED)
+    return LineFile(f"{suffix}", data, lines, suffix, "right refused", PACKED)
 
 
 @kind("compressed, no suffix", places=(*PLACES, "prefixes", "phrases"), both=0.7)
-def _magic(rng: random.Random, lines: list[str], code: str) -> Text:
+def _magic(rng: random.Random, lines: list[str], code: str) -> LineFile:
     suffix, data = _pack(rng, lines)
-    return Text(f"{suffix[1:]} without suffix", data, lines, "", "right refused", PACKED)
+    return LineFile(f"{suffix[1:]} without suffix", data, lines, "", "right refused", PACKED)
 
 
 @kind("wrong suffix", places=[place for place in PLACES if place != "stdin"])
-def _misnamed(rng: random.Random, lines: list[str], code: str) -> Text:
+def _misnamed(rng: random.Random, lines: list[str], code: str) -> LineFile:
     suffix, data = _pack(rng, lines)
     if rng.random() < 0.6:
         data = "".join(f"{line}\n" for line in lines).encode()
-        return Text(f"plain text called {suffix}", data, lines, suffix, "right refused", PACKED)
+        return LineFile(f"plain text called {suffix}", data, lines, suffix, "right refused", PACKED)
     other = rng.choice([each for each in PACKERS if each != suffix])
-    return Text(f"{suffix} called {other}", data, lines, other, "right refused", PACKED)
+    return LineFile(f"{suffix} called {other}", data, lines, other, "right refused", PACKED)
 
 
 @kind("truncated", both=0.7)
-def _truncated(rng: random.Random, lines: list[str], code: str) -> Text:
+def _truncated(rng: random.Random, lines: list[str], code: str) -> LineFile:
     suffix, data = _pack(rng, lines)
     lost = rng.choice((1, 4, 8, len(data) // 3, len(data) // 2))
-    return Text(f"{suffix} without its last {lost} bytes", data[:-lost], None, suffix, "refused", PACKED)
+    return LineFile(f"{suffix} without its last {lost} bytes", data[:-lost], None, suffix, "refused", PACKED)
 
 
 @kind("concatenated members")
-def _members(rng: random.Random, lines: list[str], code: str) -> Text:
+def _members(rng: random.Random, lines: list[str], code: str) -> LineFile:
     suffix = rng.choice(list(PACKERS))
     middle = rng.randrange(1, len(lines) - 1)
     parts = ("".join(f"{line}\n" for line in part).encode() for part in (lines[:middle], lines[middle:]))
     data = b"".join(map(PACKERS[suffix], parts))
-    return Text(
+    return LineFile(
         f"two members of {suffix}", data, lines, suffix, "right refused" if suffix == ".bz2" else "right", PACKED
     )
 
 
 @kind("archive", both=0.7)
-def _archive(rng: random.Random, lines: list[str], code: str) -> Text:
+def _archive(rng: random.Random, lines: list[str], code: str) -> LineFile:
     text = "".join(f"{line}\n" for line in lines).encode()
     suffix = rng.choice((".zip", ".ZIP", "", ".tar", ".tar.gz", ".tgz"))
     store = io.BytesIO()
@@ -181,13 +181,13 @@ def _archive(rng: random.Random, lines: list[str], code: str) -> Text:
         with zipfile.ZipFile(store, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("text", text)
     says = f"{PACKED}|\\btar\\b|zero byte|NUL|binary|not text"
-    return Text(
+    return LineFile(
         f"archive {suffix or 'zip without suffix'}", store.getvalue(), lines, suffix, "right refused warned", says
     )
 
 
 @kind("not text", both=0.7)
-def _binary(rng: random.Random, lines: list[str], code: str) -> Text:
+def _binary(rng: random.Random, lines: list[str], code: str) -> LineFile:
     store = io.BytesIO()
     with zipfile.ZipFile(store, "w") as archive:
         archive.writestr("word/document.xml", "<w:document>" + "".join(f"<w:p>{line}</w:p>" for line in lines))
@@ -201,11 +201,11 @@ def _binary(rng: random.Random, lines: list[str], code: str) -> Text:
     what = rng.choice(list(files))
     suffix = rng.choice((f".{what}", "")) if " " not in what else ""
     says = f"{PACKED}|{ENCODING}|binary|not text|pdf"
-    return Text(f"{what} {suffix}", files[what], None, suffix, "refused warned", says)
+    return LineFile(f"{what} {suffix}", files[what], None, suffix, "refused warned", says)
 
 
 @kind("SGM set", both=1)
-def _sgm(rng: random.Random, lines: list[str], code: str) -> Text:
+def _sgm(rng: random.Random, lines: list[str], code: str) -> LineFile:
     tag, pad = rng.choice(("srcset", "refset", "tstset")), rng.choice(("", " "))
     rows = [f'<seg id="{i}">{pad}{escape(line)}{pad}</seg>' for i, line in enumerate(lines, 1)]
     head = [f'<{tag} setid="set" srclang="de" trglang="any">', '<doc docid="doc" genre="news" origlang="de">', "<p>"]
@@ -222,7 +222,7 @@ def _sgm(rng: random.Random, lines: list[str], code: str) -> Text:
 
 
 @kind("XML test set", both=1)
-def _xml(rng: random.Random, lines: list[str], code: str) -> Text:
+def _xml(rng: random.Random, lines: list[str], code: str) -> LineFile:
     side = "ref" if code == "en" else "src"
     rows = [f'        <seg id="{i}">{escape(line)}</seg>' for i, line in enumerate(lines, 1)]
     head = ['<?xml version="1.0" encoding="UTF-8"?>', '<dataset id="set">', f'  <doc origlang="{code}" id="doc">']
@@ -241,7 +241,7 @@ def _xml(rng: random.Random, lines: list[str], code: str) -> Text:
 
 
 @kind("XLIFF or HTML", both=1)
-def _page_of_markup(rng: random.Random, lines: list[str], code: str) -> Text:
+def _page_of_markup(rng: random.Random, lines: list[str], code: str) -> LineFile:
     if rng.random() < 0.5:
         head = ['<?xml version="1.0"?>', '<xliff version="1.2"><file source-language="de"><body>']
         rows = [f'<trans-unit id="{i}"><source>{escape(line)}</source></trans-unit>' for i, line in enumerate(lines)]
@@ -257,7 +257,7 @@ def _page_of_markup(rng: random.Random, lines: list[str], code: str) -> Text:
 
 
 @kind("IWSLT tags", both=1)
-def _tags(rng: random.Random, lines: list[str], code: str) -> Text:
+def _tags(rng: random.Random, lines: list[str], code: str) -> LineFile:
     rows: list[str] = []
     for start in range(0, len(lines), 6):
         rows += [f"<url>http://www.example.org/{start}</url>", "<keywords>talks, science</keywords>"]
@@ -272,7 +272,7 @@ def _tags(rng: random.Random, lines: list[str], code: str) -> Text:
 
 
 @kind("blank lines", both=0)
-def _blank(rng: random.Random, lines: list[str], code: str) -> Text:
+def _blank(rng: random.Random, lines: list[str], code: str) -> LineFile:
     blank = rng.choice(("", " ", "\t", "\u00a0", "\u3000"))
     return plain(
         f"lines of {blank!r}", [blank if i in (0, 4, 5, len(lines) - 1) else line for i, line in enumerate(lines)]
@@ -280,20 +280,20 @@ def _blank(rng: random.Random, lines: list[str], code: str) -> Text:
 
 
 @kind("invisible lines", both=0)
-def _invisible(rng: random.Random, lines: list[str], code: str) -> Text:
+def _invisible(rng: random.Random, lines: list[str], code: str) -> LineFile:
     mark = rng.choice(("\u200b", "\u200e", "\u200f", "\u2060", "\u00ad", "\ufeff", "\u200b \u200d"))
     return plain(f"lines of {mark!r}", [mark if i in (1, 5) else line for i, line in enumerate(lines)])
 
 
 @kind("long line", both=0)
-def _long(rng: random.Random, lines: list[str], code: str) -> Text:
+def _long(rng: random.Random, lines: list[str], code: str) -> LineFile:
     long = (lines[2] + " ") * (100_000 // len(lines[2].encode()))
     rows = [*lines[:2], long.strip(), *lines[3:]]
     return plain("a line of 100 kB", rows, allowed="right warned", says="long|split|cut|pieces|max_")
 
 
 @kind("zero bytes")
-def _zero(rng: random.Random, lines: list[str], code: str) -> Text:
+def _zero(rng: random.Random, lines: list[str], code: str) -> LineFile:
     zeros = "\0" * rng.choice((1, 3, 512))
     rows = [line[:4] + zeros + line[4:] if i in (1, 6) else line for i, line in enumerate(lines)]
     return plain(
@@ -302,7 +302,7 @@ def _zero(rng: random.Random, lines: list[str], code: str) -> Text:
 
 
 @kind("odd characters")
-def _odd(rng: random.Random, lines: list[str], code: str) -> Text:
+def _odd(rng: random.Random, lines: list[str], code: str) -> LineFile:
     changes: dict[str, Callable[[str], str]] = {
         "no-break spaces": lambda line: line.replace(" ", "\u00a0", 2),
         "narrow spaces": lambda line: line.replace(" ", "\u202f", 1),

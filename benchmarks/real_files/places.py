@@ -9,9 +9,9 @@ from pathlib import Path
 
 from benchmarks.hostile.processes import Command, Limits
 from benchmarks.real_files import attempts
-from benchmarks.real_files.attempts import Attempt, Pair
+from benchmarks.real_files.attempts import FileAttempt, Pair
 from benchmarks.real_files.sentences import BY_CHARACTER, LANGUAGES, draw
-from benchmarks.real_files.world import LINES, PHRASES, PREFIXES, World, write_sides
+from benchmarks.real_files.world import LINES, PHRASES, PREFIXES, FileWorld, write_sides
 
 SPLITS = ("train", "valid", "test")
 PLACES = (*SPLITS, "input", "stdin", "hypotheses", "references", "scored")
@@ -20,13 +20,13 @@ LIMITS = Limits(cpu=60, wall=150)
 
 
 @dataclasses.dataclass(frozen=True)
-class Text:
+class LineFile:
     """A file of lines.
 
     Args:
         data: Its bytes.
-        lines: What a careful user expects to be read; None: nothing can be.
-        suffix: Added to its name.
+        lines: The lines that a careful user expects; None if the file cannot be read.
+        suffix: Suffix of its name.
     """
 
     what: str
@@ -38,8 +38,8 @@ class Text:
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
-    """A file with both sides; for the arguments see `Text`."""
+class TableFile:
+    """A file with both sides; for the arguments see `LineFile`."""
 
     what: str
     name: str
@@ -50,20 +50,20 @@ class Table:
     says: str = ""
 
 
-LineKind = Callable[[random.Random, list[str], str], Text]
-TableKind = Callable[[random.Random, list[Pair], tuple[str, str]], Table]
+LineKind = Callable[[random.Random, list[str], str], LineFile]
+TableKind = Callable[[random.Random, list[Pair], tuple[str, str]], TableFile]
 
 
 def read_lines(
     rng: random.Random,
-    world: World,
+    world: FileWorld,
     work: Path,
     kind: LineKind,
     *,
     places: Sequence[str],
     codes: Sequence[str],
     both: float,
-) -> Attempt:
+) -> FileAttempt:
     """Draw a place and a language, and let the command read a file of this kind there."""
     place = rng.choice(places)
     if place in SPLITS:
@@ -93,8 +93,8 @@ def corpus(rng: random.Random, work: Path, code: str, split: str, count: int = 0
     return found, languages
 
 
-def prepare(world: World, languages: Sequence[str], *words: str) -> Command:
-    """Return the command that prepares the files train, valid and test, or what `words` name."""
+def prepare(world: FileWorld, languages: Sequence[str], *words: str) -> Command:
+    """Return the command that prepares the files train, valid and test, or the files in `words`."""
     base = ("data=files", f"data.src={languages[0]}", f"data.tgt={languages[1]}")
     base += tuple(f"data.{split}={split}" for split in SPLITS if not any(w.startswith(f"data.{split}=") for w in words))
     lengths = ("data.clean.length_ratio=null", "data.clean.max_length=null")
@@ -103,11 +103,13 @@ def prepare(world: World, languages: Sequence[str], *words: str) -> Command:
     )
 
 
-def _side(rng: random.Random, world: World, work: Path, kind: LineKind, split: str, code: str, both: float) -> Attempt:
+def _side(
+    rng: random.Random, world: FileWorld, work: Path, kind: LineKind, split: str, code: str, both: float
+) -> FileAttempt:
     pairs, languages = corpus(rng, work, code, split)
     side, seed = languages.index(code), rng.random()
     texts = {code: kind(random.Random(seed), [pair[side] for pair in pairs], code)}
-    # Both sides come from one program, often
+    # Often the same program writes both sides
     if rng.random() < both:
         texts["en"] = kind(random.Random(seed), [pair[1 - side] for pair in pairs], "en")
     names = {language: f"{split}.{language}" for language in languages}
@@ -122,7 +124,7 @@ def _side(rng: random.Random, world: World, work: Path, kind: LineKind, split: s
     columns = [texts[code].lines if code in texts else None for code in languages]
     columns = [[pair[i] for pair in pairs] if languages[i] not in texts else columns[i] for i in (0, 1)]
     expected = None if None in columns else list(zip(*columns, strict=True))
-    return Attempt(
+    return FileAttempt(
         what=f"{text.what}, {split}.{'+'.join(texts)}",
         command=prepare(world, languages, f"data.{split}={rng.choice(forms)}"),
         right=None if expected is None else attempts.prepared(work, split, expected),
@@ -132,14 +134,14 @@ def _side(rng: random.Random, world: World, work: Path, kind: LineKind, split: s
     )
 
 
-def _input(rng: random.Random, world: World, work: Path, kind: LineKind, place: str, code: str) -> Attempt:
+def _input(rng: random.Random, world: FileWorld, work: Path, kind: LineKind, place: str, code: str) -> FileAttempt:
     lines = [source for source, _ in draw(rng, code, LINES)]
     text = kind(rng, lines, code)
     name = f"input.{code}{text.suffix}"
     (work / name).write_bytes(text.data)
     words = ("--input", name) if place == "input" else ()
     known = [("" if attempts.is_blank(line) else world.known.get(line)) for line in text.lines or ()]
-    return Attempt(
+    return FileAttempt(
         what=f"{text.what}, translate {place} {code}",
         command=translate(world, *words, stdin=b"" if words else text.data),
         right=None if text.lines is None else attempts.translated(known),
@@ -149,19 +151,19 @@ def _input(rng: random.Random, world: World, work: Path, kind: LineKind, place: 
     )
 
 
-def translate(world: World, *words: str, stdin: bytes = b"") -> Command:
+def translate(world: FileWorld, *words: str, stdin: bytes = b"") -> Command:
     """Return the command that translates with the world's checkpoint."""
     return Command("seq2seq.translate", ("--ckpt", str(world.ckpt), *words), stdin=stdin, limits=LIMITS)
 
 
-def _constraints(rng: random.Random, world: World, work: Path, kind: LineKind, place: str) -> Attempt:
+def _constraints(rng: random.Random, world: FileWorld, work: Path, kind: LineKind, place: str) -> FileAttempt:
     values: list[str] = list(PREFIXES if place == "prefixes" else PHRASES)
     text = kind(rng, values, "de")
     name = f"{place}.en{text.suffix}"
     (work / name).write_bytes(text.data)
     known = world.prefixed if place == "prefixes" else world.phrased
     stdin = "".join(f"{line}\n" for line in world.lines).encode()
-    return Attempt(
+    return FileAttempt(
         what=f"{text.what}, --{place}",
         command=translate(world, f"--{place}", name, stdin=stdin),
         right=attempts.translated(known) if text.lines == values else None,
@@ -179,7 +181,7 @@ def spoil(rng: random.Random, line: str, code: str) -> str:
     return ("" if code in BY_CHARACTER else " ").join(parts)
 
 
-def _score(rng: random.Random, work: Path, kind: LineKind, place: str, code: str) -> Attempt:
+def _score(rng: random.Random, work: Path, kind: LineKind, place: str, code: str) -> FileAttempt:
     references = [source for source, _ in draw(rng, code, LINES)]
     lines = {"hypotheses": [spoil(rng, line, code) for line in references], "references": references}
     role = "hypotheses" if place == "hypotheses" or place == "stdin" else place
@@ -194,7 +196,7 @@ def _score(rng: random.Random, work: Path, kind: LineKind, place: str, code: str
     if text.lines is not None:
         lines[role] = list(text.lines)
         right = attempts.scored(lines["hypotheses"], lines["references"], tokenize)
-    return Attempt(
+    return FileAttempt(
         what=f"{text.what}, score {role} {code}",
         command=score(names["hypotheses"], names["references"], "--tokenize", tokenize),
         right=right,
@@ -210,13 +212,13 @@ def score(hypotheses: str, references: str, *words: str) -> Command:
     return Command("seq2seq.score", (*files, *words), limits=LIMITS)
 
 
-def score_data(world: World, *words: str) -> Command:
+def score_data(world: FileWorld, *words: str) -> Command:
     """Return the command that scores the world's checkpoint on files."""
     words = ("--ckpt", str(world.ckpt), "--metrics", "chrf", "--json", "--cache", "cache", "--data", "files", *words)
     return Command("seq2seq.score", words, limits=LIMITS)
 
 
-def _scored(rng: random.Random, world: World, work: Path, kind: LineKind) -> Attempt:
+def _scored(rng: random.Random, world: FileWorld, work: Path, kind: LineKind) -> FileAttempt:
     pairs = draw(rng, "de", LINES)
     code = rng.choice(("de", "de", "en"))
     side = ("de", "en").index(code)
@@ -231,7 +233,7 @@ def _scored(rng: random.Random, world: World, work: Path, kind: LineKind) -> Att
     if text.lines is not None:
         columns[side] = list(text.lines)
         right = known_score(world, list(zip(*columns, strict=True)))
-    return Attempt(
+    return FileAttempt(
         what=f"{text.what}, score --data test.{code}",
         command=score_data(world, f"test=[{names['de']},{names['en']}]"),
         right=right,
@@ -241,13 +243,13 @@ def _scored(rng: random.Random, world: World, work: Path, kind: LineKind) -> Att
     )
 
 
-def known_score(world: World, pairs: Sequence[Pair]) -> Callable[..., str]:
+def known_score(world: FileWorld, pairs: Sequence[Pair]) -> Callable[..., str]:
     """Check the score of the known translations of these pairs."""
     known = ["" if attempts.is_blank(source) else world.known.get(source) for source, _ in pairs]
     return attempts.scored_data(known, [target for _, target in pairs])
 
 
-def read_table(rng: random.Random, world: World, work: Path, kind: TableKind) -> Attempt:
+def read_table(rng: random.Random, world: FileWorld, work: Path, kind: TableKind) -> FileAttempt:
     """Let a command read a table of this kind, as one of the splits or to score on."""
     split = rng.choice((*SPLITS, "scored"))
     if split == "scored":
@@ -266,10 +268,10 @@ def read_table(rng: random.Random, world: World, work: Path, kind: TableKind) ->
         command = prepare(world, languages, f"data.{split}={table.name}", *table.words)
         right = attempts.prepared(work, split, table.pairs) if table.pairs is not None else None
     what = f"{table.what}, {split} {'-'.join(languages)}"
-    return Attempt(what, command, right, table.allowed, table.says, (table.name, "data."))
+    return FileAttempt(what, command, right, table.allowed, table.says, (table.name, "data."))
 
 
-def plain(what: str, rows: Sequence[str], **changes: object) -> Text:
+def plain(what: str, rows: Sequence[str], **changes: object) -> LineFile:
     """Return a text in UTF-8 with a line end after each line."""
     data = "".join(f"{row}\n" for row in rows).encode()
-    return dataclasses.replace(Text(what, data, rows), **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(LineFile(what, data, rows), **changes)  # type: ignore[arg-type]

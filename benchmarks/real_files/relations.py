@@ -1,4 +1,4 @@
-"""Files that do not belong together or are not what scoring takes them for: counts, shifts, sides, codes, pieces."""
+"""Files that do not fit each other, or that scoring would misread: counts, shifts, sides, codes, pieces."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ import pyarrow as pa
 from benchmarks.hostile.processes import Command, Done
 from benchmarks.hostile.world import RUN
 from benchmarks.real_files import attempts
-from benchmarks.real_files.attempts import Attempt
+from benchmarks.real_files.attempts import FileAttempt
 from benchmarks.real_files.lines import PACKERS
 from benchmarks.real_files.places import CODES, LIMITS, SPLITS, corpus, prepare, score, score_data, spoil, translate
 from benchmarks.real_files.sentences import UNSPACED, draw, phrasebook
-from benchmarks.real_files.world import LINES, SIZES, World, write_sides
+from benchmarks.real_files.world import LINES, SIZES, FileWorld, write_sides
 
-Kind = Callable[[random.Random, World, Path], Attempt]
+Kind = Callable[[random.Random, FileWorld, Path], FileAttempt]
 KINDS: dict[str, Kind] = {}
 SEGMENTED = r"@@|▁|pieces|segment|tokeni[sz]ed|detokeni[sz]e|entit|&\w+;|subword|BPE"
 
@@ -44,7 +44,7 @@ def _write(path: Path, lines: list[str]) -> None:
 
 
 @kind("unequal lengths")
-def _unequal(rng: random.Random, world: World, work: Path) -> Attempt:
+def _unequal(rng: random.Random, world: FileWorld, work: Path) -> FileAttempt:
     split = rng.choice(SPLITS)
     pairs, languages = corpus(rng, work, rng.choice(CODES), split)
     side = rng.choice((0, 1))
@@ -56,7 +56,7 @@ def _unequal(rng: random.Random, world: World, work: Path) -> Attempt:
     ))  # fmt: skip
     name = f"{split}.{languages[side]}"
     _write(work / name, changed)
-    return Attempt(
+    return FileAttempt(
         f"{what}, {name}",
         prepare(world, languages),
         None,
@@ -66,7 +66,7 @@ def _unequal(rng: random.Random, world: World, work: Path) -> Attempt:
     )
 
 
-def _shift(rng: random.Random, world: World, work: Path, first: float) -> Attempt:
+def _shift(rng: random.Random, world: FileWorld, work: Path, first: float) -> FileAttempt:
     pairs, languages = corpus(rng, work, rng.choice(CODES), "train", 300)
     start, by = int(first * len(pairs)), rng.choice((1, 1, 1, 2))
     side = rng.choice((0, 1))
@@ -75,34 +75,34 @@ def _shift(rng: random.Random, world: World, work: Path, first: float) -> Attemp
     _write(work / f"train.{languages[side]}", lines)
     what = f"train.{languages[side]} shifted by {by} from line {start + 1} of 300, {'-'.join(languages)}"
     says = r"shift|behind|off by|misalign|not aligned|lines? (up|down|apart|early|late)|fits? better"
-    return Attempt(what, prepare(world, languages), None, "refused warned", says, ("train", "data.train"))
+    return FileAttempt(what, prepare(world, languages), None, "refused warned", says, ("train", "data.train"))
 
 
 @kind("shift from the start")
-def _shift_all(rng: random.Random, world: World, work: Path) -> Attempt:
+def _shift_all(rng: random.Random, world: FileWorld, work: Path) -> FileAttempt:
     return _shift(rng, world, work, 0)
 
 
 @kind("shift from the middle")
-def _shift_half(rng: random.Random, world: World, work: Path) -> Attempt:
+def _shift_half(rng: random.Random, world: FileWorld, work: Path) -> FileAttempt:
     return _shift(rng, world, work, rng.uniform(0.25, 0.6))
 
 
 @kind("exchanged sides")
-def _swapped(rng: random.Random, world: World, work: Path) -> Attempt:
+def _swapped(rng: random.Random, world: FileWorld, work: Path) -> FileAttempt:
     says = "swapped|exchange"
     if rng.random() < 0.25:
         write_sides(work, "test", draw(rng, "de", LINES), ("en", "de"))
-        return Attempt("score --data", score_data(world, "test=test"), None, "refused warned", says, ("test",))
+        return FileAttempt("score --data", score_data(world, "test=test"), None, "refused warned", says, ("test",))
     split = rng.choice(("train", "train", "valid", "test"))
     pairs, languages = corpus(rng, work, rng.choice(CODES), split)
     write_sides(work, split, pairs, languages[::-1])
     what = f"{split}, {'-'.join(languages)}"
-    return Attempt(what, prepare(world, languages), None, "refused warned", says, (split, "source", "data."))
+    return FileAttempt(what, prepare(world, languages), None, "refused warned", says, (split, "source", "data."))
 
 
 @kind("language of a score")
-def _language(rng: random.Random, world: World, work: Path) -> Attempt:
+def _language(rng: random.Random, world: FileWorld, work: Path) -> FileAttempt:
     code = rng.choice(("zh", "zh", "zh", "ja", "th", "ko"))
     wrong = {
         "zh": ("cn", "zht", "zhs", "chinese", "nan", "zh-TW"),
@@ -120,17 +120,17 @@ def _language(rng: random.Random, world: World, work: Path) -> Attempt:
     tokenize = {"zh": "zh", "th": "char"}.get(code)
     right = attempts.scored(hypotheses, references, tokenize) if tokenize else None
     if code == "ko" and given is None:
-        # Korean has spaces: without a word of its language, 13a is what it says
+        # Korean has spaces: without a language, 13a is the default
         right = attempts.scored(hypotheses, references, "13a")
     words = ("--lang", given) if given else ()
-    return Attempt(
+    return FileAttempt(
         f"{code}, --lang {given}, {names[1]}", score(*names, *words), right, "right refused warned",
         r"lang|tokeni[sz]e|mecab|13a", (given or "--lang", *names, "--tokenize"),
     )  # fmt: skip
 
 
 @kind("language of a run")
-def _trained(rng: random.Random, world: World, work: Path) -> Attempt:
+def _trained(rng: random.Random, world: FileWorld, work: Path) -> FileAttempt:
     code, wrong = rng.choice((("zh", "cn"), ("zh", "zht"), ("ja", "jp"), ("zh", "chinese"), ("ko", "kr")))
     pairs = draw(rng, code, 64)
     parts = {"train": pairs[:40], "valid": pairs[40:52], "test": pairs[52:]}
@@ -145,7 +145,7 @@ def _trained(rng: random.Random, world: World, work: Path) -> Attempt:
         return "" if code == "zh" and "tok:zh" in text else "scored by 13a"
 
     command = Command("seq2seq.train", (*sizes, *words, *RUN, *short, "trainer.test=true"), limits=LIMITS)
-    return Attempt(
+    return FileAttempt(
         f"data.tgt={wrong}",
         command,
         right,
@@ -156,7 +156,7 @@ def _trained(rng: random.Random, world: World, work: Path) -> Attempt:
 
 
 def _segment(rng: random.Random, lines: list[str]) -> tuple[str, list[str]]:
-    """Cut lines as programs before the model do."""
+    """Segment lines as preprocessing programs do."""
     what = rng.choice(("@@", "▁", "Moses"))
     if what == "@@":
         return what, [re.sub(r"(\w{3})(?=\w\w)", r"\1@@ ", line) for line in lines]
@@ -172,7 +172,7 @@ def _moses(what: str, lines: list[str]) -> list[str]:
 
 
 @kind("segmented text, scored")
-def _segmented(rng: random.Random, world: World, work: Path) -> Attempt:
+def _segmented(rng: random.Random, world: FileWorld, work: Path) -> FileAttempt:
     code = rng.choice(("de", "ru", "el"))
     references = [source for source, _ in draw(rng, code, LINES)]
     texts = {"hypotheses": [spoil(rng, line, code) for line in references], "references": references}
@@ -183,11 +183,11 @@ def _segmented(rng: random.Random, world: World, work: Path) -> Attempt:
         texts[each] = _moses(what, texts[each])
         _write(work / each, cut if where in (each, "both") else texts[each])
     right = attempts.scored(texts["hypotheses"], texts["references"])
-    return Attempt(f"{what} in {where}", score(*texts), right, "right refused warned", SEGMENTED, tuple(texts))
+    return FileAttempt(f"{what} in {where}", score(*texts), right, "right refused warned", SEGMENTED, tuple(texts))
 
 
 @kind("segmented text, prepared")
-def _segmented_corpus(rng: random.Random, world: World, work: Path) -> Attempt:
+def _segmented_corpus(rng: random.Random, world: FileWorld, work: Path) -> FileAttempt:
     split = rng.choice(SPLITS)
     code = rng.choice(("de", "ru", "el"))
     pairs, languages = corpus(rng, work, code, split)
@@ -197,11 +197,11 @@ def _segmented_corpus(rng: random.Random, world: World, work: Path) -> Attempt:
         what, cut = _segment(random.Random(seed), [pair[languages.index(side)] for pair in pairs])
         _write(work / f"{split}.{side}", cut)
     files = (f"{split}.{code}", f"{split}.en", "data.")
-    return Attempt(f"{what}, {split}", prepare(world, languages), None, "refused warned", SEGMENTED, files)
+    return FileAttempt(f"{what}, {split}", prepare(world, languages), None, "refused warned", SEGMENTED, files)
 
 
 @kind("NFD against NFC")
-def _decomposed(rng: random.Random, world: World, work: Path) -> Attempt:
+def _decomposed(rng: random.Random, world: FileWorld, work: Path) -> FileAttempt:
     code = rng.choice(("de", "el", "ru", "hi", "ko"))
     references = [source for source, _ in draw(rng, code, LINES)]
     hypotheses = [spoil(rng, line, code) for line in references]
@@ -212,11 +212,11 @@ def _decomposed(rng: random.Random, world: World, work: Path) -> Attempt:
     _write(work / form, [unicodedata.normalize("NFD", line) for line in texts[form]])
     right = attempts.scored(hypotheses, references)
     says = r"NFC|NFD|normali[sz]|compos"
-    return Attempt(f"{form} in NFD, {code}", score(*texts), right, "right refused warned", says, tuple(texts))
+    return FileAttempt(f"{form} in NFD, {code}", score(*texts), right, "right refused warned", says, tuple(texts))
 
 
 @kind("paragraphs")
-def _paragraphs(rng: random.Random, world: World, work: Path) -> Attempt:
+def _paragraphs(rng: random.Random, world: FileWorld, work: Path) -> FileAttempt:
     code = rng.choice([code for code in CODES if code != "th"])
     sources = [source for source, _ in draw(rng, code, 3 * 3)]
     glue = "" if code in UNSPACED else " "
@@ -229,7 +229,7 @@ def _paragraphs(rng: random.Random, world: World, work: Path) -> Attempt:
         return attempts.differs(expected, ["".join(line.split()) for line in done.out.decode().split("\n")[:-1]])
 
     stdin = "".join(f"{line}\n" for line in lines).encode()
-    return Attempt(
+    return FileAttempt(
         f"three sentences a line, {code}", translate(world, stdin=stdin), right, "right warned", "sentences|split"
     )
 
@@ -245,7 +245,7 @@ def unpacked(data: bytes, suffix: str) -> bytes:
 
 
 @kind("compressed output")
-def _output(rng: random.Random, world: World, work: Path) -> Attempt:
+def _output(rng: random.Random, world: FileWorld, work: Path) -> FileAttempt:
     suffix = rng.choice((*PACKERS, ".zip", ".GZ"))
     lines = [source for source, _ in phrasebook()[:LINES]]
     name = f"out.en{suffix}"
@@ -257,13 +257,13 @@ def _output(rng: random.Random, world: World, work: Path) -> Attempt:
 
     stdin = "".join(f"{line}\n" for line in lines).encode()
     command = translate(world, "--output", name, stdin=stdin)
-    return Attempt(
+    return FileAttempt(
         f"--output {name}", command, right, "right refused warned", r"compress|gzip|plain|\.gz", (name, "--output")
     )
 
 
 @kind("direction of a checkpoint")
-def _direction(rng: random.Random, world: World, work: Path) -> Attempt:
+def _direction(rng: random.Random, world: FileWorld, work: Path) -> FileAttempt:
     source, target = rng.choice((("en", "de"), ("ru", "en"), ("de", "fr"), ("en", "zh")))
     pairs = draw(rng, target if source == "en" else source, 64)
     pairs = [(other, text) for text, other in pairs] if source == "en" else pairs
@@ -273,4 +273,6 @@ def _direction(rng: random.Random, world: World, work: Path) -> Attempt:
     short = ("trainer.max_steps=2", "trainer.val_steps=2", f"init_from={world.ckpt}", "run=x", "cache=cache")
     command = Command("seq2seq.train", (*words, *RUN, *short), limits=LIMITS)
     says = r"de.?(-|to|→|->).?en|direction|translates"
-    return Attempt(f"init_from a de-en model, {source}-{target}", command, None, "refused warned", says, ("init_from",))
+    return FileAttempt(
+        f"init_from a de-en model, {source}-{target}", command, None, "refused warned", says, ("init_from",)
+    )

@@ -105,14 +105,14 @@ LANGUAGES = {
         ("euc-kr", "cp949"),
     ),
 }  # fmt: skip
-# Languages whose words no space sets apart, and those whose tokenizer for BLEU needs a dictionary.
+# Languages without spaces between words, and languages scored by character.
 UNSPACED = ("zh", "ja", "th")
 BY_CHARACTER = (*UNSPACED, "ko")
 
 
 @functools.cache
 def sentences(code: str) -> tuple[str, ...]:
-    """Write all sentences of a language; those of one index are translations of each other."""
+    """Write all sentences of a language; sentences with the same index are translations of each other."""
     language = LANGUAGES[code]
     slots = (slot.split("|") for slot in (language.subjects, language.predicates, language.times))
     return tuple(language.form.format(s=s, p=p, t=t) for s, p, t in itertools.product(*slots))
@@ -127,7 +127,7 @@ def phrasebook() -> tuple[Pair, ...]:
 
 
 def draw(rng: random.Random, code: str, count: int) -> list[Pair]:
-    """Draw different pairs of a language and English, from the phrasebook now and then where that has them."""
+    """Draw different pairs of a language and English; German pairs are from the phrasebook half of the time."""
     if code == "de" and rng.random() < 0.5:
         return rng.sample(phrasebook(), count)
     return rng.sample(list(zip(sentences(code), sentences("en"), strict=True)), count)

@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from benchmarks.real_files.attempts import Pair
 from benchmarks.real_files.lines import ENCODING, PACKED, PACKERS, WIDE
-from benchmarks.real_files.places import Table, TableKind, read_table
+from benchmarks.real_files.places import TableFile, TableKind, read_table
 from benchmarks.real_files.sentences import LANGUAGES
 
 Languages = tuple[str, str]
@@ -79,10 +79,10 @@ def _writers(pairs: Sequence[Pair], languages: Languages) -> dict[str, bytes]:
 
 
 @kind("TSV")
-def _good_tsv(rng: random.Random, pairs: list[Pair], languages: Languages) -> Table:
+def _good_tsv(rng: random.Random, pairs: list[Pair], languages: Languages) -> TableFile:
     what = rng.choice(("header", "columns by number", "further columns", "quoted header", "CRLF", "BOM"))
     if what == "columns by number":
-        return Table(what, "x.tsv", _tsv(pairs), pairs, (NUMBERS.format(*languages),))
+        return TableFile(what, "x.tsv", _tsv(pairs), pairs, (NUMBERS.format(*languages),))
     data = _tsv([languages, *pairs])
     if what == "further columns":
         data = _tsv([("id", *languages, "source"), *((str(i), *pair, "web") for i, pair in enumerate(pairs))])
@@ -90,11 +90,11 @@ def _good_tsv(rng: random.Random, pairs: list[Pair], languages: Languages) -> Ta
         data = "".join("\t".join(f'"{text}"' for text in row) + "\n" for row in [languages, *pairs]).encode()
     elif what == "CRLF":
         data = data.replace(b"\n", b"\r\n")
-    return Table(f"TSV, {what}", "x.tsv", b"\xef\xbb\xbf" * (what == "BOM") + data, pairs)
+    return TableFile(f"TSV, {what}", "x.tsv", b"\xef\xbb\xbf" * (what == "BOM") + data, pairs)
 
 
 @kind("TSV, tab in a text")
-def _tab(rng: random.Random, pairs: list[Pair], languages: Languages) -> Table:
+def _tab(rng: random.Random, pairs: list[Pair], languages: Languages) -> TableFile:
     number = rng.random() < 0.3
     share = rng.choice((0.05, 0.2, 0.5))
     rows = [
@@ -110,47 +110,47 @@ def _tab(rng: random.Random, pairs: list[Pair], languages: Languages) -> Table:
     ]
     data = _tsv(rows[1:] if number else rows)
     words = (NUMBERS.format(*languages),) if number else ()
-    return Table("TSV, tab in a text", "x.tsv", data, None, words, "refused warned", FIELDS)
+    return TableFile("TSV, tab in a text", "x.tsv", data, None, words, "refused warned", FIELDS)
 
 
 @kind("TSV, missing field")
-def _missing(rng: random.Random, pairs: list[Pair], languages: Languages) -> Table:
+def _missing(rng: random.Random, pairs: list[Pair], languages: Languages) -> TableFile:
     rows = [*pairs[:5], (pairs[5][0],), *pairs[6:]]
-    return Table("TSV, missing field", "x.tsv", _tsv([languages, *rows]), None, (), "refused warned", FIELDS)
+    return TableFile("TSV, missing field", "x.tsv", _tsv([languages, *rows]), None, (), "refused warned", FIELDS)
 
 
 @kind("blank lines in a table")
-def _blank(rng: random.Random, pairs: list[Pair], languages: Languages) -> Table:
+def _blank(rng: random.Random, pairs: list[Pair], languages: Languages) -> TableFile:
     suffix = rng.choice((".tsv", ".csv", ".jsonl"))
     lines = _writers(pairs, languages)[suffix].split(b"\n")
     places = rng.choice(((len(lines) - 1,), (5,), (4, 9, len(lines) - 1)))
     for place in reversed(places):
         lines.insert(place, rng.choice((b"", b"\r")))
-    return Table(
+    return TableFile(
         f"{suffix}, blank lines", f"x{suffix}", b"\n".join(lines), pairs, (), "right refused", FIELDS + "|blank|empty"
     )
 
 
 @kind("second header")
-def _header(rng: random.Random, pairs: list[Pair], languages: Languages) -> Table:
+def _header(rng: random.Random, pairs: list[Pair], languages: Languages) -> TableFile:
     suffix = rng.choice((".tsv", ".csv"))
     lines = _writers(pairs, languages)[suffix].split(b"\n")
     data = b"\n".join([*lines[:7], lines[0], *lines[7:]])
-    return Table(
+    return TableFile(
         f"{suffix}, second header", f"x{suffix}", data, pairs, (), "right refused warned", "header|first (row|line)"
     )
 
 
 @kind("quotes of a spreadsheet")
-def _quotes(rng: random.Random, pairs: list[Pair], languages: Languages) -> Table:
-    # A spreadsheet quotes what has quotes, delimiters or line breaks, and nothing else
+def _quotes(rng: random.Random, pairs: list[Pair], languages: Languages) -> TableFile:
+    # A spreadsheet quotes only fields with quotes, delimiters or line breaks
     quoted = [(source, f'"{target}", he said' if i % 2 else target) for i, (source, target) in enumerate(pairs)]
     data = _csv([languages, *quoted], "\t", rng.choice(("\n", "\r\n")))
-    return Table("TSV of a spreadsheet", "x.tsv", data, quoted, (), "right refused warned", "quote|csv")
+    return TableFile("TSV of a spreadsheet", "x.tsv", data, quoted, (), "right refused warned", "quote|csv")
 
 
 @kind("CSV")
-def _good_csv(rng: random.Random, pairs: list[Pair], languages: Languages) -> Table:
+def _good_csv(rng: random.Random, pairs: list[Pair], languages: Languages) -> TableFile:
     delimiter = rng.choice((",", ";", "\t"))
     end = rng.choice(("\n", "\r\n"))
     what = rng.choice(("header", "columns by number", "line breaks", "quotes", "BOM", "sep="))
@@ -163,24 +163,24 @@ def _good_csv(rng: random.Random, pairs: list[Pair], languages: Languages) -> Ta
     words = (NUMBERS.format(*languages),) if what == "columns by number" else ()
     data = _csv(written if words else [languages, *written], delimiter, end)
     if what == "sep=":
-        # A first line that a spreadsheet reads, and no other program
+        # A first line that only spreadsheets read
         data = f"sep={delimiter}{end}".encode() + data
-        return Table("CSV, sep=", "x.csv", data, pairs, words, "right refused", FIELDS)
-    return Table(f"CSV, {delimiter!r}, {what}", "x.csv", b"\xef\xbb\xbf" * (what == "BOM") + data, pairs, words)
+        return TableFile("CSV, sep=", "x.csv", data, pairs, words, "right refused", FIELDS)
+    return TableFile(f"CSV, {delimiter!r}, {what}", "x.csv", b"\xef\xbb\xbf" * (what == "BOM") + data, pairs, words)
 
 
 @kind("CSV, damaged")
-def _bad_csv(rng: random.Random, pairs: list[Pair], languages: Languages) -> Table:
+def _bad_csv(rng: random.Random, pairs: list[Pair], languages: Languages) -> TableFile:
     lines = _csv([languages, *pairs]).split(b"\n")
     what, row = rng.choice(
         (("unclosed quote", b'"never closed,x'), ("comma in a text", b"a, b, c,d"), ("missing field", b"x"))
     )
     data = b"\n".join([*lines[:4], row, *lines[4:]])
-    return Table(f"CSV, {what}", "x.csv", data, None, (), "refused warned", FIELDS + "|quote")
+    return TableFile(f"CSV, {what}", "x.csv", data, None, (), "refused warned", FIELDS + "|quote")
 
 
 @kind("JSON")
-def _good_json(rng: random.Random, pairs: list[Pair], languages: Languages) -> Table:
+def _good_json(rng: random.Random, pairs: list[Pair], languages: Languages) -> TableFile:
     what = rng.choice(("nested", "array", "nulls", "line breaks", "escapes", "further keys", "CRLF", "BOM"))
     rows: list[dict[str, object]] = [dict(zip(languages, pair, strict=True)) for pair in pairs]
     if what == "nulls":
@@ -194,15 +194,15 @@ def _good_json(rng: random.Random, pairs: list[Pair], languages: Languages) -> T
         rows = [{"id": i, "meta": {"x": [1, None]}, **row} for i, row in enumerate(rows)]
     data = _json({"translation": row} if what == "nested" else row for row in rows)
     if what == "array":
-        return Table("JSON, array", "x.json", json.dumps(rows, indent=rng.choice((None, 1))).encode(), pairs)
+        return TableFile("JSON, array", "x.json", json.dumps(rows, indent=rng.choice((None, 1))).encode(), pairs)
     if what == "escapes":
         data = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows).encode()
     data = data.replace(b"\n", b"\r\n") if what == "CRLF" else b"\xef\xbb\xbf" * (what == "BOM") + data
-    return Table(f"JSON, {what}", rng.choice(("x.jsonl", "x.ndjson", "x.json")), data, pairs)
+    return TableFile(f"JSON, {what}", rng.choice(("x.jsonl", "x.ndjson", "x.json")), data, pairs)
 
 
 @kind("JSON, damaged")
-def _bad_json(rng: random.Random, pairs: list[Pair], languages: Languages) -> Table:
+def _bad_json(rng: random.Random, pairs: list[Pair], languages: Languages) -> TableFile:
     lines = _writers(pairs, languages)[".jsonl"].split(b"\n")
     what = rng.choice(("duplicate keys", "cut line", "a number", "other case"))
     damaged = {
@@ -213,11 +213,11 @@ def _bad_json(rng: random.Random, pairs: list[Pair], languages: Languages) -> Ta
     }
     data = b"\n".join([*lines[:4], damaged[what], *lines[5:]])
     says = r"json|column|twice|duplicate|dropped by empty|missing|key"
-    return Table(f"JSON, {what}", "x.jsonl", data, None, (), "refused warned", says)
+    return TableFile(f"JSON, {what}", "x.jsonl", data, None, (), "refused warned", says)
 
 
 @kind("TMX")
-def _good_tmx(rng: random.Random, pairs: list[Pair], languages: Languages) -> Table:
+def _good_tmx(rng: random.Random, pairs: list[Pair], languages: Languages) -> TableFile:
     segments = [(escape(source), escape(target)) for source, target in pairs]
     what = rng.choice(("regions", "line break", "tab", "codes", "markup as text", "CDATA", "third language"))
     codes = {
@@ -237,15 +237,15 @@ def _good_tmx(rng: random.Random, pairs: list[Pair], languages: Languages) -> Ta
         data = data.replace(b"<body>", b"<body>" + alone).replace(
             b"<tu><tuv", b'<tu><tuv xml:lang="sv"><seg>Hej</seg></tuv><tuv'
         )
-    # A code that stands for a break may be told instead of replaced
+    # A code of a break may cause a warning instead of a replacement
     allowed = "right warned refused" if what in ("line break", "tab") else "right"
-    return Table(
+    return TableFile(
         f"TMX, {what}", "x.tmx", data, pairs, (), allowed, "<ph|code|tag|placeholder" if len(allowed) > 5 else ""
     )
 
 
 @kind("table in another encoding")
-def _encoded(rng: random.Random, pairs: list[Pair], languages: Languages) -> Table:
+def _encoded(rng: random.Random, pairs: list[Pair], languages: Languages) -> TableFile:
     suffix = rng.choice((".tsv", ".csv", ".jsonl", ".tmx"))
     page = rng.choice(("utf-16", "utf-16-le", "code page"))
     own = next(code for code in languages if code != "en")
@@ -257,20 +257,20 @@ def _encoded(rng: random.Random, pairs: list[Pair], languages: Languages) -> Tab
         .replace("UTF-8", page if rng.random() < 0.5 else "UTF-8")
         .encode(page)
     )
-    return Table(
+    return TableFile(
         f"{suffix} in {page}", f"x{suffix}", data, pairs, (), "right refused warned", f"{WIDE}|{ENCODING}|not XML"
     )
 
 
 @kind("table, capital suffix")
-def _capital(rng: random.Random, pairs: list[Pair], languages: Languages) -> Table:
+def _capital(rng: random.Random, pairs: list[Pair], languages: Languages) -> TableFile:
     suffix, data = rng.choice(list(_writers(pairs, languages).items()))
     name = "X" + rng.choice((suffix.upper(), suffix.title()))
-    return Table(name, name, data, pairs, (), "right refused", r"capital|case|data\.format|suffix|end")
+    return TableFile(name, name, data, pairs, (), "right refused", r"capital|case|data\.format|suffix|end")
 
 
 @kind("table, compressed")
-def _packed(rng: random.Random, pairs: list[Pair], languages: Languages) -> Table:
+def _packed(rng: random.Random, pairs: list[Pair], languages: Languages) -> TableFile:
     suffix, data = rng.choice([item for item in _writers(pairs, languages).items() if item[0] != ".parquet"])
     packer = rng.choice((*PACKERS, ".zip", ""))
     if packer == ".zip":
@@ -282,18 +282,18 @@ def _packed(rng: random.Random, pairs: list[Pair], languages: Languages) -> Tabl
         data = PACKERS[packer or rng.choice(list(PACKERS))](data)
     what = f"{suffix}{packer}" if packer else f"{suffix}, compressed within"
     allowed = "right" if packer in (".gz", ".xz", ".zst") else "right refused"
-    return Table(what, f"x{suffix}{packer}", data, pairs, (), allowed, PACKED + "|not XML")
+    return TableFile(what, f"x{suffix}{packer}", data, pairs, (), allowed, PACKED + "|not XML")
 
 
 @kind("parquet")
-def _good_parquet(rng: random.Random, pairs: list[Pair], languages: Languages) -> Table:
+def _good_parquet(rng: random.Random, pairs: list[Pair], languages: Languages) -> TableFile:
     what = rng.choice(("flat", "nested", "line breaks"))
     written = [(source.replace(" ", "\n", 1), target) for source, target in pairs] if what == "line breaks" else pairs
     pairs = [(source.replace("\n", " "), target) for source, target in written]
-    return Table(f"parquet, {what}", "x.parquet", _parquet(written, languages, nested=what == "nested"), pairs)
+    return TableFile(f"parquet, {what}", "x.parquet", _parquet(written, languages, nested=what == "nested"), pairs)
 
 
 @kind("columns exchanged")
-def _exchanged(rng: random.Random, pairs: list[Pair], languages: Languages) -> Table:
+def _exchanged(rng: random.Random, pairs: list[Pair], languages: Languages) -> TableFile:
     suffix, data = rng.choice(list(_writers([(target, source) for source, target in pairs], languages).items()))
-    return Table(f"{suffix}, columns exchanged", f"x{suffix}", data, None, (), "refused warned", "swapped|exchange")
+    return TableFile(f"{suffix}, columns exchanged", f"x{suffix}", data, None, (), "refused warned", "swapped|exchange")

@@ -27,7 +27,7 @@ PHRASES = ("Café", "", "Zoë\tMüller", "", "naïve", "Größe", "", "Noël", "
 
 
 @dataclasses.dataclass(frozen=True)
-class World:
+class FileWorld:
     """Files that attempts start from.
 
     Args:
@@ -56,7 +56,7 @@ class World:
         return next((self.root / "cache").glob("tokenizer-*/*.model"))
 
 
-def build(root: Path) -> World:
+def build(root: Path) -> FileWorld:
     """Train the checkpoint and write down its translations.
 
     Raises:
@@ -76,7 +76,7 @@ def build(root: Path) -> World:
     words = (*SIZES, *files, *RUN)
     must_work(root, "seq2seq.train", (*words, *LENGTH, "cache=cache", "run=base"))
     lines = [source for source, _ in phrasebook()[:LINES]]
-    world = World(root, words, lines, {})
+    world = FileWorld(root, words, lines, {})
     every = list(dict.fromkeys([*sum(phrasebook(), ()), *(s for c in LANGUAGES for s in sentences(c))]))
     known = dict(zip(every, translate(world, every), strict=True))
     return dataclasses.replace(
@@ -87,7 +87,7 @@ def build(root: Path) -> World:
     )
 
 
-def translate(world: World, lines: Sequence[str], option: str = "", values: Sequence[str] = ()) -> list[str]:
+def translate(world: FileWorld, lines: Sequence[str], option: str = "", values: Sequence[str] = ()) -> list[str]:
     """Translate plain lines, with a file of prefixes or phrases where one is named."""
     words = ["--ckpt", str(world.ckpt)]
     if option:

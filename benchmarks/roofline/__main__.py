@@ -1,14 +1,14 @@
-"""Count what the compilers make of the kernels, and estimate their share of the roofline, without a GPU.
+"""Count the instructions of the compiled kernels, and estimate their share of the roofline, without a GPU.
 
     python -m benchmarks.roofline [--out DIR] [--name NAME]
 
-Compiles each call for sm_90 with the Triton that is installed, reads its machine code, and estimates its time on an
-H100 and on an H200 (benchmarks/roofline/estimate.py says how; nothing is measured). --out writes DIR/NAME-VERSION.json
-and DIR/roofline.md, a table of all such files in DIR: every compiler, "before" beside "now". `make aot` does so for two
-compilers. To count another version of the kernels, run this folder's code in a checkout of it, with --name before.
+It compiles each call for sm_90 with the installed Triton, reads its machine code, and estimates its time on an H100 and
+an H200 (benchmarks/roofline/estimate.py explains how; nothing is measured). --out writes DIR/NAME-VERSION.json and
+DIR/roofline.md, a table of all such files in DIR, with "before" next to "now" for every compiler. `make aot` does this
+for two compilers. To count another version of the kernels, run this folder's code in its checkout with --name before.
 
-Everything is bfloat16 with 1,024 channels in 16 heads, causal, with ends of sentences, 65,536 tokens: in sentences of
-1,024 tokens, and of 27, the mean of what is trained, which attention has a kernel for. "drop" is DropConnect.
+All calls are in bfloat16 with 1,024 channels in 16 heads, causal, with ends of sentences and 65,536 tokens, in
+sentences of 1,024 tokens and of 27, the mean of the training data. "drop" is DropConnect.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Row = dict[str, Any]
 
 
 def calls() -> Iterator[tuple[str, str, Shape]]:
-    """Yield what is counted: an operator, its direction, and the shape."""
+    """Yield the counted calls: operator, direction and shape."""
     for length in LENGTHS:
         shape = MAIN._replace(batch=round(MAIN.tokens / length), length=length)
         for op, variants in VARIANTS.items():
@@ -104,8 +104,8 @@ def _section(results: dict[tuple[str, str], list[Row]], length: int) -> list[str
     body = []
     for key in keys:
         for version in versions:
-            found = [row for name in NAMES if (row := _find(results.get((name, version), []), key))]
-            cells = [" -> ".join(dict.fromkeys(_cells(row)[n] for row in found)) for n in range(len(HEAD) - 2)]
+            rows = [row for name in NAMES for row in results.get((name, version), []) if _key(row) == key]
+            cells = [" -> ".join(dict.fromkeys(_cells(row)[n] for row in rows)) for n in range(len(HEAD) - 2)]
             about = [f"{key[0]} {key[1]}", *([f"K {key[3]}"] if key[3] else []), *([key[4]] if key[4] else [])]
             body.append((", ".join(about), version, *cells))
     return table(HEAD, body)
@@ -118,12 +118,8 @@ def _key(row: Row) -> tuple[Any, ...]:
     return row["op"], row["direction"], row["T"], row["K"], row["with"]
 
 
-def _find(rows: list[Row], key: tuple[Any, ...]) -> Row | None:
-    return next((row for row in rows if _key(row) == key), None)
-
-
 def _cells(row: Row) -> list[str]:
-    """Format the counts of a call; those of several kernels are joined by +."""
+    """Format the counts of a call; counts of several kernels are joined by +."""
     names = ("instructions a tile", "instructions a program", "registers", "spills")
     cells = [" + ".join(f"{kernel[name]:,}" for kernel in row["kernels"]) for name in names]
     cells.append(" + ".join(f"{kernel['shared'] / 1024:.1f}" for kernel in row["kernels"]))

@@ -1,4 +1,4 @@
-"""Record what the kernels launch for a shape, on tensors without data, and compile it without a GPU."""
+"""Record the launches of the kernels for a shape, on tensors without data, and compile them without a GPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Launch(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """Compiled kernel: what it needs of a multiprocessor, and the path of a warp."""
+    """Compiled kernel: its resources on a multiprocessor, and the path of a warp."""
 
     resources: Resources
     path: Path
@@ -89,7 +89,7 @@ def _recorder(launched: list[Launch]) -> Iterator[None]:
 
 
 class Compiler:
-    """Compiler of launches, each of which is compiled once."""
+    """Compiler of launches, which compiles each launch once."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Compiled] = {}

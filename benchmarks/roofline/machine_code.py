@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-# Cycles from the issue of an instruction until what it writes can be read: rounded from published microbenchmarks of
-# Hopper, except that of global memory, which is what a load takes while others load too. 5 is an addition.
+# Cycles from the issue of an instruction until its result can be read: rounded from published microbenchmarks of
+# Hopper, except for global memory, where it is the latency under load. 5 is an addition.
 ARITHMETIC = 5
 GLOBAL_MEMORY = 600
 CYCLES = {"LDG": GLOBAL_MEMORY, "LDGSTS": GLOBAL_MEMORY, "LDL": 40, "LDS": 30, "LDSM": 33, "SHFL": 24, "HMMA": 33}
@@ -47,7 +47,7 @@ class _Line(NamedTuple):
 
 
 def path(listing: str) -> list[Instruction | Loop]:
-    """Return what a warp runs, from the output of `nvdisasm -c` for a kernel."""
+    """Return the path of a warp from the output of `nvdisasm -c` for a kernel."""
     lines = _lines(listing)
     taken = _taken(lines)
     # From the number of a line to its place on the path
@@ -57,7 +57,7 @@ def path(listing: str) -> list[Instruction | Loop]:
 
 
 def flatten(items: Path) -> Iterator[Instruction]:
-    """Yield the instructions of a path, those of a loop once."""
+    """Yield the instructions of a path; the instructions of a loop count once."""
     for item in items:
         if isinstance(item, Loop):
             yield from flatten(item.body)
@@ -66,7 +66,7 @@ def flatten(items: Path) -> Iterator[Instruction]:
 
 
 def loops(items: Path, depth: int = 1) -> Iterator[tuple[int, Loop]]:
-    """Yield the loops of a path, each with its depth; 1 is that of an outermost one."""
+    """Yield the loops of a path with their depths; an outermost loop has depth 1."""
     for item in items:
         if isinstance(item, Loop):
             yield depth, item
@@ -118,7 +118,7 @@ class _Warp:
         self._skip((self.now - begin) * max(0.0, trips[0] - FOLLOWED))
 
     def _skip(self, cycles: float) -> None:
-        """Let cycles pass in which everything goes on as before."""
+        """Advance by some cycles."""
         self.now += cycles
         self.ready = {name: time + cycles for name, time in self.ready.items()}
         self.copies = [time + cycles for time in self.copies]
@@ -135,7 +135,7 @@ class _Warp:
             waited = self.copies[: len(self.copies) - one.level]
             self.now, self.copies = max([self.now, *waited]), self.copies[len(waited) :]
         elif one.code == "BAR":
-            # Other warps arrive, and what they wrote can be read
+            # Other warps arrive, and their results can be read
             self.now = done
         self.ready |= dict.fromkeys(one.writes, done)
 

@@ -17,7 +17,7 @@ from seq2seq.system.files import write_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# All the page's CSS: it needs no other file and no network.
+# All CSS of the page, which needs no other file and no network.
 STYLE = """\
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 72rem; margin: 2rem auto; padding: 0 1rem }
 h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem }
@@ -38,13 +38,13 @@ class Pair(NamedTuple):
     target: list[str]
 
 
-class Section(NamedTuple):
+class ReportSection(NamedTuple):
     """A figure of the page.
 
     Attributes:
         name: Stem of its files, and its anchor in the page.
-        heading: Heading above the figure.
-        text: Explanation of the figure.
+        heading: Heading.
+        text: Explanation.
         figure: The figure, not yet saved.
     """
 
@@ -54,16 +54,16 @@ class Section(NamedTuple):
     figure: Figure
 
 
-# The legend that all figures of mixing matrices share.
+# The legend of all figures of mixing matrices.
 MATRIX = (
-    "A row is a position that is computed, a column one that it reads; a row sums to 1. The shade is the share of the "
-    "block d y_i / d x_j in the norms of row i, with what decides the mixing (queries, keys, predicted kernels) held. "
-    "'all' is the whole mixer with its output projection; a head is what reaches the output projection from it, or the "
-    "norm before that, which for attention is the attention weight itself, as a share of the row's."
+    "A row is a position that is computed, a column a position that it reads; a row sums to 1. The shade is the norm "
+    "of the block d y_i / d x_j as a share of row i, with the sources of the mixing (queries, keys, predicted kernels) "
+    "held constant. 'all' is the whole mixer with its output projection. A head is its input to the output projection, "
+    "or to the norm before it; for attention this is the attention weight."
 )
 
 
-def sections(views: Sequence[View], pair: Pair) -> Iterator[Section]:
+def sections(views: Sequence[View], pair: Pair) -> Iterator[ReportSection]:
     """Draw the figures of one pair, in the order of the page.
 
     Args:
@@ -71,9 +71,9 @@ def sections(views: Sequence[View], pair: Pair) -> Iterator[Section]:
         pair: Names of the positions.
 
     Yields:
-        One section at a time, so that a caller may save figures as they come.
+        One section at a time.
     """
-    # Names of rows (positions that are computed) and columns (positions that they read)
+    # Names of rows (computed positions) and columns (positions that they read)
     names = {
         "encoder": (pair.source, pair.source),
         "decoder": (pair.target, pair.target),
@@ -84,29 +84,28 @@ def sections(views: Sequence[View], pair: Pair) -> Iterator[Section]:
         "Which source positions each target position reads, by layer. A row is the decoder's input piece; what the "
         f"layer makes of it predicts the next piece. {MATRIX}"
     )
-    yield Section("alignments", "Source-target alignments", text, plots.mixing(by_part["cross"], *names["cross"]))
-    # A part without self mixers, such as a recurrent decoder, has no section
+    yield ReportSection("alignments", "Source-target alignments", text, plots.mixing(by_part["cross"], *names["cross"]))
+    # A recurrent decoder has no self mixers
     for part in ("encoder", "decoder"):
         if by_part[part]:
             figure = plots.mixing(by_part[part], *names[part])
-            yield Section(f"{part}-mixing", f"Token mixing in the {part}", MATRIX, figure)
-    # Distances make sense where both sides are the same sequence, so not for cross mixers
+            yield ReportSection(f"{part}-mixing", f"Token mixing in the {part}", MATRIX, figure)
+    # Distances are defined within one sequence, so not for cross mixers
     own = [*by_part["encoder"], *by_part["decoder"]]
     if own:
-        yield Section("distance", "How far layers look", _distance_text(own), plots.distances(own))
+        yield ReportSection("distance", "How far layers look", _distance_text(own), plots.distances(own))
     for part, mine in by_part.items():
         yield from _details(part, mine, *names[part])
 
 
 def _distance_text(views: Sequence[View]) -> str:
     """Explain the figure of distances, and name the most and the least local layer."""
-    # A smaller share of the equal distance is more local
     nearest = min(views, key=locality)
     farthest = max(views, key=locality)
-    on_a_grid = "In the source the distance is the more of rows and columns apart. " if views[0].columns else ""
+    on_a_grid = "In the source it is the larger of the distances in rows and columns. " if views[0].columns else ""
     return (
-        "How local each layer is: the mean share of what lies |i - j| positions away, over all rows, and the mean "
-        "distance as a part of what it is where all shares are equal (in a decoder, those of the past). "
+        "How local each layer is: the mean share of positions at a distance of |i - j|, and the mean distance relative "
+        "to uniform weights (in a decoder, over the past). "
         f"{on_a_grid}The most local is {_locality(nearest)}, the least local {_locality(farthest)}."
     )
 
@@ -117,17 +116,17 @@ def _locality(view: View) -> str:
     return f"layer {view.layer} of the {view.part} ({view.mixer}: {distance:.1f} on average, {share})"
 
 
-def _details(part: str, views: Sequence[View], rows: list[str], columns: list[str]) -> Iterator[Section]:
-    """Draw what mixers' own `introspect` returns, by name."""
-    # What mixers of this project report, by the key in `introspect`'s dictionary
+def _details(part: str, views: Sequence[View], rows: list[str], columns: list[str]) -> Iterator[ReportSection]:
+    """Draw the tensors that the mixers' `introspect` returns."""
+    # Explanation and function for each name
     drawings: dict[str, tuple[str, Callable[[list[View], str], Any]]] = {
         "kernels": ("Learned weights by offset, the same at every position.", plots.kernels),
         "predicted kernels": (
-            "A row is a position of the sentence and the kernel that it predicts: the weight of each offset.",
+            "A row is the kernel that a position of the sentence predicts: the weight of each offset.",
             lambda mine, name: plots.predicted_kernels(mine, name, rows),
         ),
         "weights": (
-            "The mixer's own weights. A row is a position that is computed, a column one that it reads.",
+            "The mixer's own weights. A row is a position that is computed, a column a position that it reads.",
             lambda mine, name: plots.weights(mine, name, rows, columns),
         ),
         "centers": (
@@ -139,32 +138,32 @@ def _details(part: str, views: Sequence[View], rows: list[str], columns: list[st
     # Each name once, in the order of the layers
     names = dict.fromkeys(name for view in views for name in view.details)
     for name in names:
-        # The figure of the centers shows the sharpness as the width of the bells
+        # The figure of the centers shows the sharpness
         if name == "sharpness" and "centers" in names:
             continue
-        # Any other name is taken for one number a head
+        # Any other name has a number for each head
         text, draw = drawings.get(name, ("A number for each head, by layer.", plots.numbers))
         mine = [view for view in views if name in view.details]
         heading = f"{name.capitalize()} of the {'cross mixers' if part == 'cross' else part}"
-        yield Section(f"{part}-{name.replace(' ', '-')}", heading, text, draw(mine, name))
+        yield ReportSection(f"{part}-{name.replace(' ', '-')}", heading, text, draw(mine, name))
 
 
 def require_earlier(folder: Path) -> Path:
-    """Return the folder.
+    """Check that the folder has no `report.html` of another program, and return it.
 
     Raises:
-        ValueError: It has a `report.html` that no earlier call of `write` made, and that would be replaced.
+        ValueError: It has one, which `write` would replace.
     """
     page = folder / "report.html"
     if page.exists() and (not page.is_file() or STYLE.encode() not in page.read_bytes()):
-        raise ValueError(f"--out {folder}: has a report.html that is not of this command; choose another folder")
+        raise ValueError(f"--out {folder}: has a report.html of another program; choose another folder")
     return folder
 
 
-def write(folder: Path, title: str, facts: Sequence[tuple[str, str]], sections: Sequence[Section]) -> Path:
-    """Write the figures and the page `report.html`, which needs no other file, and return the page's path.
+def write(folder: Path, title: str, facts: Sequence[tuple[str, str]], sections: Sequence[ReportSection]) -> Path:
+    """Write the figures and the self-contained page `report.html`, and return the page's path.
 
-    Figures of an earlier page in the folder that this one does not have are removed.
+    Figures of an earlier page that the new one does not have are removed.
 
     Args:
         folder: The report's folder; made if it does not exist.
@@ -174,10 +173,10 @@ def write(folder: Path, title: str, facts: Sequence[tuple[str, str]], sections: 
     """
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / "report.html"
-    # The page's own anchors list the files that an earlier call wrote; other files stay
+    # The anchors name the figures of the earlier page; other files stay
     earlier = set(re.findall(r'<h2 id="([\w-]+)">', page.read_text("utf-8"))) if page.is_file() else set()
     figures = [_figure(section, folder) for section in sections]
-    # Texts of users and of corpora: escape everything
+    # Escape everything: the text comes from users and corpora
     rows = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in facts)
     links = " · ".join(f'<a href="#{section.name}">{html.escape(section.heading)}</a>' for section in sections)
     text = (
@@ -193,10 +192,10 @@ def write(folder: Path, title: str, facts: Sequence[tuple[str, str]], sections: 
     return page
 
 
-def _figure(section: Section, folder: Path) -> str:
-    """Save a figure, and return its part of the page with the image inside."""
+def _figure(section: ReportSection, folder: Path) -> str:
+    """Save a figure, and return its part of the page with the embedded image."""
     path = save(section.figure, folder / section.name)
-    # Inside the page as well, so that report.html can be sent by itself
+    # Embedded in the page, so that report.html can be sent alone
     image = base64.b64encode(path.read_bytes()).decode("ascii")
     heading = html.escape(section.heading)
     return (

@@ -1,4 +1,4 @@
-"""Mixing matrices of a source that is an image, laid over the image."""
+"""Overlay mixing matrices on a source that is an image."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from seq2seq.analysis.html_report import Pair, Section
+from seq2seq.analysis.html_report import Pair, ReportSection
 from seq2seq.analysis.mixing_matrix import View
 from seq2seq.images.lines import unpack
 from seq2seq.settings.tokenizer import PatchGrid
@@ -17,12 +17,12 @@ from seq2seq.system.canvas import new_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# A row of panels: its title, and for each panel its name and what is read of each patch, (S,).
+# A row of panels: its title, and for each panel its name and the shares of the patches, (S,).
 Row = tuple[str, list[tuple[str, torch.Tensor]]]
 
 
-def sections(views: Sequence[View], src: torch.Tensor, pair: Pair, grid: PatchGrid) -> list[Section]:
-    """Draw what one patch reads in the encoder, and what each target piece reads of the image.
+def sections(views: Sequence[View], src: torch.Tensor, pair: Pair, grid: PatchGrid) -> list[ReportSection]:
+    """Draw the shares that one patch reads in the encoder, and the shares that each target piece reads.
 
     Args:
         views: Mixers at work, as `mixing_matrix.views` returns them.
@@ -32,7 +32,7 @@ def sections(views: Sequence[View], src: torch.Tensor, pair: Pair, grid: PatchGr
     """
     pixels = unpack(src.numpy(), grid)[0]
     query = busiest_patch(pixels, grid)
-    found: list[Section] = []
+    found: list[ReportSection] = []
     encoder: list[Row] = []
     for view in (view for view in views if view.part == "encoder"):
         heads = [] if view.heads is None else list(enumerate(view.heads, 1))
@@ -43,24 +43,24 @@ def sections(views: Sequence[View], src: torch.Tensor, pair: Pair, grid: PatchGr
         for view in views
         if view.part == "cross"
     ]
-    scale = "The red is as dense as a patch's share of its row, the largest share of a panel in full."
+    scale = "The opacity of the red is a patch's share relative to the largest share of the panel."
     text = f"What the patch in the frame (row and column {pair.source[query]}) reads, by layer and head. {scale}"
     # An encoder may have no self mixers
     if encoder:
         figure = draw(encoder, pixels, grid, query)
-        found.append(Section("encoder-image", "The encoder's mixing over the image", text, figure))
+        found.append(ReportSection("encoder-image", "The encoder's mixing over the image", text, figure))
     text = f"What each piece of the decoder's input reads of the image, by layer. {scale}"
-    return [*found, Section("cross-image", "Alignments over the image", text, draw(cross, pixels, grid))]
+    return [*found, ReportSection("cross-image", "Alignments over the image", text, draw(cross, pixels, grid))]
 
 
 def busiest_patch(pixels: np.ndarray, grid: PatchGrid) -> int:
-    """Return the patch of pixels (height, width, ...) whose levels vary most."""
+    """Return the patch of pixels (height, width, ...) with the largest standard deviation."""
     cells = pixels.reshape(grid.rows, grid.size, grid.columns, -1).swapaxes(1, 2).reshape(grid.length, -1)
     return int(cells.astype(np.float64).std(1).argmax())
 
 
 def overlay(shares: torch.Tensor, grid: PatchGrid) -> np.ndarray:
-    """Return red of an opacity from 0 to 1 for each pixel, (height, width, 4), by the shares (S,) of the patches."""
+    """Return a red layer (height, width, 4) whose opacity follows the shares (S,) of the patches."""
     opacity = shares / shares.max().clamp_min(torch.finfo(shares.dtype).tiny)
     cells = opacity.reshape(grid.rows, grid.columns).cpu().numpy()
     layer = np.zeros((grid.height, grid.width, 4))
@@ -73,11 +73,13 @@ def draw(rows: Sequence[Row], pixels: np.ndarray, grid: PatchGrid, query: int | 
     """Draw a panel for each entry of each row.
 
     Args:
-        rows: What is read of each patch.
+        rows: The panels with their shares.
         pixels: The image.
-        grid: Its grid.
-        query: A patch to frame.
+        grid: The grid of the image.
+        query: A patch to frame, or None.
     """
+    from matplotlib.patches import Rectangle
+
     columns = max(len(panels) for _, panels in rows)
     width = min(1.6, max(0.6, grid.width / 20))  # inches of a panel
     figure = new_figure(0.3 + columns * (width + 0.1), 0.3 + len(rows) * (width * grid.height / grid.width + 0.3))
@@ -85,19 +87,13 @@ def draw(rows: Sequence[Row], pixels: np.ndarray, grid: PatchGrid, query: int | 
     for axes in panels.flat:
         axes.set_axis_off()
     for (title, entries), line in zip(rows, panels, strict=True):
-        # A row may have fewer heads than another
+        # Rows may differ in the number of heads
         for number, ((name, shares), axes) in enumerate(zip(entries, line, strict=False)):
             axes.imshow(pixels, cmap="gray", vmin=0, vmax=255)
             axes.imshow(overlay(shares.detach(), grid))
             axes.set_title(name if number else f"{title}: {name}", fontsize=6, loc="center" if number else "left")
             axes.title.set_parse_math(False)  # a piece may be a dollar sign
             if query is not None:
-                _frame(axes, query, grid)
+                corner = (query % grid.columns * grid.size - 0.5, query // grid.columns * grid.size - 0.5)
+                axes.add_patch(Rectangle(corner, grid.size, grid.size, fill=False, edgecolor="red", linewidth=1))
     return figure
-
-
-def _frame(axes: Any, patch: int, grid: PatchGrid) -> None:
-    from matplotlib.patches import Rectangle
-
-    corner = (patch % grid.columns * grid.size - 0.5, patch // grid.columns * grid.size - 0.5)
-    axes.add_patch(Rectangle(corner, grid.size, grid.size, fill=False, edgecolor="red", linewidth=1))

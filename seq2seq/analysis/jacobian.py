@@ -1,4 +1,4 @@
-"""The Jacobian of output positions with respect to input positions, of any mixer."""
+"""The Jacobian of any mixer: output positions with respect to input positions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from seq2seq.network.introspection import freeze_mixing
 
-# Most numbers in the copies of the input that are differentiated together: 8 MB in float32.
+# Most numbers in the copies of the input in one backward pass: 8 MB in float32.
 NUMBERS = 1 << 21
 
 
@@ -21,27 +21,24 @@ def jacobian(
 ) -> Tensor:
     """Differentiate a function of a sequence with its mixing held constant: d(u_r . f(x)_i) / dx_j.
 
-    Sentences of a batch do not see each other, so each row of the Jacobian is the gradient of a sentence of its own in
-    one backward pass over T R copies of x, cut into pieces.
+    Each row of the Jacobian is the gradient of its own sentence in a batch of T R copies of x, split into pieces.
 
     Args:
         function: f, (B, S, D) -> (B, T, D').
         x: The sequence (S, D).
         directions: u (R, D'); the output's channels if None.
-        routed_by: Another sequence (S, D), whose mixing is used; that of x if None.
+        routed_by: The sequence (S, D) that decides the mixing; x if None.
 
     Returns:
         The blocks (T, R, S, D).
     """
-    # The output's length and width, without asking the caller
     with torch.no_grad():
         length, width = function(x[None]).shape[1:]
     if directions is None:
         directions = torch.eye(width, dtype=x.dtype, device=x.device)
-    # Row r of the Jacobian is output position r // R in direction r % R, on a copy of x of its own
+    # Row r of the Jacobian is output position r // R in direction r % R
     count = len(directions)
     rows = torch.arange(length * count, device=x.device)
-    # One copy at least, however long the sentence
     size = max(1, NUMBERS // x.numel())
     parts = [_rows(function, x, part // count, directions[part % count], routed_by) for part in rows.split(size)]
     return torch.cat(parts).unflatten(0, (length, count))  # (T R, S, D) -> (T, R, S, D)
@@ -57,7 +54,7 @@ def _rows(
     """Return rows (n, S, D) of the Jacobian: the gradients at these positions (n,) in these directions (n, D')."""
     copies = x.detach().expand(len(positions), *x.shape).clone().requires_grad_()  # (n, S, D)
     marked = None
-    # A first pass records the mixing of the other sequence; the second replays it for x
+    # Record the mixing of the other sequence, then replay it for x
     if routed_by is not None:
         with torch.no_grad(), freeze_mixing() as marked:
             function(routed_by.expand_as(copies))
@@ -65,7 +62,7 @@ def _rows(
     with torch.enable_grad(), freeze_mixing(marked):
         y = function(copies)  # (n, T, D')
         chosen = y[torch.arange(len(positions), device=x.device), positions]  # (n, D')
-        # One scalar: copies are separate sentences, so its gradient keeps the rows apart
+        # Copies are separate sentences, so the gradient of the sum has separate rows
         total = (chosen * directions).sum()
         # An output that does not depend on x has no graph, and a Jacobian of zeros
         if not total.requires_grad:

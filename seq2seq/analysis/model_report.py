@@ -1,4 +1,4 @@
-"""Report on the mixers of one model, trained or with random weights, at work on one sentence pair."""
+"""Report on the mixers of a trained or random model for one sentence pair."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from seq2seq.system.canvas import require_matplotlib
 from seq2seq.system.model_path import checkpoint_file
 from seq2seq.system.stdio import print_error
 
-# Most characters of the source in the title: an image is one long line.
+# Most characters of the source in the title; an image is a long line.
 _LONGEST_TITLE = 200
 
 
@@ -62,16 +62,16 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
 
     Args:
         overrides: Settings as on the command line, a preset (`mixer=<name>`) among them.
-        length: Positions of each side; an image has as many as its grid.
+        length: Positions of each side; the grid decides for an image.
         out: The report's folder, `inspect/<preset>` if None.
         seed: Seed of the weights and of the pair.
 
     Raises:
-        UsageError: There is no preset among the settings, or the folder cannot be written.
+        UsageError: The settings name no preset, or the folder cannot be written.
         ValueError: The settings are wrong.
     """
     require_matplotlib("a report")
-    # Checked before Hydra composes, for a message that names the remedy
+    # Checked before Hydra composes, for a message with a remedy
     values: dict[str, str] = {}
     for word in overrides:
         key, _, value = word.partition("=")
@@ -87,11 +87,15 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
     folder = html_report.require_earlier(require_folder(out or Path("inspect") / name))
     # A preset for images has its grid in the tokenizer's settings
     grid = read_section(TokenizerSettings, config["tokenizer"], "tokenizer").patches
-    # Weights first, then the pair: one seed decides both
+    # The seed decides first the weights, then the pair
     torch.manual_seed(seed)
-    settings = _model_settings(config, vocab_size=length + 1, grid=grid)
+    # One id more than randperm(length) draws, for padding; an image cannot share the target's vocabulary
+    sizes = {"src_vocab_size": length + 1, "tgt_vocab_size": length + 1, "pad_id": length, "joint": grid is None}
+    settings = {"model": config["model"], "mixer": config["mixer"], **sizes}
+    if grid:
+        settings["patches"] = dataclasses.asdict(grid)
     model = build_model(settings, trust=packages_of(config["mixer"]))
-    # All tokens differ, so that equal rows of a matrix are not due to equal inputs
+    # All tokens differ: equal rows of a matrix are not due to equal inputs
     src = torch.randperm(length)[None]  # (1, S)
     tgt = torch.randperm(length)[None]  # (1, T)
     if grid:
@@ -110,21 +114,6 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
     return Subject(folder, f"{name}, untrained", facts, model, src, tgt, pair, grid)
 
 
-def _model_settings(config: dict[str, Any], *, vocab_size: int, grid: PatchGrid | None) -> dict[str, Any]:
-    """Return what `build_model` takes: the settings of the model, and the sizes that a tokenizer would have."""
-    settings = {
-        "model": config["model"],
-        "mixer": config["mixer"],
-        "src_vocab_size": vocab_size,
-        "tgt_vocab_size": vocab_size,
-        # The one id that randperm(length) does not draw
-        "pad_id": vocab_size - 1,
-        # An image's vocabulary cannot be shared with the target's
-        "joint": grid is None,
-    }
-    return settings | ({"patches": dataclasses.asdict(grid)} if grid else {})
-
-
 def of_checkpoint(
     path: Path,
     *,
@@ -139,7 +128,7 @@ def of_checkpoint(
 
     Args:
         path: The checkpoint.
-        text: The source sentence, or an image as it stands in a corpus.
+        text: The source sentence, or an image as in a corpus.
         target: The target sentence; the model's own translation if None.
         tgt_lang: Target language of a checkpoint that has several.
         trust: Packages, besides seq2seq, whose mixers the checkpoint may name.
@@ -151,7 +140,7 @@ def of_checkpoint(
     """
     require_matplotlib("a report")
     path = checkpoint_file(path)
-    # A file that lies in no run goes by its own name
+    # A file outside of a run is named after itself
     run = RunFolder.of_checkpoint(path.resolve())
     name = run.path.name if run else path.stem
     folder = html_report.require_earlier(require_folder(out or Path("inspect") / name))
@@ -197,7 +186,7 @@ def _patches(grid: PatchGrid) -> list[str]:
 
 
 def _pieces(tokenizer: Any, model: Any, ids: Sequence[int]) -> list[str]:
-    """Return the pieces of one side, a word's beginning marked as SentencePiece does."""
+    """Return the pieces of one side, with SentencePiece's mark of word beginnings."""
     special = {tokenizer.bos_id: "<s>", tokenizer.eos_id: "</s>", tokenizer.unk_id: "<unk>"}
     # Plain underscores, as not every font has U+2581
     return [special.get(i) or model.id_to_piece(i).replace("▁", "_") for i in ids]
@@ -206,7 +195,7 @@ def _pieces(tokenizer: Any, model: Any, ids: Sequence[int]) -> list[str]:
 def write(subject: Subject) -> Path:
     """Differentiate the mixers, write the page with its figures, and return its path."""
 
-    # Standard error, since a long pair takes minutes and standard output names the files
+    # A long pair takes minutes; standard output names the files
     def report(part: str) -> None:
         print_error(f"looking at {part} ...")
 

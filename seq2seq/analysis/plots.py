@@ -1,4 +1,4 @@
-"""Plots of mixers at work: matrices by layer and head, kernels, centers, and the distances that layers reach."""
+"""Plots of mixers: matrices by layer and head, kernels, centers, and distances by layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Most pieces that are named on a side of a matrix; of a longer sentence every n-th is named.
+# Most labels on a side of a matrix; a longer sentence has a label for every n-th piece.
 MOST_LABELS = 40
 COLOR_MAP = "Blues"
 # Fonts with Chinese, Japanese or Korean, as Linux, macOS and Windows install them.
@@ -33,7 +33,7 @@ def families() -> list[str]:
     """List fonts for pieces of any script: matplotlib's own, then installed ones with Chinese and Japanese."""
     from matplotlib import font_manager
 
-    # A family that is not installed would cost a warning for every piece
+    # A missing family causes a warning for every piece
     installed = set(font_manager.get_font_names())
     return ["DejaVu Sans", *(name for name in WIDE_FONTS if name in installed)]
 
@@ -42,11 +42,11 @@ def matrices(rows: Sequence[tuple[str, list[tuple[str, torch.Tensor]]]], down: l
     """Draw matrices (T, S) as a grid.
 
     Args:
-        rows: For each row of the grid its title and its matrices by name.
+        rows: Title and named matrices of each row of the grid.
         down: Names of the T positions.
         across: Names of the S positions.
     """
-    # Layers may have different numbers of heads: the widest row decides, the others end early
+    # Layers may differ in the number of heads
     columns = max(len(panels) for _, panels in rows)
     width = _inches(across)
     height = _inches(down)
@@ -60,11 +60,11 @@ def matrices(rows: Sequence[tuple[str, list[tuple[str, torch.Tensor]]]], down: l
                 axes.set_axis_off()
                 continue
             name, matrix = panels[c]
-            # aspect auto: pieces on both sides may differ in number, panels do not in size
+            # aspect auto: all panels have one size
             image = axes.imshow(matrix.detach().cpu().numpy(), cmap=COLOR_MAP, norm=_shades(), aspect="auto")
-            # The title of the row stands over its first panel
+            # The first panel has the title of the row
             axes.set_title(name if c else f"{title}: {name}", fontsize=7, loc="left" if c == 0 else "center")
-            # Names of columns below the last panel of each column only
+            # Only the last panel of a column names the columns
             lowest = r == len(rows) - 1 or c >= len(rows[r + 1][1])
             _name_ticks(axes, down if c == 0 else None, across if lowest else None)
     _bar(figure, image, grid, len(rows) * height, "share of the row")
@@ -72,7 +72,7 @@ def matrices(rows: Sequence[tuple[str, list[tuple[str, torch.Tensor]]]], down: l
 
 
 def _inches(names: list[str]) -> float:
-    """Return the length of a matrix' side that has room for the names of its positions: 0.088 inches each."""
+    """Return the length of a matrix' side with room for its labels, 0.088 inches each."""
     return max(1.2, 0.088 * min(len(names), MOST_LABELS))
 
 
@@ -80,16 +80,16 @@ def _shades() -> Any:
     """Map shares from 0 to 1 to colors, with more contrast among small ones."""
     from matplotlib.colors import PowerNorm
 
-    # The square root: among 40 positions an equal share is 0.025, near white on a linear scale
+    # Square root: a uniform share of 40 positions, 0.025, would be near white on a linear scale
     return PowerNorm(0.5, 0, 1)
 
 
 def _colors(weights: Sequence[torch.Tensor]) -> dict[str, Any]:
-    """Return imshow's arguments for weights: shares from 0 to 1, or of both signs, as those without a softmax."""
+    """Return imshow's arguments for weights: shares from 0 to 1, or both signs for weights without a softmax."""
     from matplotlib.colors import Normalize
 
     low, high = min(float(each.min()) for each in weights), max(float(each.max()) for each in weights)
-    # A softmax sums to 1 but for rounding
+    # Allow for rounding
     if low >= 0 and high <= 1.001:
         return {"cmap": COLOR_MAP, "norm": _shades()}
     # White is 0
@@ -99,9 +99,9 @@ def _colors(weights: Sequence[torch.Tensor]) -> dict[str, Any]:
 
 def _bar(figure: Figure, image: Any, grid: Any, height: float, label: str) -> None:
     """Draw the scale of all matrices in `grid`, which is about `height` inches high."""
-    # At most 2.4 inches high, whatever the height of the grid
+    # At most 2.4 inches high
     bar = figure.colorbar(image, ax=grid, shrink=min(1.0, 2.4 / height), aspect=25, pad=0.01)
-    # Dense among small shares, as the scale is
+    # More ticks among small shares
     if image.cmap.name == COLOR_MAP:
         bar.set_ticks([0, 0.05, 0.2, 0.5, 1])
     bar.ax.tick_params(labelsize=6)
@@ -127,7 +127,7 @@ def _name_ticks(axes: Axes, down: list[str] | None, across: list[str] | None) ->
 
 
 def mixing(views: Sequence[View], down: list[str], across: list[str]) -> Figure:
-    """Draw the mixing matrices of one part by layer: all heads together, then each."""
+    """Draw the mixing matrices of one part by layer: the whole mixer, then each head."""
     rows = []
     for view in views:
         heads = [] if view.heads is None else _by_head(view.heads)
@@ -148,11 +148,10 @@ def weights(views: Sequence[View], name: str, down: list[str], across: list[str]
 def distances(views: Sequence[View]) -> Figure:
     """Draw the share at each distance by layer in a panel for each part, and the locality of all layers in the last.
 
-    Dashed lines are those of uniform weights.
+    Dashed lines show uniform weights.
     """
     parts = list(dict.fromkeys(view.part for view in views))
     figure = new_figure(3.4 * len(parts) + 3.2, 3.1)
-    # A panel for each part, and one more for the locality of all layers
     *panels, last = figure.subplots(1, len(parts) + 1)
     ticks: list[str] = []
     for part, axes in zip(parts, panels, strict=True):
@@ -163,14 +162,14 @@ def distances(views: Sequence[View]) -> Figure:
             axes.plot(profile, markersize=2.5, linewidth=1.2, label=f"{view.layer} {view.mixer}", **style)
             last.barh(len(ticks), locality(view), color=style["color"])
             ticks.append(f"{part} {view.layer}")
-        # The reference of the part: all its layers have the same positions
+        # All layers of a part have the same positions
         equal = uniform_weights(len(mine[0].total), causal=part == "decoder")
         profile = distance_profile(equal, mine[0].columns).numpy()
         axes.plot(profile, color="#999999", linestyle="--", linewidth=1, label="uniform weights")
         axes.xaxis.get_major_locator().set_params(integer=True)
         _label(axes, f"{part}: mean share at a distance", "distance |i - j|", "share of the row")
         axes.legend(fontsize=6, frameon=False)
-    # 1 is what uniform weights have
+    # 1: uniform weights
     last.axvline(1, color="#999999", linestyle="--", linewidth=1)
     last.set_yticks(range(len(ticks)), ticks)
     last.invert_yaxis()
@@ -184,7 +183,7 @@ def kernels(views: Sequence[View], name: str) -> Figure:
     panels = np.atleast_1d(figure.subplots(1, len(views), sharey=True))
     for axes, view in zip(panels, views, strict=True):
         for head, kernel in enumerate(view.details[name].detach().cpu().numpy()):
-            # Layers may differ in kernel size, so each has its own offsets
+            # Layers may differ in kernel size
             offsets = _offsets(view, len(kernel))
             axes.plot(offsets, kernel, markersize=2.5, linewidth=1, label=f"head {head + 1}", **look(head))
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -195,7 +194,7 @@ def kernels(views: Sequence[View], name: str) -> Figure:
 
 def predicted_kernels(views: Sequence[View], name: str, pieces: list[str]) -> Figure:
     """Draw kernels (B, T, H, K) along the first sentence: a row for each layer, a panel for each head."""
-    # Layers may differ in heads: the grid has room for the most, the rest stays empty
+    # Layers may differ in the number of heads
     heads = max(view.details[name].shape[2] for view in views)
     height = _inches(pieces)
     figure = new_figure(1.5 + 1.5 * heads, 0.8 + len(views) * (height + 0.45))
@@ -209,7 +208,7 @@ def predicted_kernels(views: Sequence[View], name: str, pieces: list[str]) -> Fi
             if head >= len(kernels):
                 axes.set_axis_off()
                 continue
-            # Half a cell beyond the first and last, so that ticks are at the centers of cells
+            # Ticks are at the centers of cells
             extent = (offsets[0] - 0.5, offsets[-1] + 0.5, len(pieces) - 0.5, -0.5)
             image = axes.imshow(kernels[head], **colors, aspect="auto", extent=extent)
             axes.set_title(f"{view.layer} {view.mixer}: head 1" if head == 0 else f"head {head + 1}", fontsize=7)
@@ -221,15 +220,13 @@ def predicted_kernels(views: Sequence[View], name: str, pieces: list[str]) -> Fi
 
 
 def centers(views: Sequence[View]) -> Figure:
-    """Draw where heads look, by layer.
+    """Draw the centers of the heads by layer.
 
-    Centers (H,) are points with a bar of one standard deviation each way; centers on a grid (H, 2) are points with a
-    circle, in a panel for each layer.
+    Centers (H,) have a bar of one standard deviation each way; centers on a grid (H, 2) have a circle, in a panel for
+    each layer.
     """
-    # All layers of a part are of one preset, so the first decides
     if views[0].details["centers"].dim() == 2:
         return _centers_on_a_grid(views)
-    # One line of 0.45 inches for each layer
     figure = new_figure(5.5, 0.9 + 0.45 * len(views))
     axes = figure.subplots()
     for row, view in enumerate(views):
@@ -238,14 +235,14 @@ def centers(views: Sequence[View]) -> Figure:
             style = look(head)
             axes.errorbar(
                 center,
-                # Heads of a layer are spread over half a line, so that their bars do not overlap
+                # Spread the heads of a layer over half a line, so that their bars do not overlap
                 row + 0.5 * (head / max(1, len(positions) - 1) - 0.5),
                 xerr=width,
                 marker=style["marker"],
                 markersize=4,
                 linewidth=1,
                 color=style["color"],
-                # Named once, in the first layer
+                # Only the first layer has labels
                 label=None if row else f"head {head + 1}",
             )
     axes.axvline(0, color="#999999", linewidth=0.6)
@@ -269,10 +266,10 @@ def _centers_on_a_grid(views: Sequence[View]) -> Figure:
             circle = Circle((column, row), width, fill=False, color=style["color"], linewidth=0.8)
             circle.set_linestyle(style["linestyle"])
             axes.add_patch(circle)
-        # Else a circle would be drawn as an ellipse
+        # Circles stay circles
         axes.set_aspect("equal")
         _label(axes, f"{view.part} {view.layer}", "columns", "rows" if view is views[0] else "")
-    # All panels share the axis: rows are counted downwards
+    # Rows are counted downwards, in all panels
     axes.invert_yaxis()
     return figure
 
@@ -289,7 +286,6 @@ def numbers(views: Sequence[View], name: str) -> Figure:
     """Draw a number for each head, by layer."""
     figure = new_figure(4.5, 2.6)
     axes = figure.subplots()
-    # Every head is one point of its layer
     for view in views:
         values = view.details[name].detach().flatten().cpu().numpy()
         for head, value in enumerate(values):

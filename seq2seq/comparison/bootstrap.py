@@ -1,4 +1,4 @@
-"""Bootstrap over seeds and sentences together: would the difference be there with other seeds and other sentences?"""
+"""Bootstrap over seeds and sentences together."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def resample_sentences(runs: Mapping[str, Mapping[int, Sequence[np.ndarray]]], s
     """Score resampled test sets, which are the same for all runs.
 
     Args:
-        runs: By group and seed, the `bleu_counts` (N, 10) of its runs, mostly one; the mean of several is the seed's.
+        runs: The `bleu_counts` (N, 10) of the runs by group and seed. Several runs of one seed are averaged.
         samples: Number of resampled test sets.
     """
     tables = [table for seeds in runs.values() for each in seeds.values() for table in each]
     sentences = len(tables[0])
     joined = np.concatenate(tables, axis=1)  # (N, runs * 10)
-    # That of `paired_bootstrap`, whose resamples these are
+    # The seed of `paired_bootstrap`, so that both draw the same resamples
     generator = np.random.default_rng(12345)
     scores = [bleu_of_counts(joined.sum(0).reshape(1, len(tables), -1))]
     for start in range(0, samples, _CHUNK):
@@ -64,8 +64,7 @@ def resample_sentences(runs: Mapping[str, Mapping[int, Sequence[np.ndarray]]], s
 def resample_seeds(group: SeedScores, baseline: SeedScores) -> Resampled:
     """Resample the seeds of two groups in each resampled test set, and compare their means.
 
-    Equal seeds are resampled as pairs. A group of one seed has none to resample, so that its randomness counts for
-    nothing.
+    Equal seeds are resampled as pairs. For a group with one seed, the variance over seeds counts as 0.
 
     Reference: Davison and Hinkley 1997, Bootstrap methods and their application, section 3.8.
     """
@@ -76,7 +75,7 @@ def resample_seeds(group: SeedScores, baseline: SeedScores) -> Resampled:
     else:
         means = _means(ours.scores, generator, samples) - _means(theirs.scores, generator, samples)
     difference = ours.whole.mean() - theirs.whole.mean()
-    # The share of resampled differences that are as far from their mean as the difference is from 0
+    # The share of resampled differences at least as far from their mean as the difference is from 0
     count = np.sum(np.abs(means - means.mean()) >= abs(difference))
     low, high = np.quantile(means, [LEVEL / 2, 1 - LEVEL / 2])
     return Resampled((float(low), float(high)), float((count + 1) / (samples + 1)))

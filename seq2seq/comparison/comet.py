@@ -1,4 +1,4 @@
-"""Score runs with COMET, which runs in a Python environment of its own."""
+"""Score runs with COMET, in a separate Python environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = tuple[str, str, str]
 
 
 def with_comet(runs: Sequence[RunResult], python: str, model: str) -> list[RunResult]:
-    """Return the runs with COMET, times 100, among their test scores, as far as they saved their translations.
+    """Add COMET, times 100, to the test scores of the runs that saved their translations.
 
     Args:
         python: The interpreter of an environment with COMET.
@@ -28,13 +28,16 @@ def with_comet(runs: Sequence[RunResult], python: str, model: str) -> list[RunRe
         ValueError: There is no such interpreter, it has no COMET, or COMET fails.
     """
     texts = [_rows(run) for run in runs]
-    # Equal translations, and those of a set that is pooled with others, are scored once
+    # Score equal rows once; pooled sets repeat rows
     rows = list(dict.fromkeys(row for text in texts for row in text))
     scores = dict(zip(rows, _scores(rows, python, model), strict=True))
-    return [
-        _with_score(run, 100 * statistics.fmean(scores[row] for row in text)) if text else run
-        for run, text in zip(runs, texts, strict=True)
-    ]
+    scored = []
+    for run, text in zip(runs, texts, strict=True):
+        test = dict(run.results["test"])
+        if text:
+            test["comet"] = 100 * statistics.fmean(scores[row] for row in text)
+        scored.append(dataclasses.replace(run, results=run.results | {"test": test}))
+    return scored
 
 
 def _rows(run: RunResult) -> list[Row]:
@@ -42,16 +45,12 @@ def _rows(run: RunResult) -> list[Row]:
     return list(zip(*sides, strict=True)) if all(sides) else []
 
 
-def _with_score(run: RunResult, score: float) -> RunResult:
-    return dataclasses.replace(run, results=run.results | {"test": run.results["test"] | {"comet": score}})
-
-
 def _scores(rows: Sequence[Row], python: str, model: str) -> list[float]:
     """Score rows by `comet_worker`."""
     if not rows:
         return []
     named = [{"src": src, "mt": translation, "ref": ref} for src, ref, translation in rows]
-    # Isolated, so that its modules are those of its environment and not what lies beside the worker
+    # -I: import from its environment only, not from the worker's folder
     command = [python, "-I", str(Path(comet_worker.__file__))]
     try:
         done = subprocess.run(
@@ -61,7 +60,7 @@ def _scores(rows: Sequence[Row], python: str, model: str) -> list[float]:
         raise ValueError(f"--comet-python {python} cannot be run: {error.strerror}") from None
     last = (done.stderr.strip().splitlines() or ["no message"])[-1]
     if done.returncode == comet_worker.NO_COMET:
-        # An older torchmetrics, which it asks for, needs pkg_resources
+        # COMET pins an old torchmetrics, which needs pkg_resources
         remedy = f"{python} -m pip install unbabel-comet 'setuptools<81'"
         raise ValueError(f"--comet-python {python} has no COMET ({last}): {remedy}")
     if done.returncode:

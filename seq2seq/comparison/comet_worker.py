@@ -1,6 +1,6 @@
 """Score translations with COMET, for `comet`: JSON on standard input and output, run by another Python.
 
-It imports nothing of this package, whose requirements COMET's exclude.
+It imports nothing from this package: the requirements of both conflict.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NO_COMET = 3
 def main() -> int:
     """Read {model, rows of src, mt and ref}, and write {scores}; the exit status is 3 if COMET is not installed."""
     request = json.load(sys.stdin)
-    # What COMET and its libraries print is no part of the answer
+    # Keep the output of COMET and its libraries out of the answer
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     try:

@@ -1,4 +1,4 @@
-"""Estimates with Student's t distribution: a mean over seeds, a difference of means, intervals, p values and power."""
+"""Estimates with Student's t distribution: means over seeds, their differences, intervals, p values and power."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Estimate(NamedTuple):
 
 
 def mean(values: Sequence[float]) -> Estimate | None:
-    """Estimate a mean; None without two values, or if all are alike."""
+    """Estimate a mean; None for fewer than two values or if all are equal."""
     if len(values) < 2 or not (deviation := statistics.stdev(values)):
         return None
     return Estimate(statistics.fmean(values), deviation / math.sqrt(len(values)), len(values) - 1)
@@ -54,8 +54,8 @@ def welch(one: Sequence[float], other: Sequence[float]) -> Estimate | None:
     """Estimate the difference of two means, of groups whose variances may differ; None where that is undefined.
 
     The error is sqrt(v_1 + v_2), v_i the sample variance of group i divided by its size n_i, with
-    (v_1 + v_2)^2 / (v_1^2 / (n_1 - 1) + v_2^2 / (n_2 - 1)) degrees of freedom. It needs two values of each group, and
-    values that are not all alike.
+    (v_1 + v_2)^2 / (v_1^2 / (n_1 - 1) + v_2^2 / (n_2 - 1)) degrees of freedom. It needs two values in each group, not
+    all equal.
 
     Reference: Welch 1947, The generalization of 'Student's' problem when several different population variances are
         involved.
@@ -74,7 +74,7 @@ def paired(one: Mapping[int, float], other: Mapping[int, float]) -> Estimate | N
 
     Args:
         one: Score by seed.
-        other: Likewise, of which the mean is subtracted.
+        other: Score by seed, to subtract.
     """
     return mean([one[seed] - other[seed] for seed in one]) if one.keys() == other.keys() else None
 
@@ -136,6 +136,27 @@ class Power(NamedTuple):
         log_density = (freedom - 1) * np.log(ratios) - freedom * ratios**2 / 2
         weights = _WEIGHTS * np.exp(log_density - log_density.max())
         return float(weights @ [function(ratio) for ratio in ratios] / weights.sum())
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjust p values for their number by Holm's step-down method, in their order.
+
+    The i-th smallest of m becomes max over j <= i of min(1, (m - j + 1) p_j). This bounds the probability of any false
+    rejection by the level, however the tests depend on each other.
+
+    Reference: Holm 1979, A simple sequentially rejective multiple test procedure.
+    """
+    adjusted = [0.0] * len(p_values)
+    greatest = 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        greatest = max(greatest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = greatest
+    return adjusted
+
+
+def p_text(p_value: float) -> str:
+    """Format a p value, which is never 0."""
+    return "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"
 
 
 def two_tails(t: float, freedom: float) -> float:

@@ -21,20 +21,20 @@ Text = Mapping[str, list[str]]
 
 
 def further_sets(runs: Sequence[RunResult], sets: Mapping[str, str]) -> CollectedRuns:
-    """Score the translations of further test sets, and of the run's own and all of these as one.
+    """Score the translations of further test sets, and of all test sets of a run joined into one.
 
     Args:
         runs: Runs with scores of their own test sets.
-        sets: By name, the prefix of a set's two files, as `data.test` has it. A run's translations of it are
-            `<name>.hyp` in its folder.
+        sets: The prefix of a set's two files by its name, as in `data.test`. A run's folder has its translations in
+            `<name>.hyp`.
 
     Returns:
-        A run for each set and run, and for all sets together; and what is missing.
+        A result for each run and set, and one for all sets together; and the missing translations.
 
     Raises:
-        ValueError: A set has no files in the languages of a run, or they do not fit each other.
+        ValueError: A set has no files in the languages of a run, or their numbers of lines differ.
     """
-    # By set, so that sets come in this order
+    # Keep the order of the sets
     found: dict[str, list[RunResult]] = {name: [] for name in (*sets, "")}
     missing = []
     for run in runs:
@@ -77,7 +77,7 @@ def _remedy(run: RunResult, name: str, prefix: str) -> str:
 
 
 def _scored(run: RunResult, name: str, text: Text) -> RunResult:
-    """Return the run with another test set and its scores, computed as those of its own."""
+    """Return the run with another test set, scored with the settings of the run's own set."""
     tokenize, lowercase = scoring(run)
     bleu = scorers.bleu(text["hyp"], text["ref"], tokenize=tokenize, lowercase=lowercase)
     scores = {
@@ -85,7 +85,7 @@ def _scored(run: RunResult, name: str, text: Text) -> RunResult:
         "chrf": scorers.chrf(text["hyp"], text["ref"]).value,
         "signatures": run.signatures("test"),
     }
-    # Named by the set, as its table is
+    # The table is named after the set
     data = run.config["data"] | {"name": name}
     results = run.results | {"test": scores}
     return dataclasses.replace(run, config=run.config | {"data": data}, results=results, texts=text)

@@ -1,4 +1,4 @@
-"""Group runs that differ in nothing but the seed, and name what sets the groups apart."""
+"""Group runs that differ only in the seed, and name the settings in which groups differ."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from seq2seq.settings.data import SPLITS
 from seq2seq.settings.dicts import UNSET
 from seq2seq.settings.values import written
 
-# These leave the weights alone but cost time, which counts under a budget of time and in a table of speeds.
+# These do not change the weights but cost time, which matters under a time budget and in a table of speeds.
 _SLOW = ("accelerator", "checkpoint_activations", "lightning.detect_anomaly", "profile", "strategy")
 _COSTLY = {f"trainer.{key}" for key in _SLOW}
 _IGNORED = {*HARMLESS, "seed"} - _COSTLY
-# Where the text is; what it is, the fingerprint of the corpus says.
+# Paths of the text; its content is identified by the fingerprint of the corpus.
 _PLACES = {f"data.{split}" for split in SPLITS}
-# Settings outside the mixer whose default is another one's value.
+# Settings outside the mixer whose default is the value of another setting.
 _REFERENCES = {"tokenizer.vocab_size": "data.vocab_size", "optim.lr": "optim.peak_lr"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but the seed, sorted by seed.
+    """Runs that differ only in the seed, sorted by seed.
 
     Attributes:
         mixer: Label of the runs' mixer.
-        settings: The settings that set this group apart from the others, by `section.name`.
+        settings: The settings in which this group differs from others, by `section.name`.
         runs: The runs.
     """
 
@@ -41,12 +41,12 @@ class Group:
 
     @property
     def label(self) -> str:
-        """The mixer, followed by the settings that set the group apart."""
+        """The mixer and the settings in which the group differs from others."""
         return " ".join(each for each in (self.mixer, self.settings_text) if each)
 
     @property
     def settings_text(self) -> str:
-        """The settings that set the group apart, as the command line has them."""
+        """The settings in which the group differs from others, as on the command line."""
         return " ".join(f"{key}={written(value)}" for key, value in self.settings.items())
 
     def by_seed(self, split: str, metric: str) -> dict[int, float]:
@@ -58,10 +58,10 @@ class Group:
         return list(self.by_seed(split, metric).values())
 
     def mean(self, key: str, accelerator: str | None = None) -> float:
-        """Return the mean of a number of results.json over the runs that have it; nan if none does.
+        """Return the mean of a number of results.json over the runs that have it; nan without any.
 
         Args:
-            accelerator: Only over the runs on this one.
+            accelerator: Use only the runs on this accelerator.
         """
         runs = [run for run in self.runs if accelerator in (None, accelerator_of(run))]
         numbers = [number for run in runs if not math.isnan(number := run.number(key))]
@@ -74,7 +74,7 @@ class Group:
 
 
 def seed_means(scores: Iterable[tuple[int, float]]) -> dict[int, float]:
-    """Return a score by seed; of several with one seed, which say nothing of other seeds, the mean.
+    """Return a score by seed; several scores of one seed are averaged, since they are no independent samples.
 
     Args:
         scores: Pairs of seed and score.
@@ -95,16 +95,16 @@ def group_runs(runs: Sequence[RunResult], ignore: Collection[str] = ()) -> list[
 
     Args:
         runs: The runs.
-        ignore: Settings, `section.name`, in which runs of one group may differ, beside those that are harmless.
+        ignore: Settings, `section.name`, in which runs of one group may differ, besides the harmless ones.
 
-    Three rules decide what is one group and how it is named:
+    Three rules decide which runs form a group and how it is named:
 
-    1. Identity: runs are of one group if mixer and settings agree, but for the seed and settings that are harmless.
-    2. Varying settings: a group shows every setting that is not the same in all groups. Different mixers naturally
-       have different settings, so a setting of the mixer is shown only if groups of the same mixer differ in it, or if
-       a run's own command set it.
-    3. Copies: most settings of a mixer refer to one of the model (`${model.num_heads}`), and a few others to one of
-       another section. Those that vary exactly as a setting that is shown already are left out.
+    1. Identity: runs form one group if mixer and settings agree, except for the seed and harmless settings.
+    2. Varying settings: a group shows every setting that differs between groups. Mixers have different settings by
+       nature, so a setting of the mixer is shown only if groups of the same mixer differ in it, or if the command of a
+       run set it.
+    3. Copies: most settings of a mixer refer to a setting of the model (`${model.num_heads}`), and a few others to
+       another section. A setting that varies exactly like one that is shown already is left out.
     """
     # Rule 1
     members = _members(runs, ignore)
@@ -125,7 +125,7 @@ def group_runs(runs: Sequence[RunResult], ignore: Collection[str] = ()) -> list[
         same_mixer = [other for other, theirs in members if theirs[0].mixer == mixer]
         # Rule 3: `mixer.encoder.num_heads` varies exactly as `model.num_heads` does
         of_mixer = {key for key in _varying(same_mixer) if _column(key, identities) not in copied}
-        # What a command set on purpose is shown, unless it is the same everywhere
+        # Show what a command set on purpose, unless all groups have the same value
         of_command = {key for run in group for key in run.command_keys if key.startswith("mixer.")}
         shown = general | of_mixer | (of_command & varying)
         # In the order of the identity, which is alphabetical
@@ -135,11 +135,11 @@ def group_runs(runs: Sequence[RunResult], ignore: Collection[str] = ()) -> list[
 
 
 def _members(runs: Sequence[RunResult], ignore: Collection[str]) -> list[tuple[dict[str, Any], list[RunResult]]]:
-    """Collect the runs of each mixer and identity, sorted by seed, and return them with that identity."""
+    """Collect the runs of each mixer and identity, sorted by seed, with the identity."""
     ignored = {*_IGNORED, *ignore}
     fingerprints = {run.fingerprint for run in runs}
     if len(fingerprints) == 1 and None not in fingerprints:
-        # One corpus, if under several paths
+        # One corpus, possibly under several paths
         ignored |= _PLACES
     members: dict[str, list[RunResult]] = {}
     for run in runs:
@@ -152,7 +152,7 @@ def _members(runs: Sequence[RunResult], ignore: Collection[str]) -> list[tuple[d
 
 
 def _identity(run: RunResult, ignored: set[str]) -> dict[str, Any]:
-    """Return the settings that make a run another experiment, by `section.name`."""
+    """Return the settings that define the experiment of a run, by `section.name`."""
     return {
         key: _plain(value)
         for key, value in sorted(run.resolved().items())
@@ -168,15 +168,10 @@ def _plain(value: Any) -> Any:
 
 
 def _varying(identities: Sequence[dict[str, Any]]) -> set[str]:
-    """Return the keys that do not have the same value everywhere."""
-    # A setting that only some groups have varies too
+    """Return the keys whose values differ, or that only some groups have."""
+    first = identities[0]
     keys = {key for identity in identities for key in identity}
-    return {key for key in keys if _differs(key, identities)}
-
-
-def _differs(key: str, identities: Sequence[dict[str, Any]]) -> bool:
-    first = identities[0].get(key, UNSET)
-    return any(identity.get(key, UNSET) != first for identity in identities)
+    return {key for key in keys if any(each.get(key, UNSET) != first.get(key, UNSET) for each in identities)}
 
 
 def _column(key: str, identities: Sequence[dict[str, Any]]) -> tuple[str, ...]:

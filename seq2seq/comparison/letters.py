@@ -1,4 +1,4 @@
-"""Letters for groups that do not differ: a compact letter display."""
+"""Compact letter display: groups that do not differ share a letter."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import itertools
 import string
 from collections.abc import Mapping, Sequence
 
-from seq2seq.comparison.estimates import LEVEL, pooled_deviation
-from seq2seq.comparison.p_values import holm
+from seq2seq.comparison.estimates import LEVEL, holm, pooled_deviation
 
 
 def letters(scores: Mapping[str, Sequence[float]]) -> dict[str, str]:
-    """Give groups letters such that two groups share one unless their means differ significantly.
+    """Assign letters so that two groups share one unless their means differ significantly.
 
     All pairs are tested by t tests with the standard deviation pooled over the groups, adjusted by `holm`.
 
     Args:
-        scores: The scores of each group; one with a single score is tested, too.
+        scores: The scores of each group; groups with a single score are tested, too.
 
     Returns:
-        Letters by group, `a` being that of the best mean; none if no group has two scores that differ.
+        Letters by group, from `a` for the best mean; empty if no group has two different scores.
 
     Reference: Piepho 2004, An algorithm for a letter-based representation of all-pairwise comparisons.
     """
@@ -38,9 +37,9 @@ def _sets_without(differing: Sequence[tuple[str, str]], names: frozenset[str]) -
     """Return the largest sets of names in which no pair differs."""
     found = {names}
     for pair in differing:
-        # A set with both is split into one without the first and one without the second
+        # Split a set with both names into one without the first and one without the second
         split = {each - {name} if {*pair} <= each else each for each in found for name in pair}
-        # What another set contains says nothing new
+        # Drop subsets of other sets
         found = {each for each in split if not any(each < other for other in split)}
     return found
 

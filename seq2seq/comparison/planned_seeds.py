@@ -1,4 +1,4 @@
-"""Say what a planned number of seeds would show, given the deviation of scores that was seen."""
+"""Power of a planned number of seeds, given the observed deviation of scores."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from seq2seq.comparison.significance import Difference
 def plan(differences: Sequence[Difference], split: str, seeds: int, margin: float) -> str:
     """Describe the power of the t test of each difference with this number of seeds.
 
-    It is of pairs, if any difference has pairs of equal seeds, else of two groups of one deviation.
+    The test is paired if any difference has pairs of equal seeds; otherwise it is of two groups with one deviation.
 
     Args:
         split: "test" or "valid".
-        seeds: The planned number of each group.
-        margin: The margin of equivalence, and a difference whose power is computed.
+        seeds: The planned number of seeds of each group.
+        margin: The margin of equivalence; also the difference whose power is computed.
     """
     pairs = [each.paired for each in differences if each.paired]
     if pairs:
-        # The deviation of each row's differences is its error times the square root of their number, freedom + 1
+        # A row's deviation is its standard error times the square root of the number of pairs, freedom + 1
         freedom = sum(int(each.freedom) for each in pairs)
         total = sum(each.error**2 * (each.freedom + 1) * each.freedom for each in pairs)
         deviation, what = Deviation(math.sqrt(total / freedom), freedom), "Differences of equal seeds"
@@ -30,7 +30,7 @@ def plan(differences: Sequence[Difference], split: str, seeds: int, margin: floa
         groups = {group.label: group for each in differences for group in (each.group, each.baseline)}
         pooled = pooled_deviation([group.values(split, "bleu") for group in groups.values()])
         if not pooled:
-            return "Nothing is known of the deviation over seeds: no row has two seeds whose scores differ.\n"
+            return "The deviation over seeds is unknown: no row has two seeds with different scores.\n"
         deviation, what = pooled, "Scores of a row"
         error, planned = deviation.value * math.sqrt(2 / seeds), 2 * (seeds - 1)
     power = Power(error, planned)

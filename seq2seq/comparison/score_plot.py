@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Curve = Sequence[tuple[float, float]]
-# Units of time: the curve's length in seconds from which each applies, its seconds, and its name.
+# Units of time: the least length of the curve in seconds, the unit in seconds, and its name.
 _UNITS = ((3 * 3600, 3600, "hours"), (180, 60, "minutes"), (0, 1, "seconds"))
 
 
 class Band(NamedTuple):
-    """Curves of several seeds on one axis of times or updates: their mean, least and greatest."""
+    """Mean, minimum and maximum of the curves of several seeds on one axis of times or updates."""
 
     axis: np.ndarray
     mean: np.ndarray
@@ -29,15 +29,11 @@ class Band(NamedTuple):
 
 
 def band(curves: Sequence[Curve]) -> Band | None:
-    """Average curves over the stretch that all of them cover, interpolating linearly between validations.
-
-    Returns:
-        None if there is no such stretch.
-    """
+    """Average curves over their common range, with linear interpolation between validations; None without one."""
     points = [np.array(curve, dtype=float) for curve in curves if len(curve)]  # each (validations, 2)
     if not points:
         return None
-    # Beyond the first and last common point the mean would be over fewer seeds
+    # Outside the common range the mean would have fewer seeds
     start = max(curve[0, 0] for curve in points)
     end = min(curve[-1, 0] for curve in points)
     # Every validation of any seed becomes a point of the mean
@@ -49,7 +45,7 @@ def band(curves: Sequence[Curve]) -> Band | None:
 
 
 def overlapping(group: Group, against: str) -> bool:
-    """Return False if no stretch of the axis is covered by all curves of a group's runs, as far as they have any."""
+    """Return False if the curves of a group's runs have no common range on the axis."""
     curves = [run.curve(against) for run in group.runs]
     return not any(curves) or band(curves) is not None
 
@@ -70,13 +66,13 @@ def draw(groups: Sequence[Group], split: str, stem: Path, against: str = "time",
     _draw_curves(curves, groups, against)
     _draw_sizes(sizes, groups, split)
     if len(groups) > 1:
-        # One legend for both panels, whose colors agree
+        # One legend for both panels: their colors agree
         add_legend(figure, *sizes.get_legend_handles_labels())
     return save(figure, stem, dpi=150)
 
 
 def _draw_curves(axes: Axes, groups: Sequence[Group], against: str) -> None:
-    """Draw the validation scores, the range over seeds shaded."""
+    """Draw the validation scores and shade the range over seeds."""
     bands = [band([run.curve(against) for run in group.runs]) for group in groups]
     unit, name = (1, "updates") if against == "updates" else _unit(bands, against)
     for index, (group, result) in enumerate(zip(groups, bands, strict=True)):
@@ -95,15 +91,14 @@ def _draw_curves(axes: Axes, groups: Sequence[Group], against: str) -> None:
 
 
 def _unit(bands: Sequence[Band | None], against: str) -> tuple[int, str]:
-    """Choose the unit of time that suits the longest curve: its seconds, and the axis' label."""
-    # All curves share the axis, so the longest decides
+    """Return the unit of time for the longest curve, in seconds, and the label of the axis."""
     longest = max((each.axis[-1] for each in bands if each), default=0.0)
     seconds, name = next((seconds, name) for least, seconds, name in _UNITS if longest >= least)
     return seconds, f"{'CPU time' if against == 'cpu' else 'training time'} ({name})"
 
 
 def _draw_sizes(axes: Axes, groups: Sequence[Group], split: str) -> None:
-    """Draw the scores over the number of parameters, with a bar from the least to the greatest over seeds."""
+    """Draw the scores over the number of parameters, with a bar for the range over seeds."""
     for index, group in enumerate(groups):
         scores = np.array(group.values(split, "bleu"))
         # Error bars are distances from the mean, not positions

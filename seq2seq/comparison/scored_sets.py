@@ -1,4 +1,4 @@
-"""Sort runs by the test or validation set that they were scored on: only scores on one set can be compared."""
+"""Sort runs by the test or validation set of their scores: only scores on one set are comparable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ScoredSet(NamedTuple):
     """Runs that were scored in the same way on the same sentences.
 
     Attributes:
-        title: Corpora, languages and number of sentences, unlike the title of any other set.
+        title: Corpora, languages and number of sentences; unique among the sets.
         runs: The runs, in the order in which they were found.
     """
 
@@ -26,7 +26,7 @@ class ScoredSet(NamedTuple):
 def scored_sets(runs: Sequence[RunResult], split: str) -> list[ScoredSet]:
     """Sort runs by their set, in order of appearance.
 
-    A test set is known by its text, which runs save; one without it, and every validation set, by its settings.
+    A test set is identified by its saved text. Without a saved text, and for validation sets, the settings identify it.
 
     Args:
         split: "test" or "valid".
@@ -46,23 +46,26 @@ def _settings(run: RunResult, split: str) -> dict[str, Any]:
     keys = ("name", "src", "tgt", "path", "config", "data_dir", "revision", "languages", "columns", "format", split)
     values: dict[str, Any] = {key: data.get(key) for key in keys}
     if data.get(split) is None:
-        # What is held out of training depends on the training text, and on the rules of cleaning that act before
+        # A held-out set depends on the training text and on the cleaning rules that run before the split
         rules = data.get("clean") or {}
         values |= {key: data.get(key) for key in ("train", "holdout")}
         values["clean"] = {key: rules.get(key) for key in ("invalid_utf8", "empty", "same", "duplicates")}
-    # Corpora that are mixed with it may have sets of their own
+    # Mixed corpora may have sets of their own
     values |= {f"corpora.{name}.{split}": (each or {}).get(split) for name, each in (data.get("corpora") or {}).items()}
     bound = run.config.get("trainer", {}).get("val_sentences") if split == "valid" else None
     return flat({"data": values, "trainer": {"val_sentences": bound}})
 
 
 def _titles(sets: Sequence[Sequence[RunResult]], split: str) -> list[str]:
-    """Name every set by its corpora and, where that is not enough, by what it has unlike others of the same name."""
+    """Name every set by its corpora; sets with the same name are told apart by the first facts that differ."""
     titles = [_corpora(runs, split) for runs in sets]
+    firsts = [runs[0] for runs in sets]
+    signatures = [[first_signature(run, split)] for run in firsts]
+    digests = [run.test_digest() for run in firsts]
+    texts = [[f"text {digest[:8]}" if digest else "text not saved"] for digest in digests]
+    settings = [[f"{key}={written(value)}" for key, value in _settings(run, split).items()] for run in firsts]
     # The text of a validation set is not saved
-    facts = (_settings_shown, _signature) if split == "valid" else (_signature, _text, _settings_shown)
-    for fact in facts:
-        known = [fact(runs[0], split) for runs in sets]
+    for known in (settings, signatures) if split == "valid" else (signatures, texts, settings):
         alike = [[theirs for theirs, other in zip(known, titles, strict=True) if other == title] for title in titles]
         titles = [
             ", ".join([title, *(each for each in mine if any(each not in other for other in others))])
@@ -78,26 +81,13 @@ def _corpora(runs: Sequence[RunResult], split: str) -> str:
     return " = ".join(names) + count
 
 
-def _signature(run: RunResult, split: str) -> list[str]:
-    return [first_signature(run, split)]
-
-
-def _text(run: RunResult, split: str) -> list[str]:
-    digest = run.test_digest()
-    return [f"text {digest[:8]}" if digest else "text not saved"]
-
-
-def _settings_shown(run: RunResult, split: str) -> list[str]:
-    return [f"{key}={written(value)}" for key, value in _settings(run, split).items()]
-
-
 def first_signature(run: RunResult, split: str) -> str:
     """Return the signature of a run's BLEU."""
     return (run.signatures(split) or ["no signature"])[0]
 
 
 def text_differences(sets: Sequence[ScoredSet]) -> list[str]:
-    """Describe in a line each how test sets of one corpus differ; none for sets of different corpora."""
+    """Describe how test sets of one corpus differ, in one line each."""
     lines = []
     first: dict[str, RunResult] = {}
     for run in (each.runs[0] for each in sets):
@@ -108,11 +98,11 @@ def text_differences(sets: Sequence[ScoredSet]) -> list[str]:
 
 
 def _difference(one: RunResult, other: RunResult) -> str:
-    """Describe the first difference between the test sets of two runs; "" if they differ in their signatures alone."""
+    """Describe the first difference between the test sets of two runs; "" if only their signatures differ."""
     for side, name in (("src", "source"), ("ref", "reference")):
         mine = one.test_lines(side) or []
         theirs = other.test_lines(side) or []
-        # First, since with a sentence missing all later lines would differ as well
+        # First: after a missing sentence all later lines differ
         if len(mine) != len(theirs):
             return f"the test sets differ: {one.name} has {len(mine):,} sentences, {other.name} {len(theirs):,}"
         for number, (my_line, their_line) in enumerate(zip(mine, theirs, strict=True), 1):

@@ -1,4 +1,4 @@
-"""BLEU by the value of a setting: of a sweep over learning rates, say, or over sizes of the training data."""
+"""BLEU by the values of a setting, such as a sweep over learning rates or over sizes of the training data."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from seq2seq.settings.values import near, written
 from seq2seq.system.canvas import add_title, draw_means, new_figure, save
 from seq2seq.system.markdown import markdown_table
 
-# From this ratio of the largest value to the least on, an axis is logarithmic.
+# An axis is logarithmic if the ratio of the largest to the smallest value is at least this.
 _WIDE = 3
 
 
 class Breakdown(NamedTuple):
-    """BLEU of groups of runs in parts: by the values of a setting, or by the length of the source.
+    """BLEU of groups of runs by the values of a setting, or by buckets of the source length.
 
     Attributes:
-        name: Of its figure, after the stem.
-        title: Of its table.
-        axis: What the parts are of; the first cell of the table, and the label of the figure's axis.
-        positions: By the name of a part, in order, its position on the axis.
-        scores: By a group's label and by part, the BLEU of every seed.
-        counts: Sentences of each part, where they are parts of the test set.
+        name: Suffix of the figure's file.
+        title: Title of the table.
+        axis: First cell of the table's header, and label of the figure's axis.
+        positions: Position on the axis by the name of a value or bucket, in order.
+        scores: BLEU of every seed by a group's label and by value or bucket.
+        counts: Sentences of each bucket; empty for the values of a setting.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Breakdown(NamedTuple):
     counts: Sequence[int] = ()
 
     def table(self) -> str:
-        """Format a Markdown table with a row for each group; with several values, a column names the best one."""
+        """Format a Markdown table with a row for each group; a last column names the best of several values."""
         parts = list(self.positions)
         last = ["best"] if len(parts) > 1 and not self.counts else []
         rows = [["sentences", *(f"{count:,}" for count in self.counts)]] if self.counts else []
@@ -51,7 +51,7 @@ class Breakdown(NamedTuple):
         return f"{self.title}:\n\n{markdown_table([self.axis, *columns], rows, right=columns, padded=True)}\n"
 
     def draw(self, stem: Path, *, title: str | None = None) -> Path:
-        """Write `<stem>-<name>` as .png and .svg with a curve for each group; return the path without suffix."""
+        """Write `<stem>-<name>`.png and .svg with a curve for each group, and return the path without suffix."""
         figure = new_figure(6, 4.2)
         axes = figure.subplots()
         if title:
@@ -76,10 +76,10 @@ class Breakdown(NamedTuple):
 
 
 def require_setting(runs: Sequence[RunResult], key: str, option: str) -> None:
-    """Check that a run has the setting that an option names.
+    """Check that at least one run has the setting that an option names.
 
     Raises:
-        ValueError: None has; names similar ones.
+        ValueError: No run has it; suggests similar settings.
     """
     known = sorted({name for run in runs for name in run.resolved()})
     if key in known:
@@ -92,10 +92,10 @@ def require_setting(runs: Sequence[RunResult], key: str, option: str) -> None:
 def score_by_setting(runs: Sequence[RunResult], key: str, split: str, ignore: Collection[str] = ()) -> Breakdown | None:
     """Collect the scores of runs by the value of a setting.
 
-    A row is a group of the comparison in which the setting, and settings that have its value everywhere, may differ.
+    The runs of a row may differ in the setting, and in settings that always have the same value as it.
 
     Args:
-        runs: Runs on one set; those without the setting, of other mixers, are left out.
+        runs: Runs on one set. Runs without the setting, of other mixers, are left out.
         key: The setting, `section.name`.
         split: The scores, "test" or "valid".
 
@@ -108,7 +108,7 @@ def score_by_setting(runs: Sequence[RunResult], key: str, split: str, ignore: Co
         return None
     copies = {name for _, each in settings for name in each}
     copies = {name for name in copies if all(name in each and each[name] == each[key] for _, each in settings)}
-    # With other settings of the data the corpus is another one
+    # Other settings of the data make another corpus
     corpus = {"data.corpus"} if key.startswith("data.") else set()
     values = sorted({written(each[key]) for _, each in settings}, key=_order)
     scores: dict[str, dict[str, list[float]]] = {}
@@ -118,7 +118,7 @@ def score_by_setting(runs: Sequence[RunResult], key: str, split: str, ignore: Co
             row.setdefault(written(run.resolved()[key]), []).append((run.seed, run.score(split, "bleu")))
         scores[group.label] = {value: [*seed_means(row[value]).values()] for value in sorted(row, key=_order)}
     numbers = [number for number in map(_number, values) if number is not None]
-    # Numbers to scale, other values side by side
+    # Numbers are drawn to scale, other values at equal distances
     positions = numbers if len(numbers) == len(values) else [float(i) for i in range(len(values))]
     return Breakdown(key, f"BLEU by {key}", key, dict(zip(values, positions, strict=True)), scores)
 

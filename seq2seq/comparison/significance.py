@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from seq2seq.comparison.bootstrap import Resampled, resample_seeds, resample_sentences
-from seq2seq.comparison.estimates import LEVEL, Estimate, paired, welch
+from seq2seq.comparison.estimates import LEVEL, Estimate, holm, paired, welch
 from seq2seq.comparison.groups import Group
-from seq2seq.comparison.p_values import holm
 from seq2seq.metrics.scorers import TOKENIZERS, bleu_counts
 from seq2seq.runs.results import RunResult
 
-# Tests of a difference, each adjusted for the number of differences by itself.
+# Tests of a difference. The p values of each test are adjusted for the number of differences.
 TESTS = ("paired", "welch", "bootstrap", "equivalence")
 
 
@@ -27,11 +26,11 @@ class Difference:
     Args:
         group: The group.
         baseline: The group whose mean is subtracted.
-        paired: Estimate over pairs of equal seeds; None if the groups have others, or a single one.
-        welch: Estimate over seeds, whichever they are; None if one of the groups has a single one.
-        bootstrap: Over resamples of seeds and sentences; None without translations.
-        adjusted: p values by the name of the test, adjusted for the number of differences by `holm`. That of
-            "equivalence" is of a true difference outside the margin, by `over_seeds`.
+        paired: Estimate over pairs of equal seeds; None if the seeds of the groups differ, or there is only one.
+        welch: Estimate over any seeds; None if a group has only one.
+        bootstrap: Interval over resamples of seeds and sentences; None without translations.
+        adjusted: p values by test, adjusted for the number of differences by `holm`. The hypothesis of
+            "equivalence" is a true difference outside the margin, tested by `over_seeds`.
     """
 
     group: Group
@@ -44,14 +43,14 @@ class Difference:
 
     @property
     def over_seeds(self) -> Estimate | None:
-        """The estimate that decides: over pairs where there are any."""
+        """The estimate that decides: the paired one if it exists."""
         return self.paired or self.welch
 
     @property
     def verdict(self) -> str:
-        """The answer: better or worse, equivalent, both (if it differs by little), or open.
+        """Better or worse, equivalent, both (a small but significant difference), or open.
 
-        Better and worse ask for an interval of the bootstrap without 0 as well, where there is one.
+        Better and worse also need a bootstrap interval without 0, if there is a bootstrap.
         """
         if not self.over_seeds:
             return ""
@@ -66,7 +65,7 @@ class Difference:
 def choose_pairs(
     tables: Sequence[Sequence[Group]], baseline: str | None, contrasts: Sequence[Sequence[str]]
 ) -> list[list[tuple[Group, Group]]]:
-    """Choose for each table the pairs of groups to compare: the contrasts, else each group and the baseline.
+    """Choose the pairs of groups to compare in each table: the contrasts, or each group with the baseline.
 
     Args:
         tables: The groups of each test set.
@@ -74,14 +73,13 @@ def choose_pairs(
         contrasts: Names of two groups each.
 
     Returns:
-        Of each table the pairs of which it has both.
+        For each table the pairs whose groups it both has.
 
     Raises:
-        ValueError: No group of any table fits a name, or more than one of a table.
+        ValueError: A name fits no group of any table, or several groups of one table.
     """
     if contrasts:
         chosen = [[_choose(tables, name, "--contrast") for name in names] for names in contrasts]
-        # By table, in place of by contrast
         pairs = [[(one[number], other[number]) for one, other in chosen] for number in range(len(tables))]
     else:
         bases = [groups[0] for groups in tables] if baseline is None else _choose(tables, baseline, "--baseline")
@@ -90,14 +88,14 @@ def choose_pairs(
 
 
 def _choose(tables: Sequence[Sequence[Group]], name: str, option: str) -> list[Group | None]:
-    """Choose the group of each table that an option means by its mixer, label, or the name or folder of a run."""
+    """Find the group of each table by its mixer or label, or by the name or folder of one of its runs."""
     fitting = [[group for group in groups if _is_meant(group, name.rstrip("/"))] for groups in tables]
     if not any(fitting):
         known = dict.fromkeys(group.label for groups in tables for group in groups)
-        raise ValueError(f"{option} {name} is none of these: {_listed(known)}")
+        raise ValueError(f"{option} {name}: no such row; choose from {_listed(known)}")
     for each in fitting:
         if len(each) > 1:
-            raise ValueError(f"{option} {name} fits more than one: {_listed(group.label for group in each)}")
+            raise ValueError(f"{option} {name} fits several rows: {_listed(group.label for group in each)}")
     return [each[0] if each else None for each in fitting]
 
 
@@ -107,17 +105,17 @@ def _listed(labels: Iterable[str]) -> str:
 
 def _is_meant(group: Group, name: str) -> bool:
     names = [run.name for run in group.runs]
-    # However its path is written
+    # Resolved, since a path can be written in several ways
     folders = [run.folder.path.resolve() for run in group.runs]
     return name in (group.mixer, group.label, *names) or Path(name).resolve() in folders
 
 
 def differences(pairs: Sequence[tuple[Group, Group]], split: str, *, samples: int, margin: float) -> list[Difference]:
-    """Test the BLEU of groups against that of others, all on one set.
+    """Test the differences in BLEU between the groups of pairs, all on one set.
 
     Args:
-        pairs: The groups, and what each is compared with.
-        split: "test" or "valid"; of the validation set no translations are saved, so that there is no bootstrap.
+        pairs: Each group with its baseline.
+        split: "test" or "valid". Translations of the validation set are not saved, so it has no bootstrap.
         samples: Number of resampled test sets.
         margin: Differences up to this one count as equivalence.
     """
@@ -146,7 +144,7 @@ def differences(pairs: Sequence[tuple[Group, Group]], split: str, *, samples: in
 
 
 def _p_values(difference: Difference, margin: float) -> dict[str, float]:
-    """Return the p values of the tests that there are, not adjusted."""
+    """Return the unadjusted p values of the tests that could be made."""
     tests = {"paired": difference.paired, "welch": difference.welch, "bootstrap": difference.bootstrap}
     found = {name: test.p_value for name, test in tests.items() if test}
     over_seeds = difference.over_seeds
@@ -159,18 +157,15 @@ def _resampled(pairs: Sequence[tuple[Group, Group]], samples: int) -> list[Resam
     translated = [(group.label, run) for group in groups for run in group.runs if run.translated]
     counts: dict[str, dict[int, list[np.ndarray]]] = {}
     for label, run in translated:
-        # Runs without the sources joined the set by their settings, and may have been scored on another text
+        # Runs without saved sources joined the set by their settings; their text may differ
         if run.test_lines("ref") == translated[0][1].test_lines("ref"):
-            counts.setdefault(label, {}).setdefault(run.seed, []).append(_counts(run))
+            tokenize, lowercase = scoring(run)
+            hypotheses, references = (run.test_lines(side) or [] for side in ("hyp", "ref"))
+            table = bleu_counts(hypotheses, references, tokenize=tokenize, lowercase=lowercase)
+            counts.setdefault(label, {}).setdefault(run.seed, []).append(table)
     scores = resample_sentences(counts, samples) if len(counts) > 1 else {}
     found = [[scores.get(group.label) for group in pair] for pair in pairs]
     return [resample_seeds(one, other) if one and other else None for one, other in found]
-
-
-def _counts(run: RunResult) -> np.ndarray:
-    tokenize, lowercase = scoring(run)
-    hypotheses, references = (run.test_lines(side) or [] for side in ("hyp", "ref"))
-    return bleu_counts(hypotheses, references, tokenize=tokenize, lowercase=lowercase)
 
 
 def scoring(run: RunResult) -> tuple[str, bool]:
@@ -179,6 +174,6 @@ def scoring(run: RunResult) -> tuple[str, bool]:
     words = (run.signatures("test") or [""])[0].split("|")
     values = dict(word.split(":", 1) for word in words if ":" in word)
     named = values.get("tok", "13a")
-    # The signature of some tokenizers goes on with a version: ja-mecab-0.996-IPA
+    # Some tokenizers have a version in the signature: ja-mecab-0.996-IPA
     fitting = [name for name in TOKENIZERS if named == name or named.startswith(f"{name}-")]
     return max(fitting, key=len, default=named), values.get("case") == "lc"

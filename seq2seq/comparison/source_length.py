@@ -13,15 +13,15 @@ from seq2seq.data.languages import has_spaces
 from seq2seq.metrics.scorers import bleu
 from seq2seq.runs.results import RunResult
 
-# A bucket of fewer sentences has no BLEU worth drawing: the last one takes all that are longer.
+# BLEU of fewer sentences is not worth drawing: the last bucket has all longer sentences.
 _FEWEST = 20
 
 
 def score_by_length(groups: Sequence[Group], width: int) -> Breakdown | None:
-    """Score the test translations of runs on one test set, in parts of similar source length.
+    """Score the test translations of runs on one test set by buckets of source length.
 
     Args:
-        width: A part's lengths: 1 to width words (characters where the script has no spaces), and so on.
+        width: Lengths in a bucket: 1 to width words (characters for scripts without spaces), and so on.
 
     Returns:
         None if no run saved its translations and their sources.
@@ -31,20 +31,20 @@ def score_by_length(groups: Sequence[Group], width: int) -> Breakdown | None:
     if not saved:
         return None
     unit, lengths = _lengths(next(iter(saved.values()))[0])
-    parts = _parts(lengths, width)
+    buckets = _buckets(lengths, width)
     return Breakdown(
         name="length",
         title="BLEU by length of the source",
         axis=f"source length ({unit})",
-        positions={name: statistics.fmean(lengths[i] for i in rows) for name, rows in parts.items()},
+        positions={name: statistics.fmean(lengths[i] for i in rows) for name, rows in buckets.items()},
         scores={
             label: {
                 name: [*seed_means((run.seed, _bleu(run, rows)) for run in runs).values()]
-                for name, rows in parts.items()
+                for name, rows in buckets.items()
             }
             for label, runs in saved.items()
         },
-        counts=[len(rows) for rows in parts.values()],
+        counts=[len(rows) for rows in buckets.values()],
     )
 
 
@@ -55,23 +55,23 @@ def _lengths(run: RunResult) -> tuple[str, list[int]]:
     return "words", [len(line) for line in words]
 
 
-def _parts(lengths: Sequence[int], width: int) -> dict[str, list[int]]:
-    """Return the sentences of each part by its name, shortest first."""
-    # The last edge that leaves enough sentences beyond it
+def _buckets(lengths: Sequence[int], width: int) -> dict[str, list[int]]:
+    """Return the indices of the sentences of each bucket by its name, shortest first."""
+    # Raise the edge of the last bucket until too few sentences are longer
     last = width
     while sum(length > last for length in lengths) >= _FEWEST:
         last += width
-    # Part i has the lengths i width + 1 to (i + 1) width; an empty source counts as the shortest
+    # Bucket i has the lengths i width + 1 to (i + 1) width; an empty source is in the first
     final = last // width - 1
-    parts: dict[str, list[int]] = {}
-    for part in range(final + 1):
-        rows = [i for i, length in enumerate(lengths) if min(max(0, math.ceil(length / width) - 1), final) == part]
-        longest = max((lengths[i] for i in rows), default=0)
-        # Named by what it holds, where it holds what is longer than its last edge
-        end = max(longest, (part + 1) * width) if part == final else (part + 1) * width
-        if rows:
-            parts[f"{part * width + 1}-{end}"] = rows
-    return parts
+    rows: dict[int, list[int]] = {}
+    for row, length in enumerate(lengths):
+        rows.setdefault(min(max(0, math.ceil(length / width) - 1), final), []).append(row)
+    buckets: dict[str, list[int]] = {}
+    for bucket in sorted(rows):
+        # Only the last bucket has longer sentences than its edge
+        end = max((bucket + 1) * width, *(lengths[row] for row in rows[bucket]))
+        buckets[f"{bucket * width + 1}-{end}"] = rows[bucket]
+    return buckets
 
 
 def _bleu(run: RunResult, rows: Sequence[int]) -> float:

@@ -1,4 +1,4 @@
-"""A comparison as a Markdown table, as CSV, and the notes below it."""
+"""Format a comparison as a Markdown table and as CSV, with notes below it."""
 
 from __future__ import annotations
 
@@ -11,30 +11,27 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from seq2seq.comparison.bootstrap import Resampled
-from seq2seq.comparison.estimates import Estimate, mean
+from seq2seq.comparison.estimates import Estimate, mean, p_text
 from seq2seq.comparison.groups import Group
 from seq2seq.comparison.letters import letters
-from seq2seq.comparison.p_values import p_text
 from seq2seq.comparison.scored_sets import first_signature
 from seq2seq.comparison.significance import TESTS, Difference
 from seq2seq.runs.results import NUMBERS, RunResult
 from seq2seq.settings.values import clock
 from seq2seq.system.markdown import markdown_table
 
-# Without validation, as its name says: "time" has both.
+# CPU time of training without validation; "time" includes validation.
 _CPU_TIME = "training CPU time"
-# Numbers of results.json that say as much of the machine as of the model.
+# Numbers of results.json that depend on the machine as well as on the model.
 _MACHINES = ("target_tokens_per_second", "training_seconds", "training_cpu_seconds", "seconds")
-# Columns of numbers, aligned to the right.
+# Columns that are aligned to the right.
 _RIGHT = ("BLEU", "chrF", "COMET", "parameters", "tokens/s", "time", _CPU_TIME, "updates", "best step", "Δ BLEU")
-
-
 # Notes below the tables.
-_LETTERS = "Rows without a letter in common differ at 0.05: t tests of all pairs, one standard deviation, Holm."
+_LETTERS = "Rows without a common letter differ at 0.05 (t tests of all pairs, pooled standard deviation, Holm)."
 _DIFFERENCES = """\
-Intervals are of 95%, each by itself; the p values of a column are adjusted together (Holm). The bootstrap is over seeds
-and sentences. Equivalent: less than {margin:g} BLEU apart, by two one-sided t tests, of pairs where seeds are paired.
-Better or worse: p < 0.05, likewise of pairs, and an interval of the bootstrap without 0. Open: none of these."""
+Intervals are 95% intervals, not adjusted; the p values of a column are adjusted together (Holm). The bootstrap is over
+seeds and sentences. Equivalent: less than {margin:g} BLEU apart by two one-sided t tests, paired if seeds are equal.
+Better or worse: p < 0.05 by the same t test, and a bootstrap interval without 0. Open: none of these."""
 
 
 class Table(NamedTuple):
@@ -42,8 +39,8 @@ class Table(NamedTuple):
 
     Attributes:
         title: Title of the set.
-        groups: The groups, a row each.
-        differences: Those that are tested.
+        groups: The groups, one for each row.
+        differences: The tested differences.
         margin: Differences up to this one count as equivalence.
     """
 
@@ -53,14 +50,14 @@ class Table(NamedTuple):
     margin: float
 
     def letters(self, split: str) -> dict[str, str]:
-        """Return by the group's label the letters that it shares with groups from which it does not differ."""
+        """Return the letters of the groups by label; groups that do not differ share a letter."""
         return letters({group.label: group.values(split, "bleu") for group in self.groups})
 
 
 def markdown(table: Table, split: str) -> str:
-    """Format a table as Markdown with a row for each group, and below it that of the differences.
+    """Format the table of the groups as Markdown, followed by the table of the differences.
 
-    Columns in which all cells are empty are left out.
+    Empty columns are left out.
 
     Args:
         split: "test" or "valid".
@@ -69,14 +66,14 @@ def markdown(table: Table, split: str) -> str:
     text = _without_empty([_cells(group, split, shared.get(group.label, "")) for group in table.groups])
     if table.differences:
         mixers = Counter(group.mixer for group in table.groups)
-        # Settings that set groups apart are long, and needed only among groups of one mixer
+        # Labels with settings are long, and are needed only if groups share a mixer
         names = {group.label: group.mixer if mixers[group.mixer] == 1 else group.label for group in table.groups}
         text += f"\n{_without_empty([_difference_cells(each, names) for each in table.differences])}"
     return text
 
 
 def legend(tables: Sequence[Table], split: str) -> str:
-    """Say once, below all tables, how their letters and differences are made; "" if there are none."""
+    """Explain the letters and differences of all tables; "" without any."""
     parts = [_LETTERS] if any(table.letters(split) for table in tables) else []
     parts += [_DIFFERENCES.format(margin=table.margin) for table in tables if table.differences][:1]
     return "".join(f"\n{part}\n" for part in parts)
@@ -117,7 +114,7 @@ def _difference_cells(difference: Difference, names: Mapping[str, str]) -> dict[
     """Format the row of a difference, by column.
 
     Args:
-        names: What groups are called, by label.
+        names: Name of each group by its label.
     """
     p_values = {name: p_text(p) for name, p in difference.adjusted.items()}
     return {
@@ -139,7 +136,7 @@ def _interval(found: Estimate | Resampled | None) -> str:
 
 
 def _by_accelerator(group: Group, key: str, text: Callable[[float], str]) -> str:
-    """Format a mean that the machine decides, of CPU and GPU apart: their mean would be that of neither."""
+    """Format a mean that depends on the machine, separately for CPU and GPU."""
     if len(group.accelerators) == 1:
         return text(group.mean(key))
     cells = [(kind, text(group.mean(key, kind))) for kind in group.accelerators]
@@ -147,13 +144,13 @@ def _by_accelerator(group: Group, key: str, text: Callable[[float], str]) -> str
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:
-    """Format the mean, and the sample standard deviation where there are two values or more."""
+    """Format the mean, with the sample standard deviation if there are two values or more."""
     mean = f"{statistics.fmean(values):.2f}"
     return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else mean
 
 
 def _count(number: float) -> str:
-    # In millions from 100,000 on, as papers report model sizes
+    # Papers report model sizes in millions
     return f"{number / 1e6:.2f}M" if number >= 1e5 else _whole(number)
 
 
@@ -163,7 +160,7 @@ def _whole(number: float) -> str:
 
 
 def _cpu_clock(group: Group) -> str:
-    """Format the CPU time of training, where no GPU did the work and every run recorded it."""
+    """Format the CPU time of training; "" if a run used a GPU or did not record it."""
     on_cpu = group.accelerators == ["cpu"]
     recorded = not any(math.isnan(run.number("training_cpu_seconds")) for run in group.runs)
     return clock(group.mean("training_cpu_seconds")) if on_cpu and recorded else ""
@@ -180,13 +177,13 @@ def scores_csv(tables: Sequence[Table], split: str) -> str:
 
 
 def differences_csv(tables: Sequence[Table], split: str) -> str:
-    """Format the differences of all tables as one CSV file with plain numbers; only its header without any."""
+    """Format the differences of all tables as one CSV file with plain numbers."""
     return _csv([_difference_numbers(table, each, split) for table in tables for each in table.differences])
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO()
-    # Csv's own default is \r\n
+    # The default is \r\n
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
@@ -209,9 +206,9 @@ def _numbers(table: Table, group: Group, split: str) -> dict[str, Any]:
     row |= _bounds("bleu", mean(group.values(split, "bleu")))
     row["letters"] = table.letters(split).get(group.label, "")
     for key in NUMBERS:
-        # Neither machine's, where both were used
+        # No mean over two kinds of machines
         number = math.nan if key in _MACHINES and len(group.accelerators) > 1 else group.mean(key)
-        # nan where an older run lacks the number: an empty cell, which readers take for missing
+        # nan: no run recorded the number
         row[key] = "" if math.isnan(number) else round(number, 2)
     row["runs"] = " ".join(str(run.folder.path) for run in group.runs)
     return row
@@ -234,7 +231,7 @@ def _difference_numbers(table: Table, difference: Difference, split: str) -> dic
 
 
 def _bounds(name: str, found: Estimate | Resampled | None) -> dict[str, Any]:
-    """Return both ends of an interval as columns of the CSV."""
+    """Return the ends of an interval as columns of the CSV."""
     low, high = found.interval if found else ("", "")
     return {f"{name}_low": low and round(low, 4), f"{name}_high": high and round(high, 4)}
 
@@ -245,26 +242,24 @@ def _runs(count: int) -> str:
 
 def notes(groups: Sequence[Group], runs: Sequence[RunResult], split: str) -> str:
     """Describe the scores in a few lines: split, signature, revisions, threads, seeds, runs without a bootstrap."""
-    # Runs of one set have the same
+    # All runs of one set have the same signature
     lines = [f"Scores of the {split} set, {_runs(len(runs))}. BLEU: {first_signature(runs[0], split)}"]
-    # Scores of two versions of the code may differ for reasons other than the mixer
+    # Scores may differ between versions of the code
     revisions = Counter(str(run.results.get("git_revision") or "unknown") for run in runs)
     if len(revisions) > 1:
         counts = ", ".join(f"{name} ({_runs(count)})" for name, count in revisions.items())
-        lines.append(f"Not of one revision of the code: {counts}")
-    # A run on a CPU chooses them by itself unless trainer.threads is set
+        lines.append(f"Several revisions of the code: {counts}")
+    # Runs on a CPU choose the number of threads unless trainer.threads is set
     threads = Counter(run.results["threads"] for run in runs if isinstance(run.results.get("threads"), int))
     if len(threads) > 1:
         counts = ", ".join(f"{number} ({_runs(count)})" for number, count in sorted(threads.items()))
-        lines.append(f"Not of one number of threads, so times cannot be compared: {counts}; see trainer.threads")
+        lines.append(f"Several numbers of threads, so times cannot be compared: {counts}; see trainer.threads")
     repeated = [group for group in groups if len({run.seed for run in group.runs}) < len(group.runs)]
     if repeated:
-        lines.append(
-            f"Several runs of one seed count as one, their mean: {', '.join(group.label for group in repeated)}"
-        )
+        lines.append(f"Several runs of one seed are averaged: {', '.join(group.label for group in repeated)}")
     continued = [f"{run.name} ({run.continued})" for run in runs if run.continued]
     if continued:
-        lines.append(f"Not trained in one go by these settings: {', '.join(continued)}")
+        lines.append(f"Settings changed during training: {', '.join(continued)}")
     without_lines = [run.name for run in runs if split == "test" and not run.translated]
     if without_lines:
         lines.append(f"No test translations, so no bootstrap: {', '.join(without_lines)}")

@@ -1,4 +1,4 @@
-"""Hydra's callback for sweeps: records every job in the sweep's folder, and prints how to follow and compare them."""
+"""Hydra callback that records every job of a sweep, and prints how to follow and compare the jobs."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ log = logging.getLogger(__name__)
 
 
 def folder() -> Path | None:
-    """Return the folder of the sweep that this process launches or runs a job of; None outside a sweep."""
-    # Python callers of `train` have no Hydra at all
+    """Return the folder of the sweep that this process is part of; None outside a sweep."""
+    # Python callers of `train` do not use Hydra
     if not HydraConfig.initialized() or HydraConfig.get().mode is not RunMode.MULTIRUN:
         return None
     return Path(HydraConfig.get().sweep.dir)
 
 
 def job_folder() -> Path | None:
-    """Return `<sweep>/<number>` of the job that runs in this process; None outside a sweep."""
+    """Return the folder `<sweep>/<number>` of the job in this process; None outside a sweep."""
     return Path(HydraConfig.get().runtime.output_dir) if folder() else None
 
 
@@ -47,10 +47,10 @@ def compare_command(sweep: Path, *options: str) -> str:
 
 
 def record_stop(status: Any) -> None:
-    """Record in a sweep that a signal stopped the job of this process, which exits with `status`."""
+    """Record that a signal stopped the job of this process, which exits with `status`."""
     names = {128 + number: number.name for number in signal.Signals}
     here = job_folder()
-    # SLURM may have the job in its queue again, and knows its state
+    # SLURM knows the state of its jobs, and may have requeued this one
     if here is None or status not in names or "SLURM_JOB_ID" in os.environ or not _first_task():
         return
     if job := Job.read(here):
@@ -58,7 +58,7 @@ def record_stop(status: Any) -> None:
 
 
 class JobError(CompactHydraException):
-    """A job of a sweep failed because of its settings: Hydra shows the message without a traceback."""
+    """Failure of a job because of its settings, which Hydra shows without a traceback."""
 
 
 class JobRecords(Callback):
@@ -68,7 +68,7 @@ class JobRecords(Callback):
         """Record that this process launches the jobs."""
         sweep = _claim_folder(config)
         write_sweep(sweep, ended=False)
-        # Also where a failed job or a signal ends the sweep, which Hydra tells no callback
+        # Hydra does not call on_multirun_end if a failed job or a signal ends the sweep
         atexit.register(_end, sweep)
         print(f"follow the sweep with: {compare_command(sweep, '--watch')}", flush=True)
 
@@ -78,28 +78,28 @@ class JobRecords(Callback):
         _end(Path(config.hydra.sweep.dir))
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Record that the job runs, and this process."""
-        # A single run has no record; of a distributed job the first process keeps it
+        """Record that the job runs in this process."""
+        # A single run has no record; the first process of a distributed job writes it
         if config.hydra.mode is RunMode.MULTIRUN and _first_task():
             self._job(config, state="running").write()
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         """Record how the job ended."""
         if "wandb" in sys.modules:
-            # The next job of this process has a page of its own
+            # The next job of this process starts a new wandb run
             sys.modules["wandb"].finish()
         if config.hydra.mode is not RunMode.MULTIRUN or not _first_task():
             return
         job = self._job(config, state="finished")
-        # The run itself has recorded its folder, see `record_run`
+        # `record_run` has recorded the run's folder
         if recorded := Job.read(job.folder):
             job = dataclasses.replace(job, run=recorded.run)
         if job_return.status is JobStatus.FAILED:
-            # `return_value` would raise the exception here
+            # The property `return_value` would raise the exception
             error = job_return._return_value
-            # A JobError's message is for users and stands alone; of other errors the type helps
+            # The message of a JobError needs no type
             name = "" if isinstance(error, JobError) else f"{type(error).__name__}: "
-            # On one line, as `compare --watch` prints it
+            # One line, for `compare --watch`
             job = dataclasses.replace(job, state="failed", error=" ".join(f"{name}{error}".split()))
             print(f"train: {job.title()} FAILED: {job.error}", file=sys.stderr, flush=True)
         job.write()
@@ -118,7 +118,7 @@ class JobRecords(Callback):
 
 
 def _end(sweep: Path) -> None:
-    """Record that a sweep has ended, and print how many jobs failed and how to compare the others."""
+    """Record the end of a sweep, and print the number of failed jobs and the command that compares the others."""
     write_sweep(sweep, ended=True)
     jobs = read_jobs(sweep)
     failed = sum(job.state == "failed" for job in jobs)
@@ -127,10 +127,9 @@ def _end(sweep: Path) -> None:
 
 
 def _claim_folder(config: DictConfig) -> Path:
-    """Make the sweep's folder and return it: that of the date, or the next free name if another sweep has it.
+    """Create a new folder for the sweep and return it; a folder from the command line is used as it is.
 
-    Sweeps that start in the same second would overwrite each other's records. A folder from the command line is
-    taken as it is.
+    Sweeps that start in the same second would otherwise overwrite each other's records.
     """
     default = Path(config.hydra.sweep.dir)
     if any(override.lstrip("+").startswith("hydra.sweep.dir=") for override in config.hydra.overrides.hydra):
@@ -144,18 +143,18 @@ def _claim_folder(config: DictConfig) -> Path:
         quoted = QuotedString(str(sweep), Quote.single).with_quotes()
         with open_dict(config), read_write(config):
             config.hydra.sweep.dir = str(sweep)
-            # The configurations of jobs are composed anew, with these
+            # Hydra composes the configuration of each job with these overrides
             config.hydra.overrides.hydra.append(f"hydra.sweep.dir={quoted}")
     return sweep
 
 
 def _clear_frames(error: BaseException | None) -> None:
-    """Let go of the local variables in the traceback of an error and of those that it came from.
+    """Clear the local variables in the tracebacks of an error and its causes.
 
-    Hydra keeps the error of a failed job until the sweep ends, and with it the job's tensors.
+    Hydra keeps the error of a failed job, and so the job's tensors, until the sweep ends.
     """
     seen: set[int] = set()
-    # An error may be its own cause.
+    # An error may be its own cause
     while error and id(error) not in seen:
         seen.add(id(error))
         traceback.clear_frames(error.__traceback__)
@@ -163,14 +162,14 @@ def _clear_frames(error: BaseException | None) -> None:
 
 
 def _first_task() -> bool:
-    """Return True in the first, or only, process of a job; submitit and SLURM start one for each device."""
+    """Return True in the first process of a job; submitit and SLURM start one for each device."""
     return os.environ.get("SLURM_PROCID", "0") == "0" and os.environ.get("SUBMITIT_LOCAL_GLOBALID", "0") == "0"
 
 
 def _log_file() -> str:
-    """Return the file that standard output is redirected to; "" if there is none."""
+    """Return the file that standard output is redirected to, or ""."""
     with contextlib.suppress(OSError, ValueError):
-        # Linux only; a terminal, a pipe and a captured stream are not files, or have no number
+        # Linux only; terminals, pipes and captured streams are no files or have no descriptor
         path = Path(f"/proc/self/fd/{sys.stdout.fileno()}").resolve()
         return str(path) if path.is_file() else ""
     return ""

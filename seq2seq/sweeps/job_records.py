@@ -1,4 +1,4 @@
-"""Records of a sweep's jobs: each job keeps `<sweep>/<number>/job.json`, which others read while it runs."""
+"""Records of a sweep's jobs: `<sweep>/<number>/job.json`, which the job writes and other processes read."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from seq2seq.system.json_file import read_json, read_json_or_none
 from seq2seq.system.slurm import this_job
 
 RECORD = "job.json"
-# The process of a job that has not started, by the launcher; a file of its own since the job writes the record.
+# Process of a job that has not started, written by the launcher; the job itself writes the record.
 SUBMITTED = "submitted.json"
-# The process that launches the sweep's jobs, and whether it has ended.
+# Process that launches the jobs of a sweep, and if it has ended.
 SWEEP = "sweep.json"
 
 ACTIVE = ("waiting", "running")
-# States of a job that SLURM no longer works on.
+# Final states of a SLURM job.
 OVER = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
-# SLURM is asked about an array once in so many seconds.
+# Seconds between two queries about a SLURM array.
 ASK_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """A process of a host, or a job of SLURM.
+    """A process on a host, or a SLURM job.
 
     Attributes:
-        host: Name of its host.
-        pid: Its process id there.
-        slurm: Number of its SLURM job: `7`, or `7_2` in an array.
+        host: Name of the host.
+        pid: Process id on the host.
+        slurm: Number of the SLURM job: `7`, or `7_2` in an array.
     """
 
     host: str = ""
@@ -58,21 +58,21 @@ class Process:
         return self.host == socket.gethostname()
 
     def alive(self) -> bool:
-        """Return False only if the process is known to be gone, by SLURM or because this host has no such process."""
+        """Return False if the process is known to be gone, from SLURM or on this host."""
         if self.slurm and (state := slurm_state(self.slurm)) is not None:
-            # A job that is put back into the queue has no process, but is not over
+            # A requeued job has no process, but is not over
             return state not in OVER and state != ""
-        # A process of another host cannot be checked: it counts as alive
+        # Processes of other hosts cannot be checked and count as alive
         if not self.local or not self.pid:
             return True
         try:
-            # Signal 0 tests for existence and sends nothing
+            # Signal 0 only tests for existence
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return False
         except PermissionError:
-            # It belongs to another user
-            return True
+            # A process of another user
+            pass
         return True
 
 
@@ -80,23 +80,23 @@ def slurm_state(job: str) -> str | None:
     """Ask SLURM for the state of a job.
 
     Returns:
-        `RUNNING` and so on, "" if the queue does not know the job any more, None if SLURM does not answer.
+        `RUNNING` and so on, "" if the queue no longer knows the job, None if SLURM does not answer.
     """
-    # One query for the whole array; the moment makes the cache expire
+    # `moment` makes the cache expire
     states = _array_states(job.split("_")[0], int(time.monotonic() // ASK_SECONDS))
     return None if states is None else states.get(job, "")
 
 
 @functools.lru_cache(maxsize=256)
 def _array_states(array: str, moment: int) -> dict[str, str] | None:
-    """Ask for the states of an array's jobs, once in a `moment` however many jobs there are."""
-    # --states=all also lists jobs that ended a short while ago; %i number, %T state in full
+    """Ask for the states of all jobs of an array, once for each `moment`."""
+    # --states=all includes jobs that ended recently; %i: number, %T: state in full
     command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i %T", f"--jobs={array}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
-    # An array that the queue has forgotten is an answer (no states), other errors are none
+    # "Invalid job id": the queue has forgotten the array, so it has no states
     if done.returncode and "Invalid job id" not in done.stderr:
         return None
     return dict(line.split()[:2] for line in done.stdout.splitlines() if len(line.split()) > 1)
@@ -108,12 +108,12 @@ class Job:
 
     Attributes:
         folder: `<sweep>/<number>`.
-        overrides: Its settings, as on the command line.
+        overrides: Settings, as on the command line.
         state: "waiting", "running", "finished" or "failed".
-        run: Its run's folder, known once it has started.
-        error: Reason of its failure.
-        log: The file of its standard output, if it has one.
-        process: The process that runs it, or will run it.
+        run: Folder of its run, known after the start.
+        error: Reason of a failure.
+        log: File of the standard output, or "".
+        process: The process that runs or will run the job.
     """
 
     folder: Path
@@ -126,16 +126,16 @@ class Job:
 
     @property
     def number(self) -> int:
-        """Its position in the sweep, from 0."""
+        """Position in the sweep, from 0."""
         return int(self.folder.name)
 
     def title(self, common: Collection[str] = ()) -> str:
-        """Name the job by its number and its settings but those that are `common` to all jobs."""
+        """Name the job by its number and the settings that are not `common` to all jobs."""
         own = [override for override in self.overrides if override not in common]
         return f"job {self.number} ({' '.join(own)})" if own else f"job {self.number}"
 
     def write(self) -> None:
-        """Write the record atomically; the run's folder relative to it, so that a tree of runs can be moved."""
+        """Write the record, with a relative path of the run, so that a tree of runs can be moved."""
         self.folder.mkdir(parents=True, exist_ok=True)
         record = {
             "overrides": list(self.overrides),
@@ -149,11 +149,11 @@ class Job:
 
     @classmethod
     def read(cls, folder: Path) -> Job | None:
-        """Read the record of `<sweep>/<number>`; None if there is none. A job whose record is damaged has failed."""
+        """Read the record of `<sweep>/<number>`, or None; a job with a damaged record has failed."""
         try:
             record = read_json(folder / RECORD)
             process = record.get("process") or {}
-            # A job that has started has recorded its own process, which is the better source
+            # A started job has recorded its own process
             if record.get("state") == "waiting":
                 process = read_json_or_none(folder / SUBMITTED) or process
             return cls(
@@ -175,18 +175,17 @@ class Job:
         write_json(self.folder / SUBMITTED, dataclasses.asdict(process))
 
     def checked(self) -> Job:
-        """Return the job as failed if it waits or runs by its record while its process is gone."""
-        # Finished and failed jobs may well have no process
+        """Return the job as failed if its record says that it waits or runs, but its process is gone."""
         error = self._lost() if self.state in ACTIVE else ""
         if not error:
             return self
-        # It may have started or ended since its record was read
+        # The job may have started or ended since the record was read
         now = Job.read(self.folder) or self
         return now.checked() if now.state != self.state else dataclasses.replace(self, state="failed", error=error)
 
     def _lost(self) -> str:
-        """Explain why a job that waits or runs will never end; "" while it may."""
-        # Not submitted yet: only a launcher that is alive can still start it
+        """Explain why a job that waits or runs will never end, or return ""."""
+        # A job that is not submitted needs a launcher
         if self.state == "waiting" and self.process == Process():
             sweep = self.folder.parent
             orphan = is_sweep(sweep) and launcher(sweep) is None
@@ -203,43 +202,41 @@ class Job:
 
 
 def record_run(folder: Path, run: Path) -> None:
-    """Record the folder of the run that the job `<sweep>/<number>` is, as soon as the run knows it."""
-    # A job of a launcher without this project's callback has no record
+    """Record the run's folder for the job `<sweep>/<number>`."""
+    # Launchers without this project's callback keep no record
     if job := Job.read(folder):
         dataclasses.replace(job, run=run).write()
 
 
 def is_sweep(folder: Path) -> bool:
     """Return True for a sweep's folder."""
-    # multirun.yaml is Hydra's own, of a sweep without this project's callback
+    # Hydra writes multirun.yaml, also without this project's callback
     return (folder / SWEEP).is_file() or (folder / "multirun.yaml").is_file()
 
 
 def read_jobs(sweep: Path) -> list[Job]:
     """Read the records of a sweep's jobs, in order."""
-    # A job's folder is named by its number
     folders = [path.parent for path in sweep.glob(f"*/{RECORD}") if path.parent.name.isdecimal()]
     jobs = [job for folder in folders if (job := Job.read(folder))]
     return sorted(jobs, key=lambda job: job.number)
 
 
 def common_overrides(jobs: Sequence[Job]) -> set[str]:
-    """Return the settings that all of two or more jobs have."""
-    # A single job would have all its settings in common, and no title
+    """Return the common settings of two or more jobs; a single job has none, so that its title shows all."""
     return set.intersection(*(set(job.overrides) for job in jobs)) if len(jobs) > 1 else set()
 
 
 def write_sweep(sweep: Path, *, ended: bool) -> None:
-    """Record that this process launches the sweep's jobs, or that it has ended."""
+    """Record that this process launches the jobs of a sweep, or that it has ended."""
     sweep.mkdir(parents=True, exist_ok=True)
     write_json(sweep / SWEEP, {"ended": ended, "process": dataclasses.asdict(Process.here())})
 
 
 def launcher(sweep: Path) -> Process | None:
-    """Return the process that launches more jobs of a sweep; None if it has ended."""
+    """Return the process that launches jobs of a sweep; None if it has ended."""
     record = read_json_or_none(sweep / SWEEP)
     if record is None or record.get("ended"):
         return None
-    # A launcher that was killed has not recorded its end
+    # A killed launcher has not recorded its end
     process = Process(**record["process"])
     return process if process.alive() else None

@@ -1,4 +1,4 @@
-"""Follow a sweep by its jobs' records: a line as soon as a job starts, finishes or fails."""
+"""Follow a sweep by the records of its jobs: print a line when a job starts, finishes or fails."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from seq2seq.sweeps.job_records import ACTIVE, Job, common_overrides, is_sweep, launcher, read_jobs
 from seq2seq.system.json_file import read_json
 
-# A launcher on another machine cannot be looked for: its sweep has ended when nothing changed for so long.
+# A launcher on another machine cannot be checked: its sweep counts as ended after so long without a change.
 SILENT_SECONDS = 60.0
 
 
@@ -22,17 +22,16 @@ def watch(sweeps: Sequence[Path], *, interval: float) -> int:
         interval: Seconds between two looks at the records.
 
     Raises:
-        ValueError: One of the folders is not a sweep's.
+        ValueError: A folder is not a sweep.
     """
     for sweep in sweeps:
         if not is_sweep(sweep):
-            raise ValueError(f"--watch follows sweeps, and {sweep} is none; name a folder such as runs/sweeps/<date>")
+            raise ValueError(f"--watch: {sweep} is not a sweep; name a folder such as runs/sweeps/<date>")
     # Last state printed, by the job's folder
     states: dict[Path, str] = {}
-    # The start counts as a change
     changed = time.monotonic()
     while True:
-        # Launchers before jobs: a job that is launched in between is seen by the next round
+        # Launchers before jobs: the next round sees a job that is launched in between
         launchers = [process for sweep in sweeps if (process := launcher(sweep))]
         jobs = [job.checked() for sweep in sweeps for job in read_jobs(sweep)]
         common = common_overrides(jobs)
@@ -42,7 +41,7 @@ def watch(sweeps: Sequence[Path], *, interval: float) -> int:
                 changed = time.monotonic()
                 print(f"{time.strftime('%H:%M:%S')} {describe(job, common)}", flush=True)
         silent = time.monotonic() - changed > SILENT_SECONDS
-        # A launcher that still lives may add jobs, even if all present ones have ended
+        # A live launcher may add jobs
         launching = any(process.local or not silent for process in launchers)
         if not launching and not any(job.state in ACTIVE for job in jobs):
             return sum(job.state == "failed" for job in jobs)
@@ -53,22 +52,21 @@ def describe(job: Job, common: Collection[str] = ()) -> str:
     """Describe a job in one line: title, state and result.
 
     Args:
-        common: Settings that all jobs have, which the title leaves out.
+        common: Settings of all jobs, which the title leaves out.
     """
     if job.state == "failed":
-        # Relative to the working directory, so that it can be pasted after `less`
+        # Relative to the working directory, to be pasted after `less`
         log = f"; see {os.path.relpath(job.log)}" if job.log else ""
         return f"FAILED    {job.title(common)}: {job.error}{log}"
     return f"{job.state:<9} {job.title(common)}{_score(job)}"
 
 
 def _score(job: Job) -> str:
-    """Format `: test BLEU 31.41 (runs/...)` of a finished job; the validation's score where there was no test."""
+    """Format `: test BLEU 31.41 (runs/...)` of a finished job, or the validation score without a test."""
     if job.state != "finished" or job.run is None:
         return ""
     try:
         results = read_json(job.run / "results.json")
-        # trainer.test=false leaves the validation score
         split = "test" if "test" in results else "valid"
         return f": {split} BLEU {results[split]['bleu']:.2f} ({job.run})"
     except (OSError, ValueError, KeyError, TypeError):

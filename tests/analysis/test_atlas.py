@@ -15,8 +15,8 @@ from seq2seq.analysis import plots
 from seq2seq.analysis.atlas import map as atlas_map
 from seq2seq.analysis.atlas import properties, scaling
 from seq2seq.analysis.atlas.property_table import PUBLISHED, as_json, markdown
-from seq2seq.analysis.atlas.report import settings_of
 from seq2seq.analysis.atlas.survey import Point, survey
+from seq2seq.analysis.atlas.write_atlas import settings_of
 from seq2seq.analysis.jacobian import jacobian
 from seq2seq.mixers.attention import Attention
 from seq2seq.network.introspection import MixingProperties, freeze_mixing, mark_mixing
@@ -116,7 +116,7 @@ CASES = [
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_known_matrices(case, gated):
-    """Each property is measured correctly, whatever pointwise functions are before and after the mixing."""
+    """Each property is measured correctly, with any pointwise functions before and after the mixing."""
     matrix, expected = CASES[case]
     found = properties.measure(Known(matrix(), gated=gated))
     assert found.properties == MixingProperties(*expected, linear=not gated)
@@ -182,7 +182,7 @@ def test_jacobian_in_pieces(monkeypatch):
 
 
 def test_frozen_mixing_is_applied_to_another_input():
-    """The tensors that one input marks, in order, replace those of another."""
+    """The tensors that one input marks replace, in order, the tensors of another input."""
     x, other = torch.randn(2, 4)
     with freeze_mixing() as marked:
         mark_mixing(x), mark_mixing(2 * x)
@@ -199,7 +199,7 @@ def test_exponents_of_power_laws():
 
 
 def test_peak_bytes_of_known_work():
-    """Two thousand numbers at once at most, beside what was there before."""
+    """At most two thousand numbers at a time, besides earlier allocations."""
 
     def work() -> None:
         for _ in range(3):

@@ -22,7 +22,7 @@ from seq2seq.system.resources import conf_dir
 NAMES = [row.name for row in ROWS]
 # A joint vocabulary of 32k pieces, one table for source, target and output
 JOINT = {"src_vocab_size": 32768, "tgt_vocab_size": 32768, "joint": True}
-EXHAUSTIVE = ("test_rows_differ_in_what_they_say",)
+EXHAUSTIVE = ("test_rows_differ_as_described",)
 REPRESENTATIVE = {"test_sizes_are_as_published": {"cnn", "dynamic"}}
 
 
@@ -46,7 +46,7 @@ def test_sizes_are_as_published(row):
     assert abs(count / 1e6 - row.millions) < 1, f"{count:,} parameters, published {row.millions}M"
 
 
-def test_rows_differ_in_what_they_say():
+def test_rows_differ_as_described():
     """Depth, kernels, windows and switches of each row, base size."""
     models = {name: model_of(name, "base") for name in NAMES}
     depths = {name: len(model.encoder.layers) for name, model in models.items()}
@@ -131,7 +131,7 @@ def test_direction(ours, p, theirs, expected):
     assert direction(ours, p, theirs) == expected
 
 
-def test_divergence_that_does_not_come_is_said():
+def test_missing_divergence_is_reported():
     row = next(row for row in ROWS if row.name == ablation.DIVERGED)
     nothing = {name: Outcome({}, float("nan"), {}) for name in NAMES}
     assert ablation.cells(row, nothing)["direction"] == ""
@@ -142,7 +142,7 @@ def test_divergence_that_does_not_come_is_said():
         assert ablation.cells(row, found)["direction"] == expected
 
 
-def test_what_is_no_sweep_of_rows_is_refused(tmp_path):
+def test_folders_without_a_sweep_of_rows_are_refused(tmp_path):
     with pytest.raises(ValueError, match="is not a sweep's folder"):
         ablation.outcomes([tmp_path])
     write_sweep(tmp_path, ended=True)

@@ -37,7 +37,7 @@ def test_more_examples(ckpt, tmp_path):
 
 
 @pytest.mark.parametrize("change", [lambda rows: rows[:-1], lambda rows: [row.upper() + b"1" for row in rows[::-1]]])
-def test_what_is_lost_or_out_of_order_is_found(change, ckpt, tmp_path, monkeypatch):
+def test_lost_or_reordered_lines_are_found(change, ckpt, tmp_path, monkeypatch):
     real = translate.main
 
     def broken(command: list[str]) -> int:

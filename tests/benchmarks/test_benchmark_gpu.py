@@ -14,32 +14,35 @@ from pathlib import Path
 from typing import Any
 
 import fuzz
+import numpy as np
 import pytest
 import tiny
 import torch
 
-from benchmarks.gpu import command, fifteen, norms, pack, runner, suites, translating, verdicts
+from benchmarks.gpu import command, fifteen, norms, pack, prepare, quality, runner, suites, translating, verdicts
 from benchmarks.gpu.__main__ import chosen, main
-from benchmarks.gpu.part import Job
+from benchmarks.gpu.part import PartJob
 from benchmarks.gpu.plan import Part, parts_of
 from benchmarks.gpu.records import DONE, FAILED, INTERRUPTED, LEFT_OUT, ROOT, STOPPED, Results
 from benchmarks.gpu.replays import ReplayedTrainer, same_gradients
 from benchmarks.gpu.runner import Runner
 from benchmarks.gpu.steps import padded
+from benchmarks.gpu.training_data import Prepared
 from seq2seq import checkpoint
+from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.training.lightning_parts import kernel_warm_up
 
 EXHAUSTIVE = {
     "test_the_budget_is_kept_and_the_part_repeated",
-    "test_a_part_is_stopped_at_its_limit_with_all_that_it_started",
+    "test_a_part_is_stopped_at_its_limit_with_its_children",
 }
 # Each part is a program of a line; "save" writes what a part has so far.
 PROGRAMS = {
     "quick": "print('fine'); save(number=3)",
     "broken": "save(number=4); print('before'); raise RuntimeError('no such kernel\\nread the manual')",
     "sparing": "print('no time was left for 2 rows'); sys.exit(3)",
-    # A process of its own, which would outlive its parent
+    # A child process, which would outlive its parent
     "endless": "import subprocess; subprocess.run(['sleep', '1001.5'])",
 }
 SAVE = (
@@ -110,7 +113,7 @@ def test_a_later_visit_runs_what_is_missing_and_failures_last(tmp_path, monkeypa
     assert log.index("new: done") < log.index("broken: done")
 
 
-def test_a_part_is_stopped_at_its_limit_with_all_that_it_started(tmp_path):
+def test_a_part_is_stopped_at_its_limit_with_its_children(tmp_path):
     complete, results = run(tmp_path, "endless", "quick", limit=2.0)
     assert not complete
     assert results.state("endless") == STOPPED
@@ -133,7 +136,7 @@ def test_the_budget_is_kept_and_the_part_repeated(tmp_path, monkeypatch):
     assert results.result("endless")["number"] == 8
 
 
-def test_what_a_killed_command_left_is_kept(tmp_path):
+def test_results_of_a_killed_command_are_kept(tmp_path):
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "compiled-base-lightconv.json").write_text('{"part": "compiled/base/lightconv", "error": ""}')
     (tmp_path / "parts" / "decode.json").write_text('{"part": "dec')
@@ -147,7 +150,7 @@ def test_two_commands_do_not_share_a_folder(tmp_path, capsys):
     (tmp_path / "results.json").write_text('{"began": "", "visits": [], "parts": {}}')
     first = Results(tmp_path)
     assert main([f"--resume={tmp_path}", "--device=cpu"]) == 2
-    assert "another command is at work" in capsys.readouterr().err
+    assert "another command" in capsys.readouterr().err
     first.release()
     assert Results(tmp_path).parts == {}
 
@@ -165,7 +168,7 @@ def test_outcomes_of_tests_survive_a_cut_line(tmp_path):
     assert suites.counts(tmp_path / "none.jsonl")["passed"] == 0
 
 
-def test_what_leaves_something_out_goes_on_and_takes_nothing_away(tmp_path):
+def test_an_incomplete_part_is_repeated_and_keeps_better_results(tmp_path):
     """Of a part that had less than its time; of one that had all, what it left out stays so."""
     results = Results(tmp_path)
     for state, whole, rows, kept in ((INTERRUPTED, False, 5, 5), (INTERRUPTED, False, 2, 5), (DONE, True, 1, 1)):
@@ -181,7 +184,7 @@ def test_what_leaves_something_out_goes_on_and_takes_nothing_away(tmp_path):
         assert (found.state("sparing"), found.parts["sparing"]["error"]) == (state, "no time was left for 2 rows")
 
 
-def test_all_kernels_are_right_only_where_all_were_asked(tmp_path):
+def test_kernels_are_right_only_if_all_were_checked(tmp_path):
     found = {
         "kernels": {"checked": 9, "wrong": []},
         "pytest__kernels": {"passed": 7, "failed": 0, "skipped": 0, "failures": []},
@@ -230,14 +233,14 @@ def verdict(page: str, goal: str) -> list[str]:
     return [cell.strip() for cell in line.split("|")[2:4]]
 
 
-def test_the_page_of_nothing_says_so(tmp_path):
+def test_a_page_without_results_says_so(tmp_path):
     page = verdicts.page(Results(tmp_path))
     assert page.count("unmeasured") == len([line for line in page.splitlines() if "unmeasured" in line]) > 10
     for part in parts_of("cuda"):
         assert part.name in page
 
 
-def test_goals_are_judged_by_what_was_measured(tmp_path):
+def test_goals_are_judged_by_measurements(tmp_path):
     timings = [
         timing(150, 75.0),
         timing(400, 44.0, direction="backward"),
@@ -291,7 +294,7 @@ def test_norms_are_timed_both_ways_and_compared(tmp_path, monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.setattr(norms, "TYPES", norms.TYPES[1:])
     (tmp_path / "parts").mkdir()
-    job = Job("norm", tmp_path, data=tmp_path, device="cpu", limit=60)
+    job = PartJob("norm", tmp_path, data=tmp_path, device="cpu", limit=60)
     norms.run(job)
     assert list(job.result) == [f"{kind}, 8 x 40, stream float32" for kind in ("post", "pre")]
     page = verdicts.page(recorded(tmp_path / "page", norm=job.result))
@@ -380,7 +383,7 @@ def test_comparisons_are_judged_by_the_best_way_of_the_peer(tmp_path):
     assert verdict(page, "command transformer/16384 over Marian") == ["-", "unmeasured: transformers missing"]
 
 
-def test_the_start_is_known_by_update_100_and_by_what_was_compiled_before(tmp_path):
+def test_the_start_counts_update_100_and_compilation(tmp_path):
     lines = ["step,train/seconds,train/tokens_per_second", "80,3.0,100", "100,4.25,100", "120,5.0,100"]
     (tmp_path / "metrics.csv").write_text("\n".join(lines))
     assert command.measured(tmp_path)["update 100 s"] == 4.2
@@ -391,7 +394,7 @@ def test_the_start_is_known_by_update_100_and_by_what_was_compiled_before(tmp_pa
     assert found[1] == "1.8"
 
 
-def test_a_short_run_goes_on_at_the_pace_of_its_later_half():
+def test_a_short_run_is_extrapolated_from_its_later_half():
     assert command.in_a_minute([(10, 10.0), (20, 15.0), (60, 20.0)]) == {
         "updates in 60 s": 380,
         "of which measured": 0.33,
@@ -424,8 +427,8 @@ def test_rates_of_a_table_whose_last_line_is_cut(tmp_path):
 
 
 @pytest.mark.parametrize("mixer", ["transformer", "dynamicconv"])
-def test_replayed_passes_leave_what_plain_ones_do(mixer):
-    """Weights after updates, and sums, of two trainers; gradients of a shape do not add to those of another."""
+def test_replayed_and_plain_passes_agree(mixer):
+    """Weights after updates, and sums, of two trainers; gradients of two shapes do not add up."""
     sizes = {"src_vocab_size": 40, "tgt_vocab_size": 40, "pad_id": 0, "joint": True}
     settings = resolved_settings((f"mixer={mixer}", "model=tiny", "model.dim=16", "model.ffn_dim=32"))
     config = {key: settings[key] for key in ("model", "mixer", "optim")} | sizes
@@ -446,8 +449,8 @@ def test_replayed_passes_leave_what_plain_ones_do(mixer):
     assert found["seeds differ"]
 
 
-def test_what_there_is_no_time_for_is_left_out(tmp_path, capsys):
-    job = Job("replay", tmp_path, data=tmp_path, device="cpu", limit=0.0)
+def test_models_without_time_are_left_out(tmp_path, capsys):
+    job = PartJob("replay", tmp_path, data=tmp_path, device="cpu", limit=0.0)
     begun = []
     with pytest.raises(SystemExit) as ended:
         begun.extend(job.while_time(["a", "b", "c"], 1.0))
@@ -538,6 +541,70 @@ def test_a_whole_name_chooses_one_part_and_a_beginning_several():
     assert [part.name for part in chosen([], "cpu")] == [part.name for part in parts_of("cpu")]
 
 
+# ---- the prepared data
+
+
+@pytest.fixture(scope="module")
+def tiny_data(tmp_path_factory) -> Path:
+    """Prepare corpora of a few dozen sentences, and tiny models."""
+    corpora, folder = tmp_path_factory.mktemp("corpora"), tmp_path_factory.mktemp("data")
+    for seed, place in enumerate((*prepare.TRAIN, *prepare.TESTS.values())):
+        path = corpora / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        count = 60 if place in prepare.TRAIN else 4
+        for language, words in (("de", tiny.GERMAN), ("en", tiny.ENGLISH)):
+            lines = tiny.sentences(words, count, seed=seed + 100)
+            Path(f"{path}.{language}").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    prepare.prepare(corpora, folder, vocab_size=300, tiny=True)
+    return folder
+
+
+@pytest.mark.slow
+def test_prepared_arrays_decode_to_the_text(tiny_data):
+    prepared = Prepared(tiny_data)
+    tokenizer = Tokenizer(src_model=(tiny_data / "tokenizer.model").read_bytes())
+    _, tgt = prepared.split("newstest2013")
+    lines = tokenizer.decode([tgt.row(i) for i in range(len(tgt.lengths))])
+    assert lines == prepared.references("newstest2013")
+    src, _ = prepared.split("train")
+    assert len(src.lengths) == prepared.description["pairs"] > 300
+    assert np.all(src.ids[src.starts + src.lengths - 1] == prepared.ids["eos"])
+
+
+@pytest.mark.exhaustive
+def test_missing_data_is_named(tmp_path):
+    with pytest.raises(ValueError, match="headline-data"):
+        Prepared(tmp_path)
+    with pytest.raises(ValueError, match="there is no"):
+        prepare.prepare(tmp_path, tmp_path / "data", vocab_size=300)
+
+
+@pytest.mark.slow
+def test_quality_needs_only_torch_and_numpy(tiny_data, tmp_path):
+    """Translations are kept as ids if the packages that score them cannot be imported, else scored."""
+    blocker = (
+        "import sys\n"
+        "names = 'lightning hydra omegaconf datasets sentencepiece sacrebleu pyarrow rich tensorboard yaml'\n"
+        "sys.modules.update(dict.fromkeys(names.split()))\n"
+    )
+    call = "from benchmarks.gpu.part import main\nsys.exit(main(sys.argv[1:]))\n"
+    given = ["quality/lightconv", f"--out={tmp_path}", f"--data={tiny_data}", "--device=cpu"]
+    for start, scored in ((blocker, False), ("import sys\n", True)):
+        subprocess.run(
+            [sys.executable, "-c", start + call, *given],
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            check=True,
+        )
+        found = json.loads((tmp_path / "parts" / "quality-lightconv.json").read_text())
+        names = {f"{name}{dtype}" for name in prepare.TESTS for dtype in ("", quality.IN_BFLOAT16)}
+        assert set(found["translations"]) == names
+        assert found["target_tokens_per_second"] > 0
+        for one in found["translations"].values():
+            assert ("scores" in one) == scored
+            assert len(one["text" if scored else "ids"]) == 4
+
+
 # ---- the rehearsal
 
 
@@ -549,20 +616,11 @@ def wait_for(condition: Any, seconds: float) -> None:
 
 
 @pytest.mark.slow
-def test_rehearsal_with_the_packed_folder_killed_and_resumed(tmp_path):
+def test_rehearsal_with_the_packed_folder_killed_and_resumed(tmp_path, tiny_data):
     """Every part runs on a CPU; kill -9 in the middle loses one part, which is repeated."""
-    from test_benchmark_headline import write_corpora
-
-    from benchmarks.headline.__main__ import main as headline
-
-    write_corpora(tmp_path / "corpora")
-    assert (
-        headline([f"--prepare={tmp_path / 'corpora'}", f"--data={tmp_path / 'data'}", "--vocab-size=300", "--tiny"])
-        == 0
-    )
     (tmp_path / "wheels").mkdir()
     folder, out = tmp_path / "pack", tmp_path / "out"
-    assert main([f"--pack={folder}", f"--data={tmp_path / 'data'}", f"--wheels={tmp_path / 'wheels'}"]) == 0
+    assert main([f"--pack={folder}", f"--data={tiny_data}", f"--wheels={tmp_path / 'wheels'}"]) == 0
     # The training command does the same with every mixer
     names = [part.name for part in parts_of("cpu") if part.kind != "command" or "dynamicconv" in part.name]
     command = [sys.executable, "-m", "benchmarks.gpu", f"--data={folder}", "--device=cpu", "--budget=1500"]
@@ -602,7 +660,7 @@ def processes() -> str:
 
 
 @pytest.mark.exhaustive
-def test_files_of_tests_whose_packages_are_missing_are_skipped(tmp_path):
+def test_tests_with_missing_packages_are_skipped(tmp_path):
     """Without Hydra the operators' tests are collected; in CI a missing package is an error."""
     (tmp_path / "blocked.py").write_text("import sys\nsys.modules.update(hydra=None, omegaconf=None)\n")
     path = os.pathsep.join([str(tmp_path), str(ROOT)])

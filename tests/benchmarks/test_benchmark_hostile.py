@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
 
-from benchmarks.hostile import __main__ as campaign
-from benchmarks.hostile import attempts, report, settings
+from benchmarks.hostile import attempts, settings
+from benchmarks.hostile.__main__ import CAMPAIGN
 from benchmarks.hostile.attempts import Attempt
 from benchmarks.hostile.processes import Command, Done, Limits, run
 
@@ -51,24 +52,25 @@ def test_a_file_that_is_left_half_written_is_a_defect(tmp_path):
 
 def test_a_command_runs_in_a_fork_as_python_m_would(tmp_path):
     # Refused before torch is imported, so the fork needs nothing of it
-    result = attempts.carry_out(
+    for name in ("work", "kept"):
+        (tmp_path / name).mkdir()
+    found = attempts.carry_out(
         Attempt(what="x", command=Command("seq2seq.translate", ("--ckpt", "x", "--beam=0")), named=("--beam",)),
         tmp_path,
     )
-    assert (result.outcome, result.status) == ("refused", 2)
-    assert result.command == "python -m seq2seq.translate --ckpt x --beam=0"
+    assert (found["outcome"], found["status"]) == ("refused", 2)
+    assert found["command"] == "python -m seq2seq.translate --ckpt x --beam=0"
 
 
 def test_a_command_that_does_not_end_is_killed(tmp_path):
-
     command = Command("http.server", ("0", "--bind", "127.0.0.1"), limits=Limits(wall=0.3))
     assert run(command, tmp_path, tmp_path).exceeded == "more than 0 seconds"
 
 
 def test_an_attempt_follows_from_seed_and_number():
-    kinds = list(campaign.KINDS)
-    drawn = [campaign.kind_of(0, number, kinds) for number in range(300)]
-    assert drawn == [campaign.kind_of(0, number, kinds) for number in range(300)]
+    kinds = list(CAMPAIGN.kinds)
+    drawn = [CAMPAIGN.kind_of(0, number, kinds) for number in range(300)]
+    assert drawn == [CAMPAIGN.kind_of(0, number, kinds) for number in range(300)]
     assert set(drawn) == set(kinds)
     first, second = (settings.misspell(random.Random(3), "optim.weight_decay") for _ in range(2))
     assert first == second != "optim.weight_decay"
@@ -83,14 +85,25 @@ def test_every_setting_with_one_type_is_known():
     assert "trainer.max_time" not in known
 
 
-def test_the_summary_counts_all_that_is_neither_worked_nor_refused():
+def test_the_summary_counts_outcomes_and_lists_defects():
     rows = [
-        {"number": n, "kind": "options", "outcome": o, "cpu": 0.1 * n}
-        for n, o in enumerate(["worked", "refused", "broken"])
+        {"number": n, "kind": "options", "outcome": outcome, "what": "x", "why": "y"}
+        for n, outcome in enumerate(["worked", "refused", "else"])
     ]
-    summary = report.summarize(rows, [{"cpu": 3.5, "what": "x"}])
+    summary = CAMPAIGN.summarize(rows)
     assert summary["kinds"] == {"options": {"worked": 1, "refused": 1, "else": 1}}
-    assert summary["else"] == 1
-    assert [item["what"] for item in summary["fresh_over_goal"]] == ["x"]
+    assert [row["number"] for row in summary["defects"]] == [2]
     machine = {"date": "2026-01-01", "torch": "2", "python": "3"}
-    assert "| all | 3 | 1 | 1 | 1 | |" in report.table({**summary, "machine": machine, "seed": 0, "seconds": 1})
+    table = CAMPAIGN.table({**summary, "machine": machine, "seed": 0, "seconds": 1})
+    assert "| all | 1 | 1 | 1 |" in table
+    assert "- 2 options: else: x: y" in table
+
+
+def test_a_fault_of_the_campaign_is_a_defect(tmp_path):
+    def broken(*_):
+        raise KeyError("nothing")
+
+    campaign = dataclasses.replace(CAMPAIGN, carry_out=broken)
+    row = campaign.attempt(3, world=None, seed=0, kinds=["input"], root=tmp_path, keep=False)
+    assert (row["number"], row["kind"], row["outcome"]) == (3, "input", "else")
+    assert "nothing" in row["why"]

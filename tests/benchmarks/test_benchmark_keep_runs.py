@@ -70,7 +70,7 @@ def test_neither_the_corpus_nor_a_path_of_the_machine_is_kept(run, tmp_path):
     assert not any(str(tmp_path) in path.read_text() for path in kept.iterdir())
 
 
-def test_what_cannot_be_kept_is_named(run, tmp_path, capsys):
+def test_runs_that_cannot_be_kept_are_named(run, tmp_path, capsys):
     out = tmp_path / "kept"
     assert keep_runs.main([str(run.path), "--out", str(out)]) == 0
     # Again: what is there stays

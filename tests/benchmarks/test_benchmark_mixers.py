@@ -53,7 +53,7 @@ def test_every_preset_has_its_row(tmp_path, capsys):
 def test_preset_without_its_run_is_named(tmp_path):
     write_runs(tmp_path)
     (tmp_path / "lstm" / "results.json").unlink()
-    with pytest.raises(ValueError, match="of lstm: 0"):
+    with pytest.raises(ValueError, match="lstm: 0"):
         mixers.read_figures(str(tmp_path), "test")
 
 

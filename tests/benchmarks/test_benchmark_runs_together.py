@@ -90,7 +90,7 @@ def test_no_more_than_the_slots_run_at_a_time_and_all_are_kept(tmp_path):
         assert not [name for name in file.getnames() if name.startswith("runs/")]
 
 
-def test_a_second_command_adds_to_what_the_first_recorded(tmp_path):
+def test_a_second_command_adds_to_the_records(tmp_path):
     together(tmp_path, "alone-1")
     status, report = together(tmp_path, "alone-2")
     assert status == 0
@@ -137,7 +137,7 @@ class Deadline:
         pass
 
 
-def test_a_run_that_fails_is_shown_and_the_others_go_on(tmp_path, capsys):
+def test_a_failed_run_is_shown_and_the_others_continue(tmp_path, capsys):
     status, report = together(tmp_path, "fails-1", "alone-1", slots=1)
     assert status == 1
     assert [record["status"] for record in report["records"]] == [2, 0]

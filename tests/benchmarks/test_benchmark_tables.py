@@ -1,4 +1,4 @@
-"""The tables of README.md and docs are those of the kept runs, and no other figure stands beside them."""
+"""The tables of README.md and docs follow from the kept runs, and no other figure stands next to them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_every_preset_has_a_card_with_its_checks():
 
 
 @pytest.mark.parametrize("name", ["transformer", pytest.param("lightconv", marks=pytest.mark.exhaustive)])
-def test_flops_of_a_card_are_those_of_training(name):
+def test_flops_of_a_card_agree_with_training(name):
     count = training_flops({**cards._composed()[name], **cards.VOCABULARY})
     assert count
     rows, tokens = cards._ROWS, cards._ROWS * cards._TGT

@@ -72,7 +72,7 @@ def test_peers_may_have_the_same_settings_of_memory(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_contestant_runs_in_a_process_of_its_own():
+def test_a_contestant_runs_in_a_separate_process():
     entrant = train.Entrant((TINY, (40, 40), "transformer", {}), "here", memory=True)
     assert entrant.parameters == sum(p.numel() for p in here().model.parameters())
     assert entrant.step() > 0
@@ -90,7 +90,7 @@ def test_a_step_reaches_every_parameter(monkeypatch):
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in contestant.model.parameters())
 
 
-def test_bf16_weights_have_float32_ones_beside_them():
+def test_bf16_weights_have_float32_copies():
     model = torch.nn.Linear(4, 3)
     before = model.weight.detach().clone()
     entrant = train.Contestant(model, lambda: model(torch.ones(2, 4, dtype=torch.bfloat16)).sum(), autocast=False)

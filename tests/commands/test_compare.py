@@ -18,7 +18,7 @@ import yaml
 
 from seq2seq import compare
 from seq2seq.comparison.groups import group_runs
-from seq2seq.comparison.p_values import holm, p_text
+from seq2seq.comparison.estimates import holm, p_text
 from seq2seq.comparison.score_plot import band
 from seq2seq.comparison.scored_sets import scored_sets
 from seq2seq.comparison.significance import scoring
@@ -150,7 +150,7 @@ def test_runs_that_repeat_a_seed_count_as_one(tmp_path, capsys):
     # Of all sentences, and of the one value
     assert cells(printed.partition("BLEU by length")[2])[2]["1-20"] == expected
     assert cells(printed.partition("BLEU by model.dim")[2])[1]["16"] == expected
-    assert "Several runs of one seed count as one, their mean: bahdanau, gru\n" in printed
+    assert "Several runs of one seed are averaged: bahdanau, gru\n" in printed
 
 
 def test_runs_of_other_references_have_no_bootstrap(tmp_path, capsys):
@@ -178,7 +178,7 @@ def test_contrasts_are_compared_alone(tmp_path, capsys):
         p_text(p) for p in holm([test.pvalue for test in tests])
     ]
     assert compare.main([*paths, "--contrast", "lstm", "rnn"]) == 2
-    assert "--contrast rnn is none of these: 'gru', 'lstm', 'mlp'" in capsys.readouterr().err
+    assert "choose from 'gru', 'lstm', 'mlp'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -309,8 +309,8 @@ def test_groups_differ_by_the_values_that_auto_chose(tmp_path, capsys):
     assert compare.main([str(tmp_path / "typed")]) == 0
     printed = capsys.readouterr().out
     assert [row["settings"] for row in cells(printed)] == ["mixer.encoder.glu=false", ""]
-    assert "Not of one revision of the code: abc (1 run), unknown (1 run)" in printed
-    assert "Not of one number of threads, so times cannot be compared: 1 (1 run), 8 (1 run)" in printed
+    assert "Several revisions of the code: abc (1 run), unknown (1 run)" in printed
+    assert "Several numbers of threads, so times cannot be compared: 1 (1 run), 8 (1 run)" in printed
 
 
 def test_runs_continued_under_other_settings_are_named(tmp_path, capsys):
@@ -318,7 +318,7 @@ def test_runs_continued_under_other_settings_are_named(tmp_path, capsys):
     changes = ["trainer.max_steps was 6 and is now 12", "seed was 1 and is now 2"]
     rewrite(write_run(tmp_path / "a", refs, mixer="gru"), continued=[{"update": 6, "changes": changes}])
     assert compare.main([str(tmp_path)]) == 0
-    told = "Not trained in one go by these settings: a (at update 6: trainer.max_steps was 6 and is now 12; seed was 1"
+    told = "Settings changed during training: a (at update 6: trainer.max_steps was 6 and is now 12; seed was 1"
     assert told in capsys.readouterr().out
 
 
@@ -432,7 +432,7 @@ def corpus_run(path: Path, refs: list[str], name: str, **settings: Any) -> Path:
 def test_a_folder_with_runs_of_several_corpora(tmp_path, capsys, monkeypatch):
     pytest.importorskip("matplotlib")
     drawn = []
-    monkeypatch.setattr("seq2seq.comparison.report.draw", lambda *given, **more: drawn.append((given, more)))
+    monkeypatch.setattr("seq2seq.comparison.compare_runs.draw", lambda *given, **more: drawn.append((given, more)))
     first, second = references(30), references(20)
     for name, refs in (("multi30k", first), ("iwslt", second)):
         for mixer in ("lightconv", "bahdanau") if name == "iwslt" else ("lightconv", "transformer"):
@@ -645,7 +645,7 @@ def test_a_baseline_is_one_group_however_it_is_named(tmp_path, capsys, monkeypat
     refs = references(20)
     write_run(tmp_path / "a", refs)
     write_run(tmp_path / "b", refs, model={"dim": 32})
-    for name, expected in (("gru", "is none of these: 'lightconv model.dim=16'"), ("lightconv", "fits more than one")):
+    for name, expected in (("gru", "choose from 'lightconv model.dim=16'"), ("lightconv", "several rows")):
         assert compare.main([str(tmp_path), "--baseline", name]) == 2
         assert expected in capsys.readouterr().err
     monkeypatch.chdir(tmp_path)
@@ -731,7 +731,7 @@ def test_figure_shows_every_group_and_is_reproducible(tmp_path, capsys):
 def test_runs_without_a_curve_are_told(tmp_path, capsys, monkeypatch):
     """Runs lack a curve, or the curves of a row do not overlap."""
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr("seq2seq.comparison.report.draw", lambda *_, **__: None)
+    monkeypatch.setattr("seq2seq.comparison.compare_runs.draw", lambda *_, **__: None)
     refs = references(9)
     for seed, name in enumerate(("a", "b", "c")):
         write_run(tmp_path / "runs" / name, refs, seed=seed)
@@ -794,7 +794,7 @@ def test_wrong_options_are_one_line(capsys, arguments, message):
 
 def test_watching_needs_a_sweep(tmp_path, capsys):
     assert compare.main([str(write_run(tmp_path / "a", references(3))), "--watch"]) == 2
-    assert "follows sweeps" in capsys.readouterr().err
+    assert "--watch" in capsys.readouterr().err
 
 
 def sweep(folder: Path, refs: list[str]) -> dict[tuple[str, str, int], Path]:

@@ -17,7 +17,7 @@ def group(generator: np.random.Generator, seeds: range, samples: int = 2000, dev
 
 
 @pytest.mark.parametrize("second", [range(3), range(3, 6)])
-def test_its_variance_is_that_of_the_mean(second):
+def test_its_width_agrees_with_the_variance_of_the_mean(second):
     """Of seeds alone, where sentences play no part: pairs of seeds vary by their differences, others by both."""
     generator = np.random.default_rng(random.randrange(2**32))
     ours, theirs = group(generator, range(3)), group(generator, second)
@@ -25,7 +25,7 @@ def test_its_variance_is_that_of_the_mean(second):
     differences = ours.whole - theirs.whole
     variance = differences.var(ddof=1) if paired else ours.whole.var(ddof=1) + theirs.whole.var(ddof=1)
     found = resample_seeds(ours, theirs)
-    # Of so few seeds a quantile is not that of a normal distribution
+    # With so few seeds the distribution is not normal
     assert (found.interval[1] - found.interval[0]) / 2 == pytest.approx(1.96 * (variance / 3) ** 0.5, rel=0.3)
     assert found.interval[0] <= differences.mean() <= found.interval[1]
 

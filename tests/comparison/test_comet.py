@@ -1,4 +1,4 @@
-"""Test scores by COMET, with a stand-in for its package, in an environment of its own."""
+"""Test scores by COMET, with a stand-in for its package, in a separate environment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seq2seq.comparison.comet import with_comet
 from seq2seq.runs.folder import RunFolder
 from seq2seq.runs.results import RunResult
 
-# Prints what the real one prints, too; a translation's score is its length by that of the reference.
+# Prints like the real package; the score of a translation is its length relative to the reference.
 PACKAGE = """
 from types import SimpleNamespace
 
@@ -72,7 +72,7 @@ def test_scores_are_means_of_the_sentences(tmp_path, python):
     ]
 
 
-def test_what_is_wrong_is_one_line(tmp_path, python):
+def test_errors_are_one_line(tmp_path, python):
     run = saved(tmp_path / "run", ["a", "b"])
     with pytest.raises(ValueError, match=r"has no COMET .*pip install unbabel-comet") as error:
         with_comet([run], sys.executable, "tiny")

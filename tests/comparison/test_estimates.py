@@ -11,7 +11,9 @@ import scipy.stats
 
 from seq2seq.comparison.estimates import (
     Power,
+    holm,
     mean,
+    p_text,
     paired,
     pooled_deviation,
     quantile,
@@ -24,7 +26,7 @@ def scores(count: int) -> list[float]:
     return [random.gauss(40, random.choice((0.1, 1, 3))) for _ in range(count)]
 
 
-def test_quantiles_are_those_of_students_distribution():
+def test_quantiles_agree_with_students_distribution():
     for freedom in (1, 1.5, 2, 4, 12, 100):
         for probability in (0.6, 0.95, 0.975, 0.9999):
             assert quantile(probability, freedom) == pytest.approx(scipy.stats.t.ppf(probability, freedom), rel=1e-6)
@@ -68,14 +70,15 @@ def test_equivalence_is_two_one_sided_tests():
         assert found.equivalence_p(margin) == pytest.approx(max(least, most), rel=1e-5)
 
 
-def test_too_few_values_or_none_that_differ_have_no_interval():
+def test_too_few_or_equal_values_have_no_interval():
     assert mean([40.0]) is None
     assert mean([40.0, 40.0]) is None
     assert welch([40.0, 40.0], [41.0, 41.0]) is None
+    assert welch([40.0], [41.0, 42.0]) is None
     assert pooled_deviation([[40.0], [41.0, 41.0]]) is None
 
 
-def test_pooled_deviation_is_that_of_students_test():
+def test_pooled_deviation_agrees_with_students_test():
     one, other = scores(3), scores(6)
     pooled = pooled_deviation([one, [50.0], other])
     assert pooled is not None
@@ -105,3 +108,24 @@ def test_power_of_equivalence_is_its_frequency():
     difference = np.abs(runs.mean(-1) @ [1, -1])
     found = np.mean(difference + scipy.stats.t.ppf(0.95, 8) * error < 0.5)
     assert Power(0.25 * math.sqrt(2 / 5), 8).of_equivalence(0.5) == pytest.approx(found, abs=0.02)
+
+
+def test_p_values_are_adjusted_as_by_hand():
+    # Sorted: 4 x 0.005, 3 x 0.01, 2 x 0.03, then 0.04, raised to the one before
+    assert holm([0.03, 0.005, 0.04, 0.01]) == pytest.approx([0.06, 0.02, 0.06, 0.03])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([0.02]) == [0.02]
+    assert holm([]) == []
+
+
+def test_wrong_rejections_stay_rare_however_many_pairs_are_tested():
+    """p values of pairs without a difference, 20 at a time: one in twenty families has any below 0.05 once adjusted."""
+    generator = np.random.default_rng(random.randrange(2**32))
+    families = generator.random((2000, 20))
+    wrong = np.mean([min(holm(list(family))) < 0.05 for family in families])
+    assert 0.025 < wrong < 0.08
+    assert np.mean(families.min(axis=1) < 0.05) > 0.5
+
+
+def test_a_p_value_is_never_printed_as_zero():
+    assert [p_text(p) for p in (0.0, 0.0009, 0.001, 0.0123, 1.0)] == ["< 0.001", "< 0.001", "0.001", "0.012", "1.000"]

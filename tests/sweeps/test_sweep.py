@@ -43,8 +43,8 @@ from seq2seq.training.lightning_parts.run_state import RunState
 from seq2seq.training.plan import make_plan
 
 EXHAUSTIVE = {
-    "test_sweeps_of_one_second_have_folders_of_their_own",
-    "test_run_that_is_stopped_early_says_so_and_is_not_scored",
+    "test_sweeps_of_one_second_have_separate_folders",
+    "test_run_that_is_stopped_early_is_not_scored",
 }
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,7 +68,7 @@ def start(folder: Path, command: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True)
 
 
-# Trains with a clock for names that stands still.
+# Trains with a constant clock for names.
 AT_ONE_SECOND = """
 import datetime, hydra.core.utils
 class Clock(datetime.datetime):
@@ -80,8 +80,8 @@ main()
 
 
 @pytest.mark.slow
-def test_sweeps_of_one_second_have_folders_of_their_own(corpus, tmp_path):
-    """Also in a path that Hydra's grammar would read otherwise."""
+def test_sweeps_of_one_second_have_separate_folders(corpus, tmp_path):
+    """Also in a path with special characters of Hydra's grammar."""
     runs = tmp_path / "it's {mine}, x=1"
     for seed in ("1", "2", "3"):
         command = sweep_command(corpus, f"seed={seed}", "mixer=transformer", "trainer.max_steps=1")
@@ -149,38 +149,32 @@ def test_job_without_its_process_has_failed(tmp_path):
     assert job.checked().state == "finished"  # it ended after its record was read
 
 
-def test_states_of_a_slurm_array_are_asked_for_once(tmp_path, monkeypatch):
-    script = tmp_path / "squeue"
-    states = ("7_0 RUNNING", "7_1 NODE_FAIL", "7_2 PENDING")
-    answers = "".join(f'echo "{state}"\n' for state in states)
-    script.write_text(f'#!/bin/sh\necho "$@" >> "$0.asked"\n{answers}')
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    # One moment for the whole test
-    monkeypatch.setattr(job_records, "ASK_SECONDS", 1e9)
-    job_records._array_states.cache_clear()
-    # 7_2 waits in the queue, and 7_3 is unknown to it
-    alive = [Process("node1", 1, f"7_{index}").alive() for index in range(4)]
-    assert alive == [True, False, True, False]
-    assert len((tmp_path / "squeue.asked").read_text().splitlines()) == 1
-    # No answer at all is no reason to call a job dead
-    script.write_text('#!/bin/sh\necho "Unable to contact slurm controller" >&2\nexit 1\n')
-    job_records._array_states.cache_clear()
-    assert Process("node1", 1, "7_3").alive()
-    job_records._array_states.cache_clear()
-
-
-def queue(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
-    """Let `squeue` print `lines` from now on."""
+def queue(folder: Path, monkeypatch: pytest.MonkeyPatch, *states: str, status: int = 0) -> None:
+    """Replace `squeue` by a program that records its calls and prints the states of jobs."""
     script = folder / "squeue"
-    script.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
+    answers = "".join(f"echo '{state}'\n" for state in states)
+    script.write_text(f'#!/bin/sh\necho "$@" >> "$0.asked"\n{answers}exit {status}\n')
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     job_records._array_states.cache_clear()
 
 
+def test_states_of_a_slurm_array_are_asked_for_once(tmp_path, monkeypatch):
+    # One moment for the whole test
+    monkeypatch.setattr(job_records, "ASK_SECONDS", 1e9)
+    # 7_2 waits in the queue, and 7_3 is unknown to it
+    queue(tmp_path, monkeypatch, "7_0 RUNNING", "7_1 NODE_FAIL", "7_2 PENDING")
+    alive = [Process("node1", 1, f"7_{index}").alive() for index in range(4)]
+    assert alive == [True, False, True, False]
+    assert len((tmp_path / "squeue.asked").read_text().splitlines()) == 1
+    # Without an answer a job counts as alive
+    queue(tmp_path, monkeypatch, status=1)
+    assert Process("node1", 1, "7_3").alive()
+    job_records._array_states.cache_clear()
+
+
 def test_job_that_was_canceled_before_it_started_is_reported(tmp_path, monkeypatch, capsys):
-    """A watch that outlives the launcher reports it too; SLURM forgets its jobs after some minutes."""
+    """A watch reports it after the launcher has ended; SLURM forgets jobs after some minutes."""
     sweep = tmp_path / "sweep"
     for number in range(4):
         job = Job(sweep / str(number), (f"seed={number}",), "waiting")
@@ -192,14 +186,14 @@ def test_job_that_was_canceled_before_it_started_is_reported(tmp_path, monkeypat
     queue(tmp_path, monkeypatch, *(f"9_{number} PENDING" for number in range(4)))
     assert [job.checked().state for job in read_jobs(sweep)] == ["waiting"] * 4
     queue(tmp_path, monkeypatch, "9_1 CANCELLED", "9_2 NODE_FAIL", "9_3 PENDING")
-    # Job 0 is missing from the queue: it was canceled some minutes ago
+    # SLURM has forgotten job 0
     assert [job.checked().error for job in read_jobs(sweep)] == [
         "cancelled before it started", "cancelled before it started", "ended before it started (SLURM: NODE_FAIL)", "",
     ]  # fmt: skip
     queue(tmp_path, monkeypatch)
     assert watch([sweep], interval=0.01) == 4
     assert "FAILED    job 3 (seed=3): cancelled before it started" in capsys.readouterr().out
-    # A job that has started meanwhile is not taken for canceled
+    # A job that has started meanwhile is not canceled
     dataclasses.replace(first, state="finished", run=tmp_path).write()
     assert first.checked().state == "finished"
 
@@ -214,7 +208,7 @@ def test_local_job_that_is_killed_before_it_starts_is_reported(tmp_path):
     assert [each.checked().error for each in read_jobs(tmp_path)] == ["ended before it started (its process is gone)"]
 
 
-def test_job_that_nobody_will_submit_is_reported(tmp_path):
+def test_job_without_a_launcher_is_reported(tmp_path):
     job = Job(tmp_path / "0", (), "waiting")
     job.write()
     write_sweep(tmp_path, ended=False)
@@ -271,7 +265,7 @@ def test_finished_job_without_results_is_described(tmp_path):
     assert "no results" in describe(Job(tmp_path / "0", (), "finished", tmp_path / "nowhere"))
 
 
-def test_median_is_of_the_jobs_that_have_got_so_far():
+def test_median_is_of_jobs_that_reached_the_step():
     # Five jobs; the first is too short to have a score at 7
     curves = [[(float(x), float(np.random.rand())) for x in range(1, length)] for length in (3, 9, 9, 12, 12)]
     best = [max(score for x, score in curve if x <= 7) for curve in curves[1:]]
@@ -315,7 +309,7 @@ def test_job_below_the_median_stops(tmp_path):
     assert stopped(tmp_path, 1.0, step=9) is None  # no other job has a score at step 9
 
 
-def test_run_that_is_stopped_early_says_so_and_is_not_scored(corpus, tmp_path):
+def test_run_that_is_stopped_early_is_not_scored(corpus, tmp_path):
     sweep = tmp_path / "sweep"
     # Two other jobs: enough for median_stop=2, not for 3
     write_peers(sweep, [99.0, 99.0])
@@ -354,8 +348,8 @@ def test_loggers_are_chosen_by_name(corpus, tmp_path):
 
 
 @pytest.mark.slow
-def test_failed_job_is_one_line_and_the_others_go_on(corpus, tmp_path):
-    # A number as which YAML reads no whole one: the name of the run is that of 1000
+def test_failed_job_is_one_line_and_the_others_continue(corpus, tmp_path):
+    # YAML reads 1e3 as a float; the setting is the integer 1000
     given = ("mixer=transformer", "model.num_heads=2,3,4", "seed=5", "data.limit=1e3")
     status, output = call(tmp_path, sweep_command(corpus, *given))
     assert status == 1
@@ -375,8 +369,8 @@ def test_failed_job_is_one_line_and_the_others_go_on(corpus, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_sweep_that_is_interrupted_says_how_to_go_on(corpus, tmp_path):
-    """The job that a signal stops is recorded as stopped, which `compare` tells."""
+def test_an_interrupted_sweep_says_how_to_continue(corpus, tmp_path):
+    """The record of a job says that a signal stopped it."""
     process = start(tmp_path, sweep_command(corpus, "mixer=transformer,gru", "trainer.max_steps=100000"))
     assert process.stdout is not None
     lines = []
@@ -441,7 +435,7 @@ def test_number_of_local_jobs_at_a_time(tmp_path, monkeypatch, most, together):
 
 
 class Simulated:
-    """Executor that starts nothing: it copies the launcher for each job, as submitit does, and notes its GPU."""
+    """Executor that starts nothing: it copies the launcher for each job, as submitit does, and records its GPU."""
 
     def __init__(self) -> None:
         self.seen: list[str | None] = []
@@ -449,7 +443,7 @@ class Simulated:
 
     def map_array(self, function: Any, *arguments: Any) -> list[Any]:
         for number in arguments[0]:
-            # What a process of its own would do, with what submitit puts there
+            # As a separate process would, with the environment that submitit sets
             with patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""}):
                 self.seen.append(cloudpickle.loads(cloudpickle.dumps(function))(number))
             paths = SimpleNamespace(result_pickle=SimpleNamespace(exists=lambda: False))
@@ -494,7 +488,7 @@ def test_local_jobs_share_the_gpus(tmp_path, monkeypatch, names):
 
 
 @pytest.mark.parametrize(("count", "settings"), [(0, {}), (4, {"gpus_per_node": 2})])
-def test_submitit_decides_where_there_are_no_gpus_or_their_number_is_set(tmp_path, monkeypatch, count, settings):
+def test_submitit_decides_without_gpus_or_with_a_set_number(tmp_path, monkeypatch, count, settings):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1" if count == 0 else "0,1,2,3")
     assert gpus_of_jobs(monkeypatch, tmp_path, count, range(2), **settings).seen == ["", ""]
 
@@ -551,7 +545,7 @@ def test_slurm_array_of_four_mixers(corpus, tmp_path):
 @pytest.mark.slurm
 @needs_slurm
 def test_slurm_failures_are_reported_at_once(corpus, tmp_path):
-    """One job has a wrong setting and one is killed; both are reported while the third, job 0, goes on."""
+    """One job has a wrong setting and one is killed; both are reported while job 0 still runs."""
     pytest.importorskip("submitit")
     given = ("mixer=transformer", "model.num_heads=2,3,4", "trainer.max_steps=100000", "trainer.val_steps=200")
     process = start(tmp_path, slurm_command(corpus, *given, "hydra.launcher.array_parallelism=2"))
@@ -585,7 +579,7 @@ def kill_when_running(sweep: Path, number: int) -> None:
 @pytest.mark.slurm
 @needs_slurm
 def test_slurm_job_of_two_processes(corpus, tmp_path):
-    """Two runs, each of two processes that SLURM starts, end with the weights of one process that accumulates."""
+    """Two processes that SLURM starts train the same weights as one process that accumulates."""
     pytest.importorskip("submitit")
     given = ("mixer=transformer", "seed=1,2", "trainer.max_steps=6", "trainer.keep_last=1")
     status, output = call(
@@ -608,7 +602,7 @@ def test_slurm_job_of_two_processes(corpus, tmp_path):
 @pytest.mark.slurm
 @needs_slurm
 def test_preempted_slurm_job_resumes(corpus, tmp_path):
-    """SIGUSR1, which comes before the time limit: the run saves and SLURM runs the job again, to the same weights."""
+    """On SIGUSR1, before the time limit, the run saves and SLURM requeues the job, with the same final weights."""
     pytest.importorskip("submitit")
     given = ("trainer.max_steps=400", "trainer.val_steps=40", "trainer.test=false")
     process = start(tmp_path, slurm_command(corpus, "mixer=transformer", "seed=1,2", *given, "run=it-${seed}"))
@@ -617,7 +611,7 @@ def test_preempted_slurm_job_resumes(corpus, tmp_path):
     job = Job.read(only_sweep(tmp_path) / "1")
     assert job
     subprocess.run(["scancel", "--signal=USR1", job.process.slurm], check=True)
-    # SLURM delays a job that it has put back into the queue by two minutes: start it at once
+    # SLURM delays a requeued job by two minutes: start it at once
     ask = ["scontrol", "update", f"JobId={job.process.slurm}", "StartTime=now"]
     wait_for(lambda: job_records.slurm_state(job.process.slurm) == "PENDING")
     subprocess.run(ask, check=True)
@@ -625,7 +619,7 @@ def test_preempted_slurm_job_resumes(corpus, tmp_path):
     assert process.returncode == 0, output
     assert [each.state for each in read_jobs(only_sweep(tmp_path))] == ["finished"] * 2
     (log,) = only_sweep(tmp_path).glob(".submitit/*_1/*_0_log.out")
-    # The log of the second start follows that of the first
+    # One log has both starts
     for expected in ("stopped (SIGUSR1", "is queued again", "resuming from"):
         assert expected in log.read_text()
     # The other job of the array is not put back
@@ -646,7 +640,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 90) -> None:
 
 
 @pytest.mark.parametrize("own_cause", [False, True])  # as of `raise error from error`
-def test_the_error_of_a_failed_job_keeps_none_of_its_values(tmp_path, capsys, own_cause):
+def test_the_error_of_a_failed_job_keeps_no_tensors(tmp_path, capsys, own_cause):
     """Hydra keeps errors until the sweep ends."""
     kept: list[weakref.ref[torch.Tensor]] = []
 

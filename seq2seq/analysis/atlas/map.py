@@ -1,4 +1,4 @@
-"""Draw the map: every self mixer at its four measured properties, joined with those that differ in one of them."""
+"""Draw the map of all self mixers by four measured properties; lines join places that differ in one property."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seq2seq.system.canvas import new_figure, save
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Gray codes: in this order neighbors differ in one property.
+# Gray codes: neighbors differ in one property.
 COLUMNS = ((False, True), (False, False), (True, False), (True, True))  # dynamic, sparse
 ROWS = ((True, True), (False, True), (False, False), (True, False))  # shared over positions, over channels
 # Colors of a box, by `dynamic`: blue for static mixers, orange for dynamic ones.
@@ -27,7 +27,7 @@ GAP = 0.5
 
 
 class Place(NamedTuple):
-    """One point of the map by its four properties."""
+    """Place on the map, by four properties."""
 
     dynamic: bool
     sparse: bool
@@ -39,7 +39,7 @@ def places(points: Sequence[Point]) -> dict[Place, list[Point]]:
     """Group the mixers by their four properties."""
     collected: dict[Place, list[Point]] = {}
     for point in points:
-        # The bidirectional form, which every self mixer has
+        # Every self mixer has a bidirectional form
         own = point.bidirectional.properties
         place = Place(own.dynamic, own.sparse, own.shares_positions, own.shares_channels)
         collected.setdefault(place, []).append(point)
@@ -63,13 +63,13 @@ def draw(points: Sequence[Point], stem: Path) -> Path:
         stem: Path of both files without the suffix.
     """
     taken = places(points)
-    # A row is as high as its fullest box; an empty row keeps room for two lines
+    # A row is as high as its fullest box, at least two lines
     heights = []
     for row in range(4):
         most = max(len(taken.get(_at(row, column), [])) for column in range(4))
         heights.append(LINE_HEIGHT * max(2, most) + 0.2)
     total = sum(heights) + GAP * 3
-    # Beside the boxes 1.9 inches for the names of the rows, and 1.0 for names of columns and text
+    # 1.9 inches for the names of the rows, 1.0 for the names of the columns and the text
     figure = new_figure(4 * WIDTH + 3 * GAP + 1.9, total + 1.0)
     axes = figure.subplots()
     # y grows downwards, as the limits below set it
@@ -79,13 +79,13 @@ def draw(points: Sequence[Point], stem: Path) -> Path:
         for row in range(4)
         for column in range(4)
     }
-    # Lines first: boxes cover their ends
+    # First the lines, since boxes cover their ends
     for one, other in edges(list(taken)):
         _edge(axes, one, other, centers)
     for place, here in taken.items():
         _box(axes, centers[place], here, place.dynamic)
     _captions(axes, tops, heights, total)
-    # The limits span about as many units as the figure has inches, so that text fits its box
+    # About one unit an inch, so that text fits its box
     axes.set_xlim(-1.75, 4 * WIDTH + 3 * GAP + 0.1)
     axes.set_ylim(total + 0.35, -0.75)
     axes.set_aspect("equal")
@@ -98,7 +98,7 @@ def _at(row: int, column: int) -> Place:
 
 
 def _edge(axes: Axes, one: Place, other: Place, centers: dict[Place, tuple[float, float]]) -> None:
-    """Draw a line between neighbors; between others a curve through the free space towards the map's middle."""
+    """Draw a line between neighbors, or a curve through free space between others."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Outline
 
@@ -106,7 +106,7 @@ def _edge(axes: Axes, one: Place, other: Place, centers: dict[Place, tuple[float
     end = centers[other]
     column, row = _cell(one)
     other_column, other_row = _cell(other)
-    # The curve's control point; on the straight line it is a line
+    # The control point of the curve
     middle_x = (start[0] + end[0]) / 2
     middle_y = (start[1] + end[1]) / 2
     # First and last column differ in one property too: bend around the boxes between them
@@ -145,7 +145,7 @@ def _box(axes: Axes, center: tuple[float, float], here: Sequence[Point], dynamic
     )
     for row, point in enumerate(sorted(here, key=lambda point: point.name)):
         measured = point.bidirectional
-        # The two measurements that have no axis of their own; `_captions` explains the marks
+        # Marks for two measurements without an axis, which `_captions` explains
         marks = ("" if measured.properties.linear else " *") + ("" if measured.sparse_channels else " †")
         # Lines of text centered in the box
         y = center[1] + LINE_HEIGHT * (row - (len(here) - 1) / 2)

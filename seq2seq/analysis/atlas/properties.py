@@ -1,9 +1,9 @@
 """Measure the properties of a self mixer's mixing matrix: sparsity, sharing, dependence on the input, linearity.
 
-A mixer needs only its forward pass and `mark_mixing` for this. With the marked tensors frozen, the Jacobian
-of y_i = g_i(sum_j M_ij v(x_j)) is J_ij = G_i M_ij V(x_j): the mixing matrix M between the maps of single positions
-before (V) and after it (G_i). The measurements hold for any V and G_i as long as M mixes no more than D channels. They
-are in float64, on random inputs, with random parameters.
+This needs only the mixer's forward pass and `mark_mixing`. With the marked tensors frozen, the Jacobian of
+y_i = g_i(sum_j M_ij v(x_j)) is J_ij = G_i M_ij V(x_j), where the pointwise maps V and G_i come before and after the
+mixing matrix M. The measurements hold for any V and G_i as long as M mixes no more than D channels. They are made in
+float64 with random inputs and parameters.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from seq2seq.network.state import Cache
 
 # Positions, width and heads of a measured mixer: small, as the Jacobian has LENGTH^2 DIM^2 numbers.
 LENGTH, DIM, HEADS = 36, 4, 2
-# A row of a full convolution of this size meets more than DIM equal columns: its rank is above DIM.
+# A row of a full convolution of this size reads more than DIM equal columns, so that its rank exceeds DIM.
 KERNEL = 11
 WINDOW = 11
-# Columns of a grid, which then has as many rows.
+# Columns of a grid, which has as many rows.
 GRID_WIDTH = 6
 # The most positions that a row of a sparse mixing matrix reads.
 SPARSE = LENGTH // 2
-# So many vectors alternate at the columns that are compared, so that a matrix which depends on them is noticed.
+# Vectors that alternate at the compared columns, to detect a matrix that depends on them.
 VECTORS = 4
 # Singular values and entries below this share of the largest count as zero.
 TOLERANCE = 1e-8
 # Entries below this share of the largest may be rounding errors.
 ROUNDING = 1e-13
-# The stack's depth; a mixer with values `per_layer` is measured with those of the last layer.
+# Depth of the stack; a mixer with `per_layer` values is measured with the values of the last layer.
 DEPTH = 8
 
 # The settings of conf/mixer/self/<name>.yaml for a width, a number of heads and a longest sequence.
-Settings = Callable[[int, int, int], Mapping[str, Any]]
+SizedSettings = Callable[[int, int, int], Mapping[str, Any]]
 
 
 class Measured(NamedTuple):
-    """Measurement of one form of a mixer, bidirectional or causal.
+    """Measurement of the bidirectional or causal form of a mixer.
 
     Attributes:
-        properties: The properties that a mixer also declares.
+        properties: The measured properties, which the mixer also declares.
         window: The most positions that a row reads.
         rank: The highest rank of a row's blocks at equal columns.
     """
@@ -59,11 +59,11 @@ class Measured(NamedTuple):
 
     @property
     def sparse_channels(self) -> bool:
-        """True if channels mix only in projections, so that M_ij is diagonal over channels between them."""
+        """True if only projections mix channels: M_ij is diagonal over channels."""
         return self.rank <= DIM
 
 
-def sized(settings: Settings, dim: int, heads: int, length: int) -> dict[str, Any]:
+def sized(settings: SizedSettings, dim: int, heads: int, length: int) -> dict[str, Any]:
     """Return the last layer's values for sequences of up to `length`, which is also its max_len if it has one.
 
     Args:
@@ -76,11 +76,11 @@ def sized(settings: Settings, dim: int, heads: int, length: int) -> dict[str, An
     return values | ({"max_len": length} if isinstance(values.get("max_len"), int) else {})
 
 
-def measured_values(settings: Settings) -> dict[str, Any]:
-    """Return the values that a mixer is measured with: its YAML's, but with windows shorter than LENGTH positions.
+def measured_values(settings: SizedSettings) -> dict[str, Any]:
+    """Return the values that a mixer is measured with: its YAML, with windows shorter than LENGTH positions.
 
-    Settings are recognized by name: kernel_size is KERNEL, window WINDOW, grid_width GRID_WIDTH, max_len LENGTH; a
-    list of kernel sizes, whose name begins with "kernel", is [3, 5, 7, KERNEL], cut to its length.
+    Settings are replaced by name: kernel_size by KERNEL, window by WINDOW, grid_width by GRID_WIDTH, max_len by LENGTH,
+    and a list of kernel sizes, whose name begins with "kernel", by the end of [3, 5, 7, KERNEL].
     """
     values = sized(settings, DIM, HEADS, LENGTH)
     for key, size in (("kernel_size", KERNEL), ("window", WINDOW), ("grid_width", GRID_WIDTH)):
@@ -99,7 +99,7 @@ def measure(mixer: SelfMixer) -> Measured:
     # Two inputs that agree at odd positions: M is compared at these columns
     first = _jacobian(mixer, inputs[0])  # (N, D, N, D)
     second = _jacobian(mixer, inputs[1])  # (N, D, N, D)
-    # By the first input's mixing: equal columns would have equal keys, and a matrix for each channel would not show
+    # Mixed by the first input: equal keys at equal columns would hide a separate matrix for each channel
     equal = _jacobian(mixer, inputs[2], routed_by=inputs[0])
     # In single precision rounding errors are larger by nine orders of magnitude
     in_single = _jacobian(copy.deepcopy(mixer).float(), inputs[0].float())
@@ -117,12 +117,11 @@ def measure(mixer: SelfMixer) -> Measured:
     return Measured(properties, window, rank)
 
 
-def measure_forms(settings: Settings) -> tuple[Measured, Measured | None, SelfMixer | None]:
+def measure_forms(settings: SizedSettings) -> tuple[Measured, Measured | None, SelfMixer | None]:
     """Measure both forms of a mixer.
 
     Returns:
-        The bidirectional form's measurement, the causal one's, and the causal mixer; of an encoder-only mixer the last
-        two are None.
+        The measurements of both forms, and the causal mixer. The last two are None for an encoder-only mixer.
     """
     values = measured_values(settings)
     bidirectional = measure(build_self_mixer(values, dim=DIM, causal=False))
@@ -137,7 +136,7 @@ def measure_forms(settings: Settings) -> tuple[Measured, Measured | None, SelfMi
 
 def state_growth(mixer: SelfMixer) -> str:
     """Classify the growth of a causal mixer's state with the longest target: "linear", "constant", or "other"."""
-    # Equal steps, so that linear growth shows as equal differences
+    # Equal steps: linear growth has equal differences
     lengths = (LENGTH // 3, LENGTH // 3 * 2, LENGTH // 3 * 3)
     first, second, third = (_numbers(mixer.empty_state(1, length)) for length in lengths)
     if first == second == third:
@@ -148,7 +147,7 @@ def state_growth(mixer: SelfMixer) -> str:
 def _numbers(state: Any) -> int:
     """Count the numbers in a state."""
     if isinstance(state, Cache):
-        # A cache is preallocated for the longest target, and counts in full
+        # A cache is allocated for the longest target, and counts in full
         return state.values.numel() + state.owner.numel()
     return state.numel() if isinstance(state, Tensor) else sum(map(_numbers, state))
 
@@ -157,7 +156,7 @@ def _randomize(mixer: SelfMixer) -> SelfMixer:
     """Add noise to every parameter: the zeros and ones of initialization hide what a mixer can do."""
     with torch.no_grad():
         for parameter in mixer.parameters():
-            # From torch's global generator, which `report.measure` seeds for each mixer
+            # From torch's global generator, which `write_atlas.measure` seeds for each mixer
             parameter.add_(0.2 * torch.randn_like(parameter))
     return mixer
 
@@ -165,8 +164,8 @@ def _randomize(mixer: SelfMixer) -> SelfMixer:
 def _inputs() -> Tensor:
     """Draw three sequences (3, N, D), random at even positions, whose rows are compared; the columns are at odd ones.
 
-    At odd positions the first two sequences agree and go through VECTORS in turn: V of these columns is the same in
-    both, and again after each turn. In the third all odd positions are equal, so that V there is one matrix.
+    At odd positions the first two sequences agree and repeat VECTORS vectors, so that these columns have the same V in
+    both sequences, and again after each turn. All odd positions of the third are equal and have one V.
     """
     inputs = torch.randn(3, LENGTH, DIM, dtype=torch.float64)
     # Column 2 start + 1 and every 2 VECTORS-th after it have one vector
@@ -184,14 +183,13 @@ def _jacobian(mixer: SelfMixer, x: Tensor, routed_by: Tensor | None = None) -> T
 def _window(blocks: Tensor, in_single: Tensor) -> int:
     """Return the most positions that a row of a Jacobian reads, wherever they lie.
 
-    An entry counts unless it is exactly zero, since weights may decay below any threshold. But a mixer that takes
-    differences of sums leaves rounding errors where others have zeros: small entries that are large in the Jacobian in
-    single precision, `in_single`, are taken for these.
+    Weights may decay below any threshold, so every entry that is not exactly zero counts, except for rounding errors of
+    mixers that subtract sums: small entries that are large in the Jacobian in single precision, `in_single`.
     """
     # The largest entry of each block
     size = blocks.double().abs().amax((1, 3))  # (N, N)
     rough = in_single.double().abs().amax((1, 3))
-    # One such entry shows that this mixer rounds: then all entries below the floor count as 0
+    # If any entry is a rounding error, all entries below the floor count as 0
     floor = ROUNDING * size.max()
     rounded = ((size < floor) & (rough > 1e3 * size) & (rough > 0)).any()
     connected = size > (floor if rounded else 0.0)
@@ -201,21 +199,21 @@ def _window(blocks: Tensor, in_single: Tensor) -> int:
 def _same_rows(blocks: Tensor) -> bool:
     """Return True if all rows of M are the same function of j - i for each head, up to a factor.
 
-    Then the rows of all positions together span no more than those of one, whatever G_i is. Rows are of random
-    positions away from the ends; columns at odd offsets, which hold the same vectors for each row.
+    Then the rows of all positions together span the space of a single row, for any G_i. The rows are at random
+    positions away from the ends, the columns at odd offsets, which hold the same vectors for each row.
     """
     # Columns repeat their vectors after so many positions
     turn = 2 * VECTORS
     centers = range(turn, LENGTH - turn + 1, turn)
-    # Blocks of the same offsets, which also meet the same vectors: (centers, D, turn * D)
+    # Blocks at the same offsets, which have the same vectors: (centers, D, turn * D)
     rows = torch.stack([blocks[i, :, i - turn + 1 : i + turn : 2].flatten(1) for i in centers])
-    # All rows below each other: the common rank is no higher than that of a single one
+    # The rank of all rows together equals the rank of a single row
     return int(_ranks(rows.flatten(0, 1))) == int(_ranks(rows).max())
 
 
 def _spans_differ(one: Tensor, two: Tensor) -> bool:
-    """Return True if any of the rows (rows, D, columns * D) spans another space in two: no G_i then relates them."""
-    # Stacked: a common space has the rank of its larger part
+    """Return True if any row (rows, D, columns * D) spans different spaces in both, so that no G_i relates them."""
+    # A common space has the rank of the larger one
     both = _ranks(torch.cat([one, two], 1))
     return bool((both > torch.maximum(_ranks(one), _ranks(two))).any())
 
@@ -228,8 +226,8 @@ def _ranks(matrices: Tensor) -> Tensor:
 
 
 def _is_linear(mixer: SelfMixer) -> bool:
-    """Return True if f(a) + f(b) = f(a + b) + f(0), all four with the mixing matrices of one more input."""
-    # f(0) stands for the biases: with it, both sides of the equation have two
+    """Return True if f(a) + f(b) = f(a + b) + f(0) with the mixing matrices of another input."""
+    # f(0) balances the biases, which both sides have twice
     x, a, b = torch.randn(3, LENGTH, DIM, dtype=torch.float64)
     mask = torch.ones(4, LENGTH, dtype=torch.bool)
     with torch.no_grad():
@@ -243,7 +241,7 @@ def _is_linear(mixer: SelfMixer) -> bool:
     return bool((left - right).abs().max() <= TOLERANCE * left.abs().max())
 
 
-def parameters(settings: Settings, *, dim: int, heads: int, max_len: int) -> int:
+def parameters(settings: SizedSettings, *, dim: int, heads: int, max_len: int) -> int:
     """Count the parameters of the last layer, bidirectional."""
     values = layer_values(settings(dim, heads, max_len), DEPTH - 1, DEPTH)
     # No memory and no initialization: only shapes are counted

@@ -1,4 +1,4 @@
-"""Format the atlas as a page and as data, with the table of Han et al. 2022 for the same points."""
+"""Format the atlas as a page and as JSON, with the table of Han et al. 2022 for the same mixers."""
 
 from __future__ import annotations
 
@@ -14,28 +14,14 @@ from seq2seq.system.markdown import markdown_table
 
 # Columns 2 to 6 are the fields of MixingProperties, in order.
 HEADER = (
-    "mixer",
-    "sparse (window)",
-    "shared over positions",
-    "shared over channels",
-    "dynamic",
-    "linear in values",
-    "rank",
-    "parameters",
-    "state",
-    "time ~ N^p",
-    "memory ~ N^p",
+    *("mixer", "sparse (window)", "shared over positions", "shared over channels", "dynamic", "linear in values"),
+    *("rank", "parameters", "state", "time ~ N^p", "memory ~ N^p"),
 )
 GRAPH_HEADER = (
-    "point",
-    "sparse over positions",
-    "sparse over channels",
-    "shared over positions",
-    "shared over channels",
-    "dynamic weight",
-    "in the paper",
+    *("point", "sparse over positions", "sparse over channels", "shared over positions", "shared over channels"),
+    *("dynamic weight", "in the paper"),
 )
-# Columns 2 to 6 of GRAPH_HEADER for points of table 1 in the paper, whose 'separable MLP' is our MLP over positions.
+# Columns 2 to 6 of GRAPH_HEADER from table 1 of the paper, whose 'separable MLP' is our MLP over positions.
 PUBLISHED = {
     "attention": (False, True, False, True, True),
     "local": (True, True, False, True, True),
@@ -47,8 +33,8 @@ PUBLISHED = {
 
 
 def markdown(points: Sequence[Point]) -> str:
-    """Format both tables, and how they were measured, as a Markdown page."""
-    # Mixers reach different lengths within the limit of time
+    """Format both tables and the method as a Markdown page."""
+    # Mixers reach different lengths within the time limit
     lengths = sorted({n for point in points if point.growth for n in point.growth.lengths})
     return "\n".join(
         [
@@ -73,7 +59,7 @@ def as_json(points: Sequence[Point]) -> list[dict[str, Any]]:
 
 def _plain(value: Any) -> Any:
     """Convert named tuples to dictionaries and tuples to lists, also inside."""
-    # Before the test for tuples, which named tuples would pass too
+    # First: named tuples are tuples, too
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, dict):
@@ -85,11 +71,10 @@ def _plain(value: Any) -> Any:
 
 def _row(point: Point) -> list[str]:
     measured = point.bidirectional
-    # An encoder-only mixer has no form that could differ
     causal = measured.properties if point.causal is None else point.causal.properties
     cells = [_yes(*both) for both in zip(measured.properties, causal, strict=True)]
     if measured.properties.sparse:
-        # The first cell is `sparse`; a dense mixer's window is the whole sequence
+        # The first cell is `sparse`
         cells[0] += f" ({measured.window})"
     return [
         f"`{point.name}`",
@@ -102,16 +87,15 @@ def _row(point: Point) -> list[str]:
 
 
 def _yes(value: bool, causal: bool) -> str:
-    """Format a property, and that of the causal form where it differs."""
+    """Format a property, with the property of the causal form if it differs."""
     word = "yes" if value else "–"
     return word if causal == value else f"{word} (causal: {'yes' if causal else '–'})"
 
 
 def _exponents(growth: Growth | None) -> list[str]:
-    """Format the exponents of time and memory, with the longest length if the limit of time cut the measurement."""
+    """Format the exponents of time and memory, with the longest length if the time limit ended the measurement."""
     if growth is None:
         return ["", ""]
-    # The limit of time ended the measurement at a shorter length than LENGTHS has
     cut = bool(growth.lengths) and growth.lengths[-1] < scaling.LENGTHS[-1]
     until = f" (to {growth.lengths[-1]:,})" if cut else ""
     exponents = (growth.time_exponent, growth.memory_exponent)
@@ -120,14 +104,9 @@ def _exponents(growth: Growth | None) -> list[str]:
 
 def _graph_row(point: Point) -> list[str]:
     own = point.bidirectional.properties
-    values = (
-        own.sparse,
-        point.bidirectional.sparse_channels,
-        own.shares_positions,
-        own.shares_channels,
-        own.dynamic,
-    )
-    # The paper has six points only
+    channels = point.bidirectional.sparse_channels
+    values = (own.sparse, channels, own.shares_positions, own.shares_channels, own.dynamic)
+    # The paper has only six mixers
     published = PUBLISHED.get(point.name)
     agreement = "" if published is None else "the same" if published == values else "not so"
     return [f"`{point.name}`", *("yes" if value else "–" for value in values), agreement]

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from seq2seq.analysis.atlas.properties import Settings, sized
+from seq2seq.analysis.atlas.properties import SizedSettings, sized
 from seq2seq.network.build import build_self_mixer
 from seq2seq.network.mixer import SelfMixer
 
 # Lengths of the sequence, each twice the one before.
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
 DIM, HEADS = 64, 4
-# The exponents are fitted to so many of the longest lengths: the shorter ones show the cost of a call.
+# Number of the longest lengths in the fit; short lengths show the overhead of a call.
 FITTED = 4
 REPEATS = 5  # timed runs of each length
 
@@ -28,9 +28,9 @@ class Growth(NamedTuple):
     """Cost of a forward and backward pass by length.
 
     Attributes:
-        lengths: The lengths that the limit of time allowed.
-        seconds: The shortest CPU time of several.
-        peak_bytes: Most bytes of CPU memory at a time.
+        lengths: The lengths measured within the time limit.
+        seconds: The shortest CPU time of several runs.
+        peak_bytes: Peak of CPU memory.
     """
 
     lengths: list[int]
@@ -48,26 +48,28 @@ class Growth(NamedTuple):
         return exponent(self.lengths[-FITTED:], self.peak_bytes[-FITTED:])
 
 
-def measure(settings: Settings, *, lengths: Sequence[int] = LENGTHS, limit: float = 10.0, dim: int = DIM) -> Growth:
+def measure(
+    settings: SizedSettings, *, lengths: Sequence[int] = LENGTHS, limit: float = 10.0, dim: int = DIM
+) -> Growth:
     """Measure the bidirectional form with the values of its YAML.
 
     Args:
         settings: The mixer's settings by width, heads and longest sequence.
         lengths: Lengths of the sequence, ascending; each is also the mixer's max_len.
-        limit: Most seconds. A length that would exceed it, by the growth so far, is left out with all after it;
-            so is a length that the mixer refuses.
+        limit: Most seconds. The first length that would probably exceed it ends the measurement, as does a length
+            that the mixer refuses.
         dim: The width; there are HEADS heads.
     """
     growth = Growth([], [], [])
     start = time.perf_counter()
     for length in lengths:
         spent = time.perf_counter() - start
-        # Four times the last one's, as if time were quadratic; REPEATS, a warm-up and the profiled run
+        # Assume quadratic time, for REPEATS, a warm-up and the profiled run
         if growth.seconds and spent + 4 * (REPEATS + 2) * growth.seconds[-1] > limit:
             break
         try:
             step = _step(settings, length, dim)
-        except ValueError:  # a mixer with weights for each position may refuse a length that it has no memory for
+        except ValueError:  # a mixer with weights for each position may lack the memory
             if not growth.lengths:
                 raise
             break
@@ -89,7 +91,7 @@ def exponent(lengths: Sequence[int], values: Sequence[float]) -> float:
 
 
 def peak_bytes(work: Callable[[], Any]) -> int:
-    """Return the most bytes of CPU memory that torch allocated at a time for `work`, beyond those before."""
+    """Return the peak of CPU memory that torch allocated in `work`, without earlier allocations."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         work()
     assert record.profiler
@@ -105,7 +107,7 @@ def peak_bytes(work: Callable[[], Any]) -> int:
     return peak
 
 
-def _step(settings: Settings, length: int, dim: int) -> Callable[[], None]:
+def _step(settings: SizedSettings, length: int, dim: int) -> Callable[[], None]:
     """Build a mixer and return its forward and backward pass on a random sequence."""
     values = sized(settings, dim, HEADS, length)
     mixer: SelfMixer = build_self_mixer(values, dim=dim, causal=False)
@@ -121,7 +123,7 @@ def _step(settings: Settings, length: int, dim: int) -> Callable[[], None]:
 
 
 def _seconds(work: Callable[[], None]) -> float:
-    # CPU time: a wait for the core is none of the mixer's
+    # CPU time does not count waiting for the core
     start = time.process_time()
     work()
     return time.process_time() - start

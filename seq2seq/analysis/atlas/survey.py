@@ -1,4 +1,4 @@
-"""Measure one self mixer, and compare the result with what its class declares."""
+"""Measure one self mixer and compare the result with the declarations of its class."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import dataclasses
 from typing import Protocol
 
 from seq2seq.analysis.atlas import properties, scaling
-from seq2seq.analysis.atlas.properties import Measured, Settings
+from seq2seq.analysis.atlas.properties import Measured, SizedSettings
 from seq2seq.analysis.atlas.scaling import Growth
 from seq2seq.network.build import build_self_mixer
 from seq2seq.network.introspection import MixingProperties
 
-# A usual layer: width and heads of the published base models.
+# Sizes of a layer in the published base models.
 PARAMETER_SIZES = {"dim": 512, "heads": 8, "max_len": 1024}
 
 
 class Declared(Protocol):
-    """Optional declarations of a self mixer, which the atlas checks by measurement."""
+    """Optional declarations of a self mixer, which the atlas checks."""
 
     properties: MixingProperties
-    """Of its mixing matrix."""
+    """Properties of the mixing matrix."""
     state_growth: str
-    """How the state in decoding grows with the target: "linear", the default (it has a Cache), or "constant"."""
+    """Growth of the decoding state with the target: "linear" (the default, with a Cache) or "constant"."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,14 +32,14 @@ class Point:
 
     Attributes:
         name: Name of the file in conf/mixer/self.
-        declared: `properties` of the bidirectional form; None if it declares none.
-        declared_causal: `properties` of the causal form.
+        declared: Declared `properties` of the bidirectional form, or None.
+        declared_causal: Declared `properties` of the causal form.
         bidirectional: Measurement of the bidirectional form.
         causal: Measurement of the causal form.
-        state: Growth of the state in decoding, "linear", "constant" or "other".
-        declared_state: `state_growth` of the causal form.
+        state: Measured growth of the decoding state: "linear", "constant" or "other".
+        declared_state: Declared `state_growth` of the causal form.
         parameters: Parameters of a layer at PARAMETER_SIZES.
-        growth: Seconds and bytes by length; None if they were not measured.
+        growth: Seconds and bytes by length, or None.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Point:
     growth: Growth | None
 
     def disagreements(self) -> list[str]:
-        """Describe, a sentence each, where the declaration differs from the measurement."""
+        """Describe each difference between declaration and measurement in a sentence."""
         if self.declared is None:
             # The message can be pasted into the class
             seen = ", ".join(f"{key}={value}" for key, value in self.bidirectional.properties._asdict().items())
@@ -76,20 +76,20 @@ def _differences(name: str, declared: MixingProperties, measured: Measured) -> l
     ]
 
 
-def survey(name: str, settings: Settings, *, limit: float | None) -> Point:
+def survey(name: str, settings: SizedSettings, *, limit: float | None) -> Point:
     """Measure one mixer.
 
     Args:
         name: Name of the mixer, for messages.
         settings: Its settings by width, heads and longest sequence.
-        limit: Most seconds for measuring the growth of its cost; None leaves it out.
+        limit: Most seconds for measuring the growth of its cost; None measures no growth.
 
     Raises:
         ValueError: It cannot be built or measured; names the mixer.
     """
     try:
         bidirectional, causal, decoder = properties.measure_forms(settings)
-        # The declaration may depend on settings, so it is read from the mixer as it was measured
+        # Declarations may depend on settings: read them from the mixer as measured
         values = properties.measured_values(settings)
         declared = getattr(build_self_mixer(values, dim=properties.DIM, causal=False), "properties", None)
         return Point(

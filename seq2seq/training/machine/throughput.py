@@ -48,7 +48,7 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
         if re.search(rf"\b{key}\b", name):
             return (bf16 / 2 if tf32 else single if dtype == torch.float32 else bf16) * 1e12
     try:
-        # Imported here because a machine that only runs benchmarks.headline has no Lightning
+        # Imported here because a machine that only runs benchmarks.gpu may lack Lightning
         from lightning.fabric.utilities.throughput import get_available_flops
     except ImportError:
         return None

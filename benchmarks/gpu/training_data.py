@@ -1,4 +1,4 @@
-"""Read the prepared arrays, and make batches of them in a thread beside the training."""
+"""Read the prepared arrays, and make batches from them in a thread during training."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.gpu.records import DATA_FILE
 from seq2seq.data.batching import Batch, Ragged, TokenBatchSampler, collate
 
 
 class Prepared:
-    """Folder that `--prepare` wrote.
+    """Folder that `benchmarks.gpu.prepare` wrote.
 
     Raises:
         ValueError: The folder lacks its description.
     """
 
     def __init__(self, folder: Path) -> None:
-        path = folder / "headline-data.json"
+        path = folder / DATA_FILE
         if not path.is_file():
-            raise ValueError(f"{folder} holds no headline-data.json; make it with --prepare CORPORA --data {folder}")
+            raise ValueError(f"{folder} holds no {DATA_FILE}; make it with benchmarks.gpu --pack")
         self.folder = folder
         self.description = json.loads(path.read_text(encoding="utf-8"))
         self.ids: dict[str, int] = self.description["ids"]
@@ -79,7 +80,7 @@ class Batches:
             self.sampler.set_epoch(epoch)
             for rows in self.sampler:
                 batch = self._collate(rows)
-                # A full queue would block forever once the reader is gone: look every 0.1 s
+                # Without a reader a full queue would block forever: look every 0.1 s
                 while not over.is_set():
                     try:
                         ready.put(batch, timeout=0.1)

@@ -21,12 +21,12 @@ from seq2seq.comparison.table import Table, differences_csv, legend, markdown, n
 from seq2seq.runs.results import CollectedRuns, RunResult, collect
 from seq2seq.system.files import write_text
 
-# What is written beside the figures.
+# Files besides the figures.
 FILES = ("comparison.md", "comparison.csv", "comparison-differences.csv")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
+class ComparisonSettings:
     """Settings of a comparison.
 
     Args:
@@ -35,11 +35,11 @@ class Settings:
         contrasts: Pairs of such names, to compare these alone.
         samples: Resamples of the bootstrap.
         margin: Differences in BLEU up to this one count as equivalence.
-        plan: A number of seeds whose power is told; None tells nothing.
+        plan: A number of seeds whose power is reported; None reports none.
         sets: Further test sets that runs have translated: names, each with a prefix of files.
-        comet_python: The interpreter of an environment with COMET; None leaves COMET out.
+        comet_python: The interpreter of an environment with COMET; None: no COMET.
         comet_model: COMET's model.
-        by_length: Words by which a part of the test set is longer than the one before, for BLEU by source length.
+        by_length: Width in words of a bucket of source lengths, for BLEU by source length.
         by: A setting, `section.name`, for BLEU by its values.
         ignore: Settings, `section.name`, in which the runs of one row may differ.
     """
@@ -59,13 +59,13 @@ class Settings:
 
 
 class _Report(NamedTuple):
-    """Table of one test set, with its parts by source length and by a setting: the text and the figures of it."""
+    """Table of one test set, with its breakdowns by source length and by a setting."""
 
     table: Table
     runs: Sequence[RunResult]
     parts: Sequence[Breakdown]
 
-    def text(self, settings: Settings, *, titled: bool) -> str:
+    def text(self, settings: ComparisonSettings, *, titled: bool) -> str:
         """Format all tables with their notes, under a title if there are several test sets."""
         split, baseline, differences = settings.split, settings.baseline, self.table.differences
         title = f"## {self.table.title}\n\n" if titled else ""
@@ -93,21 +93,21 @@ class _Report(NamedTuple):
 
 
 def compare(
-    patterns: Sequence[str], settings: Settings, *, out: Path | None = None, figure_against: str | None = None
+    patterns: Sequence[str], settings: ComparisonSettings, *, out: Path | None = None, figure_against: str | None = None
 ) -> CollectedRuns:
     """Print a table of the finished runs for each test set, and write them to a folder.
 
     Args:
         patterns: Run folders, sweep folders, folders of runs, or globs of these.
-        settings: Settings of the comparison.
-        out: The folder for FILES, with all tables; None writes nothing.
-        figure_against: The axis of the curves, "time", "cpu" or "updates", in a figure for each table; None draws none.
+        settings: ComparisonSettings of the comparison.
+        out: The folder for FILES; None writes nothing.
+        figure_against: The axis of the curves in a figure for each table: "time", "cpu" or "updates"; None draws none.
 
     Returns:
-        The runs that were compared, and what was left out.
+        The runs that were compared, and the reasons why others were left out.
 
     Raises:
-        ValueError: No group fits the baseline, or more than one; or no run has a setting that is named.
+        ValueError: The baseline fits no group or several; or no run has a setting that is named.
     """
     # Nothing is printed for an empty comparison: the caller reports why each run was left out
     collected = collect(patterns, settings.split)
@@ -131,8 +131,8 @@ def compare(
     return collected
 
 
-def _reports(runs: Sequence[RunResult], settings: Settings) -> tuple[str, list[_Report]]:
-    """Make the tables of all sets, and their text."""
+def _reports(runs: Sequence[RunResult], settings: ComparisonSettings) -> tuple[str, list[_Report]]:
+    """Make the tables of all sets and their text."""
     split, margin = settings.split, settings.margin
     sets = scored_sets(runs, split)
     groups = [group_runs(each.runs, settings.ignore) for each in sets]
@@ -148,12 +148,12 @@ def _reports(runs: Sequence[RunResult], settings: Settings) -> tuple[str, list[_
         reports.append(_Report(table, each.runs, [part for part in parts if part]))
     text = "\n".join(each.text(settings, titled=len(reports) > 1) for each in reports)
     text += legend([each.table for each in reports], split)
-    # Of two sets of one corpus it is said how they differ
+    # Name the difference between two sets of one corpus
     text += "".join(f"{line}\n" for line in (text_differences(sets) if split == "test" else ()))
     if settings.ignore:
         text += f"Runs of one row may differ in {', '.join(settings.ignore)}.\n"
     if settings.comet_python:
-        text += f"COMET, times 100, is that of {settings.comet_model}.\n"
+        text += f"COMET, times 100, by {settings.comet_model}.\n"
     return text, reports
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.gpu.plan import MIXERS
+from benchmarks.gpu.records import DATA_FILE
 from seq2seq.data.batching import Ragged
 from seq2seq.data.cleaning import Cleaner, length_rules
 from seq2seq.data.readers import text_pairs
@@ -17,7 +19,6 @@ from seq2seq.settings.data import CleanSettings
 from seq2seq.settings.tokenizer import TokenizerSettings
 from seq2seq.system.files import COMPRESSIONS
 
-MIXERS = ("transformer", "lightconv", "dynamicconv", "bahdanau")
 SIZES = ("small", "base", "big")
 # Pieces of the synthetic batches' vocabulary, as in the published models.
 SYNTHETIC_VOCAB = 32768
@@ -61,7 +62,7 @@ def prepare(corpora: Path, folder: Path, *, vocab_size: int, tiny: bool = False)
         "ids": ids,
         "models": _models(tokenizer, tiny=tiny),
     }
-    (folder / "headline-data.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    (folder / DATA_FILE).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
     return description
 
 
@@ -72,7 +73,7 @@ def _sides(prefix: Path) -> tuple[Path, Path]:
         place = next((name for name in names if name.is_file()), None)
         if place is None:
             raise ValueError(
-                f"there is no {names[0]} (nor {', '.join(COMPRESSIONS)}); give --prepare the folder of the corpora"
+                f"there is no {names[0]} (nor {', '.join(COMPRESSIONS)}); give --corpora the folder of the corpora"
             )
         paths.append(place)
     return paths[0], paths[1]

@@ -1,4 +1,4 @@
-"""Measure self mixers, and write the atlas: its page, its data and the map."""
+"""Measure self mixers and write the atlas: its page, its data and the map."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from omegaconf import OmegaConf
 
 from seq2seq.analysis.atlas import map as atlas_map
-from seq2seq.analysis.atlas.properties import Settings
+from seq2seq.analysis.atlas.properties import SizedSettings
 from seq2seq.analysis.atlas.property_table import as_json, markdown
 from seq2seq.analysis.atlas.survey import Point, survey
 from seq2seq.options.command_line import require_folder, warn
@@ -21,12 +21,12 @@ from seq2seq.system.files import write_json, write_text
 from seq2seq.system.stdio import print_error
 
 
-def write(names: Sequence[str] | None, *, limit: float, figure: bool, out: Path | None, seed: int) -> int:
+def write_atlas(names: Sequence[str] | None, *, limit: float, figure: bool, out: Path | None, seed: int) -> int:
     """Measure mixers, print the page, and write it to a folder.
 
     Args:
         names: Self mixers; all of conf/mixer/self if None.
-        limit: Most seconds for measuring the growth of one mixer; 0 leaves it out.
+        limit: Most seconds for measuring the growth of one mixer; 0 measures no growth.
         figure: Draw the map.
         out: The folder, `inspect/atlas` if None.
         seed: Seed of each mixer's parameters and inputs.
@@ -53,7 +53,7 @@ def write(names: Sequence[str] | None, *, limit: float, figure: bool, out: Path 
     if figure:
         atlas_map.draw(points, folder / "map")
     print_error(f"written: {folder}")
-    # After the files, which a reader needs to see why
+    # After the files, which show the reason
     wrong = [line for point in points for line in point.disagreements()]
     for line in wrong:
         warn(line)
@@ -61,26 +61,26 @@ def write(names: Sequence[str] | None, *, limit: float, figure: bool, out: Path 
 
 
 def measure(names: Sequence[str], *, limit: float | None, seed: int) -> list[Point]:
-    """Measure mixers one by one, leaving out stacks of several."""
+    """Measure mixers one by one; stacks of several mixers are left out."""
     points = []
     for name in names:
         settings = settings_of(name)
         progress = "measuring ..." if settings else "left out: a stack of several mixers"
         print_error(f"{name}: {progress}")
-        # For each mixer, so that its numbers do not depend on which others are measured
+        # Before each mixer, so that its numbers do not depend on the others
         torch.manual_seed(seed)
         if settings:
             points.append(survey(name, settings, limit=limit))
     return points
 
 
-def settings_of(name: str) -> Settings | None:
+def settings_of(name: str) -> SizedSettings | None:
     """Compose the settings of a self mixer as a function of width, heads and longest sequence.
 
     Returns:
-        None for a stack of several mixers, which is not a point of the map; several forms of one mixer are.
+        None for a stack of several different mixers, which has no place on the map.
     """
-    # The encoder's slot of any preset: self mixers are composed in a slot
+    # Self mixers are composed in a slot; any preset has one
     config = compose_settings(["mixer=transformer", f"mixer/self@mixer.encoder={name}"])
     targets = {kind["_target_"] for kind in config.mixer.encoder.get("kinds", {}).values()}
     if len(targets) > 1:

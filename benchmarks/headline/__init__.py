@@ -1,1 +1,0 @@
-"""Benchmark of one visit to a GPU: quality and speed of the four mixers."""
