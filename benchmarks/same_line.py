@@ -14,13 +14,13 @@ import sys
 from pathlib import Path
 
 from benchmarks import harness
-from seq2seq.inference.translator import Candidate, Translator
+from seq2seq.inference.translator import TranslatedText, Translator
 
 # Scores closer than this are equal but for rounding.
 CLOSE = 1e-5
 
 
-def compare(name: str, lines: list[str], one: list[Candidate], other: list[Candidate]) -> dict[str, object]:
+def compare(name: str, lines: list[str], one: list[TranslatedText], other: list[TranslatedText]) -> dict[str, object]:
     """Report how two translations of the same lines differ."""
     differing = [i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a.text != b.text]
     gaps = [abs(a.score - b.score) for a, b in zip(one, other, strict=True) if a.text == b.text]
@@ -47,7 +47,7 @@ def main() -> int:
     lines = options.input.read_text("utf-8").split("\n")[: options.lines]
     translator = Translator.load(options.ckpt, device="cpu", dtype=options.dtype)
 
-    def best(given: list[str], max_tokens: int = 2048) -> list[Candidate]:
+    def best(given: list[str], max_tokens: int = 2048) -> list[TranslatedText]:
         translator.max_tokens = max_tokens
         return [candidates[0] for candidates in translator.translate(given)]
 

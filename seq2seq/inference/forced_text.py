@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.encoding import encode_lines
+from seq2seq.inference.encoding import encode_lines, source_pieces, target_pieces
 from seq2seq.inference.forced import Forced, force, links, pharaoh, word_weights, words_of
 from seq2seq.inference.limits import MOST_WEIGHTS
 from seq2seq.inference.notes import Note
-from seq2seq.inference.pieces import source_pieces, target_pieces
 
 if TYPE_CHECKING:
-    from seq2seq.inference.translator import Candidate, Translator
+    from seq2seq.inference.translator import TranslatedText, Translator
 
 
 class Alignment(NamedTuple):
@@ -111,7 +110,7 @@ def force_lines(
 def force_candidates(
     translator: Translator,
     lines: Sequence[str],
-    candidates: Sequence[Sequence[Candidate]],
+    candidates: Sequence[Sequence[TranslatedText]],
     *,
     align: bool = False,
     left_out: Callable[[int, str], None],

@@ -8,24 +8,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from seq2seq.inference.translator import Candidate
+    from seq2seq.inference.translator import TranslatedText
 
 # Prints a line's translations: its number from 1, the candidates, best first, and what else is known of the best.
-Format = Callable[[int, "Sequence[Candidate]", Mapping[str, Any]], str]
+Format = Callable[[int, "Sequence[TranslatedText]", Mapping[str, Any]], str]
 
 
-def as_text(number: int, candidates: Sequence[Candidate], details: Mapping[str, Any]) -> str:
+def as_text(number: int, candidates: Sequence[TranslatedText], details: Mapping[str, Any]) -> str:
     """Return a line for each candidate: its text."""
     return "".join(f"{candidate.text}\n" for candidate in candidates)
 
 
-def as_columns(number: int, candidates: Sequence[Candidate], details: Mapping[str, Any]) -> str:
+def as_columns(number: int, candidates: Sequence[TranslatedText], details: Mapping[str, Any]) -> str:
     """Return a line for each candidate: number, score and text, set apart by tabs; one in the text becomes a space."""
     rows = ((candidate.score, candidate.text.replace("\t", " ")) for candidate in candidates)
     return "".join(f"{number}\t{score:.4f}\t{text}\n" for score, text in rows)
 
 
-def as_json(number: int, candidates: Sequence[Candidate], details: Mapping[str, Any]) -> str:
+def as_json(number: int, candidates: Sequence[TranslatedText], details: Mapping[str, Any]) -> str:
     """Return one object on a line; the score of a line that failed is null."""
     best, *others = [
         # JSON has no infinity

@@ -16,7 +16,7 @@ from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.line_progress import ProgressLine
 from seq2seq.inference.notes import Notes
 from seq2seq.inference.partial_output import PartialOutput
-from seq2seq.inference.translator import Candidate, Translator
+from seq2seq.inference.translator import TranslatedText, Translator
 
 # Bounds of a window, whose lines are sorted by length and translated together.
 # More lines batch better; the bound in bytes keeps a window of long lines in memory.
@@ -207,7 +207,7 @@ class LineStream:
         """Lines that were not translated and are empty."""
         return len(self._notes.failed)
 
-    def _forced(self, first: int, lines: Sequence[str], results: Sequence[list[Candidate]]) -> list[ForcedLine]:
+    def _forced(self, first: int, lines: Sequence[str], results: Sequence[list[TranslatedText]]) -> list[ForcedLine]:
         """Score and align the best translations."""
 
         def left_out(position: int, reason: str) -> None:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from seq2seq.data.sentences import sentences
+from seq2seq.inference.encoding import source_pieces
 from seq2seq.inference.forced import force
 from seq2seq.inference.notes import Note
 from seq2seq.inference.parts import SourceLine, SourcePart
-from seq2seq.inference.pieces import source_pieces
-from seq2seq.inference.search_jobs import Joined
+from seq2seq.inference.search_parts import Joined
 from seq2seq.system.errors import first_line
 
 if TYPE_CHECKING:

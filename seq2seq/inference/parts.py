@@ -11,7 +11,7 @@ from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.data.sentences import sentences
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.encoding import encode_pieces, longest_part, whole_characters
-from seq2seq.inference.limits import MOST_PARTS
+from seq2seq.inference.limits import MOST_PARTS, SENTENCES
 from seq2seq.inference.notes import Note
 
 # It begins with the first white space, so that a line of white space alone takes linear time.
@@ -84,6 +84,8 @@ class LineCutter:
         tags: Sequence[int],
         note: Callable[[Note], None],
     ) -> None:
+        if mode not in SENTENCES:
+            raise ValueError(f"unknown division into sentences '{mode}': choose {', '.join(SENTENCES)}")
         self.tokenizer = tokenizer
         self.language = language
         self.statistics = statistics

@@ -107,7 +107,8 @@ def load_translator(options: argparse.Namespace) -> Translator:
     # Imported here, so that --help and wrong options do not wait for torch
     import torch
 
-    from seq2seq.inference.translator import Translator, choose_device
+    from seq2seq.inference.model_files import choose_device
+    from seq2seq.inference.translator import Translator
 
     # Cheap checks first: loading may take long; it resolves "auto" by itself, since some models run on the CPU alone
     choose_device(options.device)

@@ -27,7 +27,7 @@ from seq2seq.inference.export.layouts import LAYOUTS, foreign_part
 from seq2seq.inference.export.onnx_graphs import write_onnx
 from seq2seq.inference.model_files import load_model
 from seq2seq.inference.onnx_model import OnnxModel
-from seq2seq.inference.translator import Candidate, Translator
+from seq2seq.inference.translator import TranslatedText, Translator
 from seq2seq.mixers.gru import GatedUnit
 from seq2seq.mixers.lstm import MemoryUnit
 from seq2seq.network.build import build_model, max_positions
@@ -140,7 +140,7 @@ def eager(given: Loaded) -> Loaded:
     return given._replace(model=OnnxModel(build_model(given.meta["model"]).to("meta"), *sessions).eval())
 
 
-def require_alike(theirs: list[list[Candidate]], ours: list[list[Candidate]], *, ties: int = 0) -> None:
+def require_alike(theirs: list[list[TranslatedText]], ours: list[list[TranslatedText]], *, ties: int = 0) -> None:
     """Check texts and scores of all lines but `ties`.
 
     Where two hypotheses are equal but for rounding, either may be dropped from the beam, and with it all that would

@@ -386,7 +386,7 @@ def test_a_line_counts_as_failed_once_however_many_of_its_parts_fail(ckpt, tmp_p
         yield from ()
         raise RuntimeError("a kernel failed")
 
-    monkeypatch.setattr("seq2seq.inference.line_search.search_stream", broken)
+    monkeypatch.setattr("seq2seq.inference.translator.search_stream", broken)
     write(tmp_path / "test.de", ["der Hund " * 20])
     write(tmp_path / "test.en", ["the dog"])
     common = ["--ckpt", ckpt, "--device", "cpu", "--cache", tmp_path / "cache", "--max-len", "12"]
@@ -422,7 +422,7 @@ def test_sentences_that_fail_show_in_the_status(ckpt, tmp_path, capsys, monkeypa
         yield from ()
         raise RuntimeError("a kernel failed")
 
-    monkeypatch.setattr("seq2seq.inference.line_search.search_stream", broken)
+    monkeypatch.setattr("seq2seq.inference.translator.search_stream", broken)
     common = ["--ckpt", str(ckpt), "--device", "cpu", "--cache", str(tmp_path), "--metrics", "chrf", "--limit", "2"]
     assert score.main(common) == 1
     assert "error: 2 of 2 sentences could not be translated and count as empty" in capsys.readouterr().err

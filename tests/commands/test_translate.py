@@ -22,10 +22,10 @@ from conftest import PATIENCE, child_cpu_seconds
 
 from seq2seq import checkpoint, search, translate
 from seq2seq.inference import batch_rows, line_stream
-from seq2seq.inference import line_search as inference
+from seq2seq.inference import translator as inference
 from seq2seq.inference.limits import MOST_PARTS
 from seq2seq.inference.line_stream import RawLine
-from seq2seq.inference.translator import Candidate, Translator
+from seq2seq.inference.translator import TranslatedText, Translator
 from seq2seq.network.model import Seq2Seq
 from seq2seq.options.translation import load_translator
 from seq2seq.search import NotFiniteScoresError
@@ -312,7 +312,7 @@ def test_what_a_server_may_send(translator):
     assert translator.translate([]) == []
     rows = translator.translate(["der \ud800 Hund", "der\nHund", "", "\u200b"], settings=SearchSettings(beam_size=1))
     assert [len(row) for row in rows] == [1] * 4
-    assert rows[2] == rows[3] == [Candidate("", 0.0)]
+    assert rows[2] == rows[3] == [TranslatedText("", 0.0)]
     assert rows[1][0].text.count("\n") == 1
     assert [text for text, _ in rows[1][0].parts] == ["der", "Hund"]
 

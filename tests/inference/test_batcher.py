@@ -12,7 +12,7 @@ from service_client import PATIENCE
 from seq2seq.inference.service.batcher import Batcher, Options, RefusedError, Result, Text
 from seq2seq.inference.service.metrics import Metrics
 from seq2seq.inference.service.settings import ServiceSettings
-from seq2seq.inference.translator import Candidate
+from seq2seq.inference.translator import TranslatedText
 from seq2seq.settings.search import SearchSettings
 
 NARROW = Options(SearchSettings(beam_size=1), "en")
@@ -41,7 +41,7 @@ class Held:
         self.batches.append(([each.text for each in texts], options))
         self.begun.set()
         assert self.gate.wait(PATIENCE)
-        return [Result([Candidate(each.text.upper(), 0.0)]) for each in texts]
+        return [Result([TranslatedText(each.text.upper(), 0.0)]) for each in texts]
 
     def end(self) -> list[tuple[list[str], Options]]:
         """Release the thread, wait for its end, and return the batches after the first."""
@@ -132,7 +132,7 @@ def test_an_idle_model_waits_for_company():
 
     def translate(texts, options: Options) -> list[Result]:
         batches.append([each.text for each in texts])
-        return [Result([Candidate(each.text.upper(), 0.0)]) for each in texts]
+        return [Result([TranslatedText(each.text.upper(), 0.0)]) for each in texts]
 
     batcher = Batcher(translate, limits=ServiceSettings(batch_wait=10.0, batch_texts=2), metrics=Metrics())
     batcher.start()

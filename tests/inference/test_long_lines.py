@@ -12,9 +12,9 @@ from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.inference import parts as parts_module
 from seq2seq.inference.notes import Note
 from seq2seq.inference.parts import LineCutter, SourceLine, SourcePart, split
-from seq2seq.inference.search_jobs import Job, Part, join_parts, make_parts
+from seq2seq.inference.search_parts import Part, join_parts, make_parts
 from seq2seq.inference.translator import Translator
-from seq2seq.search import Drawn, Hypothesis, Source
+from seq2seq.search import Hypothesis, Source
 from seq2seq.settings.search import SamplingSettings, SearchSettings
 
 
@@ -138,7 +138,7 @@ def test_the_score_is_that_of_all_parts_together():
         1: [Hypothesis([8, 9], 0.0, -1.0), Hypothesis([8], 0.0, -2.0)],
         2: [Hypothesis([5], 0.0, -4.0)],
     }
-    one, two, failed, blank = join_parts(parts, found, 4, Job(settings, None))
+    one, two, failed, blank = join_parts(parts, found, 4, settings)
     assert one == [([[7]], -3.0, False)]
     # -1 - 4, over the square root of 3 + 2 tokens
     assert two == [([[8, 9], [5]], pytest.approx(-(5**0.5)), False)]
@@ -152,10 +152,10 @@ def test_what_is_joined_is_sorted_again():
         0: [Hypothesis([7], -1.0, -2.0, row=1), Hypothesis([6] * 9, -1.6, -16.0, row=0)],
         1: [Hypothesis([8], -10.0, -20.0, row=1), Hypothesis([5], -15.0, -30.0, row=0)],
     }
-    (by_rank,) = join_parts(parts, found, 1, Job(SearchSettings(), None))
+    (by_rank,) = join_parts(parts, found, 1, SearchSettings())
     assert by_rank == [([[7], [8]], -5.5, False), ([[6] * 9, [5]], pytest.approx(-46 / 12), False)][::-1]
     swapped = {**found, 1: [each._replace(row=1 - each.row) for each in found[1]]}
-    (drawn,) = join_parts(parts, swapped, 1, Job(SearchSettings(), Drawn(3)))
+    (drawn,) = join_parts(parts, swapped, 1, SearchSettings(), drawn=True)
     assert drawn == [([[6] * 9, [8]], -3.0, False), ([[7], [5]], -8.0, False)]
 
 

@@ -18,7 +18,7 @@ from seq2seq.inference import line_stream, partial_output
 from seq2seq.inference.line_progress import ProgressLine
 from seq2seq.inference.notes import Note
 from seq2seq.inference.partial_output import identity, resumable_file
-from seq2seq.inference.translator import Candidate, Translator
+from seq2seq.inference.translator import TranslatedText, Translator
 from seq2seq.system.files import write_json
 
 REPRESENTATIVE = {"test_the_output_is_that_of_a_run_that_was_never_stopped": ["1-more1"]}
@@ -135,7 +135,7 @@ def test_lines_that_failed_are_remembered_once_a_window_and_before_their_output(
         # Parts of a line fail as one
         for position in [*range(len(lines)), 0]:
             note(Note.failed(position, "no room"))
-        return [[Candidate("", -math.inf)] for _ in lines]
+        return [[TranslatedText("", -math.inf)] for _ in lines]
 
     monkeypatch.setattr(partial_output, "write_json", writing)
     monkeypatch.setattr(Translator, "translate", failing)

@@ -14,7 +14,7 @@ from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.inference.forced_text import force_candidates, force_lines
 from seq2seq.inference.notes import Note
 from seq2seq.inference.parts import LineCutter, SourceLine, SourcePart
-from seq2seq.inference.translator import Candidate, Translator
+from seq2seq.inference.translator import TranslatedText, Translator
 from seq2seq.settings.search import SamplingSettings, SearchSettings
 
 SENTENCES = ["Der Hund geht.", "Die Katze und ich.", "Das Haus!"]
@@ -156,7 +156,7 @@ def test_prefixes_and_phrases_are_placed_or_refused(translator):
         assert (whole.parts, "cat" in whole.text) == ((), True)
         assert "whole" in [note.kind for note in notes]
         refused = translate(**asked, sentences="split")
-        assert (refused, [note.kind for note in notes]) == (Candidate("", -math.inf), ["failed"])
+        assert (refused, [note.kind for note in notes]) == (TranslatedText("", -math.inf), ["failed"])
     # A prefix that asks for nothing
     assert len(translate(prefixes=[""]).parts) == 3
 

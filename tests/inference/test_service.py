@@ -21,7 +21,7 @@ from service_client import PATIENCE, Answer, Stub, served
 from seq2seq.inference.forced import pharaoh
 from seq2seq.inference.forced_text import force_lines
 from seq2seq.inference.service.messages import TranslateRequest
-from seq2seq.inference.translator import Candidate, Translator
+from seq2seq.inference.translator import TranslatedText, Translator
 from seq2seq.settings.search import SamplingSettings, SearchSettings
 
 EXHAUSTIVE = {"test_batches_are_translated_as_each_text_alone", "test_any_body_has_an_honest_answer"}
@@ -94,7 +94,7 @@ def test_a_text_that_fails_fails_alone(plain):
 def test_what_json_does_not_know_is_left_out():
     class Empty(Stub):
         def candidate(self, line, i, settings):
-            return Candidate("the dog", float("-inf"))
+            return TranslatedText("the dog", float("-inf"))
 
     with served(Empty()) as running:
         (candidate,) = running.call({"text": "der Hund", "alignment": True}).json["translations"][0]["candidates"]

@@ -15,10 +15,10 @@ from conftest import PATIENCE
 from service_client import Stub, served
 
 from seq2seq.inference.forced_text import Alignment
+from seq2seq.inference.service.batch_translator import BatchTranslator
 from seq2seq.inference.service.server import bound_socket, url_of
 from seq2seq.inference.service.settings import ServiceSettings
-from seq2seq.inference.service.translation import BatchTranslator
-from seq2seq.inference.translator import Candidate
+from seq2seq.inference.translator import TranslatedText
 
 playwright = pytest.importorskip("playwright.sync_api")
 
@@ -43,7 +43,7 @@ class Translating(Stub):
         """Return candidate i of the sentence, or the stub's of any other."""
         if line != SOURCE:
             return super().candidate(line, i, settings)
-        return Candidate(TARGETS[i % 5], -0.12 * (i + 1) ** 1.5)
+        return TranslatedText(TARGETS[i % 5], -0.12 * (i + 1) ** 1.5)
 
     def align(
         self, translator: Any, lines: Sequence[str], candidates: Sequence[Any], left_out: Any

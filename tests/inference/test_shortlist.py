@@ -19,7 +19,7 @@ from seq2seq import checkpoint, shortlist, translate
 from seq2seq.data import ibm1 as module
 from seq2seq.data.ibm1 import lexical_table
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.shortlist import Shortlist, make_shortlist
+from seq2seq.inference.lexical_shortlist import Shortlist, make_shortlist
 from seq2seq.inference.translator import Translator
 from seq2seq.settings.search import SamplingSettings, SearchSettings
 

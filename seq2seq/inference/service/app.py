@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import seq2seq
 from seq2seq.inference.service import metrics
+from seq2seq.inference.service.batch_translator import BatchTranslator
 from seq2seq.inference.service.batcher import Batcher, RefusedError, Result, Ticket
 from seq2seq.inference.service.messages import (
     ErrorAnswer,
@@ -31,7 +32,6 @@ from seq2seq.inference.service.messages import (
     texts_of,
 )
 from seq2seq.inference.service.settings import ServiceSettings
-from seq2seq.inference.service.translation import BatchTranslator
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from seq2seq.settings.search import SamplingSettings, SearchSettings
 if TYPE_CHECKING:
     from seq2seq.inference.forced_text import Alignment
     from seq2seq.inference.service.metrics import Metrics
-    from seq2seq.inference.translator import Candidate
+    from seq2seq.inference.translator import TranslatedText
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Result(NamedTuple):
         alignments: One for each candidate, if they were asked for.
     """
 
-    candidates: list[Candidate]
+    candidates: list[TranslatedText]
     warning: str = ""
     error: str = ""
     alignments: Sequence[Alignment | None] = ()

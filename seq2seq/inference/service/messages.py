@@ -18,7 +18,7 @@ from seq2seq.settings.values import shown, suggestion
 
 if TYPE_CHECKING:
     from seq2seq.inference.forced_text import Alignment
-    from seq2seq.inference.translator import Candidate
+    from seq2seq.inference.translator import TranslatedText
 
 
 # Settings whose amount the service limits, and all that a request may choose, each with its class.
@@ -260,7 +260,7 @@ def _translation(result: Result) -> Translation:
     )
 
 
-def _candidate(candidate: Candidate, alignment: Alignment | None) -> AnswerCandidate:
+def _candidate(candidate: TranslatedText, alignment: Alignment | None) -> AnswerCandidate:
     # A place of the beam that stayed empty has the score -inf, which JSON does not know
     score = candidate.score if candidate.score > float("-inf") else None
     words = None

@@ -12,7 +12,7 @@ from seq2seq.inference.service.batcher import Options, Result, Text
 
 if TYPE_CHECKING:
     from seq2seq.inference.forced_text import Alignment
-    from seq2seq.inference.translator import Candidate, Note, Translator
+    from seq2seq.inference.translator import Note, TranslatedText, Translator
 
 
 class BatchTranslator:
@@ -49,7 +49,7 @@ class BatchTranslator:
 
     def require_pieces(self, pieces: Sequence[str]) -> None:
         """Check that the target's vocabulary has pieces; ValueError if it lacks one."""
-        from seq2seq.inference.pieces import target_ids
+        from seq2seq.inference.encoding import target_ids
 
         target_ids(self.tokenizer, pieces)
 
@@ -87,7 +87,7 @@ class BatchTranslator:
     def align_words(
         translator: Translator,
         lines: Sequence[str],
-        candidates: Sequence[Sequence[Candidate]],
+        candidates: Sequence[Sequence[TranslatedText]],
         left_out: Callable[[int, str], None],
     ) -> Sequence[Sequence[Alignment | None]]:
         """Align the words of every line with those of each of its candidates.
