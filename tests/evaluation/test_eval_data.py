@@ -156,7 +156,7 @@ ADDRESS = "http://127.0.0.1:9/${oc.env:SECRET}.json"
 def test_a_file_that_was_read_reads_no_environment(corpus, changes, monkeypatch):
     monkeypatch.setenv("SECRET", "hunter2")
     key = next(iter(changes))
-    with pytest.raises(ValueError, match=rf"data\.{key}.*none is resolved in a file.*--data {key}=") as refused:
+    with pytest.raises(ValueError, match=rf"data\.{key}.*not resolved in a file.*--data {key}=") as refused:
         found(corpus, section(corpus, **changes))
     assert "hunter2" not in str(refused.value)
     # The remedy that the line names

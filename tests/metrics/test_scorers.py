@@ -213,8 +213,6 @@ def test_systems_that_do_not_differ_are_told_apart_as_often_as_the_level_says():
 
 
 def test_paired_bootstrap_checks_its_input():
-    with pytest.raises(ValueError, match="two systems"):
-        scorers.paired_bootstrap({"a": ["x"]}, ["x"])
     with pytest.raises(ValueError, match="b: 2 lines, but the reference has 1"):
         scorers.paired_bootstrap({"a": ["x"], "b": ["x", "y"]}, ["x"])
     with pytest.raises(ValueError, match="unknown metric 'comet'"):
