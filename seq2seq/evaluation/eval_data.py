@@ -108,7 +108,7 @@ def _section(name: str | None, ckpt: str, meta: dict[str, Any], cache: Path) -> 
     if name is None and run is not None:
         return _mapping(read_yaml(run.config).get("data"), run.config)
     chosen = name or meta["data"]
-    # Only a user may name a file. A run's config.yaml has the section under `data`, possibly with unknown keys of a later
+    # Only a user may name a file. A run's config.yaml has the section under `data`, maybe with unknown keys of a later
     # version; another file consists of the section
     if name and chosen.endswith((".yaml", ".yml")):
         loaded = read_yaml(Path(chosen))

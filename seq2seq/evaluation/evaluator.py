@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -53,22 +53,6 @@ class Evaluation(NamedTuple):
         """Return the scores by name and sacreBLEU's signatures, for results.json."""
         signatures = [self.bleu.signature, self.chrf.signature, *(score.signature for _, score in self.directions)]
         return self.numbers() | {"signatures": signatures}
-
-
-class EvalData(Protocol):
-    """Raw text of splits, by the position of a sentence in its file."""
-
-    def sources(self, split: str) -> list[str]:
-        """Return the source lines."""
-        ...
-
-    def references(self, split: str) -> list[str]:
-        """Return the target lines, the references of scores."""
-        ...
-
-    def directions(self, split: str) -> Sequence[Direction]:
-        """Return the parts that are scored separately as well; [] if the split is one corpus."""
-        ...
 
 
 class Texts(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from seq2seq.network.mixer import CrossMixer
 from seq2seq.network.model import Seq2Seq
@@ -120,10 +121,8 @@ def saliency(model: Seq2Seq, src: Tensor, src_mask: Tensor, given: Tensor, out: 
 
 def _padded(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Pad rows of ids on the right; return them and their mask, both (B, T)."""
+    ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=pad)
     lengths = torch.tensor([len(row) for row in rows])
-    ids = torch.full((len(rows), int(lengths.max())), pad)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = torch.tensor(row)
     return ids.to(device), (torch.arange(ids.shape[1]) < lengths[:, None]).to(device)
 
 

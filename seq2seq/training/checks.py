@@ -25,8 +25,8 @@ from seq2seq.training.plan import RunPlan
 
 if TYPE_CHECKING:
     from seq2seq.checkpoint import Loaded
-    from seq2seq.evaluation.evaluator import EvalData
     from seq2seq.runs.resume import Resumed
+    from seq2seq.training.lightning_parts.datamodule import EvalTexts
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ def score_tokenizer(plan: RunPlan, lang: str) -> str:
     return tokenize
 
 
-def look_at_references(data: EvalData, tokenize: str) -> None:
+def look_at_references(data: EvalTexts, tokenize: str) -> None:
     """Warn if the validation set's references do not suit the scores, which choose the best checkpoint.
 
     Args:

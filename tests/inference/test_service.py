@@ -231,52 +231,27 @@ def test_other_paths_and_methods(plain):
     assert json.loads(answer.body)["error"] == "this path takes POST, not GET"
 
 
-def test_a_full_queue():
-    """One text is being translated and two wait: no room for a third from anywhere."""
+def test_a_full_queue_refuses_every_client():
+    """One text is being translated and two wait: there is no room for another."""
+    stub = Stub()
+    stub.gate.clear()
 
     async def scenario(running):
-        first = [asyncio.create_task(running.send({"text": "a"}))]
-        await asyncio.to_thread(running.stub.begun.wait, PATIENCE)
-        first.append(asyncio.create_task(running.send({"text": ["b", "c"]})))
+        asked = [asyncio.create_task(running.send({"text": "a"}))]
+        await asyncio.to_thread(stub.begun.wait, PATIENCE)
+        asked.append(asyncio.create_task(running.send({"text": ["b", "c"]})))
         await asyncio.sleep(0)
-        refused = await running.send({"text": "d"})
-        other = await running.send({"text": "d"}, client="5.6.7.8")
-        running.stub.gate.set()
-        return refused, other, [each.texts for each in await asyncio.gather(*first)]
+        refused = [await running.send({"text": "d"}, client=client) for client in ("1.2.3.4", "5.6.7.8")]
+        stub.gate.set()
+        return refused, [each.texts for each in await asyncio.gather(*asked)]
 
-    for limits, statuses in (
-        ({"queue_texts": 2}, (503, 503)),
-        ({"queue_characters": 2}, (503, 503)),
-        ({"client_texts": 2}, (429, 200)),
-    ):
-        stub = Stub()
-        stub.gate.clear()
-        with served(stub, **limits) as running:
-            if "client_texts" in limits:
-                # The other client's text has room, and waits for the gate
-                refused, other, answered = asyncio.run(_one_client_has_many(running))
-            else:
-                refused, other, answered = asyncio.run(scenario(running))
-            assert (refused.status, other.status) == statuses
-            assert refused.headers["retry-after"] == "1"
-            assert refused.error.endswith(("try again later", "ask again when they are answered"))
-            assert answered == [["a/0/3/"], ["b/0/3/", "c/0/3/"]]
-            # What was refused leaves no trace
-            assert running.call({"text": "e"}).status == 200
-            assert not running.service.batcher._clients
-
-
-async def _one_client_has_many(running):
-    """One client's texts wait: it gets no further one in, another client does."""
-    first = asyncio.create_task(running.send({"text": "a"}))
-    await asyncio.to_thread(running.stub.begun.wait, PATIENCE)
-    second = asyncio.create_task(running.send({"text": ["b", "c"]}))
-    await asyncio.sleep(0.01)
-    refused = await running.send({"text": "d"})
-    other = asyncio.create_task(running.send({"text": "d"}, client="5.6.7.8"))
-    await asyncio.sleep(0.01)
-    running.stub.gate.set()
-    return refused, await other, [(await first).texts, (await second).texts]
+    with served(stub, queue_texts=2) as running:
+        refused, answered = asyncio.run(scenario(running))
+        assert [(each.status, each.headers["retry-after"]) for each in refused] == [(503, "1")] * 2
+        assert answered == [["a/0/3/"], ["b/0/3/", "c/0/3/"]]
+        # A refused request leaves no trace
+        assert running.call({"text": "e"}).status == 200
+        assert not running.service.batcher._queue
 
 
 async def _one_more(running, accepted, before=lambda: None):

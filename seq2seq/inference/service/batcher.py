@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 import traceback
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 
@@ -55,10 +55,8 @@ class Batcher:
         self.metrics = metrics
         self.closed = False
         self._changed = threading.Condition()
-        # Guarded by _changed: texts that wait, their number by client, their characters, and the current batch
+        # Guarded by _changed: texts that wait, and the current batch
         self._queue: deque[Entry] = deque()
-        self._clients: Counter[str] = Counter()
-        self._characters = 0
         self._working: list[Entry] = []
         # A daemon: a batch that outlasts the time of a shutdown must not keep the process
         self._thread = threading.Thread(target=self._run, name="translate", daemon=True)
@@ -80,7 +78,6 @@ class Batcher:
         """
         now = time.monotonic()
         entries = [Entry(text, options, client, now) for text in texts]
-        characters = sum(each.size for each in texts)
         limits = self.limits
         with self._changed:
             if self.closed or not self.alive:
@@ -88,13 +85,14 @@ class Batcher:
             # A request that is within its own limits always fits into an empty queue
             if self._queue and len(self._queue) + len(texts) > limits.queue_texts:
                 raise RefusedError(503, f"the queue is full ({len(self._queue):,} texts wait); try again later", 1)
-            if self._queue and self._characters + characters > limits.queue_characters:
-                raise RefusedError(503, f"the queue is full ({self._characters:,} characters wait); try again later", 1)
-            mine = self._clients[client]
+            waiting = sum(entry.text.size for entry in self._queue)
+            if waiting and waiting + sum(each.size for each in texts) > limits.queue_characters:
+                raise RefusedError(503, f"the queue is full ({waiting:,} characters wait); try again later", 1)
+            mine = sum(entry.client == client for entry in self._queue)
             if mine and mine + len(texts) > limits.client_texts:
                 raise RefusedError(429, f"{mine:,} of your texts wait already; ask again when they are answered", 1)
             self._queue.extend(entries)
-            self._count(client, len(texts), characters)
+            self._measure()
             self._changed.notify()
         return entries
 
@@ -198,14 +196,8 @@ class Batcher:
             return
         gone = set(entries)
         self._queue = deque(entry for entry in self._queue if entry not in gone)
-        for entry in entries:
-            self._count(entry.client, -1, -entry.text.size)
+        self._measure()
 
-    def _count(self, client: str, texts: int, characters: int) -> None:
-        self._characters += characters
-        self._clients[client] += texts
-        # Addresses of clients must not pile up
-        if not self._clients[client]:
-            del self._clients[client]
+    def _measure(self) -> None:
         self.metrics.queue_texts.set(len(self._queue))
-        self.metrics.queue_characters.set(self._characters)
+        self.metrics.queue_characters.set(sum(entry.text.size for entry in self._queue))
