@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
-    from seq2seq.inference.translated_text import TranslatedText
+    from seq2seq.inference.search_parts import TranslatedText
 
 Utility = Literal["chrf", "bleu"]
 UTILITIES: tuple[str, ...] = get_args(Utility)

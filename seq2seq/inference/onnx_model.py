@@ -18,7 +18,7 @@ from seq2seq.inference.export.int8 import int8_linear
 from seq2seq.network.build import build_model, on_meta_device
 from seq2seq.network.model import Seq2Seq
 from seq2seq.network.output import NarrowOutput
-from seq2seq.network.state import Ancestry, Cache, leaves, rebuild, shared_ancestries
+from seq2seq.network.state import Cache, leaves, rebuild, shared_ancestries
 from seq2seq.system.model_path import CheckpointError
 from seq2seq.system.packages import require
 
@@ -110,7 +110,10 @@ class OnnxModel(nn.Module):
         for ancestry in ancestries:
             ancestry.begin(position)
         feeds = {"token": token, "position": position, **{f"state.{i}": part for i, part in enumerate(parts)}}
-        feeds |= {f"owner.{i}": self._owner(f"owner.{i}", each) for i, each in enumerate(ancestries)}
+        for i, ancestry in enumerate(ancestries):
+            # Only the slots in use, unless a ring buffer has a table of fixed size
+            fixed = self.graphs[1].is_fixed(f"owner.{i}", 2)
+            feeds[f"owner.{i}"] = ancestry.owner if fixed else ancestry.owner[:, : ancestry.limit]
         feeds = {name: part.unflatten(0, (sentences, -1)) for name, part in feeds.items() if isinstance(part, Tensor)}
         # The graph scores no hypothesis if the narrow output does
         feeds["scored"] = torch.arange(len(token) if output is None else 0)
@@ -128,10 +131,6 @@ class OnnxModel(nn.Module):
             following[i] = cache
         return log_probs, rebuild(state, following)
 
-    def _owner(self, name: str, ancestry: Ancestry) -> Tensor:
-        """Return the owners of the slots in use; the table of a ring buffer has a fixed size."""
-        return ancestry.owner if self.graphs[1].is_fixed(name, 2) else ancestry.owner[:, : ancestry.limit]
-
 
 def _fit(cache: Cache, slots: int) -> None:
     """Resize a cache to the slots in use: a graph reads all of its memory in one piece."""
@@ -146,11 +145,7 @@ def _fit(cache: Cache, slots: int) -> None:
 
 
 def load_onnx(folder: Path, description: Description, *, trust: Sequence[str] = ()) -> Loaded:
-    """Load a folder of ONNX graphs.
-
-    Args:
-        description: The result of `read_description`.
-        trust: Packages besides this one whose mixers may be named.
+    """Load a folder of ONNX graphs, with the result of `read_description`.
 
     Raises:
         CheckpointError: A file is missing or damaged.

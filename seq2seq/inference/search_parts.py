@@ -1,4 +1,4 @@
-"""Prepare the parts of lines for the search, with prefixes, phrases and seeds, and join their translations."""
+"""Prepare the parts of lines for the search, with prefixes, phrases and seeds; join their translations to text."""
 
 from __future__ import annotations
 
@@ -30,6 +30,18 @@ class Joined(NamedTuple):
     ids: list[list[int]]
     score: float
     limited: bool = False
+
+
+class TranslatedText(NamedTuple):
+    """Translation with its length-normalized log-probability (natural logarithm).
+
+    Attributes:
+        parts: Text and translation of each part, for a line that was translated in several parts.
+    """
+
+    text: str
+    score: float
+    parts: tuple[tuple[str, str], ...] = ()
 
 
 def choose_selection(
@@ -185,3 +197,23 @@ def _joined(parts: Sequence[Hypothesis], limits: Sequence[int], settings: Search
     # At the last position that a limit leaves, only the end is allowed
     limited = any(len(part.ids) + 1 >= limit for part, limit in zip(parts, limits, strict=True))
     return Joined([part.ids for part in parts], score, limited)
+
+
+def as_text(
+    tokenizer: Tokenizer, translations: list[list[Joined]], lines: Sequence[SourceLine], *, spaces: bool
+) -> list[list[TranslatedText]]:
+    """Turn the translations of each line into text; the texts of parts are joined as the parts stand in the line.
+
+    Args:
+        spaces: The target language has spaces between sentences.
+    """
+    # One call for all of them: the tokenizer's overhead is per call
+    texts = iter(tokenizer.decode([ids for row in translations for each in row for ids in each.ids]))
+    found = []
+    for line, row in zip(lines, translations, strict=True):
+        found.append([])
+        for each in row:
+            own = [next(texts) for _ in each.ids]
+            pairs = zip((part.text for part in line.parts), own, strict=True) if len(own) > 1 else ()
+            found[-1].append(TranslatedText(line.join(own, spaces=spaces), float(each.score), tuple(pairs)))
+    return found

@@ -31,13 +31,13 @@ from seq2seq.inference.parts import LineCutter
 from seq2seq.inference.search_parts import (
     Joined,
     Part,
+    as_text,
     choose_selection,
     join_parts,
     make_parts,
     unplaceable,
 )
-from seq2seq.inference.translated_text import TranslatedText as TranslatedText
-from seq2seq.inference.translated_text import as_text
+from seq2seq.inference.search_parts import TranslatedText as TranslatedText
 from seq2seq.metadata import search_settings
 from seq2seq.network.build import max_positions
 from seq2seq.network.model import Seq2Seq

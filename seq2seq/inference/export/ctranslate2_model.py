@@ -30,10 +30,6 @@ _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 def write_ctranslate2(folder: Path, loaded: Loaded, *, positions: int | None, tags: list[int]) -> int:
     """Write the folder of a CTranslate2 model, compare it with ours, and return how many sentences agree.
 
-    Args:
-        positions: The longest sequence that the model takes; None without a limit.
-        tags: Ids before every source.
-
     Raises:
         ValueError: CTranslate2 is missing, cannot express the model, or translates differently.
     """

@@ -46,7 +46,7 @@ def write_marian(folder: Path, loaded: Loaded) -> int:
     transformers = require("transformers", "MarianMTModel", extra="export")
     model = transformers.MarianMTModel(_config(transformers, loaded, heads)).eval()
     weights = _weights(loaded)
-    # Computed by Marian: its tables of positions. Absent if the tables of source and target differ: `shared`
+    # Marian computes its tables of positions, and has no `shared` if source and target have different tables
     known = [name for name in model.state_dict() if "embed_positions" not in name]
     model.load_state_dict({name: weights[name] for name in known}, strict=False)
     model.generation_config = _generation(transformers, loaded)
@@ -196,7 +196,7 @@ def _translate(model: Any, tokenizer: Tokenizer) -> Callable[[Rows, int], Rows]:
         # At most limit - 1 tokens and eos, without the rules of the run's search
         options = {"num_beams": 1, "do_sample": False, "max_length": None, "max_new_tokens": limit - 1}
         options |= {"min_new_tokens": 0, "no_repeat_ngram_size": 0}
-        # One sentence at a time, as ours
+        # One sentence at a time, like our search
         found = [model.generate(torch.tensor([row]), **options)[0].tolist()[1:] for row in rows]
         return [list(itertools.takewhile(lambda i: i != tokenizer.eos_id, ids)) for ids in found]
 

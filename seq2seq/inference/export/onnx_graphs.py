@@ -222,8 +222,6 @@ def write_onnx(
 
     Args:
         positions: The longest sequence that the model takes; None without a limit.
-        tags: Ids before every source.
-        trust: Packages, besides this one, whose mixers may be named.
         dtype: "float32", or "int8" for linear layers in integers (see `export.int8`).
 
     Raises:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import logging
 import re
 import time
 from pathlib import Path
@@ -33,8 +32,6 @@ from seq2seq.inference.service.messages import (
     texts_of,
 )
 from seq2seq.inference.service.settings import ServiceSettings
-
-log = logging.getLogger(__name__)
 
 PATHS = ("/", "/translate", "/health", "/metrics", "/openapi.json")
 # Bytes of a body beyond the limit that are read and dropped, so that a client that is still sending gets its answer.
