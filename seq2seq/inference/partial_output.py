@@ -83,7 +83,7 @@ def resumable_file(path: Path, *, made_by: Mapping[str, Any], lines_each: int) -
     # A link keeps pointing at its target
     final = Path(os.path.realpath(path))
     if written_directly(path) or final.is_dir():
-        raise ValueError(f"{path} is not a regular file, which alone can be continued; leave out --resume")
+        raise ValueError(f"{path} is not a regular file and cannot be continued; leave out --resume")
     partial, note = (final.with_name(final.name + ending) for ending in (".partial", ".partial.json"))
     with open(partial, "ab") as file:
         try:

@@ -70,7 +70,7 @@ def test_only_texts_with_the_same_options_share_a_batch():
     with held() as one:
         asked = [("a", NARROW), ("b", WIDE), ("c", NARROW), ("d", FRENCH), ("e", WIDE)]
         tickets = [one.batcher.submit(some(text), options, "x") for text, options in asked]
-        # The oldest decides, and nobody is passed over for long
+        # The oldest text decides, so that none waits for long
         assert one.end() == [(["a", "c"], NARROW), (["b", "e"], WIDE), (["d"], FRENCH)]
         assert [texts_of(ticket) for ticket in tickets] == [["A"], ["B"], ["C"], ["D"], ["E"]]
 
@@ -124,7 +124,7 @@ def test_what_is_abandoned_leaves_the_queue_and_makes_room():
             one.batcher.submit(some("c"), NARROW, "x")
         one.batcher.abandon(gone)
         kept = one.batcher.submit(some("c"), NARROW, "x")
-        # What is being translated goes on, and its result is dropped
+        # The current batch is not interrupted, and its result is dropped
         one.batcher.abandon(one.first)
         assert one.end() == [(["c"], NARROW)]
         assert texts_of(kept) == ["C"]

@@ -1,4 +1,4 @@
-"""What a translation may have left out, and how it is told: by command, in JSON, and by the service."""
+"""Translations that may lack something are noted by the command, in JSON, and by the service."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_clause_that_nothing_reads_is_found():
 
 @pytest.fixture
 def first_clause_read(monkeypatch) -> list[int]:
-    """Let every translation read the beginning of its source alone; return the sizes of batches."""
+    """Let every translation read only the beginning of its source; return the sizes of batches."""
     sizes = []
 
     def force(model, pairs, **options):

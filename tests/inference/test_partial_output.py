@@ -1,4 +1,4 @@
-"""Test --resume, which goes on with the output of an interrupted run, and the line of progress on a terminal."""
+"""Test --resume, which continues the output of an interrupted run, and the progress line on a terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from seq2seq.system.files import write_json
 
 REPRESENTATIVE = {"test_the_output_is_that_of_a_run_that_was_never_stopped": ["1-more1"]}
 EXHAUSTIVE = {
-    "test_prefixes_and_phrases_go_on_with_their_lines",
+    "test_prefixes_continue_with_their_lines",
     "test_links_permissions_and_special_files",
     "test_a_line_that_failed_before_is_not_forgotten",
 }
@@ -85,7 +85,7 @@ def test_the_output_is_that_of_a_run_that_was_never_stopped(tmp_path, ckpt, few_
     assert again == LINES[2 * stops :]
 
 
-def test_prefixes_and_phrases_go_on_with_their_lines(tmp_path, ckpt, few_lines, monkeypatch):
+def test_prefixes_continue_with_their_lines(tmp_path, ckpt, few_lines, monkeypatch):
     (tmp_path / "prefixes").write_text("\n".join(f"the cat {i}" for i in range(len(LINES))) + "\n")
     translated, seen = Translator.translate, []
 
@@ -142,7 +142,7 @@ def test_lines_that_failed_are_remembered_once_a_window_and_before_their_output(
     assert translate.main(command(tmp_path, ckpt, "--resume")) == 1
     windows = range(0, len(LINES), 2)
     assert written[0] == ([], 0)
-    # Each has its line end alone
+    # Only line ends
     assert written[1:] == [([*range(1, min(done + 2, len(LINES)) + 1)], done) for done in windows]
 
 
@@ -158,7 +158,7 @@ def test_links_permissions_and_special_files(tmp_path, ckpt, capsys):
     (tmp_path / "out").unlink()
     os.mkfifo(tmp_path / "out")
     assert translate.main(command(tmp_path, ckpt, "--resume")) == 2
-    assert "is not a regular file, which alone can be continued" in capsys.readouterr().err
+    assert "leave out --resume" in capsys.readouterr().err
 
 
 def test_a_folder_is_known_by_its_files(tmp_path):
@@ -219,9 +219,9 @@ def test_one_process_at_a_time(tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--resume"], "--resume goes on with a file, so it needs --input and --output"),
-        (["--resume", "--input", __file__, "--output", "b", "--alignments", "c"], "use --format json --align"),
-        (["--resume", "--input", "/dev/null", "--output", "b"], "/dev/null is not a regular file"),
+        (["--resume"], "needs --input and --output"),
+        (["--resume", "--input", __file__, "--output", "b", "--alignments", "c"], "--alignments"),
+        (["--resume", "--input", "/dev/null", "--output", "b"], "/dev/null"),
     ],
 )
 def test_what_resume_needs(capsys, more, message):
@@ -234,7 +234,7 @@ def test_what_resume_needs(capsys, more, message):
 # The line of progress.
 
 
-def test_text():
+def test_the_progress_line_shows_share_rate_and_time_left():
     line = ProgressLine(30_000, done=2_000, stream=io.StringIO())
     line.done += 10_000
     assert line.text(25.0) == " 40%  12,000 of 30,000 lines  400.0 lines/s  0:00:45 left"

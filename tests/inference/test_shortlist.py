@@ -179,7 +179,7 @@ def test_estimates_can_be_repeated(ckpt, corpus, made):
 
 
 def test_translations_have_the_pieces_of_their_own_lists(ckpt, made):
-    """With the lines beside them and alone, searched, drawn, begun and with phrases."""
+    """In a batch and one by one: searched, sampled, with a prefix and with phrases."""
     translator = Translator.load(ckpt, device="cpu", settings=HOW, shortlist=made)
     ways: list[dict[str, Any]] = [
         {},

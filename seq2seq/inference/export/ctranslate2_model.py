@@ -47,20 +47,17 @@ def write_ctranslate2(folder: Path, loaded: Loaded, *, positions: int | None, ta
         activation=getattr(specs.Activation, _ACTIVATIONS[config["model"]["activation"]]),
     )
     weights = plain_weights(model)
-    for side, stack, table in (
-        (spec.encoder, model.encoder, spec.encoder.embeddings[0]),
-        (spec.decoder, model.decoder, spec.decoder.embeddings),
-    ):
-        table.weight = _numbers(stack.embedding.table.weight)
-        side.scale_embeddings = stack.embedding.scale != 1.0
+    for name, table in (("encoder", spec.encoder.embeddings[0]), ("decoder", spec.decoder.embeddings)):
+        side = getattr(spec, name)
+        embedding = getattr(model, name).embedding
+        table.weight = _numbers(weights[f"{name}.embedding.table.weight"])
+        side.scale_embeddings = embedding.scale != 1.0
         # A table, since CTranslate2's own formula has other rates
-        side.position_encodings.encodings = _numbers(position_table(stack.embedding))
-    for side in ("encoder", "decoder"):
-        theirs = getattr(spec, side)
-        if f"{side}.norm.weight" in weights:
-            _set(theirs.layer_norm, weights, f"{side}.norm")
-        for number, layer in enumerate(theirs.layer):
-            _set_layer(layer, weights, f"{side}.layers.{number}")
+        side.position_encodings.encodings = _numbers(position_table(embedding))
+        if f"{name}.norm.weight" in weights:
+            _set(side.layer_norm, weights, f"{name}.norm")
+        for number, layer in enumerate(side.layer):
+            _set_layer(layer, weights, f"{name}.layers.{number}")
     _set(spec.decoder.projection, weights, "output")
     source, target = vocabularies(tokenizer)
     spec.register_source_vocabulary(source)
