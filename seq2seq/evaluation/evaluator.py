@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,10 +122,6 @@ class Evaluator:
         self.cut: set[int] = set()
         self.beyond: set[int] = set()
 
-    def chosen(self, rows: np.ndarray) -> np.ndarray:
-        """Return the sentences among `rows` that are evaluated."""
-        return rows if self._chosen is None else rows[np.isin(rows, self._chosen)]
-
     def add(self, batch: Batch, losses: Callable[[Batch], Losses]) -> None:
         """Decode a batch and sum its losses, both on pairs cut to the longest line.
 
@@ -166,7 +162,7 @@ class Evaluator:
         bleu = scorers.bleu(texts.hypotheses, texts.references, tokenize=self.tokenize)
         chrf = scorers.chrf(texts.hypotheses, texts.references)
         loss, nll, tokens = self._sums.tolist()
-        return Evaluation(bleu, chrf, loss / tokens, nll / tokens, *texts, directions=self._score_directions(texts))
+        return Evaluation(bleu, chrf, loss / tokens, nll / tokens, *texts, directions=tuple(self._score_directions()))
 
     def _crop(self, batch: Batch) -> Batch:
         translator = self.translator
@@ -196,18 +192,14 @@ class Evaluator:
         decoded = {i: row[0].text for i, row in zip(batch.index.tolist(), candidates, strict=True)}
         return dict.fromkeys(numbers, "") | decoded
 
-    def _score_directions(self, texts: Texts) -> tuple[tuple[str, scorers.Score], ...]:
+    def _score_directions(self) -> Iterator[tuple[str, scorers.Score]]:
         """Compute BLEU of every direction that has a sentence."""
-        order = sorted(self._hypotheses)
-        scores = []
         for direction in self.directions:
-            # Positions in `texts`, which has fewer sentences than the file if there is a limit
-            rows = [i for i, number in enumerate(order) if number in direction.rows]
-            hypotheses = [texts.hypotheses[i] for i in rows]
-            references = [texts.references[i] for i in rows]
+            rows = [i for i in sorted(self._hypotheses) if i in direction.rows]
+            hypotheses = [self._hypotheses[i] for i in rows]
+            references = [self.references[i] for i in rows]
             if rows:
-                scores.append((direction.name, scorers.bleu(hypotheses, references, tokenize=direction.tokenize)))
-        return tuple(scores)
+                yield direction.name, scorers.bleu(hypotheses, references, tokenize=direction.tokenize)
 
 
 def crop(batch: Batch, src_len: int, tgt_len: int | None, *, eos_id: int) -> Batch:

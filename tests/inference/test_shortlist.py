@@ -1,4 +1,4 @@
-"""Shortlists: Model 1 against a computation by hand and by loops, their files, and translations that use them."""
+"""Shortlists: Model 1 against computations by hand and by loops, files, and translations with a shortlist."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def loops(pairs, iterations: int) -> dict[tuple[int, int], float]:
 
 
 @pytest.mark.parametrize("cells", [1, 7, 1 << 21])
-def test_model_1_is_that_of_loops(cells, monkeypatch):
+def test_model_1_equals_loops(cells, monkeypatch):
     """In one part and in many; repeated words count as often as they occur, and empty sides not at all."""
     monkeypatch.setattr(module, "_CELLS", cells)
     pairs = [*TOY, ([2, 2, 1], [3, 3]), ([], [1]), ([1], [])]
@@ -96,7 +96,7 @@ def test_model_1_is_that_of_loops(cells, monkeypatch):
         assert probability(table, source, target) == pytest.approx(expected[source, target], abs=1e-9)
     assert (np.diff(table.keys) > 0).all()
     assert [done for done, _ in seen] == [1, 2, 3, 4]
-    # What the toy corpus is known for
+    # Each word with its translation
     starts, tokens = estimate(TOY, 30).best(1, 4)
     assert starts.tolist() == [0, 1, 2, 3, 4]
     assert tokens[1:].tolist() == [1, 2, 3]
@@ -140,8 +140,8 @@ def texts(results):
     return [[candidate.text for candidate in row] for row in results]
 
 
-def test_a_corpus_teaches_its_words(ckpt, made):
-    """The first translation of a word that is one piece is the word that stands for it."""
+def test_a_shortlist_has_the_words_of_its_corpus(ckpt, made):
+    """A word of one piece has its translation of one piece in its list."""
     tokenizer = Translator.load(ckpt, device="cpu").tokenizer
     found = Shortlist.load(made, tokenizer)
     right = 0
@@ -158,20 +158,12 @@ def test_a_corpus_teaches_its_words(ckpt, made):
     assert allowed[[tokenizer.eos_id, tokenizer.unk_id]].all()
 
 
-def test_blank_lines_teach_nothing(ckpt, corpus, made, tmp_path):
+def test_an_estimate_can_be_repeated_and_ignores_blank_lines(ckpt, corpus, made, tmp_path):
     tokenizer = Translator.load(ckpt, device="cpu").tokenizer
     sides = [tmp_path / side.name for side in corpus]
     for path, side in zip(sides, corpus, strict=True):
         path.write_text("\n" + side.read_text() + "\n\n")
-    found = make_shortlist(tokenizer, *sides, best=2, frequent=3, iterations=2).shortlist
-    expected = make_shortlist(tokenizer, *corpus, best=2, frequent=3, iterations=2).shortlist
-    assert np.array_equal(found.tokens, expected.tokens)
-    assert np.array_equal(found.frequent, expected.frequent)
-
-
-def test_estimates_can_be_repeated(ckpt, corpus, made):
-    tokenizer = Translator.load(ckpt, device="cpu").tokenizer
-    again = make_shortlist(tokenizer, *corpus, best=2, frequent=3, iterations=5)
+    again = make_shortlist(tokenizer, *sides, best=2, frequent=3, iterations=5)
     written = Shortlist.load(made, tokenizer)
     for name in ("starts", "tokens", "frequent"):
         assert np.array_equal(getattr(again.shortlist, name), getattr(written, name))
