@@ -80,7 +80,7 @@ def test_a_batch_has_limits():
         tickets = [
             one.batcher.submit(some(*texts), NARROW, "x") for texts in (["a", "b"], ["c", "d"], ["e" * 30], ["f" * 9])
         ]
-        # A text that is longer than a batch may be is a batch by itself
+        # A text beyond the limit of a batch is a batch by itself
         assert [texts for texts, _ in one.end()] == [["a", "b", "c"], ["d"], ["e" * 30], ["f" * 9]]
         assert texts_of(tickets[1]) == ["C", "D"]
 
@@ -117,7 +117,7 @@ def test_a_large_request_fits_into_an_empty_queue():
         assert texts_of(ticket) == ["ABC", "DEF"]
 
 
-def test_what_is_abandoned_leaves_the_queue_and_makes_room():
+def test_an_abandoned_request_leaves_the_queue():
     with held(client_texts=1) as one:
         gone = one.batcher.submit(some("a", "b"), NARROW, "x")
         with pytest.raises(RefusedError):
@@ -131,7 +131,7 @@ def test_what_is_abandoned_leaves_the_queue_and_makes_room():
         assert all(entry.future.cancelled() for entry in gone)
 
 
-def test_an_idle_model_waits_for_company():
+def test_an_idle_model_waits_for_further_texts():
     batches = []
 
     def translate(texts, options: Options) -> list[Translation]:
@@ -147,7 +147,7 @@ def test_an_idle_model_waits_for_company():
     assert batcher.join(PATIENCE)
 
 
-def test_close_answers_what_waits_and_abort_does_not():
+def test_close_answers_waiting_texts_and_abort_does_not():
     with held() as one:
         waiting = one.batcher.submit(some("a"), NARROW, "x")
         one.batcher.close()

@@ -27,7 +27,7 @@ PARAGRAPH = " ".join(SENTENCES)
 
 
 def refuse(note: Note) -> None:
-    """Stand for a note that should not be."""
+    """Fail on any note."""
     pytest.fail(str(note))
 
 
@@ -60,9 +60,9 @@ def size(text: str) -> int:
         (LineStatistics(3, 5, 10**6), "auto", [PARAGRAPH]),
         (LineStatistics(3, 5, 10**6), "keep", [PARAGRAPH]),
         (LineStatistics(3, 5, 10**6), "split", SENTENCES),
-        # Lines of two sentences are usual: a longer one is cut into such
+        # Training had lines of two sentences: a longer line is cut into such parts
         (LineStatistics(2, 2, 10**6), "auto", [" ".join(SENTENCES[:2]), SENTENCES[2]]),
-        # As many sentences, but more pieces than training had
+        # As many sentences as in training, but more pieces
         (
             LineStatistics(3, 5, size(SENTENCES[0]) + size(SENTENCES[1])),
             "auto",
@@ -79,7 +79,7 @@ def test_lines_unlike_the_training_lines_are_cut(statistics, mode, expected):
 @pytest.mark.parametrize("text", ["Der Hund geht.", "der Hund", " Der Hund, z.B. ich. ", "„Was?“ fragte er."])
 @pytest.mark.parametrize("mode", ["auto", "split", "keep"])
 def test_a_sentence_is_translated_byte_for_byte(text, mode):
-    """Whatever the way to cut: the ids are those of the line."""
+    """In every mode the ids are those of the whole line."""
     (line,) = cutter(mode=mode)([text])
     assert [part.pieces for part in line.parts] == [tiny.tokenizer().encode_src([text])[0][:-1]]
     assert line.join(["x"], spaces=True) == "x"
@@ -95,7 +95,7 @@ def test_a_sentence_is_translated_byte_for_byte(text, mode):
         ("\u200b\nDer Hund.\n\u200b\nDie Katze.", "\n0\n\n1"),
         ("\n \n", "\n \n"),
         ("Der Hund.\u00a0Die Katze.", "0\u00a01"),
-        # Characters without width are no text, and a carriage return ends no line
+        # Characters without width are no text, and a carriage return is no line break
         ("Der Hund. \u200b Die Katze. \u200b", "0  1"),
         ("Der Hund.\rDie Katze.", "0 1"),
         (" " * 100_000 + "Der Hund.", "0"),
@@ -103,17 +103,17 @@ def test_a_sentence_is_translated_byte_for_byte(text, mode):
         ("\u200b", ""),
     ],
 )
-def test_translations_stand_as_their_sentences(text, joined):
+def test_translations_are_joined_as_their_sentences_stand(text, joined):
     (line,) = cutter()([text])
     assert line.join([str(number) for number in range(len(line.parts))], spaces=True) == joined
 
 
-def test_spaces_are_those_of_the_target():
-    """A language without spaces has none between sentences, whatever the source has; wide ones stay."""
+def test_spaces_follow_the_target_language():
+    """A target language without spaces gets none between sentences; wide spaces stay."""
     apart, close, wide = (SourceLine([SourcePart([1], "a"), SourcePart([1], "b", gap)]) for gap in (" ", "", "\u3000"))
     assert [line.join(["x", "y"], spaces=True) for line in (apart, close, wide)] == ["x y", "x y", "x\u3000y"]
     assert [line.join(["x", "y"], spaces=False) for line in (apart, close, wide)] == ["xy", "xy", "x\u3000y"]
-    # Nothing is set apart from nothing
+    # No space next to an empty translation
     assert apart.join(["", "y"], spaces=True) == "y"
 
 
@@ -140,11 +140,11 @@ class Pieces:
         # Within a word, but not within a character
         ("▁a b c d e f <0xE2> <0x82> <0xAC> x", ["▁a b c d e f", "<0xE2> <0x82> <0xAC> x"]),
         ("▁你 好 。 他 们 来 。 我 们 去", ["▁你 好 。 他 们 来 。", "我 们 去"]),
-        # Where every byte goes on with a character, there is no boundary at all
+        # No boundary at all, since every byte continues a character
         (" ".join(["<0x80>"] * 10), [" ".join(["<0x80>"] * 8), "<0x80> <0x80>"]),
     ],
 )
-def test_boundaries(text, parts):
+def test_a_sentence_is_split_at_clauses_else_at_words(text, parts):
     pieces = text.split()
     found = split(Pieces(pieces), range(len(pieces)), 8)
     assert [" ".join(pieces[i] for i in part) for part in found] == parts
@@ -152,7 +152,7 @@ def test_boundaries(text, parts):
 
 @pytest.mark.parametrize("mode", ["keep", "auto", "split"])
 def test_nothing_is_lost_and_no_part_is_too_long(mode, monkeypatch):
-    """Whatever the text and the way to cut it, the parts have all its characters but white space."""
+    """In every mode the parts have all characters of a random text except white space."""
     monkeypatch.setattr(parts_module, "MOST_PARTS", 10**6)
     tokenizer = tiny.tokenizer()
     for _ in range(15):
@@ -186,8 +186,8 @@ def translator(tmp_path_factory) -> Translator:
     return Translator.load(tiny.save(tmp_path_factory.mktemp("tiny")), settings=HOW, device="cpu")
 
 
-def test_a_paragraph_is_its_sentences(translator):
-    """The twin: each sentence as a line; n-best by rank, scores by the sum of log-probabilities, alignments shifted."""
+def test_a_paragraph_is_translated_as_its_sentences(translator):
+    """Against each sentence as a line: n-best joined by rank, log-probabilities added, alignments shifted."""
     (row,) = translator.translate([PARAGRAPH], note=lambda note: None)
     alone = translator.translate(SENTENCES, note=lambda note: None)
     ranked = [" ".join(each[rank].text for each in alone) for rank in range(2)]
@@ -215,7 +215,7 @@ def test_a_paragraph_is_its_sentences(translator):
 
 
 def test_prefixes_and_phrases_are_placed_or_refused(translator):
-    """A prefix of one sentence begins the first; what cannot be placed keeps the line whole, or is refused."""
+    """A prefix of one sentence begins the first part; longer ones and phrases keep the line whole, or are refused."""
     notes: list[Note] = []
 
     def translate(**options):
@@ -246,8 +246,8 @@ def test_texts_with_line_breaks_keep_them(translator):
     assert blank == "\n\n"
 
 
-def test_a_checkpoint_says_what_is_a_paragraph(tmp_path: Path):
-    """The statistics of the file decide, and a wrong way to cut is refused."""
+def test_the_statistics_of_a_checkpoint_decide_what_is_cut(tmp_path: Path):
+    """An unknown mode is refused."""
     payload = tiny.payload()
     for lines, count in ((None, 3), (LineStatistics(3, 5, 900, 900, 0.1)._asdict(), 1)):
         payload.meta.update({"lines": lines} if lines else {})
@@ -261,7 +261,7 @@ def test_a_checkpoint_says_what_is_a_paragraph(tmp_path: Path):
 
 
 def test_a_line_that_is_kept_is_split_only_for_its_length():
-    """After a sentence, if there is one."""
+    """It is split after a sentence, if possible."""
     parts = ["Der Hund geht schnell.", "Die Katze und ich."]
     notes: list[Note] = []
     pieces = size(" ".join(parts))
@@ -270,7 +270,7 @@ def test_a_line_that_is_kept_is_split_only_for_its_length():
     assert [str(note) for note in notes] == [f"is split: {pieces} pieces, translated in 2 parts"]
 
 
-def test_the_score_is_that_of_all_parts_together():
+def test_the_score_of_a_line_is_normalized_over_all_parts():
     settings = SearchSettings(length_penalty=0.5)
     parts = [Part(0, Source([1])), Part(1, Source([2])), Part(1, Source([3])), Part(2, Source([4]))]
     found = {
@@ -285,8 +285,8 @@ def test_the_score_is_that_of_all_parts_together():
     assert failed == blank == []
 
 
-def test_what_is_joined_is_sorted_again():
-    """Long parts count more in the mean of a line; by rank -2 - 20 over 4 tokens and -16 - 30 over 12."""
+def test_joined_translations_are_sorted_again():
+    """Long parts count more in the mean of a line: by rank -2 - 20 over 4 tokens, and -16 - 30 over 12."""
     parts = [Part(0, Source([1])), Part(0, Source([2]))]
     found = {
         0: [Hypothesis([7], -1.0, -2.0, row=1), Hypothesis([6] * 9, -1.6, -16.0, row=0)],
@@ -300,7 +300,7 @@ def test_what_is_joined_is_sorted_again():
 
 
 def test_samples_of_a_paragraph_are_samples_of_its_sentences(translator):
-    """The n best of all that were drawn, whatever n is; equal parts differ."""
+    """The n best are the best of all samples, whatever n is; samples of equal parts differ."""
     line = f"{PARAGRAPH} {PARAGRAPH}"
     how = SearchSettings(beam_size=5, n_best=5, max_len_ratio=1, max_len_extra=3)
     sampling = SamplingSettings(seed=3)

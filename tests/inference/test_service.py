@@ -24,7 +24,7 @@ from seq2seq.inference.service.messages import TranslateRequest
 from seq2seq.inference.translator import TranslatedText, Translator
 from seq2seq.settings.search import SamplingSettings, SearchSettings
 
-EXHAUSTIVE = {"test_batches_are_translated_as_each_text_alone", "test_any_body_has_an_honest_answer"}
+EXHAUSTIVE = {"test_batches_are_translated_like_each_text_alone", "test_any_body_is_translated_or_refused"}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def eventually(condition) -> None:
         time.sleep(0.002)
 
 
-# What is answered.
+# Answers.
 
 
 def test_one_text_and_several(plain):
@@ -57,7 +57,7 @@ def test_options_reach_the_search(plain):
     assert plain.call({"text": "ab", "max_len_ratio": 1}).status == 200
 
 
-def test_what_the_service_uses_by_itself_is_allowed():
+def test_the_services_own_settings_are_allowed():
     own = {"beam_size": 12, "n_best": 12, "min_len": 300, "max_len_ratio": 4.0, "max_len_extra": 500}
     stub = Stub()
     stub.settings = SearchSettings(**own)
@@ -91,7 +91,7 @@ def test_a_text_that_fails_fails_alone(plain):
         assert alone.error.startswith("the text could not be translated: ")
 
 
-def test_what_json_does_not_know_is_left_out():
+def test_an_infinite_score_is_left_out():
     class Empty(Stub):
         def candidate(self, line, i, settings):
             return TranslatedText("the dog", float("-inf"))
@@ -102,7 +102,7 @@ def test_what_json_does_not_know_is_left_out():
     assert candidate == {"text": "the dog", "alignment": words}
 
 
-def test_what_is_asked_of_translations_reaches_the_translator(plain):
+def test_constraints_and_sampling_reach_the_translator(plain):
     texts = ["a", "b"]
     plain.call({"text": texts, "prefixes": ["the", ""], "suppress": ["▁dog"]})
     plain.call({"text": texts, "phrases": [["cat", "house"], []]})
@@ -114,7 +114,7 @@ def test_what_is_asked_of_translations_reaches_the_translator(plain):
     ]
 
 
-# What is refused.
+# Refusals.
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_too_large(plain):
     ]:
         answer = plain.call(body)
         assert (answer.status, words in answer.error) == (413, True)
-    # One that asks before it sends is answered at once: here the body never comes
+    # A client that waits for "100 Continue" is answered at once: here the body never comes
     asking = {"content-type": "application/json", "content-length": "2001", "expect": "100-continue"}
     answer = plain.call(headers=asking, chunks=[])
     assert (answer.status, answer.headers["connection"]) == (413, "close")
@@ -245,7 +245,7 @@ def test_a_full_queue_refuses_every_client():
 
 
 async def _one_more(running, accepted, before=lambda: None):
-    """While `accepted` are translated, ask for one more and for the health; then let all have their answers."""
+    """While `accepted` are translated, send one more text and ask for the health; then release the answers."""
     open_ones = [asyncio.create_task(running.send({"text": text})) for text in accepted]
     await asyncio.to_thread(running.stub.begun.wait, PATIENCE)
     before()
@@ -256,7 +256,7 @@ async def _one_more(running, accepted, before=lambda: None):
 
 
 def test_more_requests_than_may_be_open():
-    """Those that are open are answered, the one beyond is refused at once, and what watches the service still works."""
+    """Open requests are answered, a further one is refused at once, and /health still works."""
     stub = Stub()
     stub.gate.clear()
 
@@ -276,7 +276,7 @@ def test_a_translation_that_takes_too_long():
     with served(stub, timeout=0.05) as running:
         answer = running.call({"text": "a"})
         assert (answer.status, answer.error.split(";")[0]) == (504, "not translated within 0.05 seconds")
-        # The thread is busy with the first: the second waits, and is forgotten when its time is over
+        # The thread is busy with the first text; the second one leaves the queue when its time is over
         assert running.call({"text": "b"}).status == 504
         assert not running.service.batcher._queue
         stub.gate.set()
@@ -315,7 +315,7 @@ def test_texts_of_a_client_that_has_left_are_not_translated():
     assert stub.batches == [["a"]]
 
 
-def test_a_stop_answers_what_was_accepted_and_refuses_what_is_new():
+def test_a_stopping_service_answers_accepted_requests_and_refuses_new_ones():
     stub = Stub()
     stub.gate.clear()
 
@@ -326,7 +326,7 @@ def test_a_stop_answers_what_was_accepted_and_refuses_what_is_new():
         assert answered == [["a/0/3/"], ["b/0/3/"], ["c/0/3/"]]
 
 
-def test_the_end_of_the_time_for_a_stop():
+def test_an_abort_refuses_accepted_requests():
     stub = Stub()
     stub.gate.clear()
 
@@ -342,7 +342,7 @@ def test_the_end_of_the_time_for_a_stop():
         stub.gate.set()
 
 
-# What watches it.
+# Monitoring.
 
 
 def test_health(plain):
@@ -427,16 +427,16 @@ def test_the_page_allows_only_its_own_style_and_script(plain):
         (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, flags=re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}'" in policy
-    # Names of XML's vocabularies are not addresses
+    # XML namespaces are not addresses
     assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)", text)
     assert not re.findall(r"\sstyle=|\son[a-z]+=|<link (?!rel=\"icon\" href=\"data:)|@import|url\(", text)
 
 
-# Many at once.
+# Concurrent requests.
 
 
-def test_batches_are_translated_as_each_text_alone(tmp_path):
-    """The twin: one text at a time, without a service."""
+def test_batches_are_translated_like_each_text_alone(tmp_path):
+    """Against one text at a time, without a service."""
     settings = SearchSettings(beam_size=2, max_len_ratio=1, max_len_extra=4)
     translator = Translator.load(tiny.save(tmp_path), settings=settings, device="cpu")
     texts = [*tiny.sentences(tiny.GERMAN, 8), "", " "]
@@ -465,7 +465,7 @@ def test_batches_are_translated_as_each_text_alone(tmp_path):
 
 
 def test_a_translation_of_too_many_pieces_has_a_warning_and_no_alignment(tmp_path):
-    """A model with learned positions: as many pieces as it has positions may be more when the text is cut again."""
+    """A model with learned positions: a translation may have more pieces than positions when it is tokenized again."""
     path = tiny.save(tmp_path, positions="learned", max_len=16)
     translator = Translator.load(path, settings=SearchSettings(beam_size=1), device="cpu")
     with served(translator) as running:
@@ -496,7 +496,7 @@ bodies = st.binary(max_size=200) | (json_values | near_requests).map(lambda valu
 
 @hypothesis_settings(max_examples=40)
 @given(body=bodies)
-def test_any_body_has_an_honest_answer(plain, body):
+def test_any_body_is_translated_or_refused(plain, body):
     answer = plain.call(body)
     assert answer.status in (200, 400, 413, 422), answer
     if answer.status == 200:

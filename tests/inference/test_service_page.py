@@ -40,7 +40,7 @@ class Translating(Stub):
     """Knows one sentence, and aligns its best translation."""
 
     def candidate(self, line: str, i: int, settings: Any) -> Any:
-        """Return candidate i of the sentence, or the stub's of any other."""
+        """Return candidate i of the sentence; for other sentences the stub's."""
         if line != SOURCE:
             return super().candidate(line, i, settings)
         return TranslatedText(TARGETS[i % 5], -0.12 * (i + 1) ** 1.5)
@@ -56,7 +56,7 @@ class Translating(Stub):
 
 
 def alignment_of(source: str, target: str) -> Alignment:
-    """An alignment as a model of one head has it: LINKS are strong, the rest is weak."""
+    """An alignment with large weights for LINKS and small ones elsewhere."""
     words = [text.replace(".", " .").split() for text in (source, target)]
     links = [(s, t) for s, t in LINKS if s < len(words[0]) and t < len(words[1])]
     weights = [
@@ -68,7 +68,7 @@ def alignment_of(source: str, target: str) -> Alignment:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[tuple[str, BatchTranslator]]:
-    """The address of a running service, and what translates for it."""
+    """The address of a running service, and its translator."""
     stub = Translating(beam_size=5)
     with served(stub, max_characters=2000) as running, bound_socket(ServiceSettings(port=0)) as bound:
         server = uvicorn.Server(uvicorn.Config(running.app, log_config=None, ws="none", lifespan="off"))

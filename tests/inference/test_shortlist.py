@@ -86,7 +86,7 @@ def loops(pairs, iterations: int) -> dict[tuple[int, int], float]:
 
 @pytest.mark.parametrize("cells", [1, 7, 1 << 21])
 def test_model_1_equals_loops(cells, monkeypatch):
-    """In one part and in many; repeated words count as often as they occur, and empty sides not at all."""
+    """In one block and in many; repeated words count each time, and pairs with an empty side do not count."""
     monkeypatch.setattr(module, "_CELLS", cells)
     pairs = [*TOY, ([2, 2, 1], [3, 3]), ([], [1]), ([1], [])]
     expected = loops([pair for pair in pairs if all(pair)], 4)
@@ -170,7 +170,7 @@ def test_an_estimate_can_be_repeated_and_ignores_blank_lines(ckpt, corpus, made,
     assert 0.5 < again.covered <= 1
 
 
-def test_translations_have_the_pieces_of_their_own_lists(ckpt, made):
+def test_translations_use_the_lists_of_their_own_sources(ckpt, made):
     """In a batch and one by one: searched, sampled, with a prefix and with phrases."""
     translator = Translator.load(ckpt, device="cpu", settings=HOW, shortlist=made)
     ways: list[dict[str, Any]] = [
@@ -193,7 +193,7 @@ def test_translations_have_the_pieces_of_their_own_lists(ckpt, made):
     assert texts(translator.decode(src, src > 0)) == texts(translator.translate(LINES[:-1]))
 
 
-def test_the_command_takes_it(ckpt, made, tmp_path):
+def test_the_command_takes_a_shortlist(ckpt, made, tmp_path):
     source, out = tmp_path / "in.de", tmp_path / "out.en"
     source.write_text("\n".join(LINES) + "\n")
     command = ["--ckpt", str(ckpt), "--input", str(source), "--output", str(out), "--max-len-ratio", "1"]
@@ -210,7 +210,7 @@ def damaged(path: Path, **changes) -> None:
 
 
 def test_bad_files_are_one_line(ckpt, made, tmp_path, capsys):
-    """Other files, damage, another tokenizer, a pickle, and packed arrays."""
+    """Other files, damage, another tokenizer, a pickle, and compressed arrays."""
     bad = tmp_path / "bad.npz"
     meta = json.loads(np.load(made)["meta"].tobytes())
 
@@ -274,7 +274,7 @@ def test_bad_options_are_one_line(ckpt, corpus, made, tmp_path, capsys):
     assert not (tmp_path / "short.npz").exists()
 
 
-def test_a_checkpoint_of_another_tokenizer_is_told(ckpt, made, tmp_path):
+def test_a_checkpoint_with_another_tokenizer_is_refused(ckpt, made, tmp_path):
     entry = tiny.payload()
     entry.meta["tokenizer"] = tiny.tokenizer(normalizer="nfkc").to_state()
     checkpoint.save(tmp_path / "foreign.safetensors", entry)
