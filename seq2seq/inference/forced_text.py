@@ -86,9 +86,11 @@ def force_lines(
             and a message; nothing is computed for it. Without `left_out` such a translation is an error.
 
     Raises:
-        ValueError: A translation has more pieces than the model has positions.
+        ValueError: A translation has more pieces than the model has positions, or the model is a folder of ONNX graphs.
         NotFiniteScoresError: A log-probability is not finite.
     """
+    if not translator.can_force:
+        raise ValueError("a folder of ONNX graphs decodes step by step only; name the checkpoint")
     tokenizer = translator.tokenizer
     most = translator.settings.max_len
     batch: list[_Pair] = []

@@ -76,10 +76,6 @@ class OnnxModel(nn.Module):
         self._weights = weights
         self._rows: dict[str, Tensor] | None = None
 
-    def forward(self, *_: Tensor) -> Tensor:
-        """Refuse whole targets, for which there is no graph."""
-        raise ValueError("a folder of ONNX graphs decodes step by step only; name the checkpoint")
-
     def context(self, src: Tensor, src_mask: Tensor) -> Any:
         """Compute what each decoder layer reads of the source src (B, S)."""
         return rebuild(self.context_form, self.graphs[0].run({"src": src, "mask": src_mask}))

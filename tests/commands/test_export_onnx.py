@@ -25,6 +25,7 @@ from seq2seq.inference.export.agreement import SENTENCES
 from seq2seq.inference.export.int8 import Int8Linear, in_int8
 from seq2seq.inference.export.layouts import LAYOUTS, foreign_part
 from seq2seq.inference.export.onnx_graphs import write_onnx
+from seq2seq.inference.forced_text import force_lines
 from seq2seq.inference.model_files import load_model
 from seq2seq.inference.onnx_model import OnnxModel
 from seq2seq.inference.translator import TranslatedText, Translator
@@ -374,7 +375,8 @@ def test_whole_targets_are_refused(tokenizer):
         def get_inputs(self) -> list:
             return []
 
-    model = OnnxModel(plain(tokenizer).model.to("meta"), NoSession(), NoSession())
-    src = torch.ones(1, 2, dtype=torch.int64)
-    with pytest.raises(ValueError, match="decodes step by step only"):
-        model(src, src.bool(), src)
+    given = plain(tokenizer)
+    model: Any = OnnxModel(given.model.to("meta"), NoSession(), NoSession())
+    for align in (False, True):
+        with pytest.raises(ValueError, match="decodes step by step only"):
+            next(force_lines(translator(given._replace(model=model), 1), [("a", "b")], note=print, align=align))
