@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import seq2seq
+from seq2seq.inference.encoding import target_ids
 from seq2seq.inference.service import metrics
 from seq2seq.inference.service.batch_translator import BatchTranslator
 from seq2seq.inference.service.batcher import Batcher, Entry
@@ -91,7 +92,7 @@ class Service:
         check_limits(texts, limits)
         options = chosen_options(asked, self.translator.settings, self.translator.languages, limits)
         try:
-            self.translator.require_pieces(options.suppress)
+            target_ids(self.translator.tokenizer, options.suppress)
         except ValueError as error:
             raise RefusedError(422, f"suppress: {error}") from None
         if options.alignment and not self.translator.can_align:
@@ -251,7 +252,12 @@ async def _results(request: Request, entries: list[Entry], seconds: float) -> li
     Raises:
         RefusedError: The time is over, or the service has stopped.
     """
-    results = asyncio.gather(*(asyncio.wrap_future(entry.future) for entry in entries))
+
+    async def all_results() -> list[Translation]:
+        return [await asyncio.wrap_future(entry.future) for entry in entries]
+
+    # A task: unlike gather's future, it can be cancelled without a complaint in the log
+    results = asyncio.ensure_future(all_results())
     # The only message after the body says that the client has closed the connection
     left = asyncio.ensure_future(request.receive())
     try:

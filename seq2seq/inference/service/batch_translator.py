@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from seq2seq.data.languages import target_languages, target_tags
-from seq2seq.inference.encoding import target_ids
 from seq2seq.inference.limits import MOST_WEIGHTS
 from seq2seq.inference.service.messages import AnswerCandidate, Options, Text, Translation, WordAlignment
 
@@ -48,10 +47,6 @@ class BatchTranslator:
 
         if self.threads is not None:
             torch.set_num_threads(self.threads)
-
-    def require_pieces(self, pieces: Sequence[str]) -> None:
-        """Raise ValueError if the target vocabulary lacks one of the pieces."""
-        target_ids(self.tokenizer, pieces)
 
     def __call__(self, texts: Sequence[Text], options: Options) -> list[Translation]:
         """Translate texts; notes of `Translator.translate` about a text become its warning or its error."""
