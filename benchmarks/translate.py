@@ -160,7 +160,7 @@ def _load_ours(engine: Engine, path: Path) -> Run:
 
         model = load_model(path, device="cpu").model
     else:
-        from seq2seq.inference.translator import store_weights_in
+        from seq2seq.inference.model_files import store_weights_in
 
         model = make_loaded(engine.mixer).model
         store_weights_in(engine.dtype, model)

@@ -135,7 +135,7 @@ def _run(options: argparse.Namespace) -> int:
     """Score, and print the report as text or JSON."""
     if options.forced_decoding:
         return _force(options)
-    from seq2seq.evaluation.score_table import report_text
+    from seq2seq.evaluation.scoring import report_text
 
     report = _score_checkpoint(options) if options.ckpt else _score_files(options)
     print(json.dumps(report, ensure_ascii=False, indent=2) if options.json else report_text(report), flush=True)

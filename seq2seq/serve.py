@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace) -> int:
         translator = load_translator(options)
         torch.set_num_threads(1)
         from seq2seq.inference.service.app import Service
-        from seq2seq.inference.service.translation import BatchTranslator
+        from seq2seq.inference.service.batch_translator import BatchTranslator
 
         service = Service(BatchTranslator(translator, threads=threads), limits)
         languages = f"{translator.meta['src_lang']} to {', '.join(service.translator.languages)}"

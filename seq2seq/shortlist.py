@@ -60,8 +60,8 @@ def _run(options: argparse.Namespace) -> int:
         if path.exists() and not path.is_file():
             raise UsageError(f"{option} {path} is not a regular file, and each iteration reads it again; name a file")
     # Imports torch: after the options are checked
+    from seq2seq.inference.lexical_shortlist import is_shortlist, make_shortlist
     from seq2seq.inference.model_files import load_tokenizer, locate
-    from seq2seq.inference.shortlist import is_shortlist, make_shortlist
     from seq2seq.runs.folder import translate_command
 
     if out.is_file() and not is_shortlist(out):

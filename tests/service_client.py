@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from seq2seq.inference.forced_text import Alignment
 from seq2seq.inference.service.app import Service, create_app
+from seq2seq.inference.service.batch_translator import BatchTranslator
 from seq2seq.inference.service.settings import ServiceSettings
-from seq2seq.inference.service.translation import BatchTranslator
-from seq2seq.inference.translator import Candidate, Note
+from seq2seq.inference.translator import Note, TranslatedText
 from seq2seq.settings.search import SearchSettings
 
 # Seconds after which a wait for another thread has failed.
@@ -53,7 +53,7 @@ class Stub:
 
     def translate(
         self, lines: Sequence[str], *, settings: SearchSettings, note: Callable[[Note], None], **options: Any
-    ) -> list[list[Candidate]]:
+    ) -> list[list[TranslatedText]]:
         """Translate as described above."""
         self.batches.append(list(lines))
         self.options.append({name: value for name, value in options.items() if value})
@@ -81,9 +81,9 @@ class Stub:
             for line, (best, *others) in zip(lines, candidates, strict=True)
         ]
 
-    def candidate(self, line: str, i: int, settings: SearchSettings) -> Candidate:
+    def candidate(self, line: str, i: int, settings: SearchSettings) -> TranslatedText:
         """Return candidate i of a line, in which the options are seen."""
-        return Candidate(f"{line[::-1]}/{i}/{settings.beam_size}/{''.join(self.tags)}", -(i + 1) / 10)
+        return TranslatedText(f"{line[::-1]}/{i}/{settings.beam_size}/{''.join(self.tags)}", -(i + 1) / 10)
 
 
 class Answer(NamedTuple):

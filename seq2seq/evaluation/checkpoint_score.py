@@ -32,14 +32,14 @@ def score_checkpoint(
     """Translate a split with a checkpoint, score the translations, and return the report.
 
     Args:
-        data: A data set's name, then settings key=value; empty for the data of the checkpoint's run.
+        data: Name of a data set, then settings key=value; [] for the data of the checkpoint's run.
         cache: Folder of prepared corpora.
         warn: Called with one line of text for every source line that is cut or fails, and for each kind of note.
         limit: Number of sentences, from the first (default: all).
-        save: File that the translations are written to.
+        save: Output file for the translations.
 
     Returns:
-        The report that `report_text` formats and `--json` prints: plain types only. Its time is that of decoding alone.
+        The report for `report_text` and `--json`, of plain types; `seconds` is the time of decoding.
 
     Raises:
         ValueError: The data does not fit the checkpoint, cannot be found, or would be overwritten.
@@ -52,14 +52,14 @@ def score_checkpoint(
     if save:
         require_output(save, "--save", inputs=data_files(section), what="corpus")
         require_no_corpus(save, "--save", languages)
-    # --tokenize wins, then --lang, then the tokenizer that the checkpoint's run was scored with in its own language
+    # --tokenize takes precedence, then --lang, then the tokenizer of the checkpoint's run for its own language
     resolved = settings.resolved(tokenize=tokenize_of(meta, lang), lang=lang)
     sources, references = load_pairs(section, split, languages=languages, cache=cache, limit=limit, words=data)
     if split == "test" and not data:
         require_same_test(ckpt, section, zip(sources, references, strict=True))
     notes = Notes(warn, what="sentence")
     began = time.perf_counter()
-    # From text, as `translate` does, so that the score is that of the text a user gets
+    # From text, like `translate`: the score is of the text that a user gets
     hypotheses = translator.texts(sources, note=notes.add)
     seconds = time.perf_counter() - began
     notes.report(len(sources))

@@ -1,4 +1,4 @@
-"""Find the data that `score --ckpt` translates: by name, by file of settings, or by the checkpoint's run."""
+"""Find the data that `score --ckpt` translates: by name, by a file of settings, or by the checkpoint's run."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ from seq2seq.system.resources import choices
 
 
 def data_settings(words: Sequence[str], *, ckpt: str, meta: dict[str, Any], tgt_lang: str, cache: Path) -> DataSettings:
-    """Return the section `data` that `--data` asks for, in the direction of the translation.
+    """Return the section `data` for `--data`, in the direction of the translation.
 
     Args:
-        words: A name in conf/data or a YAML file, then settings key=value. Without a name it is the data of the run
-            that the checkpoint lies in, else the data set that the checkpoint names.
+        words: A name in conf/data or a YAML file, then settings key=value. Without a name the data of the checkpoint's
+            run is taken, else the data set that the checkpoint names.
         meta: The `seq2seq` entry of the checkpoint.
-        tgt_lang: The language that it translates to here.
-        cache: Folder of prepared data, in which some data sets lie.
+        tgt_lang: The target language of this translation.
+        cache: Folder of prepared data, which contains some data sets.
 
     Raises:
-        ValueError: There is no such data set or setting, a value has another type than its setting, or the languages
-            are others than the translation's.
+        ValueError: The data set or a setting is unknown, a value has the wrong type, or the languages differ from the
+            translation's.
     """
     name, changes = read_words(words)
     section = _section(name, ckpt, meta, cache)
     _require_known(changes, "--data")
     languages = {"src": meta["src_lang"], "tgt": tgt_lang}
-    # Text that is named is all that is scored, not what the run's other corpora have
+    # Text that the command names is scored alone, without the run's further corpora
     if not changes.keys().isdisjoint(("valid", "test")):
         section["corpora"] = None
-    # Several corpora keep the languages by which `load_pairs` chooses among them
+    # Several corpora keep their languages, by which `load_pairs` chooses among them
     several = changes.get("corpora", section.get("corpora"))
     data = {**languages, **section} if several else {**section, **languages}
-    # Changes last: one that contradicts the translation is refused below
+    # Last, so that a change that contradicts the translation is refused below
     data = merged(data, changes)
     for key, value in leaves(data):
-        # The file is untrusted: an environment variable in an address would leak to its host
+        # An untrusted file could send an environment variable to a host of its choice
         if "${" in str(value):
             raise ValueError(
-                f"the settings that were read have data.{key}={shown(value)}, and none is resolved in a file: give it "
+                f"the settings that were read have data.{key}={shown(value)}, which is not resolved in a file: give it "
                 f"by --data {key.partition('.')[0]}=<value>"
             )
     for side, language in languages.items():
@@ -69,12 +69,12 @@ def data_settings(words: Sequence[str], *, ckpt: str, meta: dict[str, Any], tgt_
                 f"--data {side}={data[side]} does not fit it{remedy}"
             )
     data.setdefault("name", name or meta["data"])
-    # The section of a later version's run may have keys that are not known here
+    # The run of a later version may have unknown keys
     return read_section(DataSettings, {key: data[key] for key in keys(DataSettings) if key in data}, "data")
 
 
 def read_words(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
-    """Return the name and the settings that `--data` has; a setting's prefix "data." is optional.
+    """Return the name and the settings of `--data`; the prefix "data." of a setting is optional.
 
     Raises:
         ValueError: There are two names, a value is not YAML, or a setting is an option of the command.
@@ -91,28 +91,27 @@ def read_words(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
             except (YAMLError, OmegaConfBaseException, RecursionError) as error:
                 reason = " ".join(str(error).split())
                 raise ValueError(f"--data {word}: the value is not YAML ({reason[:100]})") from None
-    # How a run scores its own test set, where this command has options
+    # Settings for a run's own test; this command has options for them
     for key in ("tokenize", "convention", "lowercase"):
         if key in changes:
             raise ValueError(f"--data {key} has no effect on this score: leave it out, or give --{key}")
     try:
-        # The user has written these: they may refer to each other and to the environment
+        # The user's own words may refer to each other and to the environment
         return (names[0] if names else None), OmegaConf.to_container(changes, resolve=True)  # type: ignore[return-value]
     except OmegaConfBaseException as error:
         raise ValueError(f"--data: {' '.join(str(error).split())[:200]}") from None
 
 
 def _section(name: str | None, ckpt: str, meta: dict[str, Any], cache: Path) -> dict[str, Any]:
-    """Read a section `data`: of the run's configuration, of a YAML file, or of a group in conf/data, in this order."""
+    """Read a section `data` from the run's configuration, a YAML file, or a group in conf/data."""
     run = RunFolder.of_checkpoint(ckpt)
     if name is None and run is not None:
         return _mapping(read_yaml(run.config).get("data"), run.config)
     chosen = name or meta["data"]
-    # A run's config.yaml has the section under `data`; a file of the section alone has no such key. A checkpoint names
-    # no file
+    # Only a user may name a file. A run's config.yaml has the section under `data`, maybe with unknown keys of a later
+    # version; another file consists of the section
     if name and chosen.endswith((".yaml", ".yml")):
         loaded = read_yaml(Path(chosen))
-        # A run's may be of a later version, with keys that are not known here
         if "data" not in loaded:
             _require_known(loaded, f"{chosen}:")
         return _mapping(loaded.get("data", loaded), chosen)
@@ -127,7 +126,7 @@ def _section(name: str | None, ckpt: str, meta: dict[str, Any], cache: Path) -> 
 
 
 def _require_known(names: Iterable[Any], where: str) -> None:
-    """Raise ValueError for the first name that no setting of the section `data` has."""
+    """Raise ValueError for the first name that is no setting of the section `data`."""
     known = keys(DataSettings)
     for name in names:
         if name not in known:
@@ -135,7 +134,7 @@ def _require_known(names: Iterable[Any], where: str) -> None:
 
 
 def _mapping(section: Any, path: object) -> dict[str, Any]:
-    """Return a section that was read from a file, if it is one."""
+    """Return a section that was read from a file; ValueError if it is no mapping."""
     if not isinstance(section, dict):
         raise ValueError(f"{path}: its section `data` has no settings; name the data with --data")
     return section
@@ -150,23 +149,20 @@ def load_pairs(
     limit: int | None = None,
     words: Sequence[str] = (),
 ) -> tuple[list[str], list[str]]:
-    """Read the raw source and reference lines of a split; one that training holds out, by preparing the corpus.
+    """Read the raw source and reference lines of a split; a split held out of training text is prepared first.
 
-    Of several corpora it is those of one direction that have the split, in the order of a run's own test.
+    Of several corpora, all of the direction that have the split are read, in the order of a run's own test.
 
     Args:
-        data: The section `data`, as `data_settings` returns it.
-        languages: Those of the translation, source and target.
+        data: The result of `data_settings`.
+        languages: Source and target language of the translation.
         cache: Folder of prepared data.
         limit: Number of pairs, from the first (default: all).
-        words: What `--data` has.
-
-    Returns:
-        Source lines and reference lines, of equal number.
+        words: The words of `--data`.
 
     Raises:
-        ValueError: The split is empty, no corpus of the direction has it, or the settings do not say where it is, or
-            at an address that neither `words` nor conf/data names.
+        ValueError: The split is empty, no corpus of the direction has it, the settings do not say where it is, or it
+            lies at an address that neither `words` nor conf/data names.
     """
     of_languages = [part for part in parts_of(data) if (part.corpus.src, part.corpus.tgt) == languages]
     parts = [part for part in of_languages if split in part.corpus.splits]
@@ -187,9 +183,9 @@ def load_pairs(
 
 
 def require_same_test(ckpt: str, data: DataSettings, pairs: Iterable[tuple[str, str]]) -> None:
-    """Raise ValueError if the test set that was held out for the checkpoint's run had not all of these pairs.
+    """Raise ValueError unless all pairs were in the test set that the checkpoint's run held out of training.
 
-    Other text, or other rules on it, hold out other pairs, some of which the run has trained on.
+    After a change of the text or of its cleaning, other pairs are held out, and the run may have trained on them.
 
     Args:
         data: The run's section `data`.
@@ -200,7 +196,7 @@ def require_same_test(ckpt: str, data: DataSettings, pairs: Iterable[tuple[str, 
     if run is None or not held:
         return
     sources, references = run.test_lines("src"), run.test_lines("ref")
-    # A run that has not been tested has none
+    # None before the run's own test
     if sources is None or references is None:
         return
     own = set(zip(sources, references, strict=False))
@@ -215,14 +211,13 @@ def require_same_test(ckpt: str, data: DataSettings, pairs: Iterable[tuple[str, 
 
 
 def _require_named(corpus: CorpusSettings, split: str, name: Any, words: Sequence[str]) -> None:
-    """Refuse an address that a file has, since anybody may have written it, and opening it tells that somebody scores.
+    """Raise ValueError for an address from an untrusted file, whose host would see the request.
 
-    Raises:
-        ValueError: The text lies at an address that neither `words` nor the data set of conf/data called `name` has.
+    Addresses that `words` or the data set `name` of conf/data contain are trusted.
     """
-    # A split that is held out of the training text is known once all splits have been read
+    # A held-out split requires all splits
     read = SPLITS if corpus.place(split) is None else (split,)
-    # The hub's data sets are addresses, too
+    # Data sets on the hub are addresses, too
     remote = corpus.path and not (corpus.path.startswith("package://") or resolve_path(corpus.path).is_dir())
     places = {"path": corpus.path} if remote else {name: corpus.place(name) for name in read}
     addresses = {str(value): key for key, value in leaves(places) if remote or is_address(str(value))}
@@ -238,14 +233,14 @@ def _require_named(corpus: CorpusSettings, split: str, name: Any, words: Sequenc
 
 
 def _part_pairs(part: NamedCorpus, split: str, name: str, cache: Path) -> Iterator[tuple[str, str]]:
-    """Iterate over the pairs of a corpus; blocks are read lazily, so that --limit reads little of a large file."""
+    """Iterate over the pairs of a corpus, read lazily, so that --limit reads little of a large file."""
     corpus = part.corpus
     with naming(part.name):
         if corpus.place(split) is not None:
             for block in open_split(split, corpus, cache_dir=cache):
                 yield from zip(*block, strict=True)
             return
-        # Without its own files the split is cut from the training text, which preparation alone decides
+        # Without its own files the split is held out of the training text, by the preparation of the corpus
         if corpus.train is None:
             raise ValueError(f"{name} does not say where the text is: write {split}=<path> behind --data")
         rows = load_corpus(corpus, cache_dir=cache).splits[split][:]
@@ -253,13 +248,13 @@ def _part_pairs(part: NamedCorpus, split: str, name: str, cache: Path) -> Iterat
 
 
 def data_files(data: DataSettings) -> list[str]:
-    """List the files of all corpora and splits; none for what is on the hub, or is missing."""
+    """List the local files of all corpora and splits."""
     files: list[str] = []
     for corpus in (part.corpus for part in parts_of(data)):
         for split in SPLITS:
             if corpus.path or corpus.place(split) is None:
                 continue
-            # What is missing is refused where it is read
+            # A missing file is refused when it is read
             with contextlib.suppress(ValueError, OSError):
                 files += find_files(split, corpus).files
     return files

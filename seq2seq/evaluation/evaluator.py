@@ -1,10 +1,10 @@
-"""Decode and score a split, in validation and in the test of a run."""
+"""Decode and score a split, for the validations and the test of a run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +23,11 @@ Losses = tuple[Tensor, Tensor, Tensor]
 
 
 class Evaluation(NamedTuple):
-    """Scores of a split and its texts in file order; loss and nll are per target token, in nats."""
+    """Scores of a split and its texts in file order; loss and nll are in nats per target token.
+
+    Attributes:
+        directions: Name and BLEU of each direction, if the split has several.
+    """
 
     bleu: scorers.Score
     chrf: scorers.Score
@@ -32,12 +36,11 @@ class Evaluation(NamedTuple):
     sources: list[str]
     references: list[str]
     hypotheses: list[str]
-    directions: tuple[tuple[str, scorers.Score], ...] = ()  # BLEU of each, where a split has several
+    directions: tuple[tuple[str, scorers.Score], ...] = ()
 
     @property
     def perplexity(self) -> float:
-        """exp(nll), infinite where that overflows."""
-        # exp overflows float64 above 709
+        """exp(nll), infinite if that overflows float64."""
         return math.exp(self.nll) if self.nll < 700 else math.inf
 
     def numbers(self) -> dict[str, float]:
@@ -47,25 +50,9 @@ class Evaluation(NamedTuple):
         return scores | {"perplexity": self.perplexity}
 
     def report(self) -> dict[str, Any]:
-        """Return the scores by name and sacreBLEU's signatures, as results.json has them."""
+        """Return the scores by name and sacreBLEU's signatures, for results.json."""
         signatures = [self.bleu.signature, self.chrf.signature, *(score.signature for _, score in self.directions)]
         return self.numbers() | {"signatures": signatures}
-
-
-class EvalData(Protocol):
-    """Raw text of splits, by the position of a sentence in its file."""
-
-    def sources(self, split: str) -> list[str]:
-        """Return the source lines."""
-        ...
-
-    def references(self, split: str) -> list[str]:
-        """Return the target lines, which scores are computed against."""
-        ...
-
-    def directions(self, split: str) -> Sequence[Direction]:
-        """Return the parts that are scored separately as well; none if the split is one corpus."""
-        ...
 
 
 class Texts(NamedTuple):
@@ -77,7 +64,12 @@ class Texts(NamedTuple):
 
 
 class Partial(NamedTuple):
-    """Results of one rank: sums of losses, translations by the number of their sentence, and the numbers of some."""
+    """Results of one rank; see `Evaluator` for `cut` and `beyond`.
+
+    Attributes:
+        sums: Sums of loss, negative log-likelihood and target tokens.
+        hypotheses: Translations by the number of their sentence.
+    """
 
     sums: Tensor
     hypotheses: dict[int, str]
@@ -88,8 +80,8 @@ class Partial(NamedTuple):
 class Evaluator:
     """Decodes a split with a translator and scores the translations.
 
-    A training loader feeds it batches of ids. Translations are kept by the number of their sentence, so that a sentence
-    that two ranks decoded counts once.
+    A training loader feeds it batches of ids. Translations are stored by the number of their sentence, so that a
+    sentence decoded by two ranks counts once.
 
     Args:
         sources: Raw source lines of the split, in file order.
@@ -99,7 +91,7 @@ class Evaluator:
         limit: Number of sentences that are evaluated, spread over the file (default: all).
 
     Attributes:
-        cut: Numbers of the sentences of which a side was cut to the longest line.
+        cut: Numbers of the sentences with a side that was cut to the longest line.
         beyond: Numbers of the sentences whose reference is longer than a translation may be.
     """
 
@@ -118,38 +110,33 @@ class Evaluator:
         self.references = references
         self.tokenize = tokenize
         self.directions = directions
-        # Decided by the text, since a blank line still has its eos among the ids
+        # By the text: the ids of a blank line still have eos
         self._blank = frozenset(i for i, line in enumerate(sources) if is_blank(line))
         # Spread over the file: neighboring lines are often of one document or, mixed, of one direction
         self._chosen: np.ndarray | None = None
         if limit is not None and limit < len(sources):
             self._chosen = np.linspace(0, len(sources) - 1, limit).round().astype(int)
-        # float64, in which the sums of losses over a large split lose nothing
+        # float64, so that sums over a large split stay exact
         self._sums = torch.zeros(3, dtype=torch.float64)
         self._hypotheses: dict[int, str] = {}
         self.cut: set[int] = set()
         self.beyond: set[int] = set()
 
-    def chosen(self, rows: np.ndarray) -> np.ndarray:
-        """Return the sentences among `rows` that are evaluated."""
-        return rows if self._chosen is None else rows[np.isin(rows, self._chosen)]
-
     def add(self, batch: Batch, losses: Callable[[Batch], Losses]) -> None:
-        """Decode a batch and sum its losses, of its pairs as they are cut to the longest line.
+        """Decode a batch and sum its losses, both on pairs cut to the longest line.
 
         Args:
             losses: Returns loss, negative log-likelihood and number of target tokens, each summed over a batch.
         """
-        # `limit` thins batches out; a batch may have no sentence left
+        # With a limit, a batch may have no sentence left
         if self._chosen is not None:
             batch = select_rows(batch, np.isin(batch.index.cpu().numpy(), self._chosen))
         if batch.src.shape[0] == 0:
             return
-        # Losses and translations see the same, cropped pairs
         batch = self._crop(batch)
         loss, nll, tokens = losses(batch)
         sums = torch.stack([loss, nll, tokens.to(loss.dtype)])
-        # The sums move to the device with the first batch and stay there: no synchronization per batch
+        # The sums stay on the device of the first batch: no synchronization per batch
         self._sums = self._sums.to(sums.device) + sums
         self._hypotheses |= self._decode(batch)
 
@@ -160,7 +147,6 @@ class Evaluator:
     def merge(self, parts: Sequence[Partial]) -> None:
         """Replace the results by those of all ranks, so that every rank computes the same scores."""
         self._sums = torch.stack([part.sums for part in parts]).sum(0)
-        # Keyed by the number of a sentence, so that one that two ranks decoded counts once
         self._hypotheses = {index: line for part in parts for index, line in part.hypotheses.items()}
         self.cut = {number for part in parts for number in part.cut}
         self.beyond = {number for part in parts for number in part.beyond}
@@ -176,8 +162,7 @@ class Evaluator:
         bleu = scorers.bleu(texts.hypotheses, texts.references, tokenize=self.tokenize)
         chrf = scorers.chrf(texts.hypotheses, texts.references)
         loss, nll, tokens = self._sums.tolist()
-        # The three sides of `texts` fill sources, references and hypotheses
-        return Evaluation(bleu, chrf, loss / tokens, nll / tokens, *texts, directions=self._score_directions(texts))
+        return Evaluation(bleu, chrf, loss / tokens, nll / tokens, *texts, directions=tuple(self._score_directions()))
 
     def _crop(self, batch: Batch) -> Batch:
         translator = self.translator
@@ -192,36 +177,29 @@ class Evaluator:
         limits = [longest_target(length, translator.settings) for length in cropped.src_mask.sum(1).tolist()]
         beyond = tgt > tgt.new_tensor(limits)  # (B,)
         self.cut |= set(batch.index[cut].tolist())
-        # Of a blank source nothing is asked
+        # A blank source has an empty translation in any case
         self.beyond |= set(batch.index[beyond].tolist()) - self._blank
         return cropped
 
     def _decode(self, batch: Batch) -> dict[int, str]:
-        """Translate each sentence as the translator does lines: that of a blank source is empty."""
+        """Translate each sentence as the translator translates lines: a blank source has an empty translation."""
         numbers = batch.index.tolist()
-        # Eos included, so a source of one piece has nothing to translate
         pieces = batch.src_mask.sum(1).tolist()
         # As in `encode_lines`, neither a blank line nor a lone eos reaches the model
         wanted = np.array([i not in self._blank and n > 1 for i, n in zip(numbers, pieces, strict=True)])
         batch = select_rows(batch, wanted)
-        # Beams are already ranked: the first is the translation
         candidates = self.translator.decode(batch.src, batch.src_mask)
         decoded = {i: row[0].text for i, row in zip(batch.index.tolist(), candidates, strict=True)}
-        # The numbers of blank sentences stay, with empty text
         return dict.fromkeys(numbers, "") | decoded
 
-    def _score_directions(self, texts: Texts) -> tuple[tuple[str, scorers.Score], ...]:
+    def _score_directions(self) -> Iterator[tuple[str, scorers.Score]]:
         """Compute BLEU of every direction that has a sentence."""
-        order = sorted(self._hypotheses)
-        scores = []
         for direction in self.directions:
-            # Positions in `texts`, which may have fewer sentences than the file (`limit`)
-            rows = [i for i, number in enumerate(order) if number in direction.rows]
-            hypotheses = [texts.hypotheses[i] for i in rows]
-            references = [texts.references[i] for i in rows]
+            rows = [i for i in sorted(self._hypotheses) if i in direction.rows]
+            hypotheses = [self._hypotheses[i] for i in rows]
+            references = [self.references[i] for i in rows]
             if rows:
-                scores.append((direction.name, scorers.bleu(hypotheses, references, tokenize=direction.tokenize)))
-        return tuple(scores)
+                yield direction.name, scorers.bleu(hypotheses, references, tokenize=direction.tokenize)
 
 
 def crop(batch: Batch, src_len: int, tgt_len: int | None, *, eos_id: int) -> Batch:
@@ -232,9 +210,9 @@ def crop(batch: Batch, src_len: int, tgt_len: int | None, *, eos_id: int) -> Bat
     """
     cut = batch.src_mask.sum(1) > src_len  # (B,)
     src = batch.src[:, :src_len].clone()  # (B, min(S, src_len)); a copy, since eos is written into it
-    # A cut row fills its whole width, so its last piece is in the last column
+    # A cut row fills the width: its last piece is in the last column
     src[cut, -1] = eos_id
-    # A cut target has no eos: the model never sees a sentence end in the middle
+    # A cut target has no eos: the model must not see a sentence end in the middle
     target = {name: getattr(batch, name)[:, :tgt_len] for name in ("tgt_in", "tgt_out", "tgt_mask")}
     return batch._replace(src=src, src_mask=batch.src_mask[:, :src_len], **target)
 

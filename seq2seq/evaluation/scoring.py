@@ -1,4 +1,4 @@
-"""Score files of translations against references, and compare systems."""
+"""Score files of translations against references, compare systems, and print the reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from seq2seq.data.text_checks import encoding_fault, find_shift, lone_returns
 from seq2seq.data.text_files import read_lines
-from seq2seq.evaluation.reference_checks import Texts, guess_language, text_warnings
+from seq2seq.evaluation.reference_checks import LinesByName, guess_language, text_warnings
 from seq2seq.metrics.moses_bleu import convention_bleu
 from seq2seq.metrics.scorers import check_tokenize, paired_bootstrap, scores, tokenize_for
 from seq2seq.settings.data import USUAL_METRICS
@@ -25,10 +25,9 @@ class ScoreSettings:
     """Settings of scoring: metrics, tokenizer and language.
 
     Args:
-        metrics: Names of METRICS.
+        metrics: Some of METRICS.
         tokenize: sacreBLEU's tokenizer for BLEU (default: by `lang`).
-        lang: Target language.
-        convention: Compute BLEU on this convention's tokens of `lang` as well.
+        convention: Convention by whose tokens of `lang` BLEU is computed as well.
     """
 
     metrics: Sequence[str] = USUAL_METRICS
@@ -38,22 +37,18 @@ class ScoreSettings:
     convention: str | None = None
 
     def resolved(self, *, tokenize: str = "13a", lang: str | None = None) -> ScoreSettings:
-        """Fill in a tokenizer, by `self.lang` where that is set, and a language.
+        """Fill in the tokenizer and the language.
+
+        The tokenizer is the user's, else that of the user's language, else the argument.
 
         Raises:
             ValueError: sacreBLEU cannot use the tokenizer.
         """
-        # Explicit tokenizer, else by the user's language, else the caller's default
         name = self.tokenize or (tokenize_for(self.lang) if self.lang else tokenize)
         return dataclasses.replace(self, tokenize=check_tokenize(name), lang=self.lang or lang)
 
-    def of_text(self, hypotheses: Texts, references: Texts, *, warn: Warn) -> ScoreSettings:
-        """Fill in the language by the text if it is not given, resolve, and warn of what makes scores mislead.
-
-        Args:
-            hypotheses: Lines by the name of their file.
-            references: Likewise.
-        """
+    def of_text(self, hypotheses: LinesByName, references: LinesByName, *, warn: Warn) -> ScoreSettings:
+        """Resolve with the language of the text unless a language is given, and warn of misleading scores."""
         guess = None if self.lang or not self._cuts_words else guess_language(references)
         if guess:
             warn(f"no --lang: scored as '{guess[0]}', by {guess[1]}; --lang or --tokenize say otherwise")
@@ -61,9 +56,11 @@ class ScoreSettings:
         self.warn_of_text(hypotheses, references, settings.tokenize, warn=warn)
         return settings
 
-    def warn_of_text(self, hypotheses: Texts, references: Texts, tokenize: str | None, *, warn: Warn) -> None:
-        """Warn of what makes scores mislead, under a tokenizer that these settings resolve to."""
-        # Who names a tokenizer knows the text, and none is for text of tokens
+    def warn_of_text(
+        self, hypotheses: LinesByName, references: LinesByName, tokenize: str | None, *, warn: Warn
+    ) -> None:
+        """Warn of text whose scores mislead with the resolved tokenizer."""
+        # The tokenizer none is for text in tokens
         if self.tokenize != "none":
             tokenize = tokenize if self._cuts_words else None
             for line in text_warnings(hypotheses, references, tokenize=tokenize, remedy="--tokenize "):
@@ -71,16 +68,15 @@ class ScoreSettings:
 
     @property
     def _cuts_words(self) -> bool:
-        """True if a score depends on a tokenizer, and none is named."""
+        """True if a score depends on a tokenizer, and the user has named none."""
         return not self.tokenize and not {"bleu", "ter"}.isdisjoint(self.metrics)
 
     def scores(self, hypotheses: list[str], references: list[list[str]]) -> list[dict[str, Any]]:
         """Score translations against one or more references; the settings must be resolved."""
-        assert self.tokenize  # `resolved` fills it in
+        assert self.tokenize
         results = scores(hypotheses, references, metrics=self.metrics, tokenize=self.tokenize, lowercase=self.lowercase)
         if self.convention:
             assert self.lang
-            # `convention_bleu` scores against a single reference
             if len(references) > 1:
                 raise ValueError("--convention compares with one reference; give one")
             kind = {"convention": self.convention, "lang": self.lang, "lowercase": self.lowercase}
@@ -93,20 +89,13 @@ def score_file(hypotheses: str, references: Sequence[str], settings: ScoreSettin
 
     Args:
         references: Files, each with a line for every line of `hypotheses`.
-        warn: Called with one line of text for a file that is not valid UTF-8.
+        warn: Called with one line of text for anything suspicious.
 
     Raises:
         ValueError: The files differ in length, or there is nothing to score.
     """
-    require_distinct([hypotheses, *references])
-    # A wrong tokenizer is refused before anything is read
-    settings.resolved()
-    # Counts are checked with the files' names, before sacreBLEU sees only lists
-    lines = read_text(hypotheses, warn=warn, refuse=False)
-    sides = [read_text(path, warn=warn) for path in references]
-    _check_lines(hypotheses, lines, references, sides, warn)
-    named = {_name(hypotheses): lines}
-    settings = settings.of_text(named, dict(zip(references, sides, strict=True)), warn=warn)
+    settings, systems, sides = _read_systems([hypotheses], references, settings, warn)
+    lines = systems[hypotheses]
     return {"hypotheses": hypotheses, "lines": len(lines), "scores": settings.scores(lines, sides)}
 
 
@@ -123,13 +112,7 @@ def compare_systems(
     Raises:
         ValueError: The files differ in length, or one is named twice.
     """
-    require_distinct([*paths, *references])
-    settings.resolved()
-    systems = {path: read_text(path, warn=warn, refuse=False) for path in paths}
-    sides = [read_text(path, warn=warn) for path in references]
-    for path, lines in systems.items():
-        _check_lines(path, lines, references, sides, warn)
-    settings = settings.of_text(systems, dict(zip(references, sides, strict=True)), warn=warn)
+    settings, systems, sides = _read_systems(paths, references, settings, warn)
     assert settings.tokenize
     rows = paired_bootstrap(
         systems,
@@ -142,14 +125,33 @@ def compare_systems(
     return {"baseline": paths[0], "lines": len(sides[0]), "comparison": [row._asdict() for row in rows]}
 
 
+def _read_systems(
+    paths: Sequence[str], references: Sequence[str], settings: ScoreSettings, warn: Warn
+) -> tuple[ScoreSettings, dict[str, list[str]], list[list[str]]]:
+    """Read and check translations and references; return resolved settings, lines by path, and references."""
+    require_distinct([*paths, *references])
+    # A wrong tokenizer is refused before anything is read
+    settings.resolved()
+    systems = {path: read_text(path, warn=warn, refuse=False) for path in paths}
+    sides = [read_text(path, warn=warn) for path in references]
+    for path, lines in systems.items():
+        for name, reference in zip(references, sides, strict=True):
+            shift = find_shift(lines, reference)
+            if len(reference) != len(lines):
+                where = f"; {shift}" if shift else ""
+                raise ValueError(f"{path} has {len(lines):,} lines, but {name} has {len(reference):,}{where}")
+            if shift:
+                warn(f"{path} and {name}: {shift}")
+        if not lines:
+            raise ValueError(f"{path} has no lines: there is nothing to score")
+    named = {_name(path): lines for path, lines in systems.items()}
+    return settings.of_text(named, dict(zip(references, sides, strict=True)), warn=warn), systems, sides
+
+
 def require_distinct(paths: Sequence[str]) -> None:
-    """Check that no input is named twice: of a stream the second reading gets nothing, and a file equals itself.
+    """Raise ValueError if two paths are the same file or stream (`-` is standard input).
 
-    Args:
-        paths: Files; `-` is standard input.
-
-    Raises:
-        ValueError: Two are the same file, by whatever name.
+    A stream cannot be read twice, and a file scored against itself means nothing.
     """
     seen: dict[tuple[int, int], str] = {}
     for path in paths:
@@ -174,10 +176,10 @@ def read_text(path: str, *, warn: Warn, refuse: bool = True) -> list[str]:
     """Read the lines of a file, or of standard input for `-`, as `text_files.read_lines` does.
 
     Args:
-        refuse: Refuse text of which much is not UTF-8; False warns of what a system has written.
+        refuse: Refuse text with many bytes that are not UTF-8; False only warns, for the output of a system.
 
     Raises:
-        ValueError: The path is a directory or a device, the text is or in another encoding.
+        ValueError: The path is a directory or a device, or the text has another encoding.
     """
     place = standard_input() if path == "-" else Path(path)
     # A device may never end
@@ -192,14 +194,32 @@ def read_text(path: str, *, warn: Warn, refuse: bool = True) -> list[str]:
     return lines
 
 
-def _check_lines(path: str, lines: list[str], names: Sequence[str], references: list[list[str]], warn: Warn) -> None:
-    """Refuse references of other lengths, and warn of a shift against them."""
-    for name, reference in zip(names, references, strict=True):
-        shift = find_shift(lines, reference)
-        if len(reference) != len(lines):
-            where = f"; {shift}" if shift else ""
-            raise ValueError(f"{path} has {len(lines):,} lines, but {name} has {len(reference):,}{where}")
-        if shift:
-            warn(f"{path} and {name}: {shift}")
-    if not lines:
-        raise ValueError(f"{path} has no lines: there is nothing to score")
+def report_text(report: dict[str, Any]) -> str:
+    """Format a report of `score_file`, `compare_systems` or `score_checkpoint`."""
+    if "comparison" in report:
+        return _comparison(report["comparison"])
+    head = ""
+    if "checkpoint" in report:
+        head = "{data} {split}, {direction}: {lines:,} sentences in {seconds} s, beam {beam_size}\n".format(**report)
+    # At least as wide as a score of 100.00
+    width = max(6, *(len(s["name"]) for s in report["scores"]))
+    rows = [f"{s['name']:<{width}} {s['value']:6.2f}  {s['signature']}" for s in report["scores"]]
+    return head + "\n".join(rows)
+
+
+def _comparison(table: list[dict[str, Any]]) -> str:
+    """Format one block for each metric: system, score, mean and 95% interval of the resamples, and p."""
+    # Names of systems are paths of any length
+    width = max(len(row["system"]) for row in table)
+    lines = []
+    # dict.fromkeys keeps the order of the metrics and drops repetitions
+    for name in dict.fromkeys(row["name"] for row in table):
+        rows = [row for row in table if row["name"] == name]
+        lines.append(f"{name}  {rows[0]['signature']}")
+        for row in rows:
+            p = row["p_value"]
+            last = "baseline" if p is None else f"p = {p:.4f}{' *' if p < 0.05 else ''}"
+            interval = f"({row['mean']:.2f} ± {row['interval']:.2f})"
+            lines.append(f"  {row['system']:<{width}}  {row['value']:6.2f}  {interval}  {last}")
+    lines.append("p: paired bootstrap against the first system; * is p < 0.05")
+    return "\n".join(lines)

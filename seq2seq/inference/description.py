@@ -13,12 +13,12 @@ from seq2seq.system.files import write_json
 from seq2seq.system.model_path import CheckpointError
 
 CONFIG = "config.json"
-# The file of each SentencePiece model in a tokenizer's state; a joint tokenizer has the source's alone.
+# Files of the SentencePiece models in a tokenizer's state; a joint tokenizer has only the first.
 TOKENIZER_FILES = {"src_model": "source.spm", "tgt_model": "target.spm"}
 
 
 class Description(NamedTuple):
-    """The description of the model of an exported folder, tokenizer and all, and what else its graphs need."""
+    """Contents of config.json: the model's description with its tokenizer, and further values for its graphs."""
 
     meta: dict[str, Any]
     values: dict[str, Any]
@@ -42,7 +42,7 @@ def read_description(folder: Path) -> Description:
     """
     path = folder / CONFIG
     try:
-        # One byte more than is read shows that there are more
+        # One byte more than the limit, so that the parser sees a file that is too large
         with path.open("rb") as file:
             config = parse_json(file.read(MAX_BYTES + 1))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Turn lines of any content into ids of the source's vocabulary."""
+"""Turn lines of any content into source ids, and look up pieces of both vocabularies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def encode_lines(
     tags: Sequence[int],
     note: Callable[[Note], None],
 ) -> list[list[int]]:
-    """Tokenize every line to at most `max_len` ids, the tags first, the last one eos; [] for one without any piece.
+    """Tokenize every line to at most `max_len` ids: tags, pieces, eos; [] for a line without any piece.
 
     Args:
         note: Called for a line that is cut, and for one that fails.
@@ -37,20 +37,20 @@ def encode_lines(
 
 
 def longest_part(max_len: int, tags: Sequence[int]) -> int:
-    """Return the most pieces of a source of `max_len` ids, of which tags and eos are some."""
+    """Return how many pieces a source of `max_len` ids has besides its tags and eos."""
     return max(1, max_len - len(tags) - 1)
 
 
 def source_end(tokenizer: Tokenizer) -> list[int]:
-    """Return the ids after the pieces of a source: eos, and none after those of an image."""
+    """Return the ids that end a source: eos, or nothing for an image."""
     return [] if tokenizer.patches else [tokenizer.eos_id]
 
 
 def encode_pieces(tokenizer: Tokenizer, lines: Sequence[str], *, note: Callable[[Note], None]) -> list[list[int]]:
-    """Tokenize every line, without eos; [] for a blank one, and for one that should be an image and is not."""
+    """Tokenize every line, without eos; [] for a blank line, and for a line that should be an image but is none."""
     pieces: list[list[int]] = [[] for _ in lines]
-    # A window of huge lines must fit in memory
-    for chunk in _chunks(lines, _TOKENIZED_CHARACTERS):
+    # In chunks, so that a window of huge lines fits in memory
+    for chunk in _chunks(lines):
         for i, row in _source_ids(tokenizer, {i: whole_characters(lines[i]) for i in chunk}, note):
             pieces[i] = row[: len(row) - len(source_end(tokenizer))]
     return pieces
@@ -59,7 +59,7 @@ def encode_pieces(tokenizer: Tokenizer, lines: Sequence[str], *, note: Callable[
 def _source_ids(
     tokenizer: Tokenizer, lines: dict[int, str], note: Callable[[Note], None]
 ) -> Iterator[tuple[int, list[int]]]:
-    """Yield the number and ids of each line; note and leave out a line that should be an image and is not."""
+    """Yield the number and ids of each line; note and leave out a line that should be an image but is none."""
     try:
         yield from zip(lines, tokenizer.encode_src(list(lines.values())), strict=True)
     except ImageError as error:
@@ -79,25 +79,51 @@ def halves(rows: list[int]) -> tuple[list[int], list[int]]:
 def whole_characters(line: str) -> str:
     """Replace lone surrogates, which no UTF-8 tokenizer takes."""
     try:
-        # Encoding fails for lone surrogates alone
+        # Only lone surrogates cannot be encoded
         line.encode()
     except UnicodeEncodeError:
         return line.encode("utf-8", "replace").decode()
     return line
 
 
-def _chunks(lines: Sequence[str], size: int) -> Iterator[list[int]]:
-    """Yield positions of the lines that are not blank, in runs of at most `size` characters (or of one line)."""
+def _chunks(lines: Sequence[str]) -> Iterator[list[int]]:
+    """Yield the positions of lines that are not blank, a bounded number of characters or one line at a time."""
     chunk: list[int] = []
     total = 0
     for i, line in enumerate(lines):
         if is_blank(line):
             continue
-        # A single line longer than `size` is a chunk by itself
-        if chunk and total + len(line) > size:
+        if chunk and total + len(line) > _TOKENIZED_CHARACTERS:
             yield chunk
-            chunk, total = [], 0
+            chunk = []
+            total = 0
         chunk.append(i)
         total += len(line)
     if chunk:
         yield chunk
+
+
+def source_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
+    """Return the pieces of source ids; "" for patches of an image."""
+    return [""] * len(ids) if tokenizer.patches else [tokenizer.src.id_to_piece(int(i)) for i in ids]
+
+
+def target_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
+    """Return the pieces of target ids; ids beyond the SentencePiece model's are special symbols."""
+    size = tokenizer.tgt.get_piece_size()
+    return [tokenizer.tgt.id_to_piece(int(i)) if i < size else "</s>" for i in ids]
+
+
+def target_ids(tokenizer: Tokenizer, pieces: Sequence[str]) -> tuple[int, ...]:
+    """Look up target pieces.
+
+    Raises:
+        ValueError: The vocabulary lacks a piece.
+    """
+    pieces = [whole_characters(piece) for piece in pieces]
+    ids = tuple(int(tokenizer.tgt.piece_to_id(piece)) for piece in pieces)
+    for piece, number in zip(pieces, ids, strict=True):
+        # piece_to_id returns unk for an unknown piece
+        if number == tokenizer.unk_id and piece != tokenizer.tgt.id_to_piece(number):
+            raise ValueError(f"the target's vocabulary has no piece '{piece}'; pieces that begin a word begin with ▁")
+    return ids

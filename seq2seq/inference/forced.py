@@ -1,4 +1,4 @@
-"""Given translations under a model: log-probabilities of their pieces, and which source pieces these were read from."""
+"""Score given translations: log-probabilities of their pieces, and the source pieces from which the model read them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from seq2seq.network.mixer import CrossMixer
 from seq2seq.network.model import Seq2Seq
@@ -16,12 +17,12 @@ from seq2seq.search import Ensemble, NotFiniteScoresError, Specials, models_of
 
 
 class Forced(NamedTuple):
-    """A given translation under a model.
+    """Scores of a given translation.
 
     Attributes:
         log_probs: log p of each piece and of the end, in nats.
-        weights: How much each piece of the source counts for each of them, (T, S), or None. Rows sum to 1; one for
-            which no head reads anything is 0.
+        weights: Weight of each source piece for each of them, (T, S), or None. A row sums to 1, or is 0 if no head
+            reads anything.
     """
 
     log_probs: list[float]
@@ -40,7 +41,7 @@ def force(
 
     Args:
         model: In evaluation mode.
-        pairs: Ids of sources and targets, each with its eos; they are computed as one batch.
+        pairs: Ids of sources and targets, each with eos; they are computed as one batch.
         align: Compute weights over the source, too.
 
     Raises:
@@ -49,13 +50,13 @@ def force(
     src, src_mask = _padded([source for source, _ in pairs], special.pad, device)
     out, mask = _padded([target for _, target in pairs], special.pad, device)
     given = torch.cat([torch.full_like(out[:, :1], special.bos), out[:, :-1]], 1)
-    parts = [_of_member(member, src, src_mask, given, out, mask, align) for member in models_of(model)]
+    parts = [_force_one(member, src, src_mask, given, out, mask, align) for member in models_of(model)]
     # The mean of probabilities, not of their logarithms
     log_probs = torch.stack([log_prob for log_prob, _ in parts]).logsumexp(0) - math.log(len(parts))  # (B, T)
-    # Nothing is forbidden here, as it is in a search: of finite logits not even a rare token has minus infinity
+    # Unlike in a search no token is forbidden: with finite logits no log-probability is -inf
     if not log_probs[mask].isfinite().all():
         raise NotFiniteScoresError
-    # A head that reads nothing, as relu's may, is a row of zeros in the mean
+    # A head that reads nothing, possible with relu, adds a row of zeros to the mean
     weights = _shares(torch.stack([weight for _, weight in parts if weight is not None]).mean(0)) if align else None
     found = []
     for row, (source, target) in enumerate(pairs):
@@ -64,7 +65,7 @@ def force(
     return found
 
 
-def _of_member(
+def _force_one(
     model: Any, src: Tensor, src_mask: Tensor, given: Tensor, out: Tensor, mask: Tensor, align: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Return log p (B, T) of `out` after `given` under one model, and weights (B, T, S) over the source."""
@@ -94,10 +95,7 @@ def _of_member(
 
 
 def _shares(weights: Tensor) -> Tensor:
-    """Scale rows to a sum of 1: where weights have another sum, a head counts no more for the size of its weights.
-
-    A row of zeros stays.
-    """
+    """Scale rows to a sum of 1, so that all heads count the same; a row of zeros stays."""
     size = weights.abs()
     return size / size.sum(-1, keepdim=True).clamp_min(torch.finfo(size.dtype).tiny)
 
@@ -105,7 +103,7 @@ def _shares(weights: Tensor) -> Tensor:
 def saliency(model: Seq2Seq, src: Tensor, src_mask: Tensor, given: Tensor, out: Tensor, mask: Tensor) -> Tensor:
     """Return how much log p of each target token depends on each output of the encoder, (B, T, S'), rows of sum 1.
 
-    |d log p(y_t) / d h_s|, h_s the encoder's output at s: for mixers that have no weights over the source.
+    This is |d log p(y_t) / d h_s| with h_s the encoder's output at s, for mixers without weights over the source.
 
     Reference:
         Ding et al. 2019, 'Saliency-driven Word Alignment Interpretation for Neural Machine Translation'.
@@ -123,17 +121,15 @@ def saliency(model: Seq2Seq, src: Tensor, src_mask: Tensor, given: Tensor, out: 
 
 def _padded(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Pad rows of ids on the right; return them and their mask, both (B, T)."""
+    ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=pad)
     lengths = torch.tensor([len(row) for row in rows])
-    ids = torch.full((len(rows), int(lengths.max())), pad)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = torch.tensor(row)
     return ids.to(device), (torch.arange(ids.shape[1]) < lengths[:, None]).to(device)
 
 
 def word_weights(weights: Tensor, source: Sequence[str], target: Sequence[str]) -> Tensor:
-    """Return how much each source word counts for each target word: (target words, source words).
+    """Return the weight of each source word for each target word: (target words, source words).
 
-    That is the sum over the pieces of the source word, and the mean over those of the target word.
+    It is the sum over the pieces of the source word, and the mean over the pieces of the target word.
 
     Args:
         weights: (T, S) of pieces, ends and tags included.
@@ -153,21 +149,21 @@ def _members(words: Sequence[Sequence[int]], size: int) -> Tensor:
 
 
 def links(weights: Tensor) -> list[tuple[int, int]]:
-    """Return the source word that counts most for each target word, as pairs source, target; none where none counts."""
+    """Return pairs source word, target word: the source word with the largest weight for each target word, if any."""
     if not weights.numel():
         return []
-    # With ReLU in place of softmax a word may read nothing
+    # With ReLU instead of softmax a word may read nothing
     reads = weights.any(1).tolist()
     return [(best, i) for i, best in enumerate(weights.argmax(1).tolist()) if reads[i]]
 
 
 def pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
-    """Write an alignment in Pharaoh format, as `0-0 1-2`: source, target, from 0."""
+    """Format an alignment in Pharaoh format, such as `0-0 1-2`: source-target, from 0."""
     return " ".join(f"{source}-{target}" for source, target in pairs)
 
 
 def words_of(pieces: Sequence[str]) -> list[list[int]]:
-    """Group positions of pieces into words, which begin with ▁; "" stands for what is not text."""
+    """Group the positions of pieces into words, which begin with ▁; "" stands for a piece that is no text."""
     words: list[list[int]] = []
     for position, piece in enumerate(pieces):
         if not piece:

@@ -1,30 +1,30 @@
-"""Lines of text and given translations of them: log-probabilities by sentence and by piece, and word alignments."""
+"""Score and align given translations of lines: log-probabilities by sentence and by piece, and word alignments."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.encoding import encode_lines
+from seq2seq.inference.encoding import encode_lines, source_pieces, target_pieces
 from seq2seq.inference.forced import Forced, force, links, pharaoh, word_weights, words_of
 from seq2seq.inference.limits import MOST_WEIGHTS
 from seq2seq.inference.notes import Note
-from seq2seq.inference.pieces import source_pieces, target_pieces
 
 if TYPE_CHECKING:
-    from seq2seq.inference.translator import Candidate, Translator
+    from seq2seq.inference.translator import TranslatedText, Translator
 
 
 class Alignment(NamedTuple):
-    """Words of a line and of its translation, and which belong together.
+    """Word alignment of a line and its translation.
 
     Attributes:
-        links: The source word that counts most for each target word: pairs source, target, from 0.
-        weights: How much every source word counts for each target word; none of parts with more than MOST_WEIGHTS.
+        links: Pairs source word, target word, from 0: the source word with the largest weight for each target word.
+        weights: Weight of every source word for each target word; [] if the parts of a line have more than
+            MOST_WEIGHTS.
     """
 
     source: list[str]
@@ -33,13 +33,17 @@ class Alignment(NamedTuple):
     weights: list[list[float]]
 
 
+# Ids of a source, [] if it is blank, and of its translation.
+_Pair: TypeAlias = tuple[list[int], list[int]]
+
+
 class ForcedLine(NamedTuple):
-    """A given translation of a line under a model.
+    """Scores of a given translation of a line.
 
     Attributes:
-        log_prob: log p(y | x) in nats, the end counted; None where nothing was computed, as for a blank source.
+        log_prob: log p(y | x) in nats, the end included; None if nothing was computed, as for a blank source.
         pieces: Pieces of the translation with their log-probabilities, the end </s> last.
-        words: Alignment of its words, if asked for.
+        words: Word alignment, if asked for.
     """
 
     log_prob: float | None
@@ -48,16 +52,16 @@ class ForcedLine(NamedTuple):
 
     @property
     def alignment(self) -> str:
-        """Alignment in Pharaoh format, source-target from 0; "" unless asked for."""
+        """Alignment in Pharaoh format, source-target from 0; "" without one."""
         return pharaoh(self.words.links) if self.words else ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
+        """Return the fields of the JSON output."""
         pieces = [{"piece": piece, "log_prob": log_prob} for piece, log_prob in self.pieces]
         return {"log_prob": self.log_prob, "pieces": pieces, "alignment": self.alignment}
 
     def as_text(self) -> str:
-        """Return one line of three columns: log p, the number of pieces, and each piece with its log p."""
+        """Return three columns: log p, the number of pieces, and each piece with its log p."""
         if self.log_prob is None:
             return ""
         pieces = " ".join(f"{piece}:{log_prob:.4f}" for piece, log_prob in self.pieces)
@@ -78,40 +82,45 @@ def force_lines(
         lines: Sources with their translations.
         note: Called for every source that is cut.
         align: Align words, too.
-        left_out: Called with the number, from 0, and the fault of a translation that has more pieces than the model has
-            positions, which is then treated as that of a blank source. Without it such a translation is an error.
+        left_out: Called with the number, from 0, of a translation that has more pieces than the model has positions,
+            and a message; nothing is computed for it. Without `left_out` such a translation is an error.
 
     Raises:
-        ValueError: A translation has more pieces than the model has positions.
+        ValueError: A translation has more pieces than the model has positions, or the model is a folder of ONNX graphs.
         NotFiniteScoresError: A log-probability is not finite.
     """
-    batch: list[tuple[int, list[int], list[int]]] = []
+    if not translator.can_force:
+        raise ValueError("a folder of ONNX graphs decodes step by step only; name the checkpoint")
+    tokenizer = translator.tokenizer
+    most = translator.settings.max_len
+    batch: list[_Pair] = []
+    width = 0
     for number, (source, target) in enumerate(lines):
-        told = _numbered(note, number)
-        tokenizer = translator.tokenizer
-        (src,) = encode_lines(tokenizer, [source], max_len=translator.max_len, tags=translator.tags, note=told)
+        notes: list[Note] = []
+        (src,) = encode_lines(tokenizer, [source], max_len=translator.max_len, tags=translator.tags, note=notes.append)
+        for told in notes:
+            note(told._replace(position=number))
         (tgt,) = tokenizer.encode_tgt([target])
-        most = translator.settings.max_len
-        # Of a blank source nothing is computed
         if src and most is not None and len(tgt) > most:
             reason = f"has {len(tgt)} pieces; the model has {most} positions"
             if left_out is None:
                 raise ValueError(f"translation {number + 1} {reason}")
             left_out(number, reason)
             src = []
-        grown = [*batch, (number, src, tgt)]
-        if batch and _numbers(grown) > translator.max_tokens:
+        longer = max(width, len(src), len(tgt))
+        if batch and (len(batch) + 1) * longer > translator.max_tokens:
             yield from _force_batch(translator, batch, align)
-            grown = grown[-1:]
-        batch = grown
-    if batch:
-        yield from _force_batch(translator, batch, align)
+            batch = []
+            longer = max(len(src), len(tgt))
+        batch.append((src, tgt))
+        width = longer
+    yield from _force_batch(translator, batch, align)
 
 
 def force_candidates(
     translator: Translator,
     lines: Sequence[str],
-    candidates: Sequence[Sequence[Candidate]],
+    candidates: Sequence[Sequence[TranslatedText]],
     *,
     align: bool = False,
     left_out: Callable[[int, str], None],
@@ -119,8 +128,8 @@ def force_candidates(
     """Compute the log-probabilities of a model's own translations of lines, each part of a line by itself.
 
     Args:
-        candidates: Translations of each line; nothing is computed of one that failed.
-        left_out: Called with the number of a line, from 0, and why one of its translations is left out.
+        candidates: Translations of each line; nothing is computed for one that failed.
+        left_out: Called once for a line, with its number from 0, if one of its translations has too many pieces.
     """
     pairs: list[tuple[str, str]] = []
     line_of: list[int] = []
@@ -132,18 +141,17 @@ def force_candidates(
     told: set[int] = set()
 
     def left_out_part(number: int, reason: str) -> None:
-        # Of a line it is said once
         if line_of[number] not in told:
             left_out(line_of[number], reason)
         told.add(line_of[number])
 
-    # What was cut is known from the translation
+    # Without notes: the translation of these lines has noted what is cut
     found = force_lines(translator, pairs, note=lambda _: None, align=align, left_out=left_out_part)
     return [[_joined([next(found) for _ in each.parts or (each,)]) for each in row] for row in candidates]
 
 
 def _joined(parts: Sequence[ForcedLine]) -> ForcedLine:
-    """Join what is known of the parts of a line; nothing is, if nothing is known of one of them."""
+    """Join the scores of a line's parts; without the scores of one part there are none of the line."""
     if len(parts) == 1:
         return parts[0]
     if any(part.log_prob is None for part in parts):
@@ -157,7 +165,7 @@ def _joined(parts: Sequence[ForcedLine]) -> ForcedLine:
 
 
 def _side_by_side(alignments: Sequence[Alignment]) -> Alignment:
-    """Join alignments of parts, whose words follow each other, and count nothing for the words of another part."""
+    """Join the alignments of parts, whose words follow each other; weights between different parts are 0."""
     links: list[tuple[int, int]] = []
     sources = targets = 0
     for each in alignments:
@@ -176,40 +184,30 @@ def _side_by_side(alignments: Sequence[Alignment]) -> Alignment:
     )
 
 
-def _numbered(note: Callable[[Note], None], number: int) -> Callable[[Note], None]:
-    return lambda told: note(told._replace(position=number))
-
-
-def _numbers(batch: Sequence[tuple[int, list[int], list[int]]]) -> int:
-    """Return the size of the larger padded side of a batch."""
-    return len(batch) * max(max(len(src), len(tgt)) for _, src, tgt in batch)
-
-
-def _force_batch(
-    translator: Translator, batch: Sequence[tuple[int, list[int], list[int]]], align: bool
-) -> Iterator[ForcedLine]:
-    pairs = [(src, tgt) for _, src, tgt in batch if src]
+def _force_batch(translator: Translator, batch: Sequence[_Pair], align: bool) -> Iterator[ForcedLine]:
+    tokenizer = translator.tokenizer
+    pairs = [(src, tgt) for src, tgt in batch if src]
     found: Iterator[Forced] = iter(())
     if pairs:
         device = torch.device(translator.device)
         found = iter(force(translator.model, pairs, special=translator.special, device=device, align=align))
-    for _, src, tgt in batch:
+    for src, tgt in batch:
         if not src:
             yield ForcedLine(None, [], None)
             continue
         forced = next(found)
-        pieces = target_pieces(translator.tokenizer, tgt)
+        pieces = target_pieces(tokenizer, tgt)
         words = None
         if forced.weights is not None:
             # Tags and the end stand for no text
             tags = len(translator.tags)
-            source = [*[""] * tags, *source_pieces(translator.tokenizer, src[tags:-1]), ""]
-            words = _align(forced.weights, source, [*pieces[:-1], ""], translator.tokenizer)
+            source = [*[""] * tags, *source_pieces(tokenizer, src[tags:-1]), ""]
+            words = _align(forced.weights, source, [*pieces[:-1], ""], tokenizer)
         yield ForcedLine(sum(forced.log_probs), list(zip(pieces, forced.log_probs, strict=True)), words)
 
 
 def _align(weights: torch.Tensor, source: Sequence[str], target: Sequence[str], tokenizer: Tokenizer) -> Alignment:
-    """Align the words of pieces, of which those that stand for no text are ""."""
+    """Align words, given their pieces; "" stands for a piece that is no text."""
     table = word_weights(weights, source, target)
     columns, rows = (
         [side.decode([pieces[i] for i in word]) for word in words_of(pieces)]

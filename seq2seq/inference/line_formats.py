@@ -8,25 +8,25 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from seq2seq.inference.translator import Candidate
+    from seq2seq.inference.translator import TranslatedText
 
-# Prints a line's translations: its number from 1, the candidates, best first, and what else is known of the best.
-Format = Callable[[int, "Sequence[Candidate]", Mapping[str, Any]], str]
+# From a line's number from 1, its translations, best first, and details of the best one to text.
+Format = Callable[[int, "Sequence[TranslatedText]", Mapping[str, Any]], str]
 
 
-def as_text(number: int, candidates: Sequence[Candidate], details: Mapping[str, Any]) -> str:
-    """Return a line for each candidate: its text."""
+def as_text(number: int, candidates: Sequence[TranslatedText], details: Mapping[str, Any]) -> str:
+    """Return the text of each translation on a line of its own."""
     return "".join(f"{candidate.text}\n" for candidate in candidates)
 
 
-def as_columns(number: int, candidates: Sequence[Candidate], details: Mapping[str, Any]) -> str:
-    """Return a line for each candidate: number, score and text, set apart by tabs; one in the text becomes a space."""
+def as_columns(number: int, candidates: Sequence[TranslatedText], details: Mapping[str, Any]) -> str:
+    """Return number, score and text of each translation, separated by tabs; a tab in the text becomes a space."""
     rows = ((candidate.score, candidate.text.replace("\t", " ")) for candidate in candidates)
     return "".join(f"{number}\t{score:.4f}\t{text}\n" for score, text in rows)
 
 
-def as_json(number: int, candidates: Sequence[Candidate], details: Mapping[str, Any]) -> str:
-    """Return one object on a line; the score of a line that failed is null."""
+def as_json(number: int, candidates: Sequence[TranslatedText], details: Mapping[str, Any]) -> str:
+    """Return one JSON object on a line; the score of a line that failed is null."""
     best, *others = [
         # JSON has no infinity
         {"translation": candidate.text, "score": candidate.score if math.isfinite(candidate.score) else None}
@@ -34,7 +34,7 @@ def as_json(number: int, candidates: Sequence[Candidate], details: Mapping[str, 
     ]
     entry: dict[str, Any] = {"line": number, **best}
     if others:
-        # Without those that stand for hypotheses that the beam did not have
+        # Without the fillers of a beam that found fewer translations
         entry["alternatives"] = [other for other in others if other["score"] is not None]
     return json.dumps(entry | dict(details), ensure_ascii=False) + "\n"
 

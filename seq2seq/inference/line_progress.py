@@ -1,4 +1,4 @@
-"""Line on a terminal that tells how far a translation is. Imports no torch."""
+"""Progress of a translation, on one line of a terminal. Imports no torch."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import TextIO
 
 from seq2seq.settings.values import clock
 
-# Seconds between two lines.
+# Seconds between two updates.
 _INTERVAL = 1.0
 
 
 class ProgressLine:
-    """Shows the share that is done, lines a second, and the time left, in a line that each next one replaces.
+    """Shows the share of lines that are done, lines per second, and the time left; each update replaces the last.
 
     Args:
         total: Lines of the input.
-        done: Lines that were translated before.
+        done: Lines that an earlier run has translated.
         stream: A terminal.
     """
 
@@ -29,7 +29,7 @@ class ProgressLine:
         self._shown = 0.0
 
     def advance(self, lines: int) -> None:
-        """Count lines that are done, and show the line if it is a second old."""
+        """Count lines that are done, and update the line once a second."""
         self.done = min(self.done + lines, self.total)
         now = time.monotonic()
         if now - self._shown >= _INTERVAL:
@@ -44,16 +44,16 @@ class ProgressLine:
         return f"{share:4.0%}  {self.done:,} of {self.total:,} lines  {rate:,.1f} lines/s  {left} left"
 
     def clear(self) -> None:
-        """Take the line away, for other output or at the end."""
+        """Remove the line, for other output or at the end."""
         if self._shown:
             self._write("")
             self._shown = 0.0
 
     def _write(self, text: str) -> None:
         try:
-            # To the first column, and clear what the last line had beyond this one
+            # Write from the first column, and clear the rest of the line
             self.stream.write(f"\r{text}\x1b[K")
             self.stream.flush()
-        # A terminal that is gone must not stop the work
+        # A closed terminal must not stop the work
         except (OSError, ValueError):
             pass

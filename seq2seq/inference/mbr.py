@@ -1,4 +1,4 @@
-"""Minimum Bayes risk: of several translations of a line, the one that agrees best with all of them.
+"""Rank sampled translations of a line by minimum Bayes risk: the best one agrees most with all of them.
 
 Reference:
     Kumar and Byrne 2004, 'Minimum Bayes-Risk Decoding for Statistical Machine Translation'; Eikema and Aziz 2020, 'Is
@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
+
+if TYPE_CHECKING:
+    from seq2seq.inference.search_parts import TranslatedText
 
 Utility = Literal["chrf", "bleu"]
 UTILITIES: tuple[str, ...] = get_args(Utility)
@@ -19,10 +22,10 @@ def utility(name: str, tokenize: str = "13a") -> Callable[[str, str], float]:
     """Return sacreBLEU's score of a hypothesis against a reference, 0 to 100, for single sentences.
 
     Args:
-        tokenize: sacreBLEU's tokenizer for BLEU; of a language without spaces, 13a makes a sentence one word.
+        tokenize: sacreBLEU's tokenizer for BLEU; 13a would make a sentence of a language without spaces one word.
 
     Raises:
-        ValueError: There is no such utility or tokenizer, or the tokenizer needs what is not installed.
+        ValueError: The utility or the tokenizer is unknown, or the tokenizer needs a package that is not installed.
     """
     # Take a while to import
     from sacrebleu.metrics.bleu import BLEU
@@ -32,9 +35,16 @@ def utility(name: str, tokenize: str = "13a") -> Callable[[str, str], float]:
 
     if name not in UTILITIES:
         raise ValueError(f"unknown utility '{name}': choose {' or '.join(UTILITIES)}")
-    # Without it a sentence that shares no 4-gram has BLEU 0, whatever else it shares
+    # With the full order, a sentence that shares no 4-gram would have BLEU 0, whatever else it shares
     metric = CHRF() if name == "chrf" else BLEU(effective_order=True, tokenize=check_tokenize(tokenize))
     return lambda hypothesis, reference: float(metric.sentence_score(hypothesis, [reference]).score)
+
+
+def rank_by_agreement(samples: Sequence[TranslatedText], score: Callable[[str, str], float]) -> list[TranslatedText]:
+    """Sort samples by their expected utility, which becomes their score; each text occurs once."""
+    means = expected_utilities([sample.text for sample in samples], score)
+    best = {each.text: each._replace(score=mean) for each, mean in zip(samples, means, strict=True)}
+    return sorted(best.values(), key=lambda each: -each.score)
 
 
 def expected_utilities(texts: Sequence[str], score: Callable[[str, str], float]) -> list[float]:

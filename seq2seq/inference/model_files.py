@@ -1,4 +1,4 @@
-"""Load what a user names as a model: a checkpoint, the folder of a run or of an export, or such a one on a hub."""
+"""Load a model by what a user names: a checkpoint, the folder of a run or an export, or a model on a hub."""
 
 from __future__ import annotations
 
@@ -7,31 +7,35 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from seq2seq import checkpoint
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.description import CONFIG, TOKENIZER_FILES, read_description
+from seq2seq.inference.limits import DTYPES
+from seq2seq.network.model import Seq2Seq
 from seq2seq.system.model_path import WEIGHTS, CheckpointError
 
-# What is fetched of a repository on the hub: nothing that could be run.
+# Files that are fetched from a repository on the hub; none of them can be run.
 _HUB_FILES = (CONFIG, str(WEIGHTS), "*.onnx", "*.onnx.data", "output.npz", *TOKENIZER_FILES.values())
+_GPU = re.compile(r"cuda(?::(0|[1-9][0-9]*))?")  # cuda, cuda:0, cuda:1, ...
 
 
 def locate(name: str | os.PathLike[str]) -> Path:
-    """Return the file or folder of a model; fetch it where `name` is not a path but reads as owner/name of the hub.
+    """Return the file or folder of a model; fetch it if `name` is no path but reads as owner/name on the hub.
 
     Raises:
         CheckpointError: The hub has no such repository, or cannot be reached.
     """
     text = os.fspath(name)
-    # The names that the hub allows; owner/name@revision chooses one
+    # The names that the hub allows; owner/name@revision chooses a revision
     match = re.fullmatch(r"(\w[\w.-]*/\w[\w.-]*?)(?:@([\w./-]+))?", text)
-    # Nor is it of the hub where the first part of the path is a folder here
+    # A path in a folder that exists here is meant as a path
     if os.path.lexists(text) or match is None or text.endswith((".safetensors", ".ckpt")) or Path(text).parent.is_dir():
         return Path(name)
     try:
         from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import LocalEntryNotFoundError
     except ImportError:
         raise CheckpointError(
             f"{text}: no such file or folder; for a model of that name on the Hugging Face hub: "
@@ -39,16 +43,30 @@ def locate(name: str | os.PathLike[str]) -> Path:
         ) from None
     try:
         return Path(snapshot_download(match[1], revision=match[2], allow_patterns=list(_HUB_FILES)))
-    except LocalEntryNotFoundError:
-        raise CheckpointError(
-            f"{text}: no such file or folder, and the Hugging Face hub, which may have a model of that name, cannot be "
-            "reached"
-        ) from None
     except Exception as error:  # of the network, of authentication, of the cache: the library has dozens
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(
             f"{text}: no such file or folder, and the Hugging Face hub gives no model of that name ({reason})"
         ) from None
+
+
+def choose_device(name: str) -> str:
+    """Resolve `auto` to the GPU if there is one.
+
+    Raises:
+        ValueError: The name is not a device, or the GPU is missing.
+    """
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cpu":
+        return name
+    found = _GPU.fullmatch(name)
+    if not found:
+        raise ValueError(f"unknown device '{name}': choose cpu, cuda, cuda:N or auto")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if int(found[1] or 0) >= count:
+        raise ValueError(f"device '{name}' is not there ({count} GPUs are visible to torch); use --device cpu")
+    return name
 
 
 def runs_on_cpu_alone(path: Path) -> bool:
@@ -67,20 +85,21 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def load_model(path: Path, *, device: str, dtype: str = "float32", trust: Sequence[str] = ()) -> Loaded:
-    """Load a checkpoint or an exported folder; nothing in it is executed but the graphs of ONNX, which are data.
+    """Load a checkpoint, or the folder of a run or an export; no code in it is executed (ONNX graphs are data).
 
     Args:
-        path: A checkpoint, or the folder of a run or of an export.
-        device: A device that is there.
-        dtype: The format that weights will have.
-        trust: Packages, besides this one, whose mixers may be named.
+        device: An available device.
+        dtype: Number format of the parameters, one of DTYPES.
+        trust: Packages besides this one whose mixers may be named.
 
     Raises:
         CheckpointError: The file or folder cannot be used.
-        ValueError: ONNX graphs cannot run so.
+        ValueError: ONNX graphs cannot run on this device or in this format, or the format is unknown.
     """
     if not runs_on_cpu_alone(path):
-        return checkpoint.load(path, device=device, trust=trust)
+        loaded = checkpoint.load(path, device=device, trust=trust)
+        store_weights_in(dtype, loaded.model)
+        return loaded
     if device != "cpu" or dtype != "float32":
         raise ValueError(
             f"{path} holds ONNX graphs, which run on the CPU in float32, not on {device} in {dtype}; choose --device "
@@ -90,3 +109,12 @@ def load_model(path: Path, *, device: str, dtype: str = "float32", trust: Sequen
     from seq2seq.inference.onnx_model import load_onnx
 
     return load_onnx(path, read_description(path), trust=trust)
+
+
+def store_weights_in(dtype: str, model: Seq2Seq) -> None:
+    """Convert the parameters, not the buffers: the rates of sinusoidal positions need float32."""
+    if dtype not in DTYPES:
+        raise ValueError(f"unknown dtype '{dtype}': choose {' or '.join(DTYPES)}")
+    # .data: the parameter objects stay, and with them tied weights
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(getattr(torch, dtype))

@@ -1,11 +1,11 @@
-"""Notes about lines that are not translated as they are, or of whose content something may be missing."""
+"""Notes about lines that are not translated as they are, or whose translation may lack something."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-# Kinds of notes that are reported once, with the number of lines, and what is said of such a line.
+# Kinds of notes that are reported once with the number of lines, and the predicate of the report.
 _SAID = {
     "beyond": "has more sentences or pieces than most training lines (sentences=auto cuts such lines)",
     "long": "is longer than any training line",
@@ -20,10 +20,10 @@ class Note(NamedTuple):
     """Note about one line.
 
     Attributes:
-        position: Of the line, from 0.
-        kind: "failed", "cut" or "split", each of which is reported by itself, or one that is counted.
-        text: Says it of the line, as in "is cut: ...".
-        reason: Why a line failed.
+        position: Position of the line, from 0.
+        kind: "failed", "cut" or "split", which are reported line by line, or a kind that is counted.
+        text: Predicate of a sentence about the line, such as "is cut: ...".
+        reason: Reason of a failure.
     """
 
     position: int
@@ -38,7 +38,7 @@ class Note(NamedTuple):
 
     @classmethod
     def cut(cls, position: int, pieces: int, kept: int) -> Note:
-        """Return the note about a line of which only the first pieces are translated."""
+        """Return the note about a line whose first pieces alone are translated."""
         return cls(position, "cut", f"is cut: {pieces:,} pieces, the first {kept:,} are translated")
 
     def __str__(self) -> str:
@@ -46,17 +46,17 @@ class Note(NamedTuple):
 
 
 class Notes:
-    """Collects the notes of many lines: reports what concerns one line at once, and all others in a line for each kind.
+    """Collects the notes of many lines; reports some at once, and counts the others for one report per kind.
 
     Args:
         warn: Called with one line of text.
-        what: What a line is called.
-        failed: Numbers of lines that failed before.
+        what: Word for a line in messages.
+        failed: Numbers of lines that failed in an earlier run.
 
     Attributes:
         failed: Numbers, from 1, of lines that were not translated.
         counted: Numbers of lines by the kind of their notes.
-        texts: What is noted of each line that did not fail, by its number.
+        texts: Texts of the notes about lines that did not fail, by number of the line.
     """
 
     def __init__(self, warn: Callable[[str], None], *, what: str = "line", failed: Iterable[int] = ()) -> None:
@@ -82,7 +82,7 @@ class Notes:
             self.warn(f"{self.what} {number} {note}")
 
     def report(self, total: int, more: str = "") -> None:
-        """Report the notes that are counted, of so many lines."""
+        """Report the counted notes, out of `total` lines; `more` ends each message."""
         for kind, numbers in self.counted.items():
             listed = ", ".join(map(str, sorted(numbers)[:8])) + (", ..." if len(numbers) > 8 else "")
             verb, said = _SAID[kind].split(" ", 1)

@@ -1,4 +1,4 @@
-"""Find what translations may have left out: parts of the source that nothing reads, and translations without room."""
+"""Find translations that may lack something: unread parts of the source, and translations that a limit has ended."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from seq2seq.data.sentences import sentences
+from seq2seq.inference.encoding import source_pieces
 from seq2seq.inference.forced import force
 from seq2seq.inference.notes import Note
 from seq2seq.inference.parts import SourceLine, SourcePart
-from seq2seq.inference.pieces import source_pieces
-from seq2seq.inference.search_jobs import Joined
+from seq2seq.inference.search_parts import Joined
 from seq2seq.system.errors import first_line
 
 if TYPE_CHECKING:
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A clause of fewer pieces may be a name or an exclamation that another word stands for.
+# A clause of fewer pieces may be a name or an exclamation that the translation words differently.
 _LEAST_PIECES = 4
-# Pieces of a translation that read a piece of a clause, in the mean; about one does in a whole translation.
+# Least mean weight of a clause's pieces, summed over the translation; in a complete translation it is about 1.
 _READ = 0.5
 _GLUED = re.compile(r"[^\W\d_A-Z][.!?]+[^\W\d_a-z]")
 _ENDS = tuple(".!?…;:,。！？；：，、؟۔।")
 
 
 class _Doubt(NamedTuple):
-    """Part of a line, and its translation, which may lack something."""
+    """Part of a line, with its doubtful translation."""
 
     line: int
     part: SourcePart
@@ -42,10 +42,10 @@ class _Doubt(NamedTuple):
 def note_omissions(
     translator: Translator, lines: Sequence[SourceLine], best: Sequence[Joined | None], note: Callable[[Note], None]
 ) -> None:
-    """Note the lines whose best translation may lack something, each with what it is.
+    """Note the lines whose best translation may lack something, each with the reason.
 
-    A limit of length has ended a translation; a sentence is longer than any training line; or no word of a translation
-    that is shorter than it should be reads a part of the source, by the weights of attention.
+    There are three reasons: a length limit has ended the translation; a sentence is longer than any training line; or
+    the attention of a doubtful translation does not read a part of the source.
     """
     longest = translator.statistics.longest
     doubts: list[_Doubt] = []
@@ -69,7 +69,7 @@ def note_omissions(
     try:
         for doubt, clauses in _unread(translator, doubts):
             unread.setdefault(doubt.line, []).extend(clauses)
-    # What is translated stays, whatever becomes of the check
+    # A failed check must not cost the translations
     except (RuntimeError, ArithmeticError, MemoryError) as error:
         log.warning("what no word of a translation reads was not looked for: %s", first_line(error))
     for number, clauses in unread.items():
@@ -79,9 +79,9 @@ def note_omissions(
 
 
 def _is_doubtful(translator: Translator, part: SourcePart, ids: Sequence[int]) -> bool:
-    """Return True for a translation of several sentences, of an unusual length, or shorter than 99% are in training."""
+    """Return True if a part has unusually many sentences or pieces, or a translation shorter than 99% in training."""
     known = translator.statistics
-    # Sentences without a space between them may be one for the rules
+    # The rules do not split sentences without a space between them
     if _GLUED.search(part.text):
         return True
     if len(ids) < known.least_ratio * len(part.pieces) or len(part.pieces) > (known.most_pieces or len(part.pieces)):
@@ -90,11 +90,11 @@ def _is_doubtful(translator: Translator, part: SourcePart, ids: Sequence[int]) -
 
 
 def _unread(translator: Translator, doubts: list[_Doubt]) -> Iterator[tuple[_Doubt, list[str]]]:
-    """Yield each part with its clauses that no piece of its translation reads."""
+    """Yield each part with the text of its unread clauses."""
     doubts = sorted(doubts, key=lambda doubt: len(doubt.part.pieces))
     eos = translator.tokenizer.eos_id
     while doubts:
-        # The longest is the last of a batch
+        # The last one is the longest source
         width = max(len(doubts[-1].part.pieces), *(len(doubt.ids) for doubt in doubts)) + len(translator.tags) + 1
         size = max(1, translator.max_tokens // width)
         batch, doubts = doubts[-size:], doubts[:-size]
@@ -111,13 +111,13 @@ def _unread(translator: Translator, doubts: list[_Doubt]) -> Iterator[tuple[_Dou
 
 
 def unread_clauses(weights: Tensor, pieces: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the clauses of a source that hardly any piece of its translation reads, as ranges of pieces.
+    """Return the clauses of a source that the translation hardly reads, as ranges of pieces.
 
-    A clause of n pieces c is unread if sum_t sum_(s in c) w_ts < n / 2.
+    A clause c of n pieces is unread if sum_t sum_(s in c) w_ts < n / 2.
 
     Args:
-        weights: How much each piece of the source counts for each of the translation's, (T, S).
-        pieces: The source's, of which a mark of punctuation ends a clause.
+        weights: Weight of each source piece for each piece of the translation, (T, S).
+        pieces: Pieces of the source; punctuation ends a clause.
     """
     read = weights.sum(0)  # (S,)
     return [(start, end) for start, end in _clauses(pieces) if read[start:end].mean() < _READ]

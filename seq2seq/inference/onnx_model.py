@@ -10,42 +10,38 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from seq2seq.checkpoint import Loaded, load_tokenizer
 from seq2seq.inference.description import CONFIG, Description
 from seq2seq.inference.export.int8 import int8_linear
 from seq2seq.network.build import build_model, on_meta_device
 from seq2seq.network.model import NarrowOutput, Seq2Seq
-from seq2seq.network.state import Ancestry, Cache, leaves, rebuild, shared_ancestries
+from seq2seq.network.state import Cache, leaves, rebuild, shared_ancestries
 from seq2seq.system.model_path import CheckpointError
 from seq2seq.system.packages import require
 
-# The encoder's graph, and the step's.
+# The graphs of the encoder and the step.
 GRAPHS = ("encoder.onnx", "step.onnx")
-# The weights of the output layer, of which a shortlist needs some rows.
+# The weights of the output layer; a shortlist needs some of its rows.
 OUTPUT = "output.npz"
-# Of the inputs and outputs of the graphs.
+# Format of the inputs and outputs of the graphs.
 FORMAT = 1
 
 
 class _Graph:
-    """A graph as a function of tensors on the CPU.
-
-    Args:
-        session: ONNX Runtime's.
-    """
+    """A session of ONNX Runtime as a function of tensors on the CPU."""
 
     def __init__(self, session: Any) -> None:
         self.session = session
         self.shapes = {each.name: each.shape for each in session.get_inputs()}
 
     def is_fixed(self, name: str, axis: int) -> bool:
-        """Return True if an input's axis has a size of its own; a free one has a name."""
+        """Return True if an input's axis has a number as its size; a free axis has a name."""
         return name not in self.shapes or isinstance(self.shapes[name][axis], int)
 
     def run(self, feeds: dict[str, Tensor]) -> list[Any]:
-        """Compute the outputs; an input that nothing depends on need not be in the graph."""
+        """Compute the outputs; inputs that the graph does not have, since nothing depends on them, are left out."""
         arrays = {name: part.contiguous().numpy() for name, part in feeds.items() if name in self.shapes}
         try:
             return [torch.from_numpy(array) for array in self.session.run(None, arrays)]
@@ -55,11 +51,11 @@ class _Graph:
             raise RuntimeError(f"ONNX Runtime cannot run the graph on {sizes}: {reason}") from None
 
 
-class OnnxModel(Seq2Seq):
-    """A model whose `context` and `step` are ONNX graphs; its modules have no weights, and make empty states only.
+class OnnxModel(nn.Module):
+    """A model for the search (see `seq2seq.search.rows.Model`) whose `context` and `step` are ONNX graphs.
 
     Args:
-        form: The model, built without memory.
+        form: The model on the meta device, for the form of contexts and states.
         encoder: Session of the encoder's graph.
         decoder: Session of the step's graph.
         weights: File of the output layer's weights.
@@ -69,22 +65,26 @@ class OnnxModel(Seq2Seq):
     stepwise = True  # whole targets have no graph
 
     def __init__(self, form: Seq2Seq, encoder: Any, decoder: Any, weights: Path = Path(OUTPUT)) -> None:
-        super().__init__(encoder=form.encoder, decoder=form.decoder, output=form.output)
+        super().__init__()
+        self.form = form
         self.graphs = (_Graph(encoder), _Graph(decoder))
-        self.context_form = _context_form(form)
+        layers: Any = form.decoder.layers
+        memory = torch.empty(1, 2, layers[0].cross_mixer.memory_dim, device="meta")
+        mask = torch.ones(1, 2, dtype=torch.bool, device="meta")
+        self.context_form = [layer.project(memory, mask) for layer in layers]
         self._weights = weights
         self._rows: dict[str, Tensor] | None = None
-
-    def features(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, tgt_mask: Tensor | None = None) -> Tensor:
-        """Refuse whole targets, for which there is no graph."""
-        raise ValueError("a folder of ONNX graphs decodes step by step only; name the checkpoint")
 
     def context(self, src: Tensor, src_mask: Tensor) -> Any:
         """Compute what each decoder layer reads of the source src (B, S)."""
         return rebuild(self.context_form, self.graphs[0].run({"src": src, "mask": src_mask}))
 
+    def init_state(self, context: Any, *, beam_size: int, max_len: int) -> Any:
+        """Return the state before the first position."""
+        return self.form.init_state(context, beam_size=beam_size, max_len=max_len)
+
     def narrow(self, ids: Tensor, allowed: Tensor) -> NarrowOutput:
-        """Return an output layer of the tokens ids (U,), which torch computes; of integers in whole numbers."""
+        """Return an output layer of the tokens ids (U,), computed by torch; an int8 layer in whole numbers."""
         if self._rows is None:
             self._rows = _read_output(self._weights)
         part = {name: array[ids] for name, array in self._rows.items()}
@@ -105,9 +105,12 @@ class OnnxModel(Seq2Seq):
         for ancestry in ancestries:
             ancestry.begin(position)
         feeds = {"token": token, "position": position, **{f"state.{i}": part for i, part in enumerate(parts)}}
-        feeds |= {f"owner.{i}": self._owner(f"owner.{i}", each) for i, each in enumerate(ancestries)}
+        for i, ancestry in enumerate(ancestries):
+            # Only the slots in use, unless a ring buffer has a table of fixed size
+            fixed = self.graphs[1].is_fixed(f"owner.{i}", 2)
+            feeds[f"owner.{i}"] = ancestry.owner if fixed else ancestry.owner[:, : ancestry.limit]
         feeds = {name: part.unflatten(0, (sentences, -1)) for name, part in feeds.items() if isinstance(part, Tensor)}
-        # The graph scores none where another layer does
+        # The graph scores no hypothesis if the narrow output does
         feeds["scored"] = torch.arange(len(token) if output is None else 0)
         feeds |= {f"context.{i}": part for i, part in enumerate(leaves(context))}  # type: ignore[misc]
         caches = {i: part for i, part in enumerate(parts) if not isinstance(part, Tensor)}
@@ -115,8 +118,7 @@ class OnnxModel(Seq2Seq):
             if not self.graphs[1].is_fixed(f"values.{i}", cache.slot_axis):
                 _fit(cache, ancestries[number].limit)
             feeds[f"values.{i}"] = cache.values
-        log_probs, *following = self.graphs[1].run(feeds)
-        features, *following = following
+        log_probs, features, *following = self.graphs[1].run(feeds)
         log_probs = log_probs if output is None else output(features).log_softmax(-1)
         for i, cache in caches.items():
             # Written in place, as by our own layers
@@ -124,29 +126,21 @@ class OnnxModel(Seq2Seq):
             following[i] = cache
         return log_probs, rebuild(state, following)
 
-    def _owner(self, name: str, ancestry: Ancestry) -> Tensor:
-        """Return the owners of the slots in use; the table of a ring buffer has a fixed size."""
-        return ancestry.owner if self.graphs[1].is_fixed(name, 2) else ancestry.owner[:, : ancestry.limit]
-
 
 def _fit(cache: Cache, slots: int) -> None:
-    """Give a cache so many slots, in which all that it has fits: a graph reads all of its memory, in one piece."""
+    """Resize a cache to the slots in use: a graph reads all of its memory in one piece."""
     axis, old = cache.slot_axis, cache.values
     kept = old.narrow(axis, 0, min(slots, old.shape[axis]))
     missing = slots - kept.shape[axis]
     # Every 16th step, since that many slots come into use at a time
     if missing:
-        # Zeros: what a hypothesis does not see counts 0 times
+        # Zeros: slots that a hypothesis does not see have the weight 0
         kept = torch.cat([kept, old.new_zeros(*old.shape[:axis], missing, *old.shape[axis + 1 :])], axis)
     cache.values = kept.contiguous()
 
 
 def load_onnx(folder: Path, description: Description, *, trust: Sequence[str] = ()) -> Loaded:
-    """Load a folder of ONNX graphs.
-
-    Args:
-        description: That of the folder, as `read_description` has read it.
-        trust: Packages, besides this one, whose mixers may be named.
+    """Load a folder of ONNX graphs, with the result of `read_description`.
 
     Raises:
         CheckpointError: A file is missing or damaged.
@@ -160,30 +154,28 @@ def load_onnx(folder: Path, description: Description, *, trust: Sequence[str] = 
     try:
         # Without memory: the graphs have the weights
         with on_meta_device():
-            form = build_model(meta["model"], trust=trust, portable=True).eval()
-    except Exception as error:  # settings that no model fits, from a file that anybody may have written
+            form = build_model(meta["model"], trust=trust, portable=True)
+    except Exception as error:  # wrong settings of an untrusted file
         reason = " ".join(str(error).split())[:300]
         raise CheckpointError(f"{folder / CONFIG}: its settings build no model ({reason})") from None
     encoder, step = (_session(folder / name) for name in GRAPHS)
-    return Loaded(OnnxModel(form, encoder, step, folder / OUTPUT).eval(), tokenizer, meta)
+    model: Any = OnnxModel(form, encoder, step, folder / OUTPUT).eval()
+    return Loaded(model, tokenizer, meta)
 
 
 def _read_output(path: Path) -> dict[str, Tensor]:
     """Read the weights of the output layer.
 
     Raises:
-        ValueError: The folder was written without them.
-        CheckpointError: The file is damaged.
+        CheckpointError: The file is missing or damaged.
     """
-    if not path.is_file():
-        raise ValueError(f"{path.parent} was exported without {OUTPUT}, which a shortlist needs; export it again")
     try:
         with np.load(path, allow_pickle=False) as file:
             found = {name: torch.from_numpy(file[name]) for name in file.files}
     except (ValueError, OSError, EOFError, TypeError, zipfile.BadZipFile):
         found = {}
     if "weight" not in found:
-        raise CheckpointError(f"{path}: is damaged; copy the folder again")
+        raise CheckpointError(f"{path}: is missing or damaged, and a shortlist needs it; copy the folder again")
     return found
 
 
@@ -193,17 +185,9 @@ def _session(path: Path) -> Any:
         raise CheckpointError(f"{path.parent}: has no {path.name}; copy the folder again")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    # Errors alone: warnings are about constants that the runtime folds
+    # Errors only: warnings are about constants that the runtime folds
     options.log_severity_level = 3
     try:
         return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime's own, of a dozen types
         raise CheckpointError(f"{path}: does not load ({' '.join(str(error).split())[:200]})") from None
-
-
-def _context_form(form: Seq2Seq) -> Any:
-    """Return a context on the meta device, for the types of its parts."""
-    layers: Any = form.decoder.layers
-    memory = torch.empty(1, 2, layers[0].cross_mixer.memory_dim, device="meta")
-    mask = torch.ones(1, 2, dtype=torch.bool, device="meta")
-    return [layer.project(memory, mask) for layer in layers]

@@ -16,12 +16,12 @@ _CHUNK = 1 << 20
 
 
 class PartialOutput:
-    """Output that is written as it is ready, and the note beside it that says what makes it.
+    """Output that is written window by window, and a JSON file next to it with the options that make it.
 
     Attributes:
         file: The output, open for appending.
-        done: Lines of input whose output it has.
-        failed: Those of them, from 1, that were not translated.
+        done: Number of input lines whose output it has.
+        failed: Numbers, from 1, of those that were not translated.
     """
 
     def __init__(self, file: IO[bytes], note: Path, made_by: Mapping[str, Any], lines_each: int) -> None:
@@ -32,17 +32,19 @@ class PartialOutput:
         self.done = 0
         partial = Path(file.name)
         if partial.stat().st_size:
-            self._continue(partial, lines_each)
+            failed = self._read_note(partial)
+            self.done = _keep_whole(partial, lines_each)
+            self.failed = {number for number in failed if number <= self.done}
         self._write_note()
 
     def remember(self, failed: Set[int]) -> None:
-        """Remember all lines that have failed, before their empty output is written: once for many lines."""
+        """Remember all lines that have failed, once for a window, before their empty output is written."""
         if failed != self.failed:
             self.failed = set(failed)
             self._write_note()
 
-    def _continue(self, partial: Path, lines_each: int) -> None:
-        """Go on with what is there, unless something else has made it."""
+    def _read_note(self, partial: Path) -> list[int]:
+        """Return the lines that have failed; ValueError if the output was made with other options."""
         try:
             before = json.loads(self._note.read_text("utf-8"))
             made_by, failed = before["made_by"], before["failed"]
@@ -56,8 +58,7 @@ class PartialOutput:
                     f"{partial} was made with {key} {json.dumps(made_by.get(key))}, not "
                     f"{json.dumps(self._made_by.get(key))}; use the same, or remove it to begin anew"
                 )
-        self.done = _keep_whole(partial, lines_each)
-        self.failed = {number for number in failed if number <= self.done}
+        return failed
 
     def _write_note(self) -> None:
         write_json(self._note, {"made_by": self._made_by, "failed": sorted(self.failed)})
@@ -65,24 +66,24 @@ class PartialOutput:
 
 @contextlib.contextmanager
 def resumable_file(path: Path, *, made_by: Mapping[str, Any], lines_each: int) -> Iterator[PartialOutput]:
-    """Open an output that becomes `path` once the block succeeds, and is continued the next time if it does not.
+    """Open an output that becomes `path` once the block succeeds; if it fails, the next call continues the output.
 
-    Until then it is `path`.partial; `path`.partial.json says what makes it.
+    Until then it is `path`.partial, and `path`.partial.json holds `made_by`.
 
     Args:
-        made_by: Options and files that its lines depend on, as JSON has them.
+        made_by: Options and files on which its lines depend, as JSON values.
         lines_each: Lines of output for each line of input.
 
     Raises:
-        ValueError: The output is not a regular file, was made by something else, or another process writes it.
+        ValueError: The output is not a regular file, was made with other options, or another process writes it.
     """
-    # Where there are no such locks, nothing else of the program fails
+    # Not on every system; imported here, so that the rest of the program runs without it
     import fcntl
 
     # A link keeps pointing at its target
     final = Path(os.path.realpath(path))
     if written_directly(path) or final.is_dir():
-        raise ValueError(f"{path} is not a regular file, which alone can be continued; leave out --resume")
+        raise ValueError(f"{path} is not a regular file and cannot be continued; leave out --resume")
     partial, note = (final.with_name(final.name + ending) for ending in (".partial", ".partial.json"))
     with open(partial, "ab") as file:
         try:
@@ -98,9 +99,9 @@ def resumable_file(path: Path, *, made_by: Mapping[str, Any], lines_each: int) -
 
 
 def identity(path: str | os.PathLike[str]) -> Any:
-    """Return by what a file is recognized, wherever it lies: its size and a hash; of a folder, that of each file.
+    """Return the identity of a file, its size and hash; of a folder, the identities of its files.
 
-    What is neither, such as a name on a hub, is recognized by the name.
+    Anything else, such as a name on a hub, is its own identity.
     """
     path = Path(path)
     if path.is_dir():
@@ -113,7 +114,7 @@ def identity(path: str | os.PathLike[str]) -> Any:
 
 
 def _keep_whole(partial: Path, lines_each: int) -> int:
-    """Cut a file after the last input line whose output it has whole; return the number of these lines."""
+    """Cut a file after the last input line with complete output; return the number of such lines."""
     with open(partial, "r+b") as file:
         total = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK), b""))
         done = total // lines_each

@@ -11,15 +11,15 @@ from seq2seq.data.sentences import sentences
 from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.encoding import encode_pieces, longest_part, whole_characters
-from seq2seq.inference.limits import MOST_PARTS
+from seq2seq.inference.limits import MOST_PARTS, SENTENCES
 from seq2seq.inference.notes import Note
 
-# It begins with the first white space, so that a line of white space alone takes linear time.
+# A match begins with the first white space, so that a line of white space takes linear time.
 _LINE_BREAKS = re.compile(r"((?<!\s)\s*\n\s*)")
 
 
 class SourcePart(NamedTuple):
-    """Part of a line: its pieces, its text, and what stands before it in the line, which is white space or nothing."""
+    """Part of a line: its pieces, its text, and the white space before it in the line, if any."""
 
     pieces: list[int]
     text: str
@@ -27,7 +27,7 @@ class SourcePart(NamedTuple):
 
 
 class SourceLine(NamedTuple):
-    """Parts of a line, none if it is blank, and the white space after the last one."""
+    """Parts of a line (none for a blank line), and the white space after the last part."""
 
     parts: list[SourcePart]
     after: str = ""
@@ -36,16 +36,16 @@ class SourceLine(NamedTuple):
         """Join the translations of all parts as the parts stand in the line.
 
         Args:
-            spaces: The language of the translation has spaces between sentences.
+            spaces: The target language has spaces between sentences.
         """
         joined = ""
         for part, text in zip(self.parts, texts, strict=True):
-            # Line breaks stay wherever they are, other white space between parts alone
+            # Line breaks always stay, other white space only between parts
             gap = part.before
             if "\n" in gap:
                 joined += gap
             elif joined and text:
-                # For some readers a carriage return ends a line
+                # Some readers take a carriage return for the end of a line
                 gap = gap.replace("\r", " ")
                 joined += (gap or " ") if spaces or gap.strip(" ") else ""
             joined += text
@@ -58,19 +58,22 @@ class SourceLine(NamedTuple):
 
 
 class LineCutter:
-    """Cuts lines into parts that are as long as the training lines of a model were.
+    """Cuts lines into parts that are as long as the model's training lines.
 
-    A line that has line breaks is cut there in any case, and a part that is longer than the longest source after a
-    sentence, else a clause, else a word.
+    A line is always cut at line breaks. A part that is longer than the longest source is cut after a sentence, else
+    after a clause, else after a word.
 
     Args:
-        language: Code of the source's language.
-        statistics: Of the training lines, which say what is cut by `auto`, and into how much.
-        mode: One of SENTENCES: `auto` cuts a line that has more sentences or pieces than most training lines,
-            `split` after every sentence, `keep` none.
-        max_len: Ids of the longest source, its tags and eos counted.
-        note: Called for a line that is cut for its length, for one that is not translated as a whole, for one that
-            `keep` leaves as it is though `auto` would cut it, and for one that fails.
+        language: Code of the source language.
+        statistics: Statistics of the training lines, by which `auto` decides.
+        mode: One of SENTENCES. `auto` cuts a line that has more sentences or pieces than most training lines, `split`
+            cuts after every sentence, `keep` does not cut.
+        max_len: Ids of the longest source, tags and eos included.
+        note: Called for a line that is cut for its length, that is not translated as a whole, that fails, or that
+            `keep` leaves whole though `auto` would cut it.
+
+    Raises:
+        ValueError: The mode is unknown.
     """
 
     def __init__(
@@ -84,6 +87,8 @@ class LineCutter:
         tags: Sequence[int],
         note: Callable[[Note], None],
     ) -> None:
+        if mode not in SENTENCES:
+            raise ValueError(f"unknown division into sentences '{mode}': choose {', '.join(SENTENCES)}")
         self.tokenizer = tokenizer
         self.language = language
         self.statistics = statistics
@@ -92,8 +97,8 @@ class LineCutter:
         self.note = note
 
     def __call__(self, lines: Sequence[str], whole: Collection[int] = ()) -> list[SourceLine]:
-        """Cut lines; those at the positions `whole` stay whole where `mode` is `auto`."""
-        # Pictures have no sentences
+        """Cut lines; `auto` does not cut the lines at the positions `whole`."""
+        # Images have no sentences
         if self.tokenizer.patches:
             found = encode_pieces(self.tokenizer, lines, note=self.note)
             return [SourceLine([SourcePart(row, "")] if row else []) for row in found]
@@ -103,7 +108,7 @@ class LineCutter:
         return [self._line(i, row, pieces, keep=i in whole) for i, row in enumerate(rows)]
 
     def _line(self, position: int, row: Sequence[str], pieces: Iterator[list[int]], *, keep: bool) -> SourceLine:
-        """Cut a line, of which `row` has the lines inside and the line breaks between them in turns."""
+        """Cut a line; `row` alternates between text and line breaks."""
         parts: list[SourcePart] = []
         before = ""
         for text, gap in zip(row[::2], [*row[1::2], ""], strict=True):
@@ -112,39 +117,48 @@ class LineCutter:
                 parts += [own[0]._replace(before=before), *own[1:]]
                 before = ""
             before += gap
-        return SourceLine(self._within_reason(position, parts), before)
+        # Only lines that are no text reach this limit
+        sizes = [len(part.pieces) for part in parts]
+        kept = 0
+        for number, size in enumerate(sizes):
+            if kept + size > MOST_PARTS * self.longest:
+                self.note(Note.cut(position, sum(sizes), kept))
+                return SourceLine(parts[:number], before)
+            kept += size
+        return SourceLine(parts, before)
 
     def _parts(self, position: int, text: str, pieces: list[int], *, keep: bool) -> list[SourcePart]:
-        """Cut a line without line breaks."""
+        """Cut text without line breaks."""
         if not pieces:
             return []
+        known = self.statistics
         too_long = len(pieces) > self.longest
         found = sentences(text, self.language)
-        beyond = len(found) > 1 and not self.statistics.covers(len(found), len(pieces))
-        wanted = beyond if self.mode == "auto" else len(found) > 1 and self.mode == "split"
-        has = f"has {len(found)} sentences"
-        if keep and wanted and self.mode == "auto" and not too_long:
-            asked = "which are translated as one: its prefix or phrases cannot be placed"
-            self.note(Note(position, "whole", f"{has}, {asked}"))
-            wanted = False
-        if self.mode == "keep" and beyond and not too_long:
-            known = self.statistics
-            most = f"{known.most_sentences} and {known.most_pieces}" if known.most_pieces else known.most_sentences
-            said = f"{has} and {len(pieces):,} pieces; most training lines have no more than {most}"
-            self.note(Note(position, "beyond", said))
-        if not wanted and not too_long:
-            return [SourcePart(pieces, text)]
-        most = 1 if self.mode == "split" else self.statistics.sentences
-        room = min(self.longest, self.statistics.most_pieces or self.longest)
-        if not wanted:
-            most, room = len(found), self.longest
-        parts = self._grouped(found, most, room)
+        unusual = len(found) > 1 and not known.covers(len(found), len(pieces))
+        wanted = unusual if self.mode == "auto" else len(found) > 1 and self.mode == "split"
+        if not too_long:
+            has = f"has {len(found)} sentences"
+            if keep and wanted and self.mode == "auto":
+                reason = "which are translated as one: its prefix or phrases cannot be placed"
+                self.note(Note(position, "whole", f"{has}, {reason}"))
+                wanted = False
+            if self.mode == "keep" and unusual:
+                most = f"{known.most_sentences} and {known.most_pieces}" if known.most_pieces else known.most_sentences
+                said = f"{has} and {len(pieces):,} pieces; most training lines have no more than {most}"
+                self.note(Note(position, "beyond", said))
+            if not wanted:
+                return [SourcePart(pieces, text)]
+        if wanted:
+            most = 1 if self.mode == "split" else known.sentences
+            parts = self._grouped(found, most, min(self.longest, known.most_pieces or self.longest))
+        else:
+            parts = self._grouped(found, len(found), self.longest)
         if too_long and (self.mode == "keep" or len(parts) > len(found)):
             self.note(Note(position, "split", f"is split: {len(pieces):,} pieces, translated in {len(parts)} parts"))
         return parts
 
     def _grouped(self, found: Sequence[str], most: int, room: int) -> list[SourcePart]:
-        """Join sentences to parts of at most `most` of them, and of at most `room` pieces where they have no more."""
+        """Join sentences to parts of at most `most` sentences and, with more than one, of at most `room` pieces."""
         counts = map(len, encode_pieces(self.tokenizer, found, note=self.note))
         groups: list[list[str]] = []
         size = 0
@@ -155,17 +169,15 @@ class LineCutter:
             else:
                 groups.append([sentence])
                 size = count
-        texts = ["".join(group) for group in groups]
+        texts = [_trimmed("".join(group)) for group in groups]
+        encoded = encode_pieces(self.tokenizer, [text for _, text, _ in texts], note=self.note)
         parts: list[SourcePart] = []
         before = ""
-        edges = [_edges(text) for text in texts]
-        shown = [text[start:end] for text, (start, end) in zip(texts, edges, strict=True)]
-        encoded = encode_pieces(self.tokenizer, shown, note=self.note)
-        for text, (start, end), pieces in zip(texts, edges, encoded, strict=True):
+        for (left, text, right), pieces in zip(texts, encoded, strict=True):
             if pieces:
-                parts += self._fitting(SourcePart(pieces, text[start:end], before + _spaces(text[:start])))
+                parts += self._fitting(SourcePart(pieces, text, before + left))
                 before = ""
-            before += _spaces(text[end:])
+            before += right
         return parts
 
     def _fitting(self, part: SourcePart) -> list[SourcePart]:
@@ -176,34 +188,19 @@ class LineCutter:
         first, *rest = split(self.tokenizer, part.pieces, self.longest)
         return [part._replace(pieces=first, text=decode(first)), *(SourcePart(row, decode(row)) for row in rest)]
 
-    def _within_reason(self, position: int, parts: list[SourcePart]) -> list[SourcePart]:
-        """Drop, with a note, what is beyond a limit that only lines reach which are no text."""
-        sizes = [len(part.pieces) for part in parts]
-        kept = 0
-        for number, size in enumerate(sizes):
-            if kept + size > MOST_PARTS * self.longest:
-                self.note(Note.cut(position, sum(sizes), kept))
-                return parts[:number]
-            kept += size
-        return parts
 
-
-def _edges(text: str) -> tuple[int, int]:
-    """Return where text begins and ends that shows something."""
-    seen = [i for i, character in enumerate(text) if not is_blank(character)]
-    return (seen[0], seen[-1] + 1) if seen else (0, 0)
-
-
-def _spaces(text: str) -> str:
-    """Return the white space of blank text, without characters that have no width."""
-    return "".join(filter(str.isspace, text))
+def _trimmed(text: str) -> tuple[str, str, str]:
+    """Return text without blank characters at its ends, between the white space among these characters."""
+    shown = [i for i, character in enumerate(text) if not is_blank(character)]
+    start, end = (shown[0], shown[-1] + 1) if shown else (0, 0)
+    left, right = ("".join(filter(str.isspace, edge)) for edge in (text[:start], text[end:]))
+    return left, text[start:end], right
 
 
 def split(tokenizer: Tokenizer, pieces: Sequence[int], longest: int) -> list[list[int]]:
-    """Split the ids of a sentence into parts of at most `longest`, where a reader would.
+    """Split the ids of a sentence into parts of at most `longest`.
 
-    Each part ends after the last clause that ends in its second half; if there is none, before a word, else before a
-    character.
+    Each part ends after the last clause that ends in its second half, else before a word, else before a character.
     """
     texts = [tokenizer.src.id_to_piece(piece) for piece in pieces]
     parts: list[list[int]] = []
@@ -225,7 +222,7 @@ def _between_words(before: str, after: str) -> bool:
 
 
 def _between_characters(before: str, after: str) -> bool:
-    # The bytes 80 to BF go on with a character
+    # The bytes 80 to BF continue a character
     return not re.fullmatch(r"<0x[89AB].>", after)
 
 

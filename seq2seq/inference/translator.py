@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
-import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +15,39 @@ import torch
 from torch import Tensor
 
 from seq2seq.checkpoint import Loaded
-from seq2seq.data.languages import target_languages, target_tags
+from seq2seq.data.languages import has_spaces, target_languages, target_tags
 from seq2seq.data.line_statistics import LineStatistics
+from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.batch_rows import most_rows, search_rows
-from seq2seq.inference.candidates import Candidate as Candidate
-from seq2seq.inference.candidates import as_text
-from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE
-from seq2seq.inference.line_search import translate_lines
-from seq2seq.inference.model_files import load_model, locate, runs_on_cpu_alone
+from seq2seq.inference.encoding import halves, target_ids
+from seq2seq.inference.lexical_shortlist import Shortlist
+from seq2seq.inference.limits import CPU_TOKENS, GPU_TOKENS, LONGEST_SOURCE
+from seq2seq.inference.mbr import rank_by_agreement, utility
+from seq2seq.inference.model_files import choose_device, load_model, locate, runs_on_cpu_alone
 from seq2seq.inference.notes import Note as Note
-from seq2seq.inference.search_jobs import (
+from seq2seq.inference.omissions import note_omissions
+from seq2seq.inference.parts import LineCutter
+from seq2seq.inference.search_parts import (
     Joined,
+    Part,
+    as_text,
+    choose_selection,
+    join_parts,
+    make_parts,
+    unplaceable,
 )
-from seq2seq.inference.shortlist import Shortlist
+from seq2seq.inference.search_parts import TranslatedText as TranslatedText
 from seq2seq.metadata import search_settings
 from seq2seq.network.build import max_positions
 from seq2seq.network.model import Seq2Seq
-from seq2seq.search import Ensemble, Graphs, Specials, models_of, search
+from seq2seq.search import Drawn, Ensemble, Graphs, Hypothesis, Selection, Specials, models_of, search, search_stream
 from seq2seq.search.graphs import choose_graphs
 from seq2seq.settings.search import SamplingSettings, SearchSettings
+from seq2seq.settings.values import shown
+from seq2seq.system.errors import first_line
 
 log = logging.getLogger(__name__)
-
-_GPU = re.compile(r"cuda(?::(0|[1-9][0-9]*))?")  # cuda, cuda:0, cuda:1, ...
 
 
 class Translator:
@@ -47,13 +57,13 @@ class Translator:
         model: In evaluation mode, on `device`.
         meta: The `seq2seq` entry of the checkpoint.
         settings: Search settings; `max_len` is the model's number of positions.
-        max_tokens: Source pieces in a batch, padding counted (default: by device, on a GPU as many as memory holds).
-        max_len: Source pieces of a line, its tags and end of sentence counted; a longer one is translated in parts.
+        max_tokens: Source pieces in a batch, padding counted (default: by device; on a GPU as many as memory holds).
+        max_len: Longest source in pieces, its tags and end of sentence counted; a longer one is translated in parts.
         sentences: How a line is divided into parts, one of SENTENCES, see `LineCutter`.
-        tgt_lang: Target language (default: the one that the checkpoint names first).
-        tags: Ids before every source, which ask for it.
-        shortlist: The pieces that translations may have, by their sources; None for all.
-        graphs: Lets decoding steps be captured and replayed; None for plain ones.
+        tgt_lang: Target language (default: the first one that the checkpoint names).
+        tags: Ids before every source that ask for the target language.
+        shortlist: Restricts the pieces of translations, depending on their sources; None allows all pieces.
+        graphs: Captures and replays decoding steps; None runs them one by one.
     """
 
     def __init__(
@@ -105,19 +115,17 @@ class Translator:
         shortlist: str | os.PathLike[str] | None = None,
         cuda_graphs: bool | None = None,
     ) -> Translator:
-        """Load a checkpoint, a folder that `export` wrote with weights or ONNX graphs, or one on a hub.
+        """Load a checkpoint, a folder that `export` wrote with weights or ONNX graphs, or one from a hub.
 
         Args:
             path: A file, a folder, or owner/name on the Hugging Face hub (owner/name@revision).
-            settings: Search settings (default: the run's, which the checkpoint remembers).
-            device: cpu, cuda, cuda:N, or auto for a GPU if there is one.
+            settings: Search settings (default: those of the run, stored in the checkpoint).
+            device: cpu, cuda, cuda:N, or auto, which takes a GPU if there is one.
             dtype: Number format of the weights, one of DTYPES (default: float32 on a CPU, bfloat16 on a GPU).
-            trust: Packages, besides seq2seq, whose mixers the checkpoint may name.
-            sentences: How a line is divided into parts: auto, split or keep.
-            tgt_lang: Target language, of a checkpoint that has several (default: the one it names first).
-            ensemble: Further checkpoints with the same tokenizer, of any mixers, whose probabilities are averaged.
-            shortlist: File of `python -m seq2seq.shortlist`, whose pieces alone translations may have.
-            cuda_graphs: Replay decoding steps that are captured once (default: on a GPU, where that is possible).
+            trust: Packages besides seq2seq whose mixers the checkpoint may name.
+            ensemble: Further checkpoints with the same tokenizer, of any mixers; probabilities are averaged.
+            shortlist: File written by `python -m seq2seq.shortlist`.
+            cuda_graphs: Capture decoding steps once and replay them (default: on a GPU, where that is possible).
 
         Raises:
             ValueError: The checkpoint, device, dtype, language or shortlist cannot be used; the message is one line.
@@ -129,10 +137,11 @@ class Translator:
         loaded = members[0]
         for member, each in zip(members, paths, strict=True):
             _require_same_task(member, each, loaded, paths[0])
-            store_weights_in(dtype, member.model)
             if shortlist is not None:
-                _require_narrow(member.model, device)
-        positions = _fewest_positions(members, trust)
+                # Fails here, before any line, if a folder of graphs lacks the weights of the output layer
+                member.model.narrow(torch.arange(1, device=device), torch.ones(1, 1, dtype=torch.bool, device=device))
+        limits = [max_positions(member.meta["model"], trust=trust) for member in members]
+        positions = min((limit for limit in limits if limit is not None), default=None)
         made = cls(
             model=Ensemble([member.model for member in members]) if ensemble else loaded.model,
             tokenizer=loaded.tokenizer,
@@ -163,48 +172,139 @@ class Translator:
         note: Callable[[Note], None] | None = None,
         progress: Callable[[int], None] = lambda done: None,
         sentences: str | None = None,
-    ) -> list[list[Candidate]]:
-        """Translate lines; in float32 a line's text does not depend on the lines beside it.
+    ) -> list[list[TranslatedText]]:
+        """Translate lines; in float32 a line's text does not depend on the other lines.
 
-        A line is translated in parts if the model has seen no such lines (see `LineCutter`), and where it has line
-        breaks; the translations are joined by the white space that stands between the parts.
+        A line is translated in parts where it has line breaks, and where the model was not trained on lines like it
+        (see `LineCutter`). The translations are joined by the white space between the parts.
 
         Args:
             settings: Search settings of this call (default: the translator's).
             sampling: Draw beam_size translations of each line instead of searching.
-            mbr: Rank candidates by how well they agree with each other, as "chrf" or "bleu" measures it; their scores
+            mbr: Rank the samples by how well they agree with each other, measured by "chrf" or "bleu"; their scores
                 are then the mean agreement. Needs sampling.
-            prefixes: What the translation of each line begins with.
-            phrases: What the translation of each line has somewhere.
-            suppress: Pieces of the target's vocabulary that no translation has.
-            note: Called for every line that is cut or fails, or of which something may be missing (default: log a
-                warning).
+            prefixes: For each line the beginning of its translation.
+            phrases: For each line the phrases that its translation must contain.
+            suppress: Pieces of the target vocabulary that no translation may contain.
+            note: Called for every line that is cut, that fails, or whose translation may lack something (default: log
+                a warning).
             progress: Called with the number of lines that are done since the last call.
             sentences: How lines are divided into parts, one of SENTENCES (default: the translator's).
 
         Returns:
-            For every line exactly `n_best` candidates, best first; those of a blank line are empty with the score 0,
-            those of one that fails are empty with the score -inf.
+            For every line exactly `n_best` translations, best first. Translations of a blank line are empty with
+            score 0, those of a line that fails are empty with score -inf.
         """
-        return translate_lines(
-            self,
-            lines,
-            settings=settings or self.settings,
+        tokenizer = self.tokenizer
+        note = note or (lambda told: log.warning("line %d %s", told.position + 1, told))
+        _require_lists(lines, prefixes, phrases, suppress)
+        # The caller chooses how to search; the number of positions belongs to the model
+        settings = dataclasses.replace(settings or self.settings, max_len=self.settings.max_len)
+        agreement = None
+        if mbr:
+            # Imports sacreBLEU, which takes a while
+            from seq2seq.metrics.scorers import tokenize_of
+
+            agreement = utility(mbr, tokenize_of(self.meta, self.tgt_lang))
+        selection = choose_selection(settings, tokenizer, sampling=sampling, mbr=mbr, constrained=phrases is not None)
+        # All samples are kept: the best ones of a line's parts need not make the best of the line
+        kept = settings if sampling is None else dataclasses.replace(settings, n_best=settings.beam_size)
+        suppressed = target_ids(tokenizer, suppress)
+        cutter = LineCutter(
+            tokenizer,
+            language=str(self.meta["src_lang"]),
+            statistics=self.statistics,
+            mode=sentences or self.sentences,
+            max_len=self.max_len,
+            tags=self.tags,
+            note=note,
+        )
+        # Cut and tokenize all lines, search their parts in order of length, and join the results line by line
+        whole = unplaceable(len(lines), tokenizer, prefixes, phrases, self.tgt_lang)
+        cut = cutter(lines, whole)
+        parts = make_parts(
+            cut,
+            tokenizer,
+            tags=self.tags,
             sampling=sampling,
-            mbr=mbr,
             prefixes=prefixes,
             phrases=phrases,
-            suppress=suppress,
-            note=note or (lambda told: log.warning("line %d %s", told.position + 1, told)),
-            progress=progress,
-            sentences=sentences or self.sentences,
+            whole=whole,
+            note=note,
         )
+        found: dict[int, list[Hypothesis]] = {}
+        left = Counter(part.line for part in parts)
+        with torch.autocast(torch.device(self.device).type, enabled=False):
+            for number, hypotheses in self._search(parts, kept, selection, suppressed, note):
+                found[number] = hypotheses
+                line = parts[number].line
+                left[line] -= 1
+                if not left[line]:
+                    progress(1)
+        joined = join_parts(parts, found, len(lines), kept, drawn=isinstance(selection, Drawn))
+        results = as_text(tokenizer, joined, cut, spaces=has_spaces(self.tgt_lang))
+        best: list[Joined | None] = []
+        for line, row in enumerate(results):
+            texts = [each.text for each in row]
+            if agreement and row:
+                row[:] = rank_by_agreement(row, agreement)
+            best.append(joined[line][texts.index(row[0].text)] if row else None)
+            # A line that should be an image but is none has no parts either
+            blank = not cut[line].parts and (not tokenizer.patches or is_blank(lines[line]))
+            # N lines in give n_best * N lines out: a line that failed and a short beam have too few
+            filler = TranslatedText(cut[line].end, 0.0) if blank else TranslatedText("", float("-inf"))
+            row += [filler] * (settings.n_best - len(row))
+            del row[settings.n_best :]
+        note_omissions(self, cut, best, note)
+        return results
+
+    def _search(
+        self,
+        parts: list[Part],
+        settings: SearchSettings,
+        selection: Selection | None,
+        suppress: Sequence[int],
+        note: Callable[[Note], None],
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Yield the number of each part with its translations, none if its search fails."""
+        # Longest first: parts that are searched together have similar lengths, and rows are refilled by shorter ones
+        waiting = [sorted(range(len(parts)), key=lambda i: -len(parts[i].source.ids))]
+        while waiting:
+            rows = waiting.pop()
+            left = dict.fromkeys(rows)
+            reason = ""
+            try:
+                found = search_stream(
+                    self.model,
+                    [parts[i].source for i in rows],
+                    special=self.special,
+                    settings=settings,
+                    rows=functools.partial(search_rows, self, settings=settings, waiting=len(rows)),
+                    device=torch.device(self.device),
+                    selection=selection,
+                    suppress=suppress,
+                    shortlist=self.shortlist,
+                    graphs=self.graphs,
+                )
+                for number, hypotheses in found:
+                    del left[rows[number]]
+                    yield rows[number], hypotheses
+            except (RuntimeError, ValueError, MemoryError) as error:
+                reason = first_line(error)
+            # After the handler, whose exception keeps the memory of the search
+            if reason and len(left) == 1:
+                (number,) = left
+                note(Note.failed(parts[number].line, reason))
+                yield number, []
+            elif reason:
+                # Out of memory, or one bad line among good ones: smaller batches settle both
+                waiting += reversed(halves(list(left)))
 
     def texts(self, lines: Sequence[str], *, note: Callable[[Note], None] | None = None) -> list[str]:
         """Return the best translation of every line."""
-        return [candidates[0].text for candidates in self.translate(lines, note=note)]
+        return [row[0].text for row in self.translate(lines, note=note)]
 
-    def decode(self, src: Tensor, src_mask: Tensor) -> list[list[Candidate]]:
+    def decode(self, src: Tensor, src_mask: Tensor) -> list[list[TranslatedText]]:
         """Search the translations of padded sources of ids and return them as text, best first.
 
         Shape:
@@ -214,14 +314,15 @@ class Translator:
         if self.by_memory:
             size = search_rows(self, src.shape[1], self.settings, len(src))
         how: dict[str, Any] = {"special": self.special, "shortlist": self.shortlist, "graphs": self.graphs}
-        # The autocast of a validation would make its score another than that of the text a user gets.
+        # A validation's autocast would give other scores than a user's translation has
         with torch.autocast(src.device.type, enabled=False):
-            hypotheses = [
-                [Joined([each.ids], each.score) for each in beams]
+            found = [
+                beams
                 for rows, mask in zip(src.split(size), src_mask.split(size), strict=True)
                 for beams in search(self.model, rows, mask, settings=self.settings, **how)
             ]
-        return as_text(self.tokenizer, hypotheses)
+        texts = iter(self.tokenizer.decode([each.ids for beams in found for each in beams]))
+        return [[TranslatedText(next(texts), float(each.score)) for each in beams] for beams in found]
 
     @property
     def dtype(self) -> str:
@@ -241,14 +342,8 @@ class Translator:
         return Specials(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id, tokenizer.byte_of)
 
 
-def _fewest_positions(members: Sequence[Loaded], trust: Sequence[str]) -> int | None:
-    """Return how many positions all of some models have; None for models without learned ones, which have no limit."""
-    limits = [max_positions(member.meta["model"], trust=trust) for member in members]
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
 def _require_same_task(member: Loaded, path: Path, first: Loaded, first_path: Path) -> None:
-    """Check that a model has vocabulary and languages of the first of its ensemble; ValueError if it does not."""
+    """Raise ValueError unless a model has the vocabulary and the languages of the first model of its ensemble."""
     if member.tokenizer.fingerprint != first.tokenizer.fingerprint:
         raise ValueError(f"{path} has another tokenizer than {first_path}: an ensemble needs one vocabulary")
     # A fine-tuned model names its own language first
@@ -259,34 +354,18 @@ def _require_same_task(member: Loaded, path: Path, first: Loaded, first_path: Pa
         raise ValueError(f"{path} translates {own}, and {first_path} {wanted}: an ensemble needs one direction")
 
 
-def choose_device(name: str) -> str:
-    """Resolve `auto` to the GPU if there is one.
-
-    Raises:
-        ValueError: The name is not that of a device, or the GPU is missing.
-    """
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cpu":
-        return name
-    found = _GPU.fullmatch(name)
-    if not found:
-        raise ValueError(f"unknown device '{name}': choose cpu, cuda, cuda:N or auto")
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if int(found[1] or 0) >= count:
-        raise ValueError(f"device '{name}' is not there ({count} GPUs are visible to torch); use --device cpu")
-    return name
-
-
-def _require_narrow(model: Seq2Seq, device: str) -> None:
-    """Check that a model can score a part of the vocabulary; ValueError if a folder of graphs lacks what it takes."""
-    model.narrow(torch.arange(1, device=device), torch.ones(1, 1, dtype=torch.bool, device=device))
-
-
-def store_weights_in(dtype: str, model: Seq2Seq) -> None:
-    """Convert the parameters, not the buffers: the rates of sinusoidal positions need float32."""
-    if dtype not in DTYPES:
-        raise ValueError(f"unknown dtype '{dtype}': choose {' or '.join(DTYPES)}")
-    # .data: the parameter objects stay, and with them tied weights
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to(getattr(torch, dtype))
+def _require_lists(
+    lines: Sequence[str],
+    prefixes: Sequence[str] | None,
+    phrases: Sequence[Sequence[str]] | None,
+    suppress: Sequence[str],
+) -> None:
+    """Raise ValueError for a text in place of a list of texts, and for lists that do not have an entry per line."""
+    given: dict[str, Any] = {"lines": lines, "prefixes": prefixes, "suppress": suppress, "phrases": phrases}
+    given |= {f"phrases[{number}]": each for number, each in enumerate(phrases or ())}
+    for name, value in given.items():
+        if isinstance(value, str):
+            raise ValueError(f"{name} is the str '{shown(value)}', each character of which would count; give a list")
+    for name, entries in (("prefixes", prefixes), ("phrases", phrases)):
+        if entries is not None and len(entries) != len(lines):
+            raise ValueError(f"{name} has {len(entries):,} entries for {len(lines):,} lines; give one for each")

@@ -12,8 +12,8 @@ from seq2seq.metrics.scorers import Score
 from seq2seq.settings.data import CONVENTIONS
 from seq2seq.system.packages import require
 
-# Bytes, since the Perl one-liner that everybody ran reads bytes; a match consumes both neighbors of the hyphen, so of
-# "a-b-c" only the first is split.
+# In bytes, as the Perl one-liner of the papers. A match consumes both neighbors of the hyphen: "a-b-c" is split only at
+# the first hyphen.
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 
 
@@ -21,7 +21,7 @@ def check_convention(convention: str, lang: str) -> str:
     """Return `convention`.
 
     Raises:
-        ValueError: There is no such convention, Moses makes no words of `lang`, or sacremoses is missing.
+        ValueError: The convention is unknown, Moses cannot tokenize `lang`, or sacremoses is missing.
     """
     if convention not in CONVENTIONS:
         raise ValueError(f"unknown scoring convention {convention!r}; choose one of {', '.join(CONVENTIONS)}")
@@ -50,16 +50,16 @@ def convention_bleu(
     from sacrebleu.metrics.bleu import BLEU
 
     check_convention(convention, lang)
-    # Both sides are tokenized: multi-bleu.perl splits at spaces and nothing else
+    # multi-bleu.perl only splits at spaces
     ours = [_tokens(line, convention, lang) for line in hypotheses]
     theirs = [_tokens(line, convention, lang) for line in references]
-    # After tokenizing, as the flag -lc of multi-bleu.perl does: Moses' rules depend on case
+    # After tokenizing, like multi-bleu.perl -lc: Moses' rules depend on case
     if lowercase:
         ours = [line.lower() for line in ours]
         theirs = [line.lower() for line in theirs]
     # tokenize="none" splits at spaces; no smoothing, so a corpus without a common 4-gram scores 0
     result = BLEU(tokenize="none", smooth_method="none", force=True).corpus_score(ours, [theirs])
-    # sacreBLEU's own signature cannot say how the text was tokenized before
+    # sacreBLEU's own signature does not know the tokenization
     case = "lc" if lowercase else "mixed"
     split = "|split:compound" if convention == "compound-split" else ""
     signature = (
@@ -74,12 +74,12 @@ def split_compounds(line: str) -> str:
 
 
 def _tokens(line: str, convention: str, lang: str) -> str:
-    # escape=False: -no-escape, which keeps & and quotes as they are
+    # escape=False is -no-escape, which keeps & and quotes
     tokens = str(_moses(lang).tokenize(line, return_str=True, escape=False))
     return split_compounds(tokens) if convention == "compound-split" else tokens
 
 
 @functools.cache
 def _moses(lang: str) -> Any:
-    # Cached: making one loads lists of prefixes, and every line of a corpus asks for it
+    # Cached: making one loads lists of prefixes, too slow for every line
     return require("sacremoses", "tokenized BLEU", extra="moses").MosesTokenizer(lang=primary_subtag(lang))

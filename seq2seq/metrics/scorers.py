@@ -20,7 +20,7 @@ from seq2seq.settings.data import METRICS, USUAL_METRICS
 from seq2seq.system.errors import first_line
 
 TOKENIZERS = tuple(BLEU.TOKENIZERS)
-# Those whose model sacreBLEU downloads at the first use, and how long a network may be silent then.
+# Tokenizers whose model sacreBLEU downloads at the first use, and the longest silence of the network then.
 _DOWNLOADED = ("spm", "flores101", "flores200", "spBLEU-1K")
 NETWORK_SECONDS = 10.0
 
@@ -57,7 +57,7 @@ def tokenize_for(lang: str | None, chosen: Mapping[str, str] | None = None) -> s
     """Return sacreBLEU's tokenizer for a language code such as `de`, `zh-CN` or `zho_Hans`; 13a if it has none.
 
     Args:
-        chosen: Tokenizers that go first, by code (zho_Hans), or by language, whichever of its codes it has there.
+        chosen: Tokenizers that take precedence, by exact code (zho_Hans) or by language (zh, zho).
     """
     lang = lang or ""
     chosen = chosen or {}
@@ -66,15 +66,15 @@ def tokenize_for(lang: str | None, chosen: Mapping[str, str] | None = None) -> s
     of_languages = {primary_subtag(code): name for code, name in chosen.items() if code not in of_codes}
     if named := of_codes.get(lang) or of_languages.get(language):
         return named
-    # 13a separates words at spaces and punctuation: right for most scripts that have them
+    # 13a separates words at spaces and punctuation: right for most scripts with spaces
     if has_spaces(lang):
         return "ko-mecab" if language == "ko" else "13a"
-    # Scripts without spaces that have no tokenizer of their own are scored by character
+    # Other scripts without spaces are scored by character
     return "zh" if language in SINITIC else "ja-mecab" if language == "ja" else "char"
 
 
 def tokenize_of(meta: Mapping[str, Any], lang: str) -> str:
-    """Return the tokenizer for a checkpoint's translations: of its run's own language the run's, else the language's.
+    """Return the tokenizer for translations into `lang`: the run's for its own target language, else the language's.
 
     Args:
         meta: The `seq2seq` entry of the checkpoint.
@@ -86,9 +86,9 @@ def check_tokenize(tokenize: str) -> str:
     """Return `tokenize`.
 
     Raises:
-        ValueError: sacreBLEU has no such tokenizer, or what it needs is not installed.
+        ValueError: sacreBLEU has no such tokenizer, or the tokenizer needs a package that is not installed.
     """
-    # Some tokenizers load a dictionary, whose absence shows only when one is made
+    # Making one shows whether its dictionary is installed
     _bleu(tokenize, False)
     return tokenize
 
@@ -122,7 +122,7 @@ def scores(
     """Compute the scores named in `metrics`, in this order.
 
     Args:
-        references: One set of references, or several, each as long as `hypotheses`.
+        references: One set of references or several, each with a line for every hypothesis.
 
     Raises:
         ValueError: A name is unknown, or the numbers of lines differ.
@@ -141,24 +141,20 @@ def paired_bootstrap(
 ) -> list[Comparison]:
     """Compare every system with the first by paired bootstrap resampling, metric by metric.
 
-    p = (1 + #{i: |d_i - mean(d)| >= |d|}) / (1 + n), of the difference d and those d_i of n resampled test sets: it is
-    two-sided, and 1 where scores are equal. The resamples are sacreBLEU's. Its own p counts |d_i| - mean(|d|) > |d| and
-    is about half as large: of systems that do not differ, one in nine has p < 0.05.
+    p = (1 + #{i: |d_i - mean(d)| >= |d|}) / (1 + n), with the difference d of the scores and its values d_i on n
+    resampled test sets. It is two-sided, and 1 if the scores are equal. The resamples are sacreBLEU's, but its p counts
+    |d_i| - mean(|d|) > |d| and is about half as large: one in nine pairs of equally good systems has p < 0.05.
 
     Args:
-        systems: Translations by the name of their system, two systems or more.
+        systems: Translations by name of the system, two systems or more.
 
     Raises:
-        ValueError: There are fewer systems, no samples, or the numbers of lines differ.
+        ValueError: The numbers of lines differ.
 
     Reference:
         Koehn 2004, Statistical significance tests for machine translation evaluation.
     """
-    if len(systems) < 2:
-        raise ValueError(f"a comparison needs two systems or more, not {len(systems)}")
-    if samples < 1:
-        raise ValueError(f"samples must be at least 1, not {samples}")
-    # Every system against the references: sacreBLEU would report only that counts differ, not whose
+    # Every system by itself: sacreBLEU's message would not name the system whose number of lines differs
     streams: list[list[str]] = []
     for name, hypotheses in systems.items():
         streams = _streams(hypotheses, references, name)
@@ -176,7 +172,6 @@ def paired_bootstrap(
         for system, (score, scores) in zip(systems, rows, strict=True):
             mean, interval = map(float, estimate_ci(scores))
             first, firsts = rows[0]
-            # Of the first system there is none
             p_value = None if score is first else _p_value(score.score - first.score, scores - firsts)
             found.append(Comparison(system, score.name, float(score.score), mean, interval, p_value, str(signature)))
     return found
@@ -185,30 +180,30 @@ def paired_bootstrap(
 def bleu_counts(
     hypotheses: Sequence[str], references: References, *, tokenize: str = "13a", lowercase: bool = False
 ) -> np.ndarray:
-    """Return sacreBLEU's statistics of every sentence, whose sums `bleu_of_counts` takes: (N, 10).
+    """Return sacreBLEU's statistics of every sentence, (N, 10), for `bleu_of_counts`.
 
-    They are the lengths of hypothesis and reference, then the matching and all n-grams, n = 1..4 of each.
+    They are the lengths of hypothesis and reference, then the numbers of matching and of all n-grams, n = 1..4.
     """
     streams = _streams(hypotheses, references, "hypotheses")
     return np.array(_bleu(tokenize, lowercase)._extract_corpus_statistics(list(hypotheses), streams), dtype=float)
 
 
 def bleu_of_counts(counts: np.ndarray) -> np.ndarray:
-    """Compute corpus BLEU of summed statistics, as sacreBLEU does: (..., 10) to (...)."""
+    """Compute corpus BLEU from summed statistics, as sacreBLEU does: (..., 10) to (...)."""
     lengths, matching, total = counts[..., :2], counts[..., 2:6], counts[..., 6:]
-    # Of n-grams without a match, the first counts as 1/2, the second as 1/4, and so on
+    # The first n without a match counts 1/2 match, the second 1/4, and so on
     smoothed = np.where(matching > 0, matching, 0.5 ** np.cumsum(matching == 0, axis=-1))
     with np.errstate(divide="ignore", invalid="ignore"):
         penalty = np.exp(np.minimum(0, 1 - lengths[..., 1] / lengths[..., 0]))
         score = 100 * penalty * np.exp(np.log(smoothed / total).mean(-1))
-    # Without any match, or without a single n-gram of one length, it is 0
+    # BLEU is 0 without any match, and without any n-gram of one length
     return np.where((matching.sum(-1) > 0) & (total.min(-1) > 0), score, 0.0)
 
 
 def _resampled(
     metric: BLEU | CHRF | TER, hypotheses: list[str], streams: list[list[str]], samples: np.ndarray
 ) -> tuple[Any, np.ndarray]:
-    """Compute a score, and those of resampled test sets, whose lines are the rows of samples (n, N): (n,)."""
+    """Compute a score, and the scores (n,) of the resampled test sets, whose lines are the rows of samples (n, N)."""
     counts = metric._extract_corpus_statistics(hypotheses, streams)
     table = np.array(counts, dtype=np.float32)  # (N, counts)
     scores = [metric._compute_score_from_stats(table[lines].sum(0)).score for lines in samples]
@@ -216,7 +211,7 @@ def _resampled(
 
 
 def _p_value(difference: float, resampled: np.ndarray) -> float:
-    """Return the share of resampled differences that are as far from their mean as `difference` is from 0."""
+    """Return the share of resampled differences at least as far from their mean as `difference` is from 0."""
     count = np.sum(np.abs(resampled - resampled.mean()) >= abs(difference))
     return float((count + 1) / (len(resampled) + 1))
 
@@ -229,7 +224,7 @@ def _metrics(names: Sequence[str], tokenize: str, lowercase: bool) -> dict[str, 
     make = {
         "bleu": lambda: _bleu(tokenize, lowercase),
         "chrf": lambda: CHRF(lowercase=lowercase),
-        # With 1- and 2-grams of words, too (Popovic 2017)
+        # Includes 1- and 2-grams of words (Popovic 2017)
         "chrf++": lambda: CHRF(lowercase=lowercase, word_order=2),
         "ter": lambda: _ter(tokenize),
     }
@@ -245,7 +240,7 @@ def _ter(tokenize: str) -> TER:
     Reference:
         Snover et al. 2006, A study of translation edit rate with targeted human annotation.
     """
-    # normalized: tokenize punctuation too; asian_support: split ideographs, which only acts with it
+    # normalized: tokenize punctuation, too; asian_support: split ideographs, which needs normalized
     asian = tokenize in _IDEOGRAPHIC
     return TER(normalized=asian, asian_support=asian)
 
@@ -254,10 +249,10 @@ def _bleu(tokenize: str, lowercase: bool) -> BLEU:
     if tokenize not in TOKENIZERS:
         raise ValueError(f"unknown BLEU tokenizer '{tokenize}': choose one of {', '.join(TOKENIZERS)}")
     try:
-        # force: sacreBLEU otherwise warns, line by line, about text that only looks tokenized
+        # force: no warning for every line that looks tokenized
         with _impatient():
             return BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
-    # Their models are downloaded once; one that was cut is there, and does not load.
+    # The download of a model failed, or its file is damaged
     except (OSError, RuntimeError) as error:
         if tokenize not in _DOWNLOADED:
             raise _unusable(tokenize) from error
@@ -281,7 +276,7 @@ def _unusable(tokenize: str) -> ValueError:
 
 @contextlib.contextmanager
 def _impatient() -> Iterator[None]:
-    """Let a download fail where the network is silent for NETWORK_SECONDS; by default it waits for ever."""
+    """Let a download fail after NETWORK_SECONDS of silence; by default it waits forever."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(NETWORK_SECONDS)
     try:
@@ -291,14 +286,14 @@ def _impatient() -> Iterator[None]:
 
 
 def _score(metric: BLEU | CHRF | TER, hypotheses: Sequence[str], references: References) -> Score:
-    # The signature is complete only after a score: it then has the number of references
+    # The signature has the number of references only after a score
     result = metric.corpus_score(list(hypotheses), _streams(hypotheses, references, "hypotheses"))
     return Score(result.name, float(result.score), str(metric.get_signature()))
 
 
 def _streams(hypotheses: Sequence[str], references: References, name: str) -> list[list[str]]:
-    """Bring references into sacreBLEU's form, one list per reference set; ValueError unless all counts agree."""
-    # A string is a sequence of strings, too, and would be scored by character
+    """Return the references as one list per reference set; ValueError unless all numbers of lines agree."""
+    # A string is a sequence of strings, and would be scored by character
     if isinstance(hypotheses, str) or isinstance(references, str):
         raise ValueError("hypotheses and references are lists of lines, not one string")
     if not hypotheses:
@@ -308,7 +303,7 @@ def _streams(hypotheses: Sequence[str], references: References, name: str) -> li
     # Either one set of references, or several, each with a line for every hypothesis
     single = isinstance(references[0], str)
     streams = [[str(line) for line in stream] for stream in ([references] if single else references)]
-    # sacreBLEU's own message does not name the file that is short
+    # sacreBLEU's own message does not name the file
     for number, stream in enumerate(streams, 1):
         if len(stream) != len(hypotheses):
             which = f"reference {number}" if len(streams) > 1 else "the reference"

@@ -96,7 +96,8 @@ def load_translator(options: argparse.Namespace) -> Translator:
     # Not at the top: --help and wrong options need no torch
     import torch
 
-    from seq2seq.inference.translator import Translator, choose_device
+    from seq2seq.inference.model_files import choose_device
+    from seq2seq.inference.translator import Translator
 
     # Before loading, which may take long
     choose_device(options.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.batching import longest_width, padded_width
@@ -13,7 +13,6 @@ from seq2seq.data.multi_corpus import Direction
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.streaming import refuse_epochs
 from seq2seq.data.vocabulary_fit import report_fit
-from seq2seq.evaluation.evaluator import EvalData
 from seq2seq.evaluation.reference_checks import text_warnings
 from seq2seq.metrics.moses_bleu import check_convention
 from seq2seq.metrics.scorers import check_tokenize, tokenize_for
@@ -24,6 +23,9 @@ from seq2seq.settings.tokenizer import PatchGrid
 from seq2seq.system.ranks import is_first_process
 from seq2seq.training import finetune
 from seq2seq.training.plan import RunPlan
+
+if TYPE_CHECKING:
+    from seq2seq.training.lightning_parts.datamodule import EvalTexts
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +113,7 @@ def score_tokenizer(plan: RunPlan, lang: str) -> str:
     return tokenize
 
 
-def look_at_references(data: EvalData, tokenize: str) -> None:
+def look_at_references(data: EvalTexts, tokenize: str) -> None:
     """Warn if the references of the validation set do not suit its scores, which choose the best checkpoint.
 
     `tokenize` is sacreBLEU's tokenizer of a run with one direction.

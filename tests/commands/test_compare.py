@@ -17,8 +17,8 @@ import scipy.stats
 import yaml
 
 from seq2seq import compare
-from seq2seq.comparison.groups import group_runs
 from seq2seq.comparison.estimates import holm, p_text
+from seq2seq.comparison.groups import group_runs
 from seq2seq.comparison.score_plot import band
 from seq2seq.comparison.scored_sets import scored_sets
 from seq2seq.comparison.significance import scoring

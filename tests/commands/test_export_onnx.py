@@ -25,9 +25,10 @@ from seq2seq.inference.export.agreement import SENTENCES
 from seq2seq.inference.export.int8 import Int8Linear, in_int8
 from seq2seq.inference.export.layouts import LAYOUTS, foreign_part
 from seq2seq.inference.export.onnx_graphs import write_onnx
+from seq2seq.inference.forced_text import force_lines
 from seq2seq.inference.model_files import load_model
 from seq2seq.inference.onnx_model import OnnxModel
-from seq2seq.inference.translator import Candidate, Translator
+from seq2seq.inference.translator import TranslatedText, Translator
 from seq2seq.mixers.gru import GatedUnit
 from seq2seq.mixers.lstm import MemoryUnit
 from seq2seq.network.build import build_model, max_positions
@@ -139,7 +140,7 @@ def eager(given: Loaded) -> Loaded:
     return given._replace(model=OnnxModel(build_model(given.meta["model"]).to("meta"), *sessions).eval())
 
 
-def require_alike(theirs: list[list[Candidate]], ours: list[list[Candidate]], *, ties: int = 0) -> None:
+def require_alike(theirs: list[list[TranslatedText]], ours: list[list[TranslatedText]], *, ties: int = 0) -> None:
     """Check texts and scores of all lines but `ties`.
 
     Where two hypotheses are equal but for rounding, either may be dropped from the beam, and with it all that would
@@ -374,7 +375,8 @@ def test_whole_targets_are_refused(tokenizer):
         def get_inputs(self) -> list:
             return []
 
-    model = OnnxModel(plain(tokenizer).model.to("meta"), NoSession(), NoSession())
-    src = torch.ones(1, 2, dtype=torch.int64)
-    with pytest.raises(ValueError, match="decodes step by step only"):
-        model(src, src.bool(), src)
+    given = plain(tokenizer)
+    model: Any = OnnxModel(given.model.to("meta"), NoSession(), NoSession())
+    for align in (False, True):
+        with pytest.raises(ValueError, match="decodes step by step only"):
+            next(force_lines(translator(given._replace(model=model), 1), [("a", "b")], note=print, align=align))

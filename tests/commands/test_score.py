@@ -333,7 +333,7 @@ def test_sentences_that_fail_show_in_the_status(ckpt, tmp_path, capsys, monkeypa
         yield from ()
         raise RuntimeError("a kernel failed")
 
-    monkeypatch.setattr("seq2seq.inference.line_search.search_stream", broken)
+    monkeypatch.setattr("seq2seq.inference.translator.search_stream", broken)
     write(tmp_path / "test.de", ["der Hund " * 20])
     write(tmp_path / "test.en", ["the dog"])
     common = ["--ckpt", ckpt, "--device", "cpu", "--cache", tmp_path / "cache", "--max-len", "12"]

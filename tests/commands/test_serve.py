@@ -93,7 +93,7 @@ import service_client
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.inference.service import server
 from seq2seq.inference.service.app import Service
-from seq2seq.inference.service.translation import BatchTranslator
+from seq2seq.inference.service.batch_translator import BatchTranslator
 
 class Slow(service_client.Stub):
     def translate(self, lines, **rest):

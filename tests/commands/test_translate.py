@@ -22,10 +22,10 @@ from conftest import PATIENCE
 
 from seq2seq import search, translate
 from seq2seq.inference import batch_rows, line_stream
-from seq2seq.inference import line_search as inference
+from seq2seq.inference import translator as inference
 from seq2seq.inference.limits import MOST_PARTS
 from seq2seq.inference.line_stream import RawLine
-from seq2seq.inference.translator import Candidate, Translator
+from seq2seq.inference.translator import TranslatedText, Translator
 from seq2seq.network.model import Seq2Seq
 from seq2seq.options.translation import load_translator
 from seq2seq.search import NotFiniteScoresError
@@ -267,7 +267,7 @@ def test_what_a_server_may_send(translator):
     assert translator.translate([]) == []
     rows = translator.translate(["der \ud800 Hund", "der\nHund", "", "\u200b"], settings=SearchSettings(beam_size=1))
     assert [len(row) for row in rows] == [1] * 4
-    assert rows[2] == rows[3] == [Candidate("", 0.0)]
+    assert rows[2] == rows[3] == [TranslatedText("", 0.0)]
     assert rows[1][0].text.count("\n") == 1
     assert [text for text, _ in rows[1][0].parts] == ["der", "Hund"]
 
@@ -428,9 +428,8 @@ def test_windows_hold_every_line_wherever_the_reads_fall():
         expected = data.split(b"\n")
         expected = expected[:-1] if expected[-1] == b"" else expected
         windows = list(line_stream.read_windows(Pieces(data, rng), max_lines=7, max_bytes=60))
-        assert [line.data for w in windows for line in w.raw] == expected, seed
-        assert [w.first for w in windows] == [1 + sum(len(v.raw) for v in windows[:i]) for i in range(len(windows))]
-        assert all(len(w.raw) <= 7 and sum(len(line.data) for line in w.raw[:-1]) < 60 for w in windows)
+        assert [line.data for window in windows for line in window] == expected, seed
+        assert all(len(window) <= 7 and sum(len(line.data) for line in window[:-1]) < 60 for window in windows)
 
 
 def test_reading_is_lazy_and_bounded():
@@ -445,13 +444,13 @@ def test_reading_is_lazy_and_bounded():
 
     stream = Endless()
     windows = line_stream.read_windows(stream)
-    assert len(next(windows).raw) == line_stream.WINDOW_LINES
+    assert len(next(windows)) == line_stream.WINDOW_LINES
     assert stream.given <= line_stream.WINDOW_LINES / 100 + 1
 
     many = Pieces(b"x" * 3_000_000 + b"\ny", random.Random(0))
     many.read1 = io.BytesIO(many.data).read  # type: ignore[method-assign]
     (window,) = line_stream.read_windows(many)
-    assert [(len(line.data), line.size) for line in window.raw] == [(line_stream.LINE_BYTES, 3_000_000), (1, 1)]
+    assert [(len(line.data), line.size) for line in window] == [(line_stream.LINE_BYTES, 3_000_000), (1, 1)]
 
 
 def test_decoding_a_line():

@@ -1,4 +1,4 @@
-"""The data that `score --ckpt` translates, where a run has several corpora: that of the run's own test."""
+"""The data of `score --ckpt` for a run with several corpora: the data of the run's own test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from seq2seq.settings.compose import resolved_settings
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory) -> Path:
-    """The toy corpus, a further one with a test set, and one with French, which is English of other words."""
+    """The toy corpus, a further corpus with a test set, and one with French, made by replacing English words."""
     root = toycorpus.write(tmp_path_factory.mktemp("toy"))
     for split in ("train", "test"):
         german, english = ((root / f"{split}.{language}").read_text() for language in ("de", "en"))
@@ -35,7 +35,7 @@ def section(corpus: Path, **changes: Any) -> dict[str, Any]:
 
 
 def found(corpus: Path, data: dict[str, Any], *words: str, tgt: str = "en") -> tuple[dict[str, Any], tuple[str, str]]:
-    """The section that a checkpoint of a run with `data` is scored on, and the languages of the translation."""
+    """The section for scoring a checkpoint of a run with `data`, and the languages of the translation."""
     run = corpus / "run"
     run.mkdir(exist_ok=True)
     (run / "config.yaml").write_text(json.dumps({"data": data}))
@@ -66,15 +66,15 @@ def test_a_further_corpus_with_a_test_set_is_scored_too(corpus):
     assert scored(corpus, data) == of_run(corpus, data)
     assert len(scored(corpus, data)[0]) == 15 + 7
     assert scored(corpus, data, limit=17)[0] == [*lines(corpus / "test.de"), *lines(corpus / "more.de")[:2]]
-    # Text that is named is scored alone
+    # Text that the command names is scored alone
     assert scored(corpus, data, f"test={corpus / 'more'}")[0] == lines(corpus / "more.de")
-    # Settings of the command line hold, and the files of all corpora are known
+    # Settings of the command line apply, and the files of all corpora are known
     assert len(scored(corpus, data, "corpora=null")[0]) == 15
     assert str(corpus / "more.en") in data_files(found(corpus, data)[0])
 
 
-def test_what_is_held_out_is_cleaned_as_the_run_cleaned_it(corpus, tmp_path):
-    """By the rules of the entry of data.train, which decide which pairs are left to choose from."""
+def test_held_out_text_is_cleaned_by_the_rules_of_the_run(corpus, tmp_path):
+    """The rules of the entry for data.train decide from which pairs the split is chosen."""
     for language in ("de", "en"):
         text = (corpus / f"train.{language}").read_text()
         (tmp_path / f"all.{language}").write_text(text + "".join(f"Nr. {i}\n" for i in range(200)))
@@ -84,7 +84,7 @@ def test_what_is_held_out_is_cleaned_as_the_run_cleaned_it(corpus, tmp_path):
     assert scored(corpus, data) != scored(corpus, data, "corpora=null")
 
 
-def test_a_test_set_that_would_be_held_out_of_other_text_than_the_runs_is_refused(corpus, tmp_path):
+def test_a_test_set_held_out_of_changed_text_is_refused(corpus, tmp_path):
     for language in ("de", "en"):
         (tmp_path / f"all.{language}").write_text((corpus / f"train.{language}").read_text())
     data = section(corpus, train=str(tmp_path / "all"), valid=None, test=None, holdout=10)
@@ -101,18 +101,18 @@ def test_a_test_set_that_would_be_held_out_of_other_text_than_the_runs_is_refuse
     message = rf"{len(set(changed) - set(pairs))} pairs of the test split.*changed since.*--data test=<path>"
     with pytest.raises(ValueError, match=message):
         require_same_test(str(run.best), read, changed)
-    # A file of its own may change
+    # A test set with its own file may change
     require_same_test(str(run.best), toycorpus.data_settings(section(corpus)), changed)
 
 
 def test_each_target_language_has_the_references_of_its_corpora(corpus):
     french = {"train": str(corpus / "train-fr"), "test": str(corpus / "test-fr"), "tgt": "fr"}
-    # Files by position, which nothing but the settings tells the languages of
+    # Files by position, whose languages only the settings know
     english = [str(corpus / "test.de"), str(corpus / "test.en")]
     data = section(corpus, test=english, tag_target=True, corpora={"french": french})
     assert scored(corpus, data)[1] == lines(corpus / "test.en")
     assert scored(corpus, data, tgt="fr")[1] == lines(corpus / "test-fr.fr")
-    # A file that is named is read whatever the corpora have
+    # A file that the command names takes precedence
     assert scored(corpus, data, f"test={corpus / 'train-fr'}", tgt="fr")[1] == lines(corpus / "train-fr.fr")
     del french["test"]
     message = r"no corpus of de-fr has a test split; .* --data src=de tgt=fr test=<path>"
@@ -153,16 +153,16 @@ ADDRESS = "http://127.0.0.1:9/${oc.env:SECRET}.json"
         {"test": "${a:" * 400},
     ],
 )
-def test_a_file_that_was_read_reads_no_environment(corpus, changes, monkeypatch):
+def test_a_file_of_settings_cannot_read_the_environment(corpus, changes, monkeypatch):
     monkeypatch.setenv("SECRET", "hunter2")
     key = next(iter(changes))
-    with pytest.raises(ValueError, match=rf"data\.{key}.*none is resolved in a file.*--data {key}=") as refused:
+    with pytest.raises(ValueError, match=rf"data\.{key}.*not resolved in a file.*--data {key}=") as refused:
         found(corpus, section(corpus, **changes))
     assert "hunter2" not in str(refused.value)
-    # The remedy that the line names
+    # The remedy of the message
     remedy = "corpora=null" if key == "corpora" else "clean={}" if key == "clean" else f"{key}={corpus / 'test'}"
     assert scored(corpus, section(corpus, **changes), remedy)[0] == lines(corpus / "test.de")
-    # What the user types is the user's
+    # A user's own words may read it
     monkeypatch.setenv("SECRET", str(corpus / "test"))
     assert scored(corpus, section(corpus), "test=${oc.env:SECRET}")[0] == lines(corpus / "test.de")
 
@@ -177,11 +177,11 @@ def test_a_file_that_was_read_reads_no_environment(corpus, changes, monkeypatch)
         # Held out of training text
         {"train": "s3://some/one.parquet", "test": None},
         {"corpora": {"more": {"train": "x", "test": "ftp://some/one.json"}}},
-        # The name of a data set of ours with another address
+        # The name of one of our data sets with another address
         {"name": "multi30k", "path": "some/one", "test": "test"},
     ],
 )
-def test_an_address_of_a_file_that_was_read_is_opened_if_the_command_names_it_alone(corpus, changes, monkeypatch):
+def test_an_address_in_a_file_is_opened_only_if_the_command_names_it(corpus, changes, monkeypatch):
     opened = []
     monkeypatch.setattr(eval_data, "open_split", lambda split, settings, **_: opened.append(settings) or iter(()))
     monkeypatch.setattr(eval_data, "load_corpus", lambda settings, **_: opened.append(settings))
@@ -200,7 +200,7 @@ def test_an_address_of_a_file_that_was_read_is_opened_if_the_command_names_it_al
         assert opened
 
 
-def test_an_address_of_our_own_data_sets_is_the_programs(corpus, monkeypatch):
+def test_addresses_of_our_own_data_sets_are_trusted(corpus, monkeypatch):
     monkeypatch.setattr(eval_data, "open_split", lambda split, settings, **_: iter([(["a"], ["b"])]))
     for name in ("multi30k", "wmt16_newstest2014"):
         data = resolved_settings([f"data={name}", "data.src=de", "data.tgt=en"])["data"]

@@ -1,4 +1,4 @@
-"""Decoding and scoring of a split: cut lines, chosen rows, merged ranks, one result for text and for ids."""
+"""Decoding and scoring of a split: cut lines, selected rows, merged ranks, the same result for text and ids."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REFERENCES = tiny.sentences(tiny.ENGLISH, 16, seed=2)
 
 
 def batches(t: Translator, rows: list[int], size: int = 5) -> list[Batch]:
-    """The sentences `rows` as the training loader has them."""
+    """The sentences `rows` as batches of the training loader."""
     src = Ragged.from_rows(t.tokenizer.encode_src(SOURCES))
     tgt = Ragged.from_rows(t.tokenizer.encode_tgt(REFERENCES))
     chunks = [np.asarray(rows[i : i + size]) for i in range(0, len(rows), size)]
@@ -58,7 +58,7 @@ def filled(t: Translator, rows: list[int], **options: Any) -> Evaluator:
 
 
 def test_ids_and_text_are_decoded_alike(translator):
-    """Batches of a loader, in any order, and lines: the same translations; blank lines too."""
+    """Batches of a loader, in any order, give the same translations as lines, including blank lines."""
     wide = copy.copy(translator)
     wide.max_len = LONGEST_SOURCE
     by_ids = filled(wide, [15, 3, 14, *range(3), *range(4, 14)]).result()
@@ -81,13 +81,13 @@ def test_ids_of_long_lines_are_cut_and_text_is_translated_in_parts(translator):
     assert (by_ids.loss, by_ids.nll) == (2.0, 1.5)
 
 
-def test_scores_are_by_the_tokenizer_that_is_asked_for(translator):
+def test_scores_use_the_given_tokenizer(translator):
     result = filled(translator, list(range(16)), tokenize="char").result()
     assert result.bleu == scorers.bleu(result.hypotheses, REFERENCES, tokenize="char")
 
 
-def test_a_source_of_which_no_piece_is_left_is_blank(tmp_path):
-    """A space of width zero, which this normalizer drops."""
+def test_a_source_without_any_piece_is_blank(tmp_path):
+    """A zero-width space, which this normalizer drops."""
     t = Translator.load(tiny.save(tmp_path, t=tiny.tokenizer(normalizer="nmt_nfkc")), device="cpu")
     lines, references = ["der Hund", "\u200b"], ["the dog", "x"]
     ids = t.tokenizer.encode_src(lines)
@@ -163,7 +163,7 @@ def test_select_rows(translator):
     assert selected.tgt_mask.shape[0] == 2
 
 
-def test_cut_pairs_and_references_out_of_reach_are_known(translator, monkeypatch):
+def test_cut_pairs_and_references_beyond_the_limit_are_known(translator, monkeypatch):
     monkeypatch.setattr("seq2seq.evaluation.evaluator.LONGEST_SOURCE", 11)
     limits = dataclasses.replace(translator.settings, max_len_ratio=0.0, max_len_extra=6)
     monkeypatch.setattr(translator, "settings", limits)
@@ -180,7 +180,7 @@ def test_cut_pairs_and_references_out_of_reach_are_known(translator, monkeypatch
     sources = [len(row) for row in translator.tokenizer.encode_src(SOURCES)]
     assert result.cut == {row for row in range(16) if lengths[row] > 11 or sources[row] > translator.max_len}
     assert 15 in result.cut
-    # Of a blank source there is nothing to translate
+    # A blank source has an empty translation in any case
     assert result.beyond == {row for row, length in enumerate(lengths) if length > 6 and SOURCES[row].strip()}
     assert not SOURCES[14].strip()
     assert lengths[14] > 6

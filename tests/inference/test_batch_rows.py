@@ -1,4 +1,4 @@
-"""How many sentences are searched at a time: by tokens, by a step's numbers, and on a GPU by its free memory."""
+"""Batch sizes of a search: by tokens, by the numbers of a step, and on a GPU by its free memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def translator(tmp_path: Path) -> Translator:
     return Translator.load(tiny.save(tmp_path), settings=BEAM, device="cpu")
 
 
-def test_what_attention_keeps_of_a_sentence():
+def test_the_memory_of_attention_for_a_sentence():
     """One layer of width 16: keys and values of the source, and of each hypothesis's target."""
     t = tiny.tokenizer()
     model = tiny.build_model(tiny.model_config(t)).eval()
@@ -52,7 +52,7 @@ def test_rows_follow_memory_and_the_beam(monkeypatch, mixer):
     assert fitting_rows(model, 8, BEAM, VOCAB, CPU) == 1
 
 
-def test_a_cpu_and_a_users_limit_do_not_ask_for_memory(translator, monkeypatch):
+def test_free_memory_is_not_read_on_a_cpu_or_with_a_users_limit(translator, monkeypatch):
     monkeypatch.setattr(batch_rows, "free_memory", None)
     assert search_rows(translator, 10, BEAM, 10**6) == 204
     assert search_rows(translator, 5000, BEAM, 10**6) == 1
@@ -64,7 +64,7 @@ def test_a_cpu_and_a_users_limit_do_not_ask_for_memory(translator, monkeypatch):
     assert search_rows(own, 10, BEAM, 10**6) == 10_000
 
 
-def test_a_gpu_is_asked_where_more_sentences_wait(translator, monkeypatch):
+def test_free_memory_of_a_gpu_matters_if_more_sentences_wait(translator, monkeypatch):
     given = {"model": translator.model, "tokenizer": translator.tokenizer, "meta": translator.meta, "settings": BEAM}
     on_gpu = Translator(**given, device="cuda")
     fitting = 5000
@@ -77,7 +77,7 @@ def test_a_gpu_is_asked_where_more_sentences_wait(translator, monkeypatch):
     assert search_rows(on_gpu, 100_000, BEAM, 820) == 1
 
 
-def test_evaluations_have_larger_batches_on_a_gpu_alone():
+def test_evaluations_have_larger_batches_on_a_gpu_only():
     assert [evaluation_tokens(given, gpu=True) for given in (1024, 16_384, 10**6)] == [4096, 65_536, 65_536]
     assert [evaluation_tokens(given, gpu=False) for given in (1024, 16_384, 10**6)] == [1024, 8192, 8192]
 

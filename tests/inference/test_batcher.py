@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import pytest
 from service_client import PATIENCE
 
-from seq2seq.inference.service.batcher import Batcher, Options, RefusedError, Result, Text
+from seq2seq.inference.service.batcher import Batcher, Entry
+from seq2seq.inference.service.messages import Options, RefusedError, Text, Translation
 from seq2seq.inference.service.metrics import Metrics
 from seq2seq.inference.service.settings import ServiceSettings
-from seq2seq.inference.translator import Candidate
 from seq2seq.settings.search import SearchSettings
 
 NARROW = Options(SearchSettings(beam_size=1), "en")
@@ -22,6 +22,10 @@ FRENCH = Options(SearchSettings(beam_size=1), "fr")
 
 def some(*texts: str) -> list[Text]:
     return [Text(text) for text in texts]
+
+
+def upper(texts: list[str]) -> list[Translation]:
+    return [Translation(text=text.upper(), candidates=[]) for text in texts]
 
 
 class Held:
@@ -37,11 +41,11 @@ class Held:
         self.first = self.batcher.submit([Text("first")], NARROW, "a client")
         assert self.begun.wait(PATIENCE)
 
-    def translate(self, texts, options: Options) -> list[Result]:
+    def translate(self, texts, options: Options) -> list[Translation]:
         self.batches.append(([each.text for each in texts], options))
         self.begun.set()
         assert self.gate.wait(PATIENCE)
-        return [Result([Candidate(each.text.upper(), 0.0)]) for each in texts]
+        return upper(self.batches[-1][0])
 
     def end(self) -> list[tuple[list[str], Options]]:
         """Release the thread, wait for its end, and return the batches after the first."""
@@ -58,15 +62,15 @@ def held(**limits: float) -> Iterator[Held]:
     found.end()
 
 
-def texts_of(ticket) -> list[str]:
-    return [result.candidates[0].text for result in ticket.future.result(PATIENCE)]
+def texts_of(entries: list[Entry]) -> list[str | None]:
+    return [entry.future.result(PATIENCE).text for entry in entries]
 
 
 def test_only_texts_with_the_same_options_share_a_batch():
     with held() as one:
         asked = [("a", NARROW), ("b", WIDE), ("c", NARROW), ("d", FRENCH), ("e", WIDE)]
         tickets = [one.batcher.submit(some(text), options, "x") for text, options in asked]
-        # The oldest decides, and nobody is passed over for long
+        # The oldest text decides, so that none waits for long
         assert one.end() == [(["a", "c"], NARROW), (["b", "e"], WIDE), (["d"], FRENCH)]
         assert [texts_of(ticket) for ticket in tickets] == [["A"], ["B"], ["C"], ["D"], ["E"]]
 
@@ -76,7 +80,7 @@ def test_a_batch_has_limits():
         tickets = [
             one.batcher.submit(some(*texts), NARROW, "x") for texts in (["a", "b"], ["c", "d"], ["e" * 30], ["f" * 9])
         ]
-        # A text that is longer than a batch may be is a batch by itself
+        # A text beyond the limit of a batch is a batch by itself
         assert [texts for texts, _ in one.end()] == [["a", "b", "c"], ["d"], ["e" * 30], ["f" * 9]]
         assert texts_of(tickets[1]) == ["C", "D"]
 
@@ -97,8 +101,8 @@ def test_a_queue_has_limits(limits, texts, client, status):
         if status:
             with pytest.raises(RefusedError) as refused:
                 one.batcher.submit(some(*texts), NARROW, client)
-            assert refused.value.status == status
-            assert refused.value.retry_after == 1
+            assert refused.value.status_code == status
+            assert refused.value.headers == {"retry-after": "1"}
         else:
             one.batcher.submit(some(*texts), NARROW, client)
         # A whole request waits, or nothing of it
@@ -113,26 +117,26 @@ def test_a_large_request_fits_into_an_empty_queue():
         assert texts_of(ticket) == ["ABC", "DEF"]
 
 
-def test_what_is_abandoned_leaves_the_queue_and_makes_room():
+def test_an_abandoned_request_leaves_the_queue():
     with held(client_texts=1) as one:
         gone = one.batcher.submit(some("a", "b"), NARROW, "x")
         with pytest.raises(RefusedError):
             one.batcher.submit(some("c"), NARROW, "x")
         one.batcher.abandon(gone)
         kept = one.batcher.submit(some("c"), NARROW, "x")
-        # What is being translated goes on, and its result is dropped
+        # The current batch is not interrupted, and its result is dropped
         one.batcher.abandon(one.first)
         assert one.end() == [(["c"], NARROW)]
         assert texts_of(kept) == ["C"]
-        assert gone.future.cancelled()
+        assert all(entry.future.cancelled() for entry in gone)
 
 
-def test_an_idle_model_waits_for_company():
+def test_an_idle_model_waits_for_further_texts():
     batches = []
 
-    def translate(texts, options: Options) -> list[Result]:
+    def translate(texts, options: Options) -> list[Translation]:
         batches.append([each.text for each in texts])
-        return [Result([Candidate(each.text.upper(), 0.0)]) for each in texts]
+        return upper(batches[-1])
 
     batcher = Batcher(translate, limits=ServiceSettings(batch_wait=10.0, batch_texts=2), metrics=Metrics())
     batcher.start()
@@ -143,18 +147,18 @@ def test_an_idle_model_waits_for_company():
     assert batcher.join(PATIENCE)
 
 
-def test_close_answers_what_waits_and_abort_does_not():
+def test_close_answers_waiting_texts_and_abort_does_not():
     with held() as one:
         waiting = one.batcher.submit(some("a"), NARROW, "x")
         one.batcher.close()
         with pytest.raises(RefusedError) as refused:
             one.batcher.submit(some("b"), NARROW, "x")
-        assert refused.value.status == 503
+        assert refused.value.status_code == 503
         one.end()
         assert texts_of(waiting) == ["A"]
     with held() as one:
         waiting = one.batcher.submit(some("a"), NARROW, "x")
         one.batcher.abort()
-        for ticket in (one.first, waiting):
-            assert isinstance(ticket.future.exception(PATIENCE), RefusedError)
+        for entry in (*one.first, *waiting):
+            assert isinstance(entry.future.exception(PATIENCE), RefusedError)
         assert one.end() == []

@@ -1,4 +1,4 @@
-"""What a translation may have left out, and how it is told: by command, in JSON, and by the service."""
+"""Translations that may lack something are noted by the command, in JSON, and by the service."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ PIECES = ["▁Wir", "▁lesen", "▁ein", "▁Buch", ",", "▁und", "▁es", "�
 def test_a_clause_that_nothing_reads_is_found():
     """By hand: of 12 pieces in clauses of 5, 5 and 2, the last is too short to tell."""
     weights = torch.zeros(5, 12)
-    # Each piece of the translation reads one of the first clause
+    # Each piece of the translation reads one piece of the first clause
     weights[range(5), range(5)] = 1.0
     assert unread_clauses(weights, PIECES) == [(5, 10)]
-    # Half a piece for each is enough
+    # Half a piece for each source piece is enough
     weights[:, 5:10] = 0.1
     assert unread_clauses(weights, PIECES) == []
     weights[:, 5:10] = 0.09
     assert unread_clauses(weights, PIECES) == [(5, 10)]
     # An empty translation reads nothing
     assert unread_clauses(torch.zeros(0, 12), PIECES) == [(0, 5), (5, 10)]
-    # Without punctuation all is one clause, and a script without spaces has clauses, too
+    # Without punctuation there is one clause; a script without spaces has clauses, too
     assert unread_clauses(torch.zeros(1, 4), ["▁a", "b", "c", "d"]) == [(0, 4)]
     chinese = [*"我们读书，", *"天在下雨。"]
     half = torch.cat([torch.eye(5), torch.zeros(5, 5)], 1)
@@ -44,7 +44,7 @@ def test_a_clause_that_nothing_reads_is_found():
 
 @pytest.fixture
 def first_clause_read(monkeypatch) -> list[int]:
-    """Let every translation read the beginning of its source alone; return the sizes of batches."""
+    """Let every translation read only the beginning of its source; return the sizes of batches."""
     sizes = []
 
     def force(model, pairs, **options):
@@ -63,7 +63,7 @@ def first_clause_read(monkeypatch) -> list[int]:
 
 @pytest.fixture
 def ckpt(tmp_path) -> Path:
-    """A model of lines of at most 30 pieces, 40 the longest, and of one sentence."""
+    """A model trained on lines of one sentence, most of at most 30 pieces, the longest of 40."""
     payload = tiny.payload()
     payload.meta["lines"] = LineStatistics(1, 1, 30, 40, 0.1)._asdict()
     checkpoint.save(tmp_path / "x.safetensors", payload)
@@ -78,7 +78,7 @@ LINES = [
 ]
 
 
-def test_what_may_be_missing_is_noted(ckpt, first_clause_read):
+def test_possible_omissions_are_noted(ckpt, first_clause_read):
     translator = Translator.load(ckpt, settings=SearchSettings(beam_size=1, max_len_ratio=4), device="cpu")
     notes: list[Note] = []
     translator.translate(LINES, sentences="keep", note=notes.append)
@@ -135,7 +135,7 @@ def test_notes_are_counted_once_and_listed_in_json(ckpt, first_clause_read, tmp_
     assert "warnings" not in rows[3]
 
 
-def test_a_request_is_told(ckpt, first_clause_read):
+def test_an_answer_has_the_warnings(ckpt, first_clause_read):
     translator = Translator.load(ckpt, settings=SearchSettings(beam_size=1, max_len_ratio=4), device="cpu")
     with served(translator) as running:
         whole, cut = (
@@ -151,7 +151,7 @@ def test_a_request_is_told(ckpt, first_clause_read):
     assert breaks["candidates"][0]["alignment"]["source"] == [*LINES[1].split(), *LINES[0].split()]
 
 
-def test_a_report_names_some_lines():
+def test_a_report_names_the_first_lines():
     said: list[str] = []
     notes = Notes(said.append, what="sentence")
     for position in (9, 3, 3):

@@ -1,4 +1,4 @@
-"""Test --resume, which goes on with the output of an interrupted run, and the line of progress on a terminal."""
+"""Test --resume, which continues the output of an interrupted run, and the progress line on a terminal."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from seq2seq.inference import line_stream, partial_output
 from seq2seq.inference.line_progress import ProgressLine
 from seq2seq.inference.notes import Note
 from seq2seq.inference.partial_output import identity, resumable_file
-from seq2seq.inference.translator import Candidate, Translator
+from seq2seq.inference.translator import TranslatedText, Translator
 from seq2seq.system.files import write_json
 
-REPRESENTATIVE = {"test_the_output_is_that_of_a_run_that_was_never_stopped": ["1-more1"]}
+REPRESENTATIVE = {"test_the_output_is_the_same_as_without_an_interruption": ["1-more1"]}
 EXHAUSTIVE = {
-    "test_prefixes_and_phrases_go_on_with_their_lines",
+    "test_prefixes_continue_with_their_lines",
     "test_links_permissions_and_special_files",
     "test_a_line_that_failed_before_is_not_forgotten",
 }
@@ -55,8 +55,8 @@ def names(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize("more", [(), ("--n-best", "2"), ("--n-best", "2", "--format", "json", "--align")])
 @pytest.mark.parametrize("stops", [0, 1, 3])
-def test_the_output_is_that_of_a_run_that_was_never_stopped(tmp_path, ckpt, few_lines, monkeypatch, stops, more):
-    """The twin: without --resume. A run is stopped after some windows, and leaves half a line as if it were killed."""
+def test_the_output_is_the_same_as_without_an_interruption(tmp_path, ckpt, few_lines, monkeypatch, stops, more):
+    """Against a run without --resume. The interrupted run leaves half a line, as if it were killed."""
     (tmp_path / "whole").mkdir()
     (tmp_path / "stopped").mkdir()
     assert translate.main(command(tmp_path / "whole", ckpt, *more)) == 0
@@ -81,11 +81,11 @@ def test_the_output_is_that_of_a_run_that_was_never_stopped(tmp_path, ckpt, few_
     assert translate.main(command(folder, ckpt, "--resume", *more)) == 0
     assert names(folder) == {"in", "out"}
     assert (folder / "out").read_bytes() == (tmp_path / "whole" / "out").read_bytes()
-    # What was translated is not translated again
+    # No line is translated twice
     assert again == LINES[2 * stops :]
 
 
-def test_prefixes_and_phrases_go_on_with_their_lines(tmp_path, ckpt, few_lines, monkeypatch):
+def test_prefixes_continue_with_their_lines(tmp_path, ckpt, few_lines, monkeypatch):
     (tmp_path / "prefixes").write_text("\n".join(f"the cat {i}" for i in range(len(LINES))) + "\n")
     translated, seen = Translator.translate, []
 
@@ -103,7 +103,7 @@ def test_prefixes_and_phrases_go_on_with_their_lines(tmp_path, ckpt, few_lines, 
 
 
 def test_a_line_that_failed_before_is_not_forgotten(tmp_path, ckpt, few_lines, monkeypatch, capsys):
-    """Status 1 as of a run that was never stopped; what failed is not translated again."""
+    """The status is 1 as without an interruption, and failed lines are not translated again."""
     translated, calls = Translator.translate, []
 
     def failing(self, lines, note, **options):
@@ -123,8 +123,8 @@ def test_a_line_that_failed_before_is_not_forgotten(tmp_path, ckpt, few_lines, m
     assert f"1 of {len(LINES)} lines could not be translated" in capsys.readouterr().err
 
 
-def test_lines_that_failed_are_remembered_once_a_window_and_before_their_output(tmp_path, ckpt, few_lines, monkeypatch):
-    """A note for each of 4,000 lines that failed took 85 seconds."""
+def test_failed_lines_are_remembered_once_per_window_before_their_output(tmp_path, ckpt, few_lines, monkeypatch):
+    """Writing the file after each of 4,000 failed lines took 85 seconds."""
     written = []
 
     def writing(path, value):
@@ -135,14 +135,14 @@ def test_lines_that_failed_are_remembered_once_a_window_and_before_their_output(
         # Parts of a line fail as one
         for position in [*range(len(lines)), 0]:
             note(Note.failed(position, "no room"))
-        return [[Candidate("", -math.inf)] for _ in lines]
+        return [[TranslatedText("", -math.inf)] for _ in lines]
 
     monkeypatch.setattr(partial_output, "write_json", writing)
     monkeypatch.setattr(Translator, "translate", failing)
     assert translate.main(command(tmp_path, ckpt, "--resume")) == 1
     windows = range(0, len(LINES), 2)
     assert written[0] == ([], 0)
-    # Each has its line end alone
+    # Only line ends
     assert written[1:] == [([*range(1, min(done + 2, len(LINES)) + 1)], done) for done in windows]
 
 
@@ -158,10 +158,10 @@ def test_links_permissions_and_special_files(tmp_path, ckpt, capsys):
     (tmp_path / "out").unlink()
     os.mkfifo(tmp_path / "out")
     assert translate.main(command(tmp_path, ckpt, "--resume")) == 2
-    assert "is not a regular file, which alone can be continued" in capsys.readouterr().err
+    assert "leave out --resume" in capsys.readouterr().err
 
 
-def test_a_folder_is_known_by_its_files(tmp_path):
+def test_the_identity_of_a_folder_is_its_files(tmp_path):
     (tmp_path / "a").write_text("a")
     before = identity(tmp_path)
     (tmp_path / "a").write_text("b")
@@ -181,13 +181,13 @@ def test_a_folder_is_known_by_its_files(tmp_path):
         ),
     ],
 )
-def test_what_something_else_made_is_not_continued(tmp_path, ckpt, monkeypatch, capsys, change, message):
+def test_an_output_made_with_other_options_is_not_continued(tmp_path, ckpt, monkeypatch, capsys, change, message):
     given = command(tmp_path, ckpt, "--resume")
     with monkeypatch.context() as stopped:
         stopped.setattr(Translator, "translate", interrupt)
         assert translate.main(given) == 130
     capsys.readouterr()
-    # A file without a line says nothing, and is begun anew
+    # With a line: an empty output would be started again
     (tmp_path / "out.partial").write_text("the dog\n")
     change(tmp_path)
     assert translate.main(given) == 2
@@ -219,12 +219,12 @@ def test_one_process_at_a_time(tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--resume"], "--resume needs --input and --output"),
-        (["--resume", "--input", __file__, "--output", "b", "--alignments", "c"], "use --format json --align"),
-        (["--resume", "--input", "/dev/null", "--output", "b"], "/dev/null is not a regular file"),
+        (["--resume"], "needs --input and --output"),
+        (["--resume", "--input", __file__, "--output", "b", "--alignments", "c"], "--alignments"),
+        (["--resume", "--input", "/dev/null", "--output", "b"], "/dev/null"),
     ],
 )
-def test_what_resume_needs(capsys, more, message):
+def test_resume_needs_files_that_can_be_continued(capsys, more, message):
     with pytest.raises(SystemExit) as stopped:
         translate.main(["--ckpt", "x", *more])
     assert stopped.value.code == 2
@@ -234,7 +234,7 @@ def test_what_resume_needs(capsys, more, message):
 # The line of progress.
 
 
-def test_text():
+def test_the_progress_line_shows_share_rate_and_time_left():
     line = ProgressLine(30_000, done=2_000, stream=io.StringIO())
     line.done += 10_000
     assert line.text(25.0) == " 40%  12,000 of 30,000 lines  400.0 lines/s  0:00:45 left"
@@ -247,7 +247,7 @@ def test_lines_are_counted(tmp_path):
         (tmp_path / "in").write_bytes(data)
         with open(tmp_path / "in", "rb") as file:
             assert count_lines(file) == count
-            # What is read next has not moved
+            # The position of the file has not changed
             assert file.read() == data
             assert count_lines(file) == 0
 
@@ -264,5 +264,5 @@ def test_a_terminal_shows_it_and_a_file_does_not(tmp_path, ckpt, monkeypatch, ca
     os.close(ours)
     first, *rest = shown.split("\r")[1:]
     assert f" of {len(LINES)} lines  " in first
-    # Nothing of it stays before what is said at the end
+    # The line is cleared before the last messages
     assert next(line for line in rest if "lines/s" not in line).startswith("\x1b[K")

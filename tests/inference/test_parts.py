@@ -1,9 +1,11 @@
-"""Lines of several sentences: which are cut, into what, and how the translations are put together."""
+"""Lines of several sentences and long lines: where they are cut, and how the translations are joined."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,13 @@ import tiny
 
 from seq2seq import checkpoint
 from seq2seq.data.line_statistics import LineStatistics
+from seq2seq.inference import parts as parts_module
 from seq2seq.inference.forced_text import force_candidates, force_lines
 from seq2seq.inference.notes import Note
-from seq2seq.inference.parts import LineCutter, SourceLine, SourcePart
-from seq2seq.inference.translator import Candidate, Translator
+from seq2seq.inference.parts import LineCutter, SourceLine, SourcePart, split
+from seq2seq.inference.search_parts import Part, join_parts, make_parts
+from seq2seq.inference.translator import TranslatedText, Translator
+from seq2seq.search import Hypothesis, Source
 from seq2seq.settings.search import SamplingSettings, SearchSettings
 
 SENTENCES = ["Der Hund geht.", "Die Katze und ich.", "Das Haus!"]
@@ -22,18 +27,23 @@ PARAGRAPH = " ".join(SENTENCES)
 
 
 def refuse(note: Note) -> None:
-    """Stand for a note that should not be."""
+    """Fail on any note."""
     pytest.fail(str(note))
 
 
 HOW = SearchSettings(beam_size=2, n_best=2, max_len_ratio=1, max_len_extra=3)
 
 
-def cut(text: str, statistics: LineStatistics, mode: str = "auto", whole: tuple[int, ...] = ()) -> list[str]:
-    notes: list[Note] = []
-    given = {"language": "de", "statistics": statistics, "mode": mode, "max_len": 1000, "tags": []}
-    (line,) = LineCutter(tiny.tokenizer(), **given, note=notes.append)([text], whole)
-    return [part.text for part in line.parts] + [note.kind for note in notes]
+def cutter(
+    note: Callable[[Note], None] = refuse,
+    *,
+    mode: str = "auto",
+    statistics: LineStatistics | None = None,
+    max_len: int = 1000,
+    tags: Sequence[int] = (),
+) -> LineCutter:
+    given = {"language": "de", "statistics": statistics or LineStatistics(), "mode": mode, "max_len": max_len}
+    return LineCutter(tiny.tokenizer(), **given, tags=tags, note=note)
 
 
 def size(text: str) -> int:
@@ -50,9 +60,9 @@ def size(text: str) -> int:
         (LineStatistics(3, 5, 10**6), "auto", [PARAGRAPH]),
         (LineStatistics(3, 5, 10**6), "keep", [PARAGRAPH]),
         (LineStatistics(3, 5, 10**6), "split", SENTENCES),
-        # Lines of two sentences are usual: a longer one is cut into such
+        # Training had lines of two sentences: a longer line is cut into such parts
         (LineStatistics(2, 2, 10**6), "auto", [" ".join(SENTENCES[:2]), SENTENCES[2]]),
-        # As many sentences, but more pieces than training had
+        # As many sentences as in training, but more pieces
         (
             LineStatistics(3, 5, size(SENTENCES[0]) + size(SENTENCES[1])),
             "auto",
@@ -60,16 +70,17 @@ def size(text: str) -> int:
         ),
     ],
 )
-def test_what_is_cut_is_what_training_had_not(statistics, mode, expected):
-    assert cut(PARAGRAPH, statistics, mode) == expected
+def test_lines_unlike_the_training_lines_are_cut(statistics, mode, expected):
+    notes: list[Note] = []
+    (line,) = cutter(notes.append, mode=mode, statistics=statistics)([PARAGRAPH])
+    assert [part.text for part in line.parts] + [note.kind for note in notes] == expected
 
 
 @pytest.mark.parametrize("text", ["Der Hund geht.", "der Hund", " Der Hund, z.B. ich. ", "„Was?“ fragte er."])
 @pytest.mark.parametrize("mode", ["auto", "split", "keep"])
 def test_a_sentence_is_translated_byte_for_byte(text, mode):
-    """Whatever the way to cut: the ids are those of the line."""
-    given = {"language": "de", "statistics": LineStatistics(), "mode": mode, "max_len": 1000, "tags": []}
-    (line,) = LineCutter(tiny.tokenizer(), **given, note=refuse)([text])
+    """In every mode the ids are those of the whole line."""
+    (line,) = cutter(mode=mode)([text])
     assert [part.pieces for part in line.parts] == [tiny.tokenizer().encode_src([text])[0][:-1]]
     assert line.join(["x"], spaces=True) == "x"
 
@@ -84,7 +95,7 @@ def test_a_sentence_is_translated_byte_for_byte(text, mode):
         ("\u200b\nDer Hund.\n\u200b\nDie Katze.", "\n0\n\n1"),
         ("\n \n", "\n \n"),
         ("Der Hund.\u00a0Die Katze.", "0\u00a01"),
-        # Characters without width are no text, and a carriage return ends no line
+        # Characters without width are no text, and a carriage return is no line break
         ("Der Hund. \u200b Die Katze. \u200b", "0  1"),
         ("Der Hund.\rDie Katze.", "0 1"),
         (" " * 100_000 + "Der Hund.", "0"),
@@ -92,19 +103,82 @@ def test_a_sentence_is_translated_byte_for_byte(text, mode):
         ("\u200b", ""),
     ],
 )
-def test_translations_stand_as_their_sentences(text, joined):
-    given = {"language": "de", "statistics": LineStatistics(), "mode": "auto", "max_len": 1000, "tags": []}
-    (line,) = LineCutter(tiny.tokenizer(), **given, note=refuse)([text])
+def test_translations_are_joined_as_their_sentences_stand(text, joined):
+    (line,) = cutter()([text])
     assert line.join([str(number) for number in range(len(line.parts))], spaces=True) == joined
 
 
-def test_spaces_are_those_of_the_target():
-    """A language without spaces has none between sentences, whatever the source has; wide ones stay."""
+def test_spaces_follow_the_target_language():
+    """A target language without spaces gets none between sentences; wide spaces stay."""
     apart, close, wide = (SourceLine([SourcePart([1], "a"), SourcePart([1], "b", gap)]) for gap in (" ", "", "\u3000"))
     assert [line.join(["x", "y"], spaces=True) for line in (apart, close, wide)] == ["x y", "x y", "x\u3000y"]
     assert [line.join(["x", "y"], spaces=False) for line in (apart, close, wide)] == ["xy", "xy", "x\u3000y"]
-    # Nothing is set apart from nothing
+    # No space next to an empty translation
     assert apart.join(["", "y"], spaces=True) == "y"
+
+
+class Pieces:
+    """Tokenizer whose ids are the pieces of a text."""
+
+    def __init__(self, pieces: list[str]) -> None:
+        self.src = self
+        self.pieces = pieces
+
+    def id_to_piece(self, number: int) -> str:
+        return self.pieces[number]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        # A point inside a number or a name ends no clause
+        ("▁a ▁b ▁3 . 5 , ▁d ▁e ▁f ▁g", ["▁a ▁b ▁3 . 5 ,", "▁d ▁e ▁f ▁g"]),
+        # Before a word
+        ("▁a ▁b ▁c ▁d ▁e ▁f on g h i", ["▁a ▁b ▁c ▁d ▁e", "▁f on g h i"]),
+        # An end in the first half would waste most of the part
+        ("▁a . ▁b c d e f g h i", ["▁a . ▁b c d e f g", "h i"]),
+        # Within a word, but not within a character
+        ("▁a b c d e f <0xE2> <0x82> <0xAC> x", ["▁a b c d e f", "<0xE2> <0x82> <0xAC> x"]),
+        ("▁你 好 。 他 们 来 。 我 们 去", ["▁你 好 。 他 们 来 。", "我 们 去"]),
+        # No boundary at all, since every byte continues a character
+        (" ".join(["<0x80>"] * 10), [" ".join(["<0x80>"] * 8), "<0x80> <0x80>"]),
+    ],
+)
+def test_a_sentence_is_split_at_clauses_else_at_words(text, parts):
+    pieces = text.split()
+    found = split(Pieces(pieces), range(len(pieces)), 8)
+    assert [" ".join(pieces[i] for i in part) for part in found] == parts
+
+
+@pytest.mark.parametrize("mode", ["keep", "auto", "split"])
+def test_nothing_is_lost_and_no_part_is_too_long(mode, monkeypatch):
+    """In every mode the parts have all characters of a random text except white space."""
+    monkeypatch.setattr(parts_module, "MOST_PARTS", 10**6)
+    tokenizer = tiny.tokenizer()
+    for _ in range(15):
+        words = random.choices([*tiny.GERMAN, ".", "?", ",", "é", "漢", "x" * 20], k=random.randrange(1, 120))
+        text = "".join(word + random.choice(["", " ", ". "]) for word in words)
+        longest = random.randrange(3, 40)
+        notes: list[Note] = []
+        (line,) = cutter(notes.append, mode=mode, max_len=longest, tags=(5,))([text])
+        # With the tag and the end
+        assert all(len(part.pieces) + 2 <= longest for part in line.parts)
+        (whole,) = tokenizer.encode_src([text])
+        rows = [[number for part in line.parts for number in part.pieces], whole[:-1]]
+        given, wanted = ("".join(map(tokenizer.src.id_to_piece, row)).replace("▁", "") for row in rows)
+        assert given == wanted
+        if mode == "keep":
+            assert bool(notes) == (len(line.parts) > 1)
+
+
+def test_a_line_that_is_no_text_is_cut_with_a_note(monkeypatch):
+    notes: list[Note] = []
+    monkeypatch.setattr(parts_module, "MOST_PARTS", 7)
+    (line,) = cutter(notes.append, mode="keep", max_len=4)(["und " * 500])
+    assert len(line.parts) == 7
+    kept = sum(len(part.pieces) for part in line.parts)
+    assert [note.kind for note in notes] == ["split", "cut"]
+    assert str(notes[1]) == f"is cut: 2,000 pieces, the first {kept:,} are translated"
 
 
 @pytest.fixture(scope="module")
@@ -112,8 +186,8 @@ def translator(tmp_path_factory) -> Translator:
     return Translator.load(tiny.save(tmp_path_factory.mktemp("tiny")), settings=HOW, device="cpu")
 
 
-def test_a_paragraph_is_its_sentences(translator):
-    """The twin: each sentence as a line; n-best by rank, scores by the sum of log-probabilities, alignments shifted."""
+def test_a_paragraph_is_translated_as_its_sentences(translator):
+    """Against each sentence as a line: n-best joined by rank, log-probabilities added, alignments shifted."""
     (row,) = translator.translate([PARAGRAPH], note=lambda note: None)
     alone = translator.translate(SENTENCES, note=lambda note: None)
     ranked = [" ".join(each[rank].text for each in alone) for rank in range(2)]
@@ -141,7 +215,7 @@ def test_a_paragraph_is_its_sentences(translator):
 
 
 def test_prefixes_and_phrases_are_placed_or_refused(translator):
-    """A prefix of one sentence begins the first; what cannot be placed keeps the line whole, or is refused."""
+    """A prefix of one sentence begins the first part; longer ones and phrases keep the line whole, or are refused."""
     notes: list[Note] = []
 
     def translate(**options):
@@ -156,17 +230,9 @@ def test_prefixes_and_phrases_are_placed_or_refused(translator):
         assert (whole.parts, "cat" in whole.text) == ((), True)
         assert "whole" in [note.kind for note in notes]
         refused = translate(**asked, sentences="split")
-        assert (refused, [note.kind for note in notes]) == (Candidate("", -math.inf), ["failed"])
-    # A prefix that asks for nothing
-    assert len(translate(prefixes=[""]).parts) == 3
-
-
-def test_samples_of_a_paragraph_are_samples_of_its_sentences(translator):
-    four = dataclasses.replace(HOW, beam_size=4, n_best=4)
-    rows = translator.translate(
-        [PARAGRAPH], settings=four, sampling=SamplingSettings(seed=3), note=lambda note: None, mbr="chrf"
-    )
-    assert all(len(each.parts) == 3 for each in rows[0] if each.text)
+        assert (refused, [note.kind for note in notes]) == (TranslatedText("", -math.inf), ["failed"])
+    # A prefix and phrases that ask for nothing
+    assert len(translate(prefixes=[""]).parts) == len(translate(phrases=[[" ", ""]]).parts) == 3
 
 
 def test_texts_with_line_breaks_keep_them(translator):
@@ -180,8 +246,8 @@ def test_texts_with_line_breaks_keep_them(translator):
     assert blank == "\n\n"
 
 
-def test_a_checkpoint_says_what_is_a_paragraph(tmp_path: Path):
-    """The statistics of the file decide, and a wrong way to cut is refused."""
+def test_the_statistics_of_a_checkpoint_decide_what_is_cut(tmp_path: Path):
+    """An unknown mode is refused."""
     payload = tiny.payload()
     for lines, count in ((None, 3), (LineStatistics(3, 5, 900, 900, 0.1)._asdict(), 1)):
         payload.meta.update({"lines": lines} if lines else {})
@@ -192,3 +258,60 @@ def test_a_checkpoint_says_what_is_a_paragraph(tmp_path: Path):
         assert len(loaded.translate([PARAGRAPH], sentences="split", note=lambda note: None)[0][0].parts) == 3
         with pytest.raises(ValueError, match="'none': choose auto, split, keep"):
             loaded.translate([PARAGRAPH], sentences="none")
+
+
+def test_a_line_that_is_kept_is_split_only_for_its_length():
+    """It is split after a sentence, if possible."""
+    parts = ["Der Hund geht schnell.", "Die Katze und ich."]
+    notes: list[Note] = []
+    pieces = size(" ".join(parts))
+    (line,) = cutter(notes.append, mode="keep", max_len=pieces)([" ".join(parts)])
+    assert [part.text for part in line.parts] == parts
+    assert [str(note) for note in notes] == [f"is split: {pieces} pieces, translated in 2 parts"]
+
+
+def test_the_score_of_a_line_is_normalized_over_all_parts():
+    settings = SearchSettings(length_penalty=0.5)
+    parts = [Part(0, Source([1])), Part(1, Source([2])), Part(1, Source([3])), Part(2, Source([4]))]
+    found = {
+        0: [Hypothesis([7], -3.0, -5.0)],
+        1: [Hypothesis([8, 9], 0.0, -1.0), Hypothesis([8], 0.0, -2.0)],
+        2: [Hypothesis([5], 0.0, -4.0)],
+    }
+    one, two, failed, blank = join_parts(parts, found, 4, settings)
+    assert one == [([[7]], -3.0, False)]
+    # -1 - 4, over the square root of 3 + 2 tokens
+    assert two == [([[8, 9], [5]], pytest.approx(-(5**0.5)), False)]
+    assert failed == blank == []
+
+
+def test_joined_translations_are_sorted_again():
+    """Long parts count more in the mean of a line: by rank -2 - 20 over 4 tokens, and -16 - 30 over 12."""
+    parts = [Part(0, Source([1])), Part(0, Source([2]))]
+    found = {
+        0: [Hypothesis([7], -1.0, -2.0, row=1), Hypothesis([6] * 9, -1.6, -16.0, row=0)],
+        1: [Hypothesis([8], -10.0, -20.0, row=1), Hypothesis([5], -15.0, -30.0, row=0)],
+    }
+    (by_rank,) = join_parts(parts, found, 1, SearchSettings())
+    assert by_rank == [([[7], [8]], -5.5, False), ([[6] * 9, [5]], pytest.approx(-46 / 12), False)][::-1]
+    swapped = {**found, 1: [each._replace(row=1 - each.row) for each in found[1]]}
+    (drawn,) = join_parts(parts, swapped, 1, SearchSettings(), drawn=True)
+    assert drawn == [([[6] * 9, [8]], -3.0, False), ([[7], [5]], -8.0, False)]
+
+
+def test_samples_of_a_paragraph_are_samples_of_its_sentences(translator):
+    """The n best are the best of all samples, whatever n is; samples of equal parts differ."""
+    line = f"{PARAGRAPH} {PARAGRAPH}"
+    how = SearchSettings(beam_size=5, n_best=5, max_len_ratio=1, max_len_extra=3)
+    sampling = SamplingSettings(seed=3)
+    every, two = (
+        translator.translate([line], settings=settings, sampling=sampling, note=lambda note: None)[0]
+        for settings in (how, dataclasses.replace(how, n_best=2))
+    )
+    assert two == every[:2]
+    assert all(len(each.parts) == 6 for each in every if each.text)
+    assert [each.score for each in every] == sorted((each.score for each in every), reverse=True)
+    assert translator.translate([line], settings=how, sampling=sampling, note=lambda note: None)[0] == every
+    equal = SourceLine([SourcePart([4], ""), SourcePart([4], "")])
+    first, second = make_parts([equal], translator.tokenizer, sampling=sampling, note=print)
+    assert first.source.seed != second.source.seed

@@ -1,4 +1,4 @@
-"""Test the service's page in a headless Chromium; it is looked at in the screenshots of `pytest --basetemp`."""
+"""Test the service's page in a headless Chromium; `pytest --basetemp` keeps the screenshots."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from conftest import PATIENCE
 from service_client import Stub, served
 
 from seq2seq.inference.forced_text import Alignment
+from seq2seq.inference.service.batch_translator import BatchTranslator
 from seq2seq.inference.service.server import bound_socket, url_of
 from seq2seq.inference.service.settings import ServiceSettings
-from seq2seq.inference.service.translation import BatchTranslator
-from seq2seq.inference.translator import Candidate
+from seq2seq.inference.translator import TranslatedText
 
 playwright = pytest.importorskip("playwright.sync_api")
 
@@ -40,10 +40,10 @@ class Translating(Stub):
     """Knows one sentence, and aligns its best translation."""
 
     def candidate(self, line: str, i: int, settings: Any) -> Any:
-        """Return candidate i of the sentence, or the stub's of any other."""
+        """Return candidate i of the sentence; for other sentences the stub's."""
         if line != SOURCE:
             return super().candidate(line, i, settings)
-        return Candidate(TARGETS[i % 5], -0.12 * (i + 1) ** 1.5)
+        return TranslatedText(TARGETS[i % 5], -0.12 * (i + 1) ** 1.5)
 
     def align(
         self, translator: Any, lines: Sequence[str], candidates: Sequence[Any], left_out: Any
@@ -56,7 +56,7 @@ class Translating(Stub):
 
 
 def alignment_of(source: str, target: str) -> Alignment:
-    """An alignment as a model of one head has it: LINKS are strong, the rest is weak."""
+    """An alignment with large weights for LINKS and small ones elsewhere."""
     words = [text.replace(".", " .").split() for text in (source, target)]
     links = [(s, t) for s, t in LINKS if s < len(words[0]) and t < len(words[1])]
     weights = [
@@ -68,7 +68,7 @@ def alignment_of(source: str, target: str) -> Alignment:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[tuple[str, BatchTranslator]]:
-    """The address of a running service, and what translates for it."""
+    """The address of a running service, and its translator."""
     stub = Translating(beam_size=5)
     with served(stub, max_characters=2000) as running, bound_socket(ServiceSettings(port=0)) as bound:
         server = uvicorn.Server(uvicorn.Config(running.app, log_config=None, ws="none", lifespan="off"))
@@ -96,7 +96,7 @@ def pictures(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def visit(browser, address) -> Iterator[Any]:
-    """Open the page as on a certain screen; complains about errors, and about requests to elsewhere."""
+    """Open the page on a screen of given properties; complain about errors and requests to other hosts."""
     opened = []
     complaints: list[str] = []
 
@@ -122,7 +122,7 @@ def visit(browser, address) -> Iterator[Any]:
 
 
 def translate(page: Any, text: str) -> None:
-    """Type a text and translate it, with the keyboard alone."""
+    """Type a text and translate it, with the keyboard only."""
     page.keyboard.press("Control+A")
     for i, line in enumerate(text.split("\n")):
         if i:
@@ -137,7 +137,7 @@ def translate(page: Any, text: str) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_sentence(visit, pictures, scheme):
     page = visit(color_scheme=scheme)
-    # The field has the focus: one types at once
+    # The field has the focus
     translate(page, SOURCE)
     assert page.inner_text("#best") == TARGETS[0]
     assert page.inner_text("#from") == "German"
@@ -157,7 +157,7 @@ def test_a_phone(visit, pictures):
     translate(page, SOURCE)
     # Nothing is wider than the screen
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
-    # What is tapped is large enough for a finger
+    # Targets of taps are large enough for a finger
     for target in page.locator("button:visible.primary, #list button:visible").all():
         assert target.bounding_box()["height"] >= 44
     page.screenshot(path=pictures / "phone.png", full_page=True)
@@ -203,7 +203,7 @@ def test_errors(visit, pictures):
     page = visit()
     translate(page, SOURCE)
     translate(page, "boom")
-    # An earlier translation does not stand beside another text
+    # An earlier translation is not shown with another text
     assert page.inner_text("#best") == "No translation."
     assert page.locator("#others, #alignment, #copy").filter(visible=True).count() == 0
     assert page.inner_text("#error") == "The text could not be translated: out of memory."
@@ -218,7 +218,7 @@ def test_errors(visit, pictures):
 
 
 def test_the_services_own_length_penalty_may_be_negative(visit, address, monkeypatch):
-    """The page does not send it back, which would be refused, and the browser does not hold the form back for it."""
+    """The page does not send it back, since it would be refused, and the browser accepts the form."""
     monkeypatch.setattr(address[1], "settings", dataclasses.replace(address[1].settings, length_penalty=-1.25))
     page = visit()
     assert page.input_value("#length_penalty") == "-1.25"
@@ -249,7 +249,7 @@ def test_more_alternatives_than_the_beam_of_groups_holds(visit, address, monkeyp
 
 
 def test_a_model_that_aligns_no_words(visit, address, monkeypatch):
-    """The page then asks for no alignment, which the service would refuse."""
+    """The page then does not ask for alignments, which the service would refuse."""
     monkeypatch.setattr(address[1], "can_align", False)
     page = visit()
     translate(page, SOURCE)
@@ -274,22 +274,12 @@ def test_contrast_and_names(visit):
             ".map((e) => (e.labels && e.labels.length ? e.labels[0].textContent : e.textContent).trim())"
         )
         assert all(names)
-        for selector in (
-            "#best",
-            ".note",
-            "h2",
-            ".score",
-            ".language",
-            ".primary",
-            ".rank",
-            ".plain",
-            "summary",
-            "footer a",
-        ):
+        for selector in SELECTORS:
             assert page.evaluate(CONTRAST, selector) >= 4.5, (scheme, selector)
 
 
-# Ratio of the luminances of an element's text and of what is behind it.
+SELECTORS = ("#best", ".note", "h2", ".score", ".language", ".primary", ".rank", ".plain", "summary", "footer a")
+# Ratio of the luminances of an element's text and its background.
 CONTRAST = """
 (selector) => {
   const parts = (color) => color.match(/[\\d.]+/g).map(Number);
@@ -306,10 +296,10 @@ CONTRAST = """
 """
 
 
-def test_blank_lines_stay_and_what_may_be_missing_is_marked(visit, pictures):
+def test_blank_lines_stay_and_doubtful_lines_are_marked(visit, pictures):
     page = visit()
     translate(page, "abc\n\nlong\n")
-    # Three rows and the end of the text, of which two are chosen
+    # Three rows and the end of the text; two rows have buttons
     assert [row.strip() for row in page.locator("#best li").all_inner_texts()] == ["cba/0/5/", "", "gnol/0/5/ ⚠", ""]
     assert page.locator("#best button").count() == 2
     assert "cut" in page.locator("#best .mark-warn").get_attribute("title")

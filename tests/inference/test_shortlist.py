@@ -1,4 +1,4 @@
-"""Shortlists: Model 1 against a computation by hand and by loops, their files, and translations that use them."""
+"""Shortlists: Model 1 against computations by hand and by loops, files, and translations with a shortlist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from seq2seq import checkpoint, shortlist, translate
 from seq2seq.data import ibm1 as module
 from seq2seq.data.ibm1 import lexical_table
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.shortlist import Shortlist, make_shortlist
+from seq2seq.inference.lexical_shortlist import Shortlist, make_shortlist
 from seq2seq.inference.translator import Translator
 from seq2seq.settings.search import SamplingSettings, SearchSettings
 
@@ -85,8 +85,8 @@ def loops(pairs, iterations: int) -> dict[tuple[int, int], float]:
 
 
 @pytest.mark.parametrize("cells", [1, 7, 1 << 21])
-def test_model_1_is_that_of_loops(cells, monkeypatch):
-    """In one part and in many; repeated words count as often as they occur, and empty sides not at all."""
+def test_model_1_equals_loops(cells, monkeypatch):
+    """In one block and in many; repeated words count each time, and pairs with an empty side do not count."""
     monkeypatch.setattr(module, "_CELLS", cells)
     pairs = [*TOY, ([2, 2, 1], [3, 3]), ([], [1]), ([1], [])]
     expected = loops([pair for pair in pairs if all(pair)], 4)
@@ -96,7 +96,7 @@ def test_model_1_is_that_of_loops(cells, monkeypatch):
         assert probability(table, source, target) == pytest.approx(expected[source, target], abs=1e-9)
     assert (np.diff(table.keys) > 0).all()
     assert [done for done, _ in seen] == [1, 2, 3, 4]
-    # What the toy corpus is known for
+    # Each word with its translation
     starts, tokens = estimate(TOY, 30).best(1, 4)
     assert starts.tolist() == [0, 1, 2, 3, 4]
     assert tokens[1:].tolist() == [1, 2, 3]
@@ -140,8 +140,8 @@ def texts(results):
     return [[candidate.text for candidate in row] for row in results]
 
 
-def test_a_corpus_teaches_its_words(ckpt, made):
-    """The first translation of a word that is one piece is the word that stands for it."""
+def test_a_shortlist_has_the_words_of_its_corpus(ckpt, made):
+    """A word of one piece has its translation of one piece in its list."""
     tokenizer = Translator.load(ckpt, device="cpu").tokenizer
     found = Shortlist.load(made, tokenizer)
     right = 0
@@ -158,28 +158,20 @@ def test_a_corpus_teaches_its_words(ckpt, made):
     assert allowed[[tokenizer.eos_id, tokenizer.unk_id]].all()
 
 
-def test_blank_lines_teach_nothing(ckpt, corpus, made, tmp_path):
+def test_an_estimate_can_be_repeated_and_ignores_blank_lines(ckpt, corpus, made, tmp_path):
     tokenizer = Translator.load(ckpt, device="cpu").tokenizer
     sides = [tmp_path / side.name for side in corpus]
     for path, side in zip(sides, corpus, strict=True):
         path.write_text("\n" + side.read_text() + "\n\n")
-    found = make_shortlist(tokenizer, *sides, best=2, frequent=3, iterations=2).shortlist
-    expected = make_shortlist(tokenizer, *corpus, best=2, frequent=3, iterations=2).shortlist
-    assert np.array_equal(found.tokens, expected.tokens)
-    assert np.array_equal(found.frequent, expected.frequent)
-
-
-def test_estimates_can_be_repeated(ckpt, corpus, made):
-    tokenizer = Translator.load(ckpt, device="cpu").tokenizer
-    again = make_shortlist(tokenizer, *corpus, best=2, frequent=3, iterations=5)
+    again = make_shortlist(tokenizer, *sides, best=2, frequent=3, iterations=5)
     written = Shortlist.load(made, tokenizer)
     for name in ("starts", "tokens", "frequent"):
         assert np.array_equal(getattr(again.shortlist, name), getattr(written, name))
     assert 0.5 < again.covered <= 1
 
 
-def test_translations_have_the_pieces_of_their_own_lists(ckpt, made):
-    """With the lines beside them and alone, searched, drawn, begun and with phrases."""
+def test_translations_use_the_lists_of_their_own_sources(ckpt, made):
+    """In a batch and one by one: searched, sampled, with a prefix and with phrases."""
     translator = Translator.load(ckpt, device="cpu", settings=HOW, shortlist=made)
     ways: list[dict[str, Any]] = [
         {},
@@ -201,7 +193,7 @@ def test_translations_have_the_pieces_of_their_own_lists(ckpt, made):
     assert texts(translator.decode(src, src > 0)) == texts(translator.translate(LINES[:-1]))
 
 
-def test_the_command_takes_it(ckpt, made, tmp_path):
+def test_the_command_takes_a_shortlist(ckpt, made, tmp_path):
     source, out = tmp_path / "in.de", tmp_path / "out.en"
     source.write_text("\n".join(LINES) + "\n")
     command = ["--ckpt", str(ckpt), "--input", str(source), "--output", str(out), "--max-len-ratio", "1"]
@@ -218,7 +210,7 @@ def damaged(path: Path, **changes) -> None:
 
 
 def test_bad_files_are_one_line(ckpt, made, tmp_path, capsys):
-    """Other files, damage, another tokenizer, a pickle, and packed arrays."""
+    """Other files, damage, another tokenizer, a pickle, and compressed arrays."""
     bad = tmp_path / "bad.npz"
     meta = json.loads(np.load(made)["meta"].tobytes())
 
@@ -282,7 +274,7 @@ def test_bad_options_are_one_line(ckpt, corpus, made, tmp_path, capsys):
     assert not (tmp_path / "short.npz").exists()
 
 
-def test_a_checkpoint_of_another_tokenizer_is_told(ckpt, made, tmp_path):
+def test_a_checkpoint_with_another_tokenizer_is_refused(ckpt, made, tmp_path):
     entry = tiny.payload()
     entry.meta["tokenizer"] = tiny.tokenizer(normalizer="nfkc").to_state()
     checkpoint.save(tmp_path / "foreign.safetensors", entry)

@@ -1,4 +1,4 @@
-"""BLEU as papers gave it: Moses tokens, compounds split, no smoothing; counted by hand here."""
+"""BLEU as in papers, on Moses tokens with split compounds and without smoothing, against counts by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seq2seq.metrics.moses_bleu import check_convention, convention_bleu, split_
 def test_one_sentence_by_hand():
     """Hypothesis and reference tokens: The cat sat on the mat . / The cat sat on a mat ."""
     found = convention_bleu(["The cat sat on the mat."], ["The cat sat on a mat."], convention="tokenized", lang="en")
-    # Of 7, 6, 5 and 4 n-grams of the hypothesis these are in the reference; lengths are equal
+    # Matches among the 7, 6, 5 and 4 n-grams of the hypothesis; the lengths are equal
     expected = 100 * (6 / 7 * 4 / 6 * 2 / 5 * 1 / 4) ** 0.25
     assert found.value == pytest.approx(expected, abs=1e-9)
     assert "tok:moses-en" in found.signature
@@ -21,7 +21,7 @@ def test_one_sentence_by_hand():
 
 
 def test_compounds_count_as_words():
-    """`a rich-text format .` is 4 tokens whole and 6 split; what differs is one part of the compound."""
+    """`a rich-text format .` has 4 tokens, or 6 after the split; the sides differ in one part of the compound."""
     pair = (["a good rich-text format."], ["a good poor-text format."])
     whole = convention_bleu(*pair, convention="tokenized", lang="en")
     assert whole.value == 0.0  # of 5 tokens no 4-gram without the compound
@@ -47,7 +47,7 @@ def test_case_is_ignored_on_demand():
 
 
 def test_tokens_depend_on_the_language():
-    """French cuts after the elided word's apostrophe, English before it: accord is a word of one only."""
+    """French splits after an apostrophe, English before it: only French has the word accord."""
     pair = (["Je suis d'accord ici et partout."], ["Je suis en accord ici et partout."])
     french, english = (convention_bleu(*pair, convention="tokenized", lang=lang).value for lang in ("fr", "en"))
     assert french == pytest.approx(100 * (7 / 8 * 5 / 7 * 3 / 6 * 2 / 5) ** 0.25, abs=1e-9)

@@ -1,4 +1,4 @@
-"""Our scores are sacreBLEU's own: against its command line, against toy cases by hand, and their errors."""
+"""Our scores are sacreBLEU's: against its command line and against cases by hand; and errors."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def ter(hypotheses: list[str], references: list[str], **options: str) -> float:
 
 
 def test_ter_by_hand():
-    """One substitution in six words; and one shift of a block counts as one edit."""
+    """One substitution in six words; the shift of a block counts as one edit."""
     assert ter(["the cat sat on the floor"], ["the cat sat on the mat"]) == pytest.approx(100 / 6)
     assert ter(["d e a b c"], ["a b c d e"]) == pytest.approx(100 / 5)
 
@@ -118,7 +118,7 @@ def test_tokenizer_of_a_language():
     assert scorers.tokenize_for("th") == "char"
 
 
-def test_lowercase_is_seen_and_signed():
+def test_lowercase_changes_score_and_signature():
     sensitive, folded = (scorers.bleu(["THE CAT SAT ON"], ["the cat sat on"], lowercase=x) for x in (False, True))
     assert sensitive.value == 0
     assert folded.value == pytest.approx(100)
@@ -171,7 +171,7 @@ def test_paired_bootstrap_tells_better_from_equal():
     assert "seed:12345" in table["bad", "chrF2"].signature
 
 
-def test_resamples_are_those_of_sacrebleu():
+def test_resamples_equal_sacrebleus():
     references = sentences(7, 40)
     systems = {name: noisy(references, seed, 0.2) for name, seed in (("one", 8), ("two", 9))}
     test = PairedTest(list(systems.items()), {"BLEU": BLEU(), "chrF2": CHRF()}, [references], "bs", n_samples=100)
@@ -199,8 +199,8 @@ def test_no_p_value_is_zero():
     assert scorers._p_value(5.0, np.zeros(99)) == pytest.approx(1 / 100)
 
 
-def test_systems_that_do_not_differ_are_told_apart_as_often_as_the_level_says():
-    """Two systems that exchange their lines at random: p < 0.05 in a twentieth of the cases, and p < 0.5 in half."""
+def test_p_values_of_equal_systems_are_uniform():
+    """Two systems that exchange their lines at random: p < 0.05 in a twentieth of the cases, p < 0.5 in half."""
     one, two = ([random.gauss(0, 1) for _ in range(200)] for _ in range(2))
     values = []
     for _ in range(400):
@@ -213,8 +213,6 @@ def test_systems_that_do_not_differ_are_told_apart_as_often_as_the_level_says():
 
 
 def test_paired_bootstrap_checks_its_input():
-    with pytest.raises(ValueError, match="two systems"):
-        scorers.paired_bootstrap({"a": ["x"]}, ["x"])
     with pytest.raises(ValueError, match="b: 2 lines, but the reference has 1"):
         scorers.paired_bootstrap({"a": ["x"], "b": ["x", "y"]}, ["x"])
     with pytest.raises(ValueError, match="unknown metric 'comet'"):
@@ -230,7 +228,7 @@ def test_equal_translations_do_not_differ_significantly():
 
 
 def test_bleu_of_summed_counts_is_sacrebleus():
-    """Also without a match of some length, without any match, and of nothing at all."""
+    """Including no match of some length, no match at all, and empty text."""
     references = ["a b c d e f", "g h i j", "k l m", "n o p q r"]
     for hypotheses in (
         references,

@@ -18,7 +18,7 @@ from seq2seq.inference.forced import force, links, pharaoh, saliency, word_weigh
 from seq2seq.inference.forced_text import force_lines
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.mbr import expected_utilities, utility
-from seq2seq.inference.translator import Candidate, Translator
+from seq2seq.inference.translator import TranslatedText, Translator
 from seq2seq.metadata import describe
 from seq2seq.network.build import build_model
 from seq2seq.search import Ensemble, Specials
@@ -367,9 +367,9 @@ def test_formats(ckpt, tmp_path, translator):
 
 
 def test_a_line_that_failed_has_no_score():
-    failed = json.loads(FORMATS["json"](3, [Candidate("", -math.inf)], {}))
+    failed = json.loads(FORMATS["json"](3, [TranslatedText("", -math.inf)], {}))
     assert failed == {"line": 3, "translation": "", "score": None}
-    several = [Candidate('Möhre "a"', -0.5), Candidate("", -math.inf)]
+    several = [TranslatedText('Möhre "a"', -0.5), TranslatedText("", -math.inf)]
     printed = FORMATS["json"](1, several, {"alignment": "0-0"})
     assert printed.index("\n") == len(printed) - 1
     assert "Möhre" in printed
@@ -379,7 +379,10 @@ def test_a_line_that_failed_has_no_score():
 
 
 def test_a_tab_in_a_translation_makes_no_column():
-    assert FORMATS["tsv"](2, [Candidate("a\tb", -0.5), Candidate("", -math.inf)], {}) == "2\t-0.5000\ta b\n2\t-inf\t\n"
+    assert (
+        FORMATS["tsv"](2, [TranslatedText("a\tb", -0.5), TranslatedText("", -math.inf)], {})
+        == "2\t-0.5000\ta b\n2\t-inf\t\n"
+    )
 
 
 @pytest.mark.parametrize(

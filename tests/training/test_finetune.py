@@ -17,7 +17,7 @@ from seq2seq.data.plan import DataPlan
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary_fit import report_fit
 from seq2seq.inference.export.card import Origin
-from seq2seq.inference.export.safetensors_folder import write_safetensors
+from seq2seq.inference.export.formats import write_safetensors
 from seq2seq.inference.translator import Translator
 from seq2seq.settings.compose import chosen_settings, is_chosen, resolved_settings
 from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings

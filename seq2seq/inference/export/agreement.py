@@ -1,4 +1,4 @@
-"""Compare an exported model with ours before anybody uses it: greedy translations, token for token."""
+"""Compare an exported model with ours before it is used: greedy translations, token for token."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from seq2seq.network.model import Seq2Seq
 from seq2seq.search import Specials, search
 from seq2seq.settings.search import SearchSettings
 
-# Sentences that are drawn, and the most pieces of each and of its translation; the last sentence is longer than any
-# block that our layers cut a source into.
+# Number of drawn sentences.
 SENTENCES = 12
+# Most pieces of a sentence. The last sentence is longer than any block into which our layers cut a source.
 _SHORT = 20
 _LONG = 140
+# Most pieces of a translation.
 _LIMIT = 30
-# Two tokens whose logits are closer than this may change places when sums are taken in another order.
+# Logits that are closer than this may change their order when sums are computed in another order.
 TIE = 1e-3
 
 Rows = list[list[int]]
 
 
 class DisagreementError(ValueError):
-    """An exported model that translates otherwise than ours; it must not be used."""
+    """Error of an exported model that does not translate as ours does."""
 
 
 def drawn_sources(tokenizer: Tokenizer, tags: Sequence[int] = ()) -> Rows:
-    """Draw sentences from the source's vocabulary, each closed by eos, or images; always the same ones."""
+    """Draw sentences from the source vocabulary, each with eos, or images; always the same."""
     generator = torch.Generator().manual_seed(0)
     if patches := tokenizer.patches:
         return torch.randint(patches.vocab_size, (SENTENCES, patches.length), generator=generator).tolist()
@@ -44,10 +45,10 @@ def drawn_sources(tokenizer: Tokenizer, tags: Sequence[int] = ()) -> Rows:
 
 
 def greedy(model: Seq2Seq, tokenizer: Tokenizer, rows: Rows, limit: int) -> Rows:
-    """Translate sources of ids with our own search: at most `limit` tokens, eos counted, which is left out."""
+    """Translate sources of ids with our own search, to at most `limit` tokens with eos; return them without eos."""
     settings = SearchSettings(beam_size=1, max_len_ratio=0.0, max_len_extra=limit)
     special = Specials(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id)
-    # One at a time: what is compared does not depend on padding
+    # One at a time, so that padding has no influence
     found = [search(model, *_one(row), special=special, settings=settings) for row in rows]
     return [beams[0][0].ids for beams in found]
 
@@ -64,14 +65,14 @@ def require_agreement(
 ) -> int:
     """Compare greedy translations of drawn sentences, and return how many sentences agree to the last token.
 
-    Where two logits are as good as equal, either token will do, and the sentence counts up to it.
+    Translations may differ from the first token on whose logit is as good as equal to ours.
 
     Args:
-        translate: The exported model: sources of ids, and the most tokens of a translation, eos counted.
+        translate: The exported model, called with sources of ids and the most tokens of a translation, eos included.
         what: Its name in messages.
         positions: The longest sequence that the model takes.
         tags: Ids before every source.
-        tie: Logits that are less far apart are as good as equal.
+        tie: Logits that are closer are as good as equal.
 
     Raises:
         DisagreementError: A translation differs by more than rounding.
@@ -95,12 +96,12 @@ def require_agreement(
 
 @torch.inference_mode()
 def _gap(model: Seq2Seq, tokenizer: Tokenizer, row: list[int], ours: list[int], theirs: list[int]) -> float:
-    """Return by how much our token's logit is above theirs where two translations part."""
+    """Return the logit of our token minus the logit of theirs at the first difference of two translations."""
     ours, theirs = [*ours, tokenizer.eos_id], [*theirs, tokenizer.eos_id]
     place = next(i for i, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one != other)
     prefix = torch.tensor([[tokenizer.bos_id, *ours[:place]]])  # (1, T)
     logits = model(*_one(row), prefix)[0, -1]  # (V,)
-    # A token that the search never draws is none that may stand for another
+    # Our search never draws these tokens, however close their logits are
     if theirs[place] in (tokenizer.pad_id, tokenizer.bos_id):
         return float("inf")
     return float(logits[ours[place]] - logits[theirs[place]])

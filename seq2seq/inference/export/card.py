@@ -1,4 +1,4 @@
-"""Write the model card of an exported folder: what the model is, how it scored, and how it was trained."""
+"""Write the model card of an exported folder: the model, its scores and its training."""
 
 from __future__ import annotations
 
@@ -9,19 +9,43 @@ from typing import Any, NamedTuple
 from seq2seq.data.languages import target_languages
 from seq2seq.settings.classes import class_names
 
-# Sections of a run's settings that are its recipe; the others hold paths of the machine.
+# Sections of a run's settings that the card shows; the others hold paths of the machine.
 _RECIPE = ("mixer", "model", "optim", "trainer", "search")
 
 
+_USAGE = """\
+## Use
+
+```python
+from seq2seq import Translator
+
+translator = Translator.load("this folder, or owner/name on the hub")
+print(translator.texts(["..."]))
+```
+"""
+_MARIAN = """\
+The folder `marian` has the same model for Hugging Face's Transformers:
+
+```python
+from transformers import MarianMTModel, MarianTokenizer
+
+tokenizer = MarianTokenizer.from_pretrained("this folder/marian")
+model = MarianMTModel.from_pretrained("this folder/marian")
+batch = tokenizer(["..."], return_tensors="pt", padding=True)
+print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))
+```
+"""
+
+
 class Origin(NamedTuple):
-    """Record of the run that trained the model: the contents of results.json and config.yaml, {} without them."""
+    """Record of the run that trained the model: the contents of results.json and config.yaml, {} if missing."""
 
     results: Mapping[str, Any]
     settings: Mapping[str, Any]
 
 
 def model_card(meta: Mapping[str, Any], origin: Origin, *, parameters: int, marian: bool) -> str:
-    """Return the text of README.md, in the form that the Hugging Face hub reads.
+    """Return the text of README.md in the form that the Hugging Face hub reads.
 
     Args:
         meta: The `seq2seq` entry.
@@ -29,12 +53,15 @@ def model_card(meta: Mapping[str, Any], origin: Origin, *, parameters: int, mari
         marian: The folder has a copy for Hugging Face's Marian.
     """
     languages = target_languages(meta)
+    classes = class_names(meta["model"]["mixer"])
+    mixers = ", ".join(f"{' and '.join(names)} ({slot})" for slot, names in classes.items())
     parts = [
         _header([meta["src_lang"], *languages]),
         f"# Translation from {meta['src_lang']} to {', '.join(languages)}\n",
-        f"An encoder-decoder of {parameters:,} parameters, whose token mixers are {_mixers(meta)}. "
+        f"An encoder-decoder of {parameters:,} parameters, whose token mixers are {mixers}. "
         "Its author states the license above.\n",
-        _usage(marian),
+        _USAGE,
+        _MARIAN if marian else "",
         f"## Data\n\n`{meta['data']}`, text normalized by `{meta.get('normalizer', 'unnamed')}` in SentencePiece.\n",
         _scores(origin),
         _recipe(meta, origin),
@@ -43,60 +70,29 @@ def model_card(meta: Mapping[str, Any], origin: Origin, *, parameters: int, mari
 
 
 def _header(languages: list[str]) -> str:
-    """Return the card's metadata; JSON is YAML, and quotes whatever a language's name may hold."""
-    lines = [
-        "---",
-        f"language: {json.dumps(list(dict.fromkeys(languages)))}",
-        '# license: choose one, and remove the "# "',
-        "library_name: seq2seq-mixers",
-        "pipeline_tag: translation",
-        "---\n",
-    ]
-    return "\n".join(lines)
-
-
-def _mixers(meta: Mapping[str, Any]) -> str:
-    names = class_names(meta["model"]["mixer"])
-    return ", ".join(f"{' and '.join(classes)} ({slot})" for slot, classes in names.items())
-
-
-def _usage(marian: bool) -> str:
-    lines = [
-        "## Use\n",
-        "```python",
-        "from seq2seq import Translator",
-        "",
-        'translator = Translator.load("this folder, or owner/name on the hub")',
-        'print(translator.texts(["..."]))',
-        "```\n",
-    ]
-    if marian:
-        lines += [
-            "The folder `marian` has the same model for Hugging Face's Transformers:\n",
-            "```python",
-            "from transformers import MarianMTModel, MarianTokenizer",
-            "",
-            'tokenizer = MarianTokenizer.from_pretrained("this folder/marian")',
-            'model = MarianMTModel.from_pretrained("this folder/marian")',
-            'batch = tokenizer(["..."], return_tensors="pt", padding=True)',
-            "print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))",
-            "```\n",
-        ]
-    return "\n".join(lines)
+    """Return the card's metadata in YAML; JSON is YAML, and quotes any name of a language."""
+    return f"""\
+---
+language: {json.dumps(list(dict.fromkeys(languages)))}
+# license: choose one, and remove the "# "
+library_name: seq2seq-mixers
+pipeline_tag: translation
+---
+"""
 
 
 def _scores(origin: Origin) -> str:
-    """Return the scores of validation and test, each with sacreBLEU's signature."""
+    """Return the table of validation and test scores with sacreBLEU's signatures."""
     rows = []
     for split in ("valid", "test"):
         values = origin.results.get(split)
         if not isinstance(values, Mapping):
             continue
-        # A run's signatures are those of BLEU and chrF, in this order
+        # A run has signatures of BLEU and chrF, in this order
         signatures = [*(values.get("signatures") or []), "", ""]
         for metric, signature in zip(("bleu", "chrf"), signatures, strict=False):
             if isinstance(values.get(metric), int | float):
-                # A bar would begin a cell, in code as well
+                # A bar would begin a cell, even in code
                 signature = signature.replace("|", "\\|")
                 rows.append(f"| {split} | {metric} | {values[metric]:.2f} | `{signature}` |")
     if not rows:
@@ -109,7 +105,7 @@ def _scores(origin: Origin) -> str:
 
 
 def _recipe(meta: Mapping[str, Any], origin: Origin) -> str:
-    """Return the run's command and settings, or, outside a run, those of the model."""
+    """Return the run's command and settings, or the model's settings if there is no run."""
     settings = {key: origin.settings[key] for key in _RECIPE if key in origin.settings}
     settings = settings or {key: meta["model"][key] for key in ("mixer", "model")}
     parts = ["## Recipe\n"]

@@ -1,4 +1,4 @@
-"""Export a checkpoint in one of the formats of other programs: a whole folder, compared with ours, or none."""
+"""Export a checkpoint in a format of other programs; the folder appears only if it is complete and agrees with ours."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seq2seq.checkpoint import Loaded
+from seq2seq.checkpoint import Loaded, Stored, save
 from seq2seq.data.languages import target_tags
-from seq2seq.inference.export.card import Origin
+from seq2seq.inference.description import write_description
+from seq2seq.inference.export.card import Origin, model_card
 from seq2seq.inference.export.plain_transformer import UnsupportedError
 from seq2seq.inference.model_files import load_model, locate, runs_on_cpu_alone
 from seq2seq.network.build import max_positions
-from seq2seq.system.files import atomic_folder
+from seq2seq.system.files import atomic_folder, write_text
+from seq2seq.system.model_path import WEIGHTS
 from seq2seq.system.packages import MissingPackageError
 
 
@@ -21,8 +23,8 @@ class Exported(NamedTuple):
     """Result of an export.
 
     Attributes:
-        agreed: Of each program that was compared, drawn sentences that agree to the last token.
-        notes: Why the folder lacks something that it might have had.
+        agreed: Number of drawn sentences that agree to the last token, by program.
+        notes: Reasons why an optional part of the folder is missing.
     """
 
     agreed: dict[str, int]
@@ -32,21 +34,21 @@ class Exported(NamedTuple):
 def export_model(
     ckpt: str, out: Path, *, format: str, origin: Origin, trust: Sequence[str] = (), dtype: str = "float32"
 ) -> Exported:
-    """Write the folder `out`, which appears when it is whole and agrees with the checkpoint.
+    """Write the folder `out`, which appears when it is complete and agrees with the checkpoint.
 
     Args:
         ckpt: A checkpoint, or a folder of weights.
-        out: Replaced if it is there.
+        out: Replaced if it exists.
         format: One of `layouts.LAYOUTS`.
-        origin: What the run left, for the model card.
-        trust: Packages, besides this one, whose mixers may be named.
-        dtype: Number format of linear layers, float32, or for ONNX int8.
+        origin: Record of the run, for the model card.
+        trust: Packages besides this one whose mixers may be named.
+        dtype: Number format of linear layers: float32, or int8 for ONNX.
 
     Raises:
         ValueError: The checkpoint cannot be read, the format cannot express it, or a package is missing.
     """
     if dtype != "float32" and format != "onnx":
-        raise ValueError(f"--dtype {dtype} is for --format onnx alone; {format} folders hold float32 weights")
+        raise ValueError(f"--dtype {dtype} is for --format onnx only; {format} folders hold float32 weights")
     path = locate(ckpt)
     if runs_on_cpu_alone(path):
         raise ValueError(f"--ckpt {ckpt} holds ONNX graphs, without the weights that an export needs")
@@ -66,9 +68,8 @@ def export_model(
 
 
 def _write_huggingface(folder: Path, loaded: Loaded, origin: Origin) -> Exported:
-    """Write weights and card, and, where Marian can express the model, its folder inside."""
+    """Write weights and card, and if Marian can express the model, a folder for it inside."""
     from seq2seq.inference.export.marian import write_marian
-    from seq2seq.inference.export.safetensors_folder import write_safetensors
 
     agreed, notes = {}, []
     try:
@@ -78,7 +79,19 @@ def _write_huggingface(folder: Path, loaded: Loaded, origin: Origin) -> Exported
         (folder / "marian").rmdir()
         notes.append(f"without the folder marian: {error}")
     write_safetensors(folder, loaded, origin, marian=bool(agreed))
-    # safetensors makes files that their owner alone can read, whatever the others may
+    # safetensors makes files that only their owner can read
     for path in folder.rglob("*.safetensors"):
         path.chmod(stat.S_IMODE((folder / "config.json").stat().st_mode))
     return Exported(agreed, notes)
+
+
+def write_safetensors(folder: Path, loaded: Loaded, origin: Origin, *, marian: bool) -> None:
+    """Write the checkpoint as model.safetensors, with a model card and the files that other programs read.
+
+    Args:
+        marian: The folder has a copy for Hugging Face's Marian, which the card mentions.
+    """
+    save(folder / WEIGHTS, Stored(loaded.meta, loaded.model.state_dict()))
+    write_description(folder, loaded.meta, loaded.tokenizer, "weights", {"file": str(WEIGHTS)})
+    size = sum(weight.numel() for weight in loaded.model.parameters())
+    write_text(folder / "README.md", model_card(loaded.meta, origin, parameters=size, marian=marian))

@@ -1,6 +1,6 @@
-"""Linear layers in 8-bit integers for ONNX graphs, whose activations have a scale for each row.
+"""Linear layers in 8-bit integers for ONNX graphs, with one scale per row of activations.
 
-A row is a position of a sentence, so that what a sentence gives does not depend on the sentences beside it.
+A row is a position of a sentence, so that the result of a sentence does not depend on the other sentences of its batch.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from torch import Tensor, nn
 
 from seq2seq.network.model import Seq2Seq
 
-# Activations have 8 bits, weights 7: the sum of two products of theirs fits into the 16 bits in which processors
-# without VNNI add them.
+# Activations have 8 bits, weights 7: the sum of two of their products fits into 16 bits, in which processors without
+# VNNI add them.
 _ACTIVATION, _WEIGHT = 127, 63
-_ZERO = 128  # what stands for 0 among the unsigned activations
+_ZERO = 128  # the unsigned activation that represents 0
 _TINY = torch.finfo(torch.float32).tiny
-# Name of the layer that recurrent mixers apply to their last state, within a loop over positions.
+# Name of the layer that recurrent mixers apply to their state in a loop over positions.
 LOOPED = "recurrent"
 
 
 class Int8Linear(nn.Module):
     """Linear layer y = s_x (q_x Q') s_w + b of integers q_x = round(x / s_x), with s_x = max |x| / 127 of each row.
 
-    Q = round(W / s_w), with s_w = max |W| / 63 of each output. In a graph it is ONNX Runtime's operator; here it is
-    computed with whole numbers in floating point, exactly up to 2,096 inputs.
+    Q = round(W / s_w), with s_w = max |W| / 63 of each output. A graph uses ONNX Runtime's operator; here whole numbers
+    in floating point compute the same, exactly up to 2,096 inputs.
 
     Args:
-        linear: The layer in floating point, whose weights stay for those who read them.
+        linear: The layer in floating point; its weight and bias stay attributes.
     """
 
     integers: Tensor
@@ -48,18 +48,18 @@ class Int8Linear(nn.Module):
         self.register_buffer("zero", torch.tensor(_ZERO, dtype=torch.uint8))
 
     def forward(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Transform x (..., in), or of x (N, in) the given rows alone, which may be none."""
+        """Transform x (..., in), or only the given rows of x (N, in), possibly no rows."""
         # A row of zeros stays zero
         size = x.abs().amax(-1, keepdim=True).clamp(min=_TINY)  # max |x|, (..., 1)
         x = x / size
         if rows is not None:
-            # Selected here: of no rows at all ONNX Runtime computes a maximum of the wrong shape
+            # Selected after the maximum, which has the wrong shape for no rows in ONNX Runtime
             x, size = x.index_select(0, rows), size.index_select(0, rows)
         y = self._product(x) * size
         return y if self.bias is None else y + self.bias
 
     def _product(self, x: Tensor) -> Tensor:
-        """Multiply x (..., in), which is within -1 and 1, by the weights: (..., out)."""
+        """Multiply x (..., in), with values between -1 and 1, by the weights: (..., out)."""
         if not torch.compiler.is_exporting():
             return (x / self.step).round() @ self.integers.to(x.dtype) * (self.step * self.scale)
         symbolic = torch.onnx.ops.symbolic
@@ -71,7 +71,7 @@ class Int8Linear(nn.Module):
 
 
 def int8_linear(x: Tensor, integers: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-    """Transform x (N, D) as an `Int8Linear` does, with integers (U, D) as floating-point numbers."""
+    """Transform x (N, D) like an `Int8Linear`, with integers (U, D) as floating-point numbers."""
     size = x.abs().amax(-1, keepdim=True).clamp(min=_TINY)
     step = torch.tensor(1.0 / _ACTIVATION)
     y = F.linear((x / size / step).round(), integers) * (step * scale) * size
@@ -79,9 +79,9 @@ def int8_linear(x: Tensor, integers: Tensor, scale: Tensor, bias: Tensor | None)
 
 
 def in_int8(model: Seq2Seq) -> Seq2Seq:
-    """Return a copy of a model whose linear layers compute in integers, but for an encoder's inside its recurrence."""
+    """Return a copy of a model with linear layers in integers, except those in an encoder's recurrence."""
     model = copy.deepcopy(model)
-    # A graph's loop takes no operators of the runtime's own
+    # Loops of a graph cannot contain ONNX Runtime's own operators
     looped = {child for module in model.encoder.modules() for name, child in module.named_children() if name == LOOPED}
     for module in list(model.modules()):
         for name, child in list(module.named_children()):

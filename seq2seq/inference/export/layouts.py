@@ -8,8 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-# The entry model_type of every config.json that an export writes itself; by it Hugging Face's tools see that the model
-# is none of theirs, and the next export that it may replace the folder.
+# The entry model_type of every config.json that an export writes itself. It tells Hugging Face's tools that the model
+# is not one of theirs, and the next export that it may replace the folder.
 MODEL_TYPE = "seq2seq-mixers"
 
 
@@ -17,11 +17,11 @@ class Layout(NamedTuple):
     """Files of a folder.
 
     Attributes:
-        required: Names that every such folder has.
-        optional: Further names that some have.
+        required: Names of files that always exist.
+        optional: Names of files that may exist.
         model_type: Entry of config.json.
-        section: Name of a further entry of config.json, a mapping; "" for none.
-        folders: Folders inside, which may be missing.
+        section: Name of a mapping in config.json; "" for none.
+        folders: Optional folders inside.
     """
 
     required: tuple[str, ...]
@@ -31,7 +31,7 @@ class Layout(NamedTuple):
     folders: Mapping[str, Layout] = MappingProxyType({})
 
 
-# The folder that Transformers writes; which files its tokenizer has depends on its version.
+# The folder that Transformers writes; the files of its tokenizer depend on its version.
 _MARIAN = Layout(
     ("config.json", "model.safetensors", "source.spm", "target.spm", "vocab.json"),
     (
@@ -61,18 +61,16 @@ LAYOUTS = {
 
 
 def foreign_part(folder: Path, layout: Layout) -> str | None:
-    """Return what shows that a folder is not an earlier export; None for one, and for an empty folder."""
+    """Return the reason why a folder is not an earlier export; None for an earlier export and for an empty folder."""
     paths = sorted(folder.iterdir())
-    return _foreign_part(folder, layout, paths) if paths else None
-
-
-def _foreign_part(folder: Path, layout: Layout, paths: list[Path]) -> str | None:
     for path in paths:
         if path.name in layout.folders and path.is_dir() and not path.is_symlink():
-            if reason := _foreign_part(path, layout.folders[path.name], sorted(path.iterdir())):
+            if reason := foreign_part(path, layout.folders[path.name]):
                 return f"its folder {path.name} {reason}"
         elif path.name not in (*layout.required, *layout.optional) or not path.is_file():
             return f"has {path.name}, which this export does not write"
+    if not paths:
+        return None
     missing = [name for name in layout.required if not (folder / name).is_file()]
     if missing:
         return f"has no {missing[0]}, which this export writes"
@@ -85,7 +83,7 @@ def _foreign_part(folder: Path, layout: Layout, paths: list[Path]) -> str | None
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    """Read a config.json; {} for one that is damaged."""
+    """Read a config.json; {} if it is damaged."""
     try:
         config = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,53 +13,46 @@ from torch import Tensor
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.languages import target_tags
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.description import TOKENIZER_FILES
 from seq2seq.inference.export.agreement import DisagreementError, Rows, drawn_sources, require_agreement
-from seq2seq.inference.export.ctranslate2_model import vocabularies
 from seq2seq.inference.export.plain_transformer import (
     UnsupportedError,
     halves_order,
+    plain_weights,
     require_plain,
-    stream_weights,
+    vocabularies,
+    write_piece_models,
 )
 from seq2seq.metadata import search_settings
 from seq2seq.system.files import write_json
 from seq2seq.system.packages import require
 
-# Positions that Marian's table has; it is computed in Python whenever a model is loaded.
+# Rows of Marian's table of positions, which Python computes whenever a model is loaded.
 _POSITIONS = 1024
 # Values of settings that it can express.
 EXPRESSED = {"norm": ("post",), "positions": ("sinusoidal",), "src_positions": ("sinusoidal",)}
-
-
-def require_marian(loaded: Loaded) -> int:
-    """Check that Marian can express a model, and return its number of heads.
-
-    Raises:
-        UnsupportedError: It cannot.
-    """
-    config = loaded.meta["model"]
-    heads = require_plain(config, "MarianMTModel", EXPRESSED)
-    if target_tags(loaded.meta, loaded.tokenizer):
-        raise UnsupportedError("MarianMTModel cannot express this model: its sources begin with a tag of a language")
-    return heads
 
 
 def write_marian(folder: Path, loaded: Loaded) -> int:
     """Write a folder for MarianMTModel and MarianTokenizer, compare it with ours, and return how many sentences agree.
 
     Raises:
-        ValueError: Transformers is missing, Marian cannot express the model, or it translates otherwise.
+        UnsupportedError: Marian cannot express the model.
+        ValueError: Transformers is missing, or the model translates differently.
     """
-    heads = require_marian(loaded)
-    transformers = require("transformers", "MarianMTModel", extra="export")
+    heads = require_plain(loaded.meta["model"], "MarianMTModel", EXPRESSED)
     tokenizer = loaded.tokenizer
+    if target_tags(loaded.meta, tokenizer):
+        raise UnsupportedError("MarianMTModel cannot express this model: its sources begin with a tag of a language")
+    transformers = require("transformers", "MarianMTModel", extra="export")
     model = transformers.MarianMTModel(_config(transformers, loaded, heads)).eval()
-    _load(model, marian_weights(loaded))
+    weights = _weights(loaded)
+    # Marian computes its tables of positions, and has no `shared` if source and target have different tables
+    known = [name for name in model.state_dict() if "embed_positions" not in name]
+    model.load_state_dict({name: weights[name] for name in known}, strict=False)
     model.generation_config = _generation(transformers, loaded)
     model.save_pretrained(folder)
     _write_tokenizer(transformers, folder, loaded)
-    # Read back: what is compared is what will be used
+    # Read back, so that the files are compared
     written = transformers.MarianMTModel.from_pretrained(folder).eval()
     _require_ids(transformers.MarianTokenizer.from_pretrained(folder), tokenizer)
     return require_agreement(loaded.model, tokenizer, _translate(written, tokenizer), what="MarianMTModel")
@@ -88,7 +82,7 @@ def _config(transformers: Any, loaded: Loaded, heads: int) -> Any:
         pad_token_id=tokenizer.pad_id,
         bos_token_id=tokenizer.bos_id,
         eos_token_id=tokenizer.eos_id,
-        # Not pad, with which the models of Marian itself begin
+        # Marian's own models begin with pad
         decoder_start_token_id=tokenizer.bos_id,
         forced_eos_token_id=None,
         share_encoder_decoder_embeddings=settings["tie"] == "all",
@@ -97,7 +91,7 @@ def _config(transformers: Any, loaded: Loaded, heads: int) -> Any:
 
 
 def _generation(transformers: Any, loaded: Loaded) -> Any:
-    """Return the settings of `generate` that are nearest to our search's."""
+    """Return the settings of `generate` that are closest to our search settings."""
     search = search_settings(loaded.meta)
     tokenizer = loaded.tokenizer
     return transformers.GenerationConfig(
@@ -110,20 +104,19 @@ def _generation(transformers: Any, loaded: Loaded) -> Any:
         bos_token_id=tokenizer.bos_id,
         eos_token_id=tokenizer.eos_id,
         decoder_start_token_id=tokenizer.bos_id,
-        # What our search never draws
+        # Tokens that our search never draws
         suppress_tokens=[tokenizer.pad_id, tokenizer.bos_id],
     )
 
 
-def marian_weights(loaded: Loaded) -> dict[str, Tensor]:
-    """Return the weights by Marian's names; its sines come before its cosines, and every projection has a bias."""
-    # In ours sines and cosines alternate: the channels of the whole stream are put in Marian's order
-    ours = stream_weights(loaded.model, halves_order(loaded.meta["model"]["model"]["dim"]))
-    tables = {side: ours[f"{side}.embedding.table.weight"] for side in ("encoder", "decoder")}
+def _weights(loaded: Loaded) -> dict[str, Tensor]:
+    """Return the weights by Marian's names."""
+    # Our sines and cosines alternate, Marian's sines come first: the whole residual stream gets Marian's order
+    ours = plain_weights(loaded.model, halves_order(loaded.meta["model"]["model"]["dim"]))
     weights = {
-        "model.shared.weight": tables["encoder"],
-        "model.encoder.embed_tokens.weight": tables["encoder"],
-        "model.decoder.embed_tokens.weight": tables["decoder"],
+        "model.shared.weight": ours["encoder.embedding.table.weight"],
+        "model.encoder.embed_tokens.weight": ours["encoder.embedding.table.weight"],
+        "model.decoder.embed_tokens.weight": ours["decoder.embedding.table.weight"],
         "lm_head.weight": ours["output.weight"],
         "final_logits_bias": ours.get("output.bias", torch.zeros(len(ours["output.weight"])))[None],
     }
@@ -137,44 +130,37 @@ def marian_weights(loaded: Loaded) -> dict[str, Tensor]:
 
 def _layer(ours: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights of one layer by Marian's names."""
-    parts = dict(zip("qkv", ours["mix.f.qkv.weight"].chunk(3), strict=True))
-    weights = _attention("self_attn", parts, ours["mix.f.out.weight"])
-    norms = {"self_attn_layer_norm": "mix", "final_layer_norm": "transform"}
+    copied = {
+        "self_attn_layer_norm": "mix.norm",
+        "fc1": "transform.f.up",
+        "fc2": "transform.f.down",
+        "final_layer_norm": "transform.norm",
+    }
+    query, key, value = ours["mix.f.qkv.weight"].chunk(3)
+    projections = {f"self_attn.{name}_proj": part for name, part in (("q", query), ("k", key), ("v", value))}
+    projections["self_attn.out_proj"] = ours["mix.f.out.weight"]
     if "read.f.query.weight" in ours:
+        copied["encoder_attn_layer_norm"] = "read.norm"
         key, value = ours["read.f.key_value.weight"].chunk(2)
-        parts = {"q": ours["read.f.query.weight"], "k": key, "v": value}
-        weights |= _attention("encoder_attn", parts, ours["read.f.out.weight"])
-        norms["encoder_attn_layer_norm"] = "read"
-    for theirs, name in (("fc1", "up"), ("fc2", "down")):
-        weights |= {f"{theirs}.{kind}": ours[f"transform.f.{name}.{kind}"] for kind in ("weight", "bias")}
-    for theirs, name in norms.items():
-        weights |= {f"{theirs}.{kind}": ours[f"{name}.post_norm.{kind}"] for kind in ("weight", "bias")}
+        projections |= {
+            "encoder_attn.q_proj": ours["read.f.query.weight"],
+            "encoder_attn.k_proj": key,
+            "encoder_attn.v_proj": value,
+            "encoder_attn.out_proj": ours["read.f.out.weight"],
+        }
+    weights = {
+        f"{theirs}.{kind}": ours[f"{name}.{kind}"] for theirs, name in copied.items() for kind in ("weight", "bias")
+    }
+    for name, weight in projections.items():
+        weights[f"{name}.weight"] = weight
+        # Our projections have none
+        weights[f"{name}.bias"] = torch.zeros(len(weight))
     return weights
-
-
-def _attention(name: str, parts: dict[str, Tensor], out: Tensor) -> dict[str, Tensor]:
-    weights = {}
-    for part, weight in (*parts.items(), ("out", out)):
-        weights[f"{name}.{part}_proj.weight"] = weight
-        # Ours has none
-        weights[f"{name}.{part}_proj.bias"] = torch.zeros(len(weight))
-    return weights
-
-
-def _load(model: Any, weights: dict[str, Tensor]) -> None:
-    known = model.state_dict()
-    # Where source and target have different tables there is no `shared`
-    model.load_state_dict({name: part for name, part in weights.items() if name in known}, strict=False)
-    # The tables of positions are Marian's own
-    missing = [name for name in known if name not in weights and "embed_positions" not in name]
-    assert not missing, missing
 
 
 def _write_tokenizer(transformers: Any, folder: Path, loaded: Loaded) -> None:
     tokenizer = loaded.tokenizer
-    state = tokenizer.to_state()
-    for key, file in TOKENIZER_FILES.items():
-        (folder / file).write_bytes(state.get(key) or state["src_model"])
+    write_piece_models(folder, tokenizer)
     source, target = vocabularies(tokenizer)
     files = {"vocab": source} if tokenizer.joint else {"vocab": source, "target_vocab": target}
     for name, pieces in files.items():
@@ -194,7 +180,7 @@ def _write_tokenizer(transformers: Any, folder: Path, loaded: Loaded) -> None:
 
 
 def _require_ids(theirs: Any, ours: Tokenizer) -> None:
-    """Check that both tokenizers cut the same text into the same ids."""
+    """Raise DisagreementError unless both tokenizers cut the same text into the same ids."""
     lines = [ours.src.decode(row[:-1]) for row in drawn_sources(ours)]
     for line, ids in zip(lines, ours.encode_src(lines), strict=True):
         if (found := theirs(line)["input_ids"]) != ids:
@@ -204,18 +190,14 @@ def _require_ids(theirs: Any, ours: Tokenizer) -> None:
             )
 
 
-def _translate(model: Any, tokenizer: Tokenizer) -> Any:
+def _translate(model: Any, tokenizer: Tokenizer) -> Callable[[Rows, int], Rows]:
     @torch.inference_mode()
     def translate(rows: Rows, limit: int) -> Rows:
-        # At most limit - 1 tokens and eos; one sentence at a time, as ours
+        # At most limit - 1 tokens and eos, without the rules of the run's search
         options = {"num_beams": 1, "do_sample": False, "max_length": None, "max_new_tokens": limit - 1}
-        # Of the search, not of what the model computes
         options |= {"min_new_tokens": 0, "no_repeat_ngram_size": 0}
+        # One sentence at a time, like our search
         found = [model.generate(torch.tensor([row]), **options)[0].tolist()[1:] for row in rows]
-        return [_until(ids, tokenizer.eos_id) for ids in found]
+        return [list(itertools.takewhile(lambda i: i != tokenizer.eos_id, ids)) for ids in found]
 
     return translate
-
-
-def _until(ids: Sequence[int], eos: int) -> list[int]:
-    return list(ids[: ids.index(eos)]) if eos in ids else list(ids)

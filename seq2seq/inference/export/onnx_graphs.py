@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,15 +26,11 @@ from seq2seq.network.model import Seq2Seq
 from seq2seq.network.state import leaves, rebuild, shared_ancestries
 from seq2seq.system.packages import require
 
-_PURPOSE = "--format onnx"
-# Of logits in integers: a number at the border of two may be rounded either way, which moves all that follows from it.
+# Logits that are as good as equal in int8: a number half-way between two integers may be rounded either way.
 _INT8_TIE = 0.1
-# Sizes that a graph is traced at: sentences, hypotheses of each, source length, scored hypotheses, and slots of caches.
-# An axis that changes between the two is dynamic, and axes that change alike are one; no other size of a model is among
-# them.
-# No two pairs may be alike, those of a source halved in stages included.
-_SIZES = ((2, 3, 13, 6), (5, 4, 22, 9))
-_NAMES = ("sentences", "beam", "source", "scored")
+# Two sizes at which a graph is traced. An axis whose size differs is dynamic, and axes with the same
+# two sizes are one. No two pairs may be equal, not even for a source that stages halve, nor a size occur elsewhere.
+_SIZES = {"sentences": (2, 5), "beam": (3, 4), "source": (13, 22), "scored": (6, 9)}
 _SLOTS = 300
 
 
@@ -53,19 +49,18 @@ class _TracedAncestry:
     def turns(self, slots: int, slot: Tensor) -> Tensor:
         """Return the owners in a ring buffer of so many slots, written up to slot (N,): (N, slots)."""
         place = torch.arange(slots)
-        # The last position whose turn it was; a remainder by a size that is free has no operator in ONNX
+        # The last position that wrote the slot; ONNX has no operator for a remainder by a free size
         time = slot[:, None] - (slot[:, None] - place) % slots  # (N, slots)
         table = self.owner.shape[1]
-        time = time.clamp(min=0)  # what nobody has written yet nobody reads
+        time = time.clamp(min=0)  # slots that are not written yet are not read either
         return self.owner.gather(1, time % table if isinstance(table, int) else time)
 
 
 class _TracedCache:
-    """Stand-in for a Cache in a traced step: what it appends is an output, and nothing is written in place.
+    """Stand-in for a Cache in a traced step: the appended values are an output, and nothing is written in place.
 
     Args:
         values: (B, L, beam, width).
-        ancestry: Of which hypothesis is whose.
     """
 
     def __init__(self, values: Tensor, ancestry: _TracedAncestry) -> None:
@@ -101,11 +96,10 @@ class _TracedCache:
 
 
 class _TracedHeadCache(_TracedCache):
-    """Stand-in for a Cache with heads in a traced step: the past is read where it lies, and what is appended beside it.
+    """Stand-in for a Cache with heads in a traced step: the past and the appended values are read separately.
 
     Args:
         values: (B, G, L, beam, d).
-        ancestry: Of which hypothesis is whose.
     """
 
     def append(self, value: Tensor, position: Tensor) -> None:
@@ -113,7 +107,7 @@ class _TracedHeadCache(_TracedCache):
         self.appended = value.to(self.values.dtype)
 
     def attend(self, q: Tensor, values: _TracedHeadCache, position: Tensor, *, weights: str = "softmax") -> Tensor:
-        """See `Cache.attend`: the same weights, of the scores of the past and of the position itself."""
+        """See `Cache.attend`: one softmax over the scores of the past and of the position itself."""
         heads, size = self.values.shape[1], self.values.shape[-1]
         q = (q * size**-0.5).unflatten(1, (heads, -1))  # (B, G, H / G, beam, d)
         keys, past = (part.values.flatten(2, 3)[:, :, None] for part in (self, values))  # (B, G, 1, slots, d)
@@ -126,12 +120,12 @@ class _TracedHeadCache(_TracedCache):
         return (before @ past + here * own).flatten(1, 2)  # (B, H, beam, d)
 
     def convolve(self, weights: Tensor, position: Tensor, *, softmax: bool, backend: str = "auto") -> Tensor:
-        """See `Cache.convolve`: the past is weighed where it lies, and the position itself beside it."""
+        """See `Cache.convolve`: the sum over the past, plus the position itself."""
         if softmax:
             weights = weights.softmax(-1)
         slots = self.values.shape[2]
         age = (position[:, None] - torch.arange(slots)) % slots  # (N, L): positions since the slot was written
-        # The slot whose turn it is still has what is K positions old
+        # The slot of this position still holds the value from K positions ago
         read = (age > 0) & (age <= position[:, None])
         y = weigh_slots(self.values, weights, age, read, self.ancestry.turns(slots, position))
         assert self.appended is not None
@@ -139,14 +133,14 @@ class _TracedHeadCache(_TracedCache):
         return y + here.flatten(1)
 
     def own(self) -> Tensor:
-        """Return what was appended, head by head."""
+        """Return the appended values by head, (B, G, 1, beam, d)."""
         batch_size, heads, _, beam, size = self.values.shape
         assert self.appended is not None
         return self.appended.view(batch_size, beam, heads, 1, size).permute(0, 2, 3, 1, 4)
 
 
 class _EncoderGraph(nn.Module):
-    """Graph of what decoding reads of a source, a flat list of tensors."""
+    """Graph from a source to what decoding reads of it, a flat list of tensors."""
 
     def __init__(self, model: Seq2Seq) -> None:
         super().__init__()
@@ -158,7 +152,7 @@ class _EncoderGraph(nn.Module):
 
 
 class _StepGraph(nn.Module):
-    """Graph of one decoding step: log p (M, V), what the output layer reads, (N, D), and the parts of the next state.
+    """Graph of one decoding step: log p (M, V), the input of the output layer (N, D), and the parts of the next state.
 
     Args:
         context: A context, for its form.
@@ -190,7 +184,6 @@ class _StepGraph(nn.Module):
         kinds = [_TracedHeadCache if form.values.dim() == 5 else _TracedCache for form in forms]
         caches = iter([kind(part, known[i]) for kind, part, i in zip(kinds, values, numbers, strict=True)])
         rest = iter(tensors)
-        # Others stand in for caches here
         parts: list[Any] = [
             next(rest).flatten(0, 1) if isinstance(form, Tensor) else next(caches) for form in leaves(self.state_form)
         ]
@@ -198,10 +191,10 @@ class _StepGraph(nn.Module):
         features, state = self.model.step(
             token.flatten(), rebuild(self.context_form, context), state, position.flatten(), nn.Identity()
         )
-        # Of some alone: where an output layer of its own reads the features, of none
+        # Only the `scored` hypotheses: none of them if a narrow output layer reads the features instead
         output = self.model.output
-        narrow = isinstance(output, Int8Linear)
-        logits = output(features, scored) if narrow else output(features.index_select(0, scored))
+        int8 = isinstance(output, Int8Linear)
+        logits = output(features, scored) if int8 else output(features.index_select(0, scored))
         following: list[Any] = leaves(state)
         after = [(part if isinstance(part, Tensor) else part.appended).clone() for part in following]
         return [logits.log_softmax(-1), features, *after]
@@ -229,22 +222,19 @@ def write_onnx(
 
     Args:
         positions: The longest sequence that the model takes; None without a limit.
-        tags: Ids before every source.
-        trust: Packages, besides this one, whose mixers may be named.
         dtype: "float32", or "int8" for linear layers in integers (see `export.int8`).
 
     Raises:
-        ValueError: A package is missing, the model has no such graph, or it translates otherwise.
+        ValueError: A package is missing, the model cannot be traced, or it translates differently.
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):
-        require(package, _PURPOSE, extra="export")
+        require(package, "--format onnx", extra="export")
     if any(halving.grid for halving in loaded.model.encoder.halvings.values()):
         raise ValueError(
-            "model.encoder_stages halves the grid of an image, of which there is no ONNX graph: export a model of one "
+            "model.encoder_stages halves the grid of an image, for which there is no ONNX graph: export a model of one "
             "stage, or to another format"
         )
-    # The longest source that graphs are traced with
-    least = _SIZES[1][2]
+    least = max(_SIZES["source"])
     if positions is not None and positions < least:
         raise ValueError(
             f"model.max_len={positions}: ONNX graphs need a model of at least {least} positions; train with more, or "
@@ -259,9 +249,9 @@ def write_onnx(
     context = [name for name in inputs if name.startswith("context.")]
     _export(encoder, one.encoder, other.encoder, folder / GRAPHS[0], ["src", "mask"], context, positions)
     _export(step, one.step, other.step, folder / GRAPHS[1], inputs, outputs, positions)
-    write_output(folder / OUTPUT, loaded.model, dtype)
+    _write_output(folder / OUTPUT, loaded.model, dtype)
     write_description(folder, loaded.meta, loaded.tokenizer, "onnx", {"format": FORMAT, **notes})
-    # Read back: what is compared is what will be used
+    # Read back, so that the files are compared
     written = load_onnx(folder, read_description(folder), trust=trust)
 
     def translate(rows: Rows, limit: int) -> Rows:
@@ -277,22 +267,22 @@ def write_onnx(
         raise ValueError(f"no ONNX export with dynamic sizes for this model; nothing was written: {error}") from None
 
 
-def write_output(path: Path, model: Seq2Seq, dtype: str) -> None:
-    """Write the output layer apart, of which a shortlist needs some rows."""
-    layer: Any = Int8Linear(model.output) if dtype == "int8" else model.output
-    arrays: dict[str, Any] = {"weight": layer.integers.t() if dtype == "int8" else layer.weight}
+def _write_output(path: Path, model: Seq2Seq, dtype: str) -> None:
+    """Write the output layer to a file of its own: a shortlist needs some of its rows."""
+    parts: dict[str, Any] = {"weight": model.output.weight}
     if dtype == "int8":
-        arrays["scale"] = layer.scale
-    if layer.bias is not None:
-        arrays["bias"] = layer.bias
-    rows: dict[str, Any] = {name: part.detach().contiguous().numpy() for name, part in arrays.items()}
-    np.savez(path, **rows)
+        layer = Int8Linear(model.output)
+        parts = {"weight": layer.integers.t(), "scale": layer.scale}
+    if model.output.bias is not None:
+        parts["bias"] = model.output.bias
+    arrays: dict[str, Any] = {name: part.detach().contiguous().numpy() for name, part in parts.items()}
+    np.savez(path, **arrays)
 
 
 def samples(model: Seq2Seq, positions: int | None) -> tuple[Sample, Sample]:
-    """Compute inputs of the graphs at two choices of sizes, for a model of at most so many positions."""
+    """Compute inputs of the graphs at both sizes, for a model of at most so many positions."""
     slots = min(_SLOTS, positions or _SLOTS)
-    return _sample(model, _SIZES[0], slots), _sample(model, _SIZES[1], slots // 2)
+    return _sample(model, 0, slots), _sample(model, 1, slots // 2)
 
 
 def modules(model: Seq2Seq, sample: Sample) -> tuple[nn.Module, nn.Module]:
@@ -300,9 +290,9 @@ def modules(model: Seq2Seq, sample: Sample) -> tuple[nn.Module, nn.Module]:
     return _EncoderGraph(model).eval(), _StepGraph(model, sample.context, sample.state).eval()
 
 
-def _sample(model: Seq2Seq, sizes: tuple[int, int, int, int], slots: int) -> Sample:
-    """Compute the inputs of a first step of any tokens, at the given sizes."""
-    batch_size, beam, length, scored = sizes
+def _sample(model: Seq2Seq, number: int, slots: int) -> Sample:
+    """Compute the inputs of a first step at one of the two sizes."""
+    batch_size, beam, length, scored = (pair[number] for pair in _SIZES.values())
     src = torch.ones(batch_size, length, dtype=torch.int64)
     mask = torch.ones_like(src).bool()
     context = model.context(src, mask)
@@ -323,10 +313,10 @@ def _sample(model: Seq2Seq, sizes: tuple[int, int, int, int], slots: int) -> Sam
 
 
 def beginning(sample: Sample) -> dict[str, dict[str, Any]]:
-    """Say what a search without this program must know: with what each state begins, and how positions share slots.
+    """Describe for searches by other programs how each state begins and how positions share the slots of caches.
 
     Raises:
-        ValueError: A state begins with anything but zeros or a part of the context.
+        ValueError: A state begins with neither zeros nor a part of the context.
     """
     parts = leaves(sample.state)
     context: Any = leaves(sample.context)
@@ -346,7 +336,7 @@ def beginning(sample: Sample) -> dict[str, dict[str, Any]]:
 
 
 def step_names(sample: Sample) -> tuple[list[str], list[str]]:
-    """Return the names of the step's inputs and outputs; a leaf of the state is known by its number."""
+    """Return the names of the step's inputs and outputs; parts of the state are numbered."""
     context = [f"context.{i}" for i in range(len(leaves(sample.context)))]
     parts = leaves(sample.state)
     caches = [i for i, part in enumerate(parts) if not isinstance(part, Tensor)]
@@ -369,11 +359,15 @@ def _export(
     outputs: list[str],
     positions: int | None,
 ) -> None:
-    axes = _Axes(positions)
-    shapes = {name: axes.of(one[name], other[name]) for name in one}
+    """Write the graph of a module, which is traced with the inputs `one` and has free axes where `other` differs.
+
+    Raises:
+        ValueError: The exporter cannot trace the module, or only with fixed sizes.
+    """
+    shapes = _free_axes(one, other, positions)
     level = logging.getLogger("torch.onnx").level
     try:
-        # The exporter reports its stages and deprecations of its own code
+        # The exporter reports its stages and the deprecations of its own code
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
@@ -393,42 +387,36 @@ def _export(
         raise ValueError(f"this model has no ONNX graph of its {path.stem}: {type(cause).__name__}: {reason}") from None
     finally:
         logging.getLogger("torch.onnx").setLevel(level)
-    _require_free(program, dict(zip(inputs, _flat(shapes.values()), strict=True)), path.stem)
+    flat = [each for shape in shapes.values() for each in (shape if isinstance(shape, list) else [shape])]
+    free = dict(zip(inputs, flat, strict=True))
+    for value in program.model.graph.inputs:
+        # The exporter silently fixes an axis that it cannot leave free
+        if fixed := [axis for axis in free[value.name] if isinstance(value.shape[axis], int)]:
+            place = f"axis {fixed[0]} of {value.name}"
+            raise ValueError(f"no ONNX export of the {path.stem} with dynamic sizes: torch's exporter fixed {place}")
     program.save(str(path))
 
 
-def _flat(shapes: Iterable[Any]) -> list[dict[int, Any]]:
-    return [each for shape in shapes for each in (shape if isinstance(shape, list) else [shape])]
+def _free_axes(one: dict[str, Any], other: dict[str, Any], positions: int | None) -> dict[str, Any]:
+    """Return the axes that differ in size between two samples, for each input; axes with the same sizes are one.
 
+    Args:
+        positions: Most positions, which also bound the slots of caches.
+    """
+    names = {pair: name for name, pair in _SIZES.items()}
+    axes: dict[tuple[int, int], Any] = {}
 
-def _require_free(program: Any, shapes: dict[str, dict[int, Any]], what: str) -> None:
-    """Check that no axis has become fixed: where an axis cannot be free the exporter fixes it, and says nothing."""
-    for value in program.model.graph.inputs:
-        fixed = [axis for axis in shapes[value.name] if isinstance(value.shape[axis], int)]
-        if fixed:
-            place = f"axis {fixed[0]} of {value.name}"
-            raise ValueError(f"no ONNX export of the {what} with dynamic sizes: torch's exporter fixed {place}")
+    def of(first: Any, second: Any) -> Any:
+        if isinstance(first, list):
+            return [of(*pair) for pair in zip(first, second, strict=True)]
+        found = {}
+        for axis, pair in enumerate(zip(first.shape, second.shape, strict=True)):
+            if pair[0] != pair[1] and pair not in axes:
+                name = names.get(pair, f"slots{len(axes)}")
+                bound = None if name in ("sentences", "beam", "scored") else positions
+                axes[pair] = torch.export.Dim(name, max=bound)
+            if pair[0] != pair[1]:
+                found[axis] = axes[pair]
+        return found
 
-
-class _Axes:
-    """Names for the axes that change with the sizes of a sample: the same two sizes, the same axis."""
-
-    def __init__(self, positions: int | None) -> None:
-        self.positions = positions
-        self.known: dict[tuple[int, int], Any] = {}
-
-    def of(self, one: Any, other: Any) -> Any:
-        """Return the dynamic axes of a tensor, or of each of a list, by its sizes in two samples."""
-        if isinstance(one, Iterable) and not isinstance(one, Tensor):
-            return [self.of(*pair) for pair in zip(one, other, strict=True)]
-        sizes = enumerate(zip(one.shape, other.shape, strict=True))
-        return {axis: self._name(pair) for axis, pair in sizes if pair[0] != pair[1]}
-
-    def _name(self, pair: tuple[int, int]) -> Any:
-        if pair not in self.known:
-            # Sentences and hypotheses are unbounded; positions and slots are as many as the model has
-            names = dict(zip(zip(*_SIZES, strict=True), _NAMES, strict=True))
-            name = names.get(pair, f"slots{len(self.known)}")
-            most = None if name in ("sentences", "beam", "scored") else self.positions
-            self.known[pair] = torch.export.Dim(name, max=most)
-        return self.known[pair]
+    return {name: of(one[name], other[name]) for name in one}

@@ -1,13 +1,17 @@
-"""Recognize plain Transformers, which other programs have too, and name what keeps a model from being one."""
+"""Recognize plain Transformers, which other programs can express, and describe their weights and vocabularies."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.inference.description import TOKENIZER_FILES
 from seq2seq.network.embedding import Embedding
 from seq2seq.network.make_mixer import layer_values
 from seq2seq.network.model import Seq2Seq
@@ -18,12 +22,12 @@ _ATTENTION = {
     "decoder": "seq2seq.mixers.attention.Attention",
     "cross": "seq2seq.mixers.attention.CrossAttention",
 }
-# Positions of a table that stands for an encoding without a limit.
+# Rows of a table that replaces an encoding without a limit.
 POSITIONS = 4096
 
 
 class UnsupportedError(ValueError):
-    """Error of a model that the other program cannot express; names the setting."""
+    """Error of a model that the other program cannot express; names the settings."""
 
 
 def require_plain(config: Mapping[str, Any], what: str, allowed: Mapping[str, tuple[str, ...]]) -> int:
@@ -32,10 +36,10 @@ def require_plain(config: Mapping[str, Any], what: str, allowed: Mapping[str, tu
     Args:
         config: The model's settings.
         what: The other program.
-        allowed: Of settings of the section `model`, the values that it can express.
+        allowed: The values that it can express, by setting of the section `model`.
 
     Raises:
-        UnsupportedError: It is not; names every reason, each with its setting.
+        UnsupportedError: It cannot express the model; names every reason with its setting.
     """
     model = config["model"]
     reasons = [*_wrong_mixers(config)]
@@ -47,7 +51,7 @@ def require_plain(config: Mapping[str, Any], what: str, allowed: Mapping[str, tu
         reasons.append(f"model.encoder_stages is {model['encoder_stages']}")
     if not model["ffn_dim"]:
         reasons.append("model.ffn_dim is 0")
-    # src_positions is null where both sides have the same, and absent in early checkpoints
+    # src_positions is null if both sides have the same
     values = {**model, "src_positions": model.get("src_positions") or model["positions"]}
     reasons += [f"model.{key} is {values[key]}" for key, choices in allowed.items() if values[key] not in choices]
     if reasons:
@@ -59,11 +63,13 @@ def require_plain(config: Mapping[str, Any], what: str, allowed: Mapping[str, tu
 
 
 def _layers(config: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield slot and settings of the mixer of every layer."""
-    model, mixer = config["model"], config["mixer"]
-    depths = {"encoder": model["encoder_layers"] + mixer.get("extra_encoder_layers", 0)}
+    """Yield the slot and the settings of every mixer."""
+    model = config["model"]
+    mixer = config["mixer"]
     for slot in _ATTENTION:
-        depth = depths.get(slot, model["decoder_layers"])
+        depth = model["decoder_layers"]
+        if slot == "encoder":
+            depth = model["encoder_layers"] + mixer.get("extra_encoder_layers", 0)
         for layer in range(depth):
             yield slot, layer_values(mixer.get(slot) or {}, layer, depth)
 
@@ -89,7 +95,7 @@ def _wrong_mixers(config: Mapping[str, Any]) -> list[str]:
 
 
 def position_table(embedding: Embedding) -> Tensor:
-    """Return the positions that an embedding adds, (positions, D): POSITIONS of them where they have no limit."""
+    """Return the positions that an embedding adds, (positions, D); the first POSITIONS if there is no limit."""
     weight: Any = embedding.table.weight
     if embedding.positions is None:
         return torch.zeros(POSITIONS, weight.shape[1])
@@ -107,13 +113,13 @@ def halves_order(dim: int) -> Tensor:
 def stream_weights(model: Seq2Seq, order: Tensor) -> dict[str, Tensor]:
     """Return the weights of a plain Transformer whose residual stream has its channels in another order.
 
-    A layer reads and writes the same numbers, so the model computes what it did.
+    Every layer reads and writes in this order, so the model computes the same.
 
     Args:
         order: Channel c of the new stream is channel order[c] of the model's, (D,).
     """
-    # Weights that read the stream have it in their columns, those that write it in their rows; cross-attention's
-    # key_value reads the encoder's output, which is a stream as well
+    # Weights that read the stream have it in their columns, weights that write it in their rows; the key_value of
+    # cross-attention reads the encoder's output, which is a stream as well
     reads = (".qkv.weight", ".query.weight", ".key_value.weight", ".up.weight", ".table.weight", "output.weight")
     writes = (".out.weight", ".down.weight", ".down.bias", "norm.weight", "norm.bias")
     weights = {}
@@ -124,3 +130,34 @@ def stream_weights(model: Seq2Seq, order: Tensor) -> dict[str, Tensor]:
             weight = weight[order]
         weights[name] = weight
     return weights
+
+
+def plain_weights(model: Seq2Seq, order: Tensor | None = None) -> dict[str, Tensor]:
+    """Return the weights of a plain Transformer by names that do not depend on the place of the norms.
+
+    A layer has mix.f.qkv, mix.f.out, mix.norm, transform.f.up, transform.f.down, transform.norm, and in the decoder
+    read.f.query, read.f.key_value, read.f.out, read.norm.
+
+    Args:
+        order: See `stream_weights`.
+    """
+    weights = model.state_dict() if order is None else stream_weights(model, order)
+    return {re.sub(r"\.(pre|post)_norm\.", ".norm.", name): weight for name, weight in weights.items()}
+
+
+def vocabularies(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
+    """Return the pieces of source and target by their ids; special ids without a piece get a name."""
+    names = {tokenizer.pad_id: "<pad>", tokenizer.bos_id: "<s>", tokenizer.eos_id: "</s>"}
+    sides = []
+    for model, size in ((tokenizer.src, tokenizer.src_vocab_size), (tokenizer.tgt, tokenizer.tgt_vocab_size)):
+        pieces = [model.id_to_piece(i) for i in range(model.get_piece_size())]
+        # Beyond the model's pieces there are special ids and, on the smaller side, ids without meaning
+        sides.append([*pieces, *(names.get(i, f"<unused {i}>") for i in range(len(pieces), size))])
+    return sides[0], sides[1]
+
+
+def write_piece_models(folder: Path, tokenizer: Tokenizer) -> None:
+    """Write a SentencePiece model for each side; with a joint tokenizer both files are the same."""
+    state = tokenizer.to_state()
+    for key, file in TOKENIZER_FILES.items():
+        (folder / file).write_bytes(state.get(key) or state["src_model"])

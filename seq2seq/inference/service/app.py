@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import logging
 import re
 import time
 from pathlib import Path
@@ -18,27 +17,27 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import seq2seq
+from seq2seq.inference.encoding import target_ids
 from seq2seq.inference.service import metrics
-from seq2seq.inference.service.batcher import Batcher, RefusedError, Result, Ticket
+from seq2seq.inference.service.batch_translator import BatchTranslator
+from seq2seq.inference.service.batcher import Batcher, Entry
 from seq2seq.inference.service.messages import (
     ErrorAnswer,
+    RefusedError,
     TranslateAnswer,
     TranslateRequest,
-    answer,
+    Translation,
     check_limits,
     chosen_options,
     read_request,
     texts_of,
 )
 from seq2seq.inference.service.settings import ServiceSettings
-from seq2seq.inference.service.translation import BatchTranslator
-
-log = logging.getLogger(__name__)
 
 PATHS = ("/", "/translate", "/health", "/metrics", "/openapi.json")
-# Bytes of a body over the limit that are read and dropped, so that a client that is still sending gets its answer.
+# Bytes of a body beyond the limit that are read and dropped, so that a client that is still sending gets its answer.
 _DISCARDED = 1 << 24
-_CLIENT_HAS_LEFT = 499  # no client ever sees it; the metrics do
+_CLIENT_HAS_LEFT = 499  # only the metrics show it
 _STATUSES = {
     400: "no JSON",
     408: "the request did not arrive in time",
@@ -93,7 +92,7 @@ class Service:
         check_limits(texts, limits)
         options = chosen_options(asked, self.translator.settings, self.translator.languages, limits)
         try:
-            self.translator.require_pieces(options.suppress)
+            target_ids(self.translator.tokenizer, options.suppress)
         except ValueError as error:
             raise RefusedError(422, f"suppress: {error}") from None
         if options.alignment and not self.translator.can_align:
@@ -101,21 +100,21 @@ class Service:
                 422, "alignment: this service translates with ONNX graphs, which align no words; leave it out"
             )
         client = request.client.host if request.client else ""
-        ticket = self.batcher.submit(texts, options, client)
-        self.metrics.characters.inc(sum(map(len, asked.texts)))
+        entries = self.batcher.submit(texts, options, client)
+        self.metrics.characters.inc(sum(len(each.text) for each in texts))
         try:
-            results = await _results(request, ticket, limits.timeout)
+            results = await _results(request, entries, limits.timeout)
         finally:
-            # Whether it is late, or has no reader any more; nothing to do for one that is answered
-            self.batcher.abandon(ticket)
+            # Too late, or the client has left; without effect on a request that is answered
+            self.batcher.abandon(entries)
         if results is None:
             return None
         if all(result.error for result in results):
             raise RefusedError(500, f"the text could not be translated: {results[0].error}")
-        return answer(results)
+        return TranslateAnswer(translations=results)
 
     def health(self) -> dict[str, Any]:
-        """Describe the service: its state, languages, and what a request may ask for."""
+        """Describe the service: state, languages, defaults and limits."""
         settings = self.translator.settings
         limits = self.limits
         return {
@@ -141,7 +140,7 @@ class Service:
 
 def create_app(service: Service) -> ASGIApp:
     """Create the application of a service, whose batcher must have been started."""
-    # FastAPI's own pages of documentation load scripts from elsewhere
+    # FastAPI's own documentation pages load scripts from other hosts
     app = FastAPI(
         title="seq2seq", version=seq2seq.__version__, description=__doc__ or "", docs_url=None, redoc_url=None
     )
@@ -181,14 +180,13 @@ def create_app(service: Service) -> ASGIApp:
             return Response(status_code=_CLIENT_HAS_LEFT)
         return Response(answered.model_dump_json(exclude_none=True), media_type="application/json")
 
-    app.exception_handler(RefusedError)(_refused)
-    app.exception_handler(HTTPException)(_not_there)
+    app.exception_handler(HTTPException)(_refused)
     app.exception_handler(Exception)(_broken)
     return _Measured(app, service.metrics)
 
 
 class _Measured:
-    """Wraps an application: counts and times requests, and adds the headers that all answers have."""
+    """Wraps an application: counts and times requests, and adds headers to every answer."""
 
     HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 
@@ -201,7 +199,7 @@ class _Measured:
             await self.app(scope, receive, send)
             return
         began = time.monotonic()
-        # What clients make up must not become names of measurements
+        # Paths that clients make up must not become names of measurements
         path = scope["path"] if scope["path"] in PATHS else "other"
 
         async def send_counted(message: Message) -> None:
@@ -218,10 +216,10 @@ async def _body(request: Request, limits: ServiceSettings) -> bytes:
     """Read a request's body.
 
     Raises:
-        RefusedError: It is not JSON by its own account, too large, or does not arrive in time.
+        RefusedError: Its type is not JSON, it is too large, or it does not arrive in time.
     """
     kind = request.headers.get("content-type", "")
-    # A form of a stranger's page in the same browser cannot send this type
+    # A form on a malicious page in the same browser cannot send this type
     if kind.partition(";")[0].strip().lower() != "application/json":
         raise RefusedError(415, f"the Content-Type is '{kind[:60]}'; send application/json")
     message = f"the body has more than {limits.max_body:,} bytes, which is the most in a request"
@@ -248,14 +246,19 @@ async def _body(request: Request, limits: ServiceSettings) -> bytes:
     return bytes(body)
 
 
-async def _results(request: Request, ticket: Ticket, seconds: float) -> list[Result] | None:
-    """Wait for the results of a request, but no longer than for so many seconds; None if the client has left.
+async def _results(request: Request, entries: list[Entry], seconds: float) -> list[Translation] | None:
+    """Wait for the results of a request for at most so many seconds; None if the client has left.
 
     Raises:
         RefusedError: The time is over, or the service has stopped.
     """
-    results = asyncio.wrap_future(ticket.future)
-    # After the body there is one message more: that the client has closed the connection
+
+    async def all_results() -> list[Translation]:
+        return [await asyncio.wrap_future(entry.future) for entry in entries]
+
+    # A task: unlike gather's future, it can be cancelled without a complaint in the log
+    results = asyncio.ensure_future(all_results())
+    # The only message after the body says that the client has closed the connection
     left = asyncio.ensure_future(request.receive())
     try:
         await asyncio.wait({results, left}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -270,15 +273,8 @@ async def _results(request: Request, ticket: Ticket, seconds: float) -> list[Res
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RefusedError)
-    headers = {"retry-after": str(error.retry_after)} if error.retry_after else {}
-    if error.close:
-        headers["connection"] = "close"
-    return JSONResponse({"error": error.message}, error.status, headers)
-
-
-async def _not_there(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    # The router's own errors get a message of ours
     if error.status_code == 404:
         message = f"there is nothing at this path; there are {', '.join(PATHS)}"
     elif error.status_code == 405:
@@ -293,11 +289,11 @@ async def _broken(request: Request, error: Exception) -> Response:
 
 
 def _page() -> Response:
-    """Read the page, and allow it its own style and script, and no others."""
+    """Read the page; its policy allows its own style and script, and no others."""
     text = (Path(__file__).parent / "page.html").read_text("utf-8")
 
     def allowed(tag: str) -> str:
-        """Return the hash of the element's content, as a Content-Security-Policy has it."""
+        """Return the hash of the element's content for a Content-Security-Policy."""
         (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, flags=re.DOTALL)
         return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 

@@ -1,28 +1,23 @@
-"""Read requests for translations, and write the answers."""
+"""Read and check requests for translations; declare the answers."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from starlette.exceptions import HTTPException
 
-from seq2seq.inference.limits import MOST_WEIGHTS
 from seq2seq.inference.mbr import Utility
-from seq2seq.inference.service.batcher import Options, RefusedError, Result, Text
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.settings.declare import keys
 from seq2seq.settings.search import SamplingSettings, SearchSettings, chosen_search
 from seq2seq.settings.values import shown, suggestion
 
-if TYPE_CHECKING:
-    from seq2seq.inference.forced_text import Alignment
-    from seq2seq.inference.translator import Candidate
-
-
-# Settings whose amount the service limits, and all that a request may choose, each with its class.
+# Settings for which the service has limits of its own.
 _LIMITED = ("n_best", "beam_size", "min_len", "max_len_ratio", "max_len_extra")
+# All settings that a request may choose, each with its class.
 _OPTIONS = dict.fromkeys(keys(SearchSettings), SearchSettings) | dict.fromkeys(keys(SamplingSettings), SamplingSettings)
 
 
@@ -32,7 +27,7 @@ def _field(name: str) -> Any:
     metadata = keys(owner)[name].metadata
     text = f"{metadata['help'].split(' (')[0]} (default: the service's)"
     low = metadata.get("option_least", metadata.get("least"))
-    # Of an amount, `_check_amounts` names the service's own limit
+    # `_check_amounts` names the service's own limit
     most = None if name in _LIMITED else metadata.get("most")
     hint: Any = Literal[metadata["choices"]] if "choices" in metadata else get_type_hints(owner)[name]
     return hint | None, Field(None, ge=low, gt=metadata.get("above"), le=most, description=text)
@@ -42,7 +37,7 @@ _Options = create_model("_Options", **{name: _field(name) for name in _OPTIONS})
 
 
 class TranslateRequest(_Options):
-    """Texts to translate, and options that are those of `python -m seq2seq.translate`."""
+    """Texts to translate, and options with the names that `python -m seq2seq.translate` has for them."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -60,18 +55,13 @@ class TranslateRequest(_Options):
     samples: int | None = Field(None, ge=1, description="draw so many translations instead of searching")
     mbr: Utility | None = Field(None, description="rank samples by how well they agree, by this metric")
 
-    @property
-    def texts(self) -> list[str]:
-        """All texts."""
-        return [self.text] if isinstance(self.text, str) else self.text
-
 
 class WordAlignment(BaseModel):
-    """Words of a text and of its translation, and which belong together.
+    """Word alignment of a text and its translation.
 
     Attributes:
-        links: Pairs of positions, from 0: of the source word, and of the target word.
-        weights: For each target word, the share of every source word; left out of long texts.
+        links: Pairs of positions, from 0: source word, target word.
+        weights: For each target word, the share of every source word; left out for long texts.
     """
 
     source: list[str]
@@ -104,25 +94,70 @@ class TranslateAnswer(BaseModel):
 
 
 class ErrorAnswer(BaseModel):
-    """Answer to a request that is not served: one line that names the reason and the remedy."""
+    """Answer to a request that is refused: one line that names the reason and the remedy."""
 
     error: str
+
+
+class RefusedError(HTTPException):
+    """Refusal of a request.
+
+    Args:
+        message: One line for the client, with the remedy.
+        retry_after: Seconds after which it makes sense to ask again.
+        close: Close the connection: the unread rest of a body cannot be told from the next request.
+    """
+
+    def __init__(self, status: int, message: str, retry_after: int | None = None, *, close: bool = False) -> None:
+        headers = {"retry-after": str(retry_after)} if retry_after else {}
+        if close:
+            headers["connection"] = "close"
+        super().__init__(status, message, headers)
+
+
+class Text(NamedTuple):
+    """Text to translate, the beginning of its translation, and phrases that the translation must contain."""
+
+    text: str
+    prefix: str = ""
+    phrases: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Number of characters, prefix and phrases included."""
+        return len(self.text) + len(self.prefix) + sum(map(len, self.phrases))
+
+
+class Options(NamedTuple):
+    """Options of a request, most as `Translator.translate` takes them; texts with equal options can share a batch.
+
+    Attributes:
+        constrained: There are phrases that translations must contain.
+        alignment: Align the words of each candidate.
+    """
+
+    settings: SearchSettings
+    tgt_lang: str
+    sampling: SamplingSettings | None = None
+    mbr: str | None = None
+    suppress: tuple[str, ...] = ()
+    constrained: bool = False
+    alignment: bool = False
+    sentences: str | None = None
 
 
 def read_request(body: bytes) -> TranslateRequest:
     """Parse a request's body.
 
     Raises:
-        RefusedError: 400 for what is not JSON, 422 for JSON that is not a request.
+        RefusedError: 400 if the body is not JSON, 422 if the JSON is not a request.
     """
     try:
         return TranslateRequest.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
     if first["type"] == "json_invalid":
-        raise RefusedError(
-            400, f"the body is not JSON in UTF-8: {_lowered(first['msg']).removeprefix('invalid JSON: ')}"
-        )
+        raise RefusedError(400, f"the body is not JSON in UTF-8: {first['msg'].removeprefix('Invalid JSON: ')}")
     raise RefusedError(422, _explained(first))
 
 
@@ -139,19 +174,30 @@ def _explained(error: Any) -> str:
     # pydantic has an error for each alternative of a union
     if where[0] == "text":
         return "text must be a string or a list of strings"
-    return f"{where[0]}: {_lowered(error['msg'])}, not {_json(error['input'])}"
+    return f"{where[0]}: {error['msg'][:1].lower()}{error['msg'][1:]}, not {_json(error['input'])}"
 
 
 def _json(value: Any) -> str:
     return shown(json.dumps(value, ensure_ascii=True), most=60)
 
 
-def _lowered(text: str) -> str:
-    return text[:1].lower() + text[1:] if not text.startswith("Invalid JSON") else "invalid JSON" + text[12:]
+def texts_of(request: TranslateRequest) -> list[Text]:
+    """Return the texts of a request, each with its prefix and its phrases.
+
+    Raises:
+        RefusedError: 422 unless there is a prefix and a list of phrases for each text.
+    """
+    texts = [request.text] if isinstance(request.text, str) else request.text
+    prefixes = [""] * len(texts) if request.prefixes is None else request.prefixes
+    phrases = [[]] * len(texts) if request.phrases is None else request.phrases
+    for name, values in (("prefixes", prefixes), ("phrases", phrases)):
+        if len(values) != len(texts):
+            raise RefusedError(422, f"{name} has {len(values)} entries for {len(texts)} texts; give one for each")
+    return [Text(text, prefix, tuple(own)) for text, prefix, own in zip(texts, prefixes, phrases, strict=True)]
 
 
 def check_limits(texts: Sequence[Text], limits: ServiceSettings) -> None:
-    """Check the number and the size of a request's texts, and of what is asked of their translations.
+    """Check the number and the size of a request's texts, prefixes and phrases.
 
     Raises:
         RefusedError: 422 for no text at all, 413 for too many or too long ones.
@@ -173,21 +219,6 @@ def check_limits(texts: Sequence[Text], limits: ServiceSettings) -> None:
         )
 
 
-def texts_of(request: TranslateRequest) -> list[Text]:
-    """Return the texts of a request, each with what is asked of its translation.
-
-    Raises:
-        RefusedError: 422 if there are not as many prefixes or lists of phrases.
-    """
-    texts = request.texts
-    prefixes = request.prefixes if request.prefixes is not None else [""] * len(texts)
-    phrases = request.phrases if request.phrases is not None else [[]] * len(texts)
-    for name, values in (("prefixes", prefixes), ("phrases", phrases)):
-        if len(values) != len(texts):
-            raise RefusedError(422, f"{name} has {len(values)} entries for {len(texts)} texts; give one for each")
-    return [Text(text, prefix, tuple(own)) for text, prefix, own in zip(texts, prefixes, phrases, strict=True)]
-
-
 def chosen_options(
     request: TranslateRequest, defaults: SearchSettings, languages: Sequence[str], limits: ServiceSettings
 ) -> Options:
@@ -197,7 +228,7 @@ def chosen_options(
         languages: Target languages, the default one first.
 
     Raises:
-        RefusedError: 422 for an option that the model or the service does not allow, or that goes with no other.
+        RefusedError: 422 for options that the model or the service does not allow, or that cannot be combined.
     """
     given = {name: getattr(request, name) for name in _OPTIONS if getattr(request, name) is not None}
     constrained = any(request.phrases or ())
@@ -227,7 +258,7 @@ def chosen_options(
 
 
 def _check_amounts(given: Mapping[str, Any], defaults: SearchSettings, limits: ServiceSettings, *, beam: str) -> None:
-    """Refuse what would take longer than the service allows; what it uses by itself is always allowed."""
+    """Refuse amounts beyond the service's limits; its own defaults are always allowed."""
     largest_beam = max(limits.max_beam_size, defaults.beam_size)
     most = {
         "beam_size": largest_beam,
@@ -242,31 +273,3 @@ def _check_amounts(given: Mapping[str, Any], defaults: SearchSettings, limits: S
             # An integer of JSON may be larger than any float
             value = _json(given[name]).removesuffix(".0")
             raise RefusedError(422, f"{field} {value} is more than this service allows: choose {limit:g} or less")
-
-
-def answer(results: Sequence[Result]) -> TranslateAnswer:
-    """Write the results of a request."""
-    return TranslateAnswer(translations=[_translation(result) for result in results])
-
-
-def _translation(result: Result) -> Translation:
-    alignments = result.alignments or [None] * len(result.candidates)
-    candidates = [_candidate(*each) for each in zip(result.candidates, alignments, strict=True)]
-    return Translation(
-        text=candidates[0].text if candidates else None,
-        candidates=candidates,
-        warning=result.warning or None,
-        error=result.error or None,
-    )
-
-
-def _candidate(candidate: Candidate, alignment: Alignment | None) -> AnswerCandidate:
-    # A place of the beam that stayed empty has the score -inf, which JSON does not know
-    score = candidate.score if candidate.score > float("-inf") else None
-    words = None
-    if alignment is not None:
-        source, target, links, table = alignment
-        few = len(source) * len(target) <= MOST_WEIGHTS
-        weights = [[round(share, 4) for share in row] for row in table] if few else None
-        words = WordAlignment(source=source, target=target, links=links, weights=weights)
-    return AnswerCandidate(text=candidate.text, score=score, alignment=words)

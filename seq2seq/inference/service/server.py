@@ -1,4 +1,4 @@
-"""Run a service until a signal stops it: what was accepted is answered, what is new is refused."""
+"""Run a service until a signal stops it; accepted requests are answered, new ones are refused."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from seq2seq.inference.service.app import Service, create_app
 from seq2seq.inference.service.settings import ServiceSettings
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# Seconds for sending answers that are ready, and for the thread's end.
+# Seconds for sending finished answers, and for the end of the thread.
 _LAST_SECONDS = 5
 
 
 def bound_socket(limits: ServiceSettings) -> socket.socket:
-    """Bind the service's address, which is not listened on yet.
+    """Bind the service's address, without listening on it yet.
 
     Raises:
         ValueError: The address cannot be used.
@@ -32,7 +32,7 @@ def bound_socket(limits: ServiceSettings) -> socket.socket:
     except (OSError, UnicodeError) as error:
         raise ValueError(f"cannot listen on {where} ({error}); choose another --host") from None
     try:
-        # A restart must not wait for the connections of the last run to time out
+        # A restart must not wait until the connections of the last run time out
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:
@@ -42,7 +42,7 @@ def bound_socket(limits: ServiceSettings) -> socket.socket:
 
 
 def url_of(bound: socket.socket) -> str:
-    """Return the address of a bound socket as a browser takes it."""
+    """Return the URL of a bound socket."""
     host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -59,14 +59,14 @@ class _Server(uvicorn.Server):
 def run(service: Service, bound: socket.socket, *, ready: Callable[[], None]) -> int:
     """Serve until a signal arrives, and return the exit status.
 
-    The first signal starts an orderly end: new requests are refused, and those that were accepted are answered, for at
-    most `grace` seconds. A second one ends it at once.
+    After the first signal new requests are refused, and accepted requests are answered for at most `grace` seconds. A
+    second signal ends the service at once.
 
     Args:
         ready: Called once connections are accepted.
 
     Returns:
-        0 if all that was accepted is answered, 1 if not, 128 + the signal's number after a second signal.
+        0 if all accepted requests were answered, 1 if not, 128 + the signal's number after a second signal.
     """
     service.batcher.start()
     return asyncio.run(_run(service, bound, ready))
@@ -84,7 +84,7 @@ async def _run(service: Service, bound: socket.socket, ready: Callable[[], None]
             log_level="error",
             access_log=False,
             server_header=False,
-            # uvicorn would otherwise believe whoever comes from this machine
+            # By default uvicorn would believe these headers from any client on this machine
             proxy_headers=limits.proxy is not None,
             forwarded_allow_ips=limits.proxy,
             timeout_graceful_shutdown=_LAST_SECONDS,
@@ -102,7 +102,7 @@ async def _run(service: Service, bound: socket.socket, ready: Callable[[], None]
 
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
-        # Nohup has set SIGHUP to be ignored
+        # SIGHUP stays ignored under nohup
         if signal.getsignal(number) != signal.SIG_IGN:
             loop.add_signal_handler(number, on_signal, number)
     serving = asyncio.create_task(server.serve(sockets=[bound]))
@@ -120,7 +120,7 @@ async def _run(service: Service, bound: socket.socket, ready: Callable[[], None]
 
 
 async def _drain(service: Service, hurried: Callable[[], bool]) -> bool:
-    """Refuse what is new, and wait until all that was accepted has its answer; return False if the time is over."""
+    """Refuse new requests and wait for the answers to accepted ones; return False if the time is over."""
     service.batcher.close()
     loop = asyncio.get_running_loop()
     until = loop.time() + service.limits.grace

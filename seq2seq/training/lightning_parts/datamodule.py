@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class EvalTexts:
-    """Raw text of the splits of prepared data (see `EvalData`)."""
+    """Raw text of the splits of prepared data, by the position of a sentence in its file."""
 
     def __init__(self, prepared: PreparedData) -> None:
         self.prepared = prepared

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from seq2seq.data.batching import Batch
 from seq2seq.data.text_checks import form_difference
-from seq2seq.evaluation.evaluator import EvalData, Evaluation, Evaluator
+from seq2seq.evaluation.evaluator import Evaluation, Evaluator
 from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.translator import Translator
 from seq2seq.metadata import search_settings
@@ -21,6 +21,7 @@ from seq2seq.training.machine.fsdp import is_sharded, make_parts, make_whole
 from seq2seq.training.objective.loss import LossSums
 
 if TYPE_CHECKING:
+    from seq2seq.training.lightning_parts.datamodule import EvalTexts
     from seq2seq.training.lightning_parts.task import TranslationTask
 
 log = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class SplitEvaluations:
         make_parts(task.model)
 
 
-def make_evaluator(task: TranslationTask, data: EvalData, split: str) -> Evaluator:
+def make_evaluator(task: TranslationTask, data: EvalTexts, split: str) -> Evaluator:
     """Make the evaluator of a split, with the task's current search."""
     search = task.search
     translator = Translator(

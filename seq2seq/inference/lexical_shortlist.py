@@ -1,4 +1,4 @@
-"""Shortlists: the pieces that the translation of a source may have, by a table of lexical translations."""
+"""Shortlists: the pieces that a translation may contain, by a table of lexical translations of its source."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.system.files import atomic_file
 
 FORMAT = 1
-# A sentence pair with a longer side is left out of the estimate, whose work grows with the product of both.
+# Sentence pairs with a longer side are left out of the estimate, whose cost grows with the product of both lengths.
 LONGEST = 100
 _ARRAYS = {"starts": np.int64, "tokens": np.int32, "frequent": np.int32, "meta": np.uint8}
 
 
 class Shortlist:
-    """Target pieces that translations may have: for each source piece its likely translations, and frequent pieces.
+    """Target pieces that translations may contain: the likely translations of each source piece, and frequent pieces.
 
-    The end, the unknown piece and byte pieces are always among them.
+    The end, the unknown piece and byte pieces are always allowed.
 
     Args:
-        starts: Where the translations of each source piece begin, and the end of the last, (src_vocab_size + 1,).
-        tokens: Those of source piece f are tokens[starts[f] : starts[f + 1]].
-        frequent: Pieces that every translation may have.
+        starts: Offsets into tokens, (src_vocab_size + 1,).
+        tokens: The translations of source piece f are tokens[starts[f] : starts[f + 1]].
+        frequent: Pieces that every translation may contain.
     """
 
     def __init__(self, tokenizer: Tokenizer, starts: np.ndarray, tokens: np.ndarray, frequent: np.ndarray) -> None:
@@ -45,20 +45,15 @@ class Shortlist:
         self._always[[tokenizer.eos_id, tokenizer.unk_id, *tokenizer.byte_of, *frequent.tolist()]] = True
 
     def __call__(self, ids: Sequence[int]) -> Tensor:
-        """Return the pieces that a translation of these source ids may have, True in a new tensor (V,)."""
+        """Return the pieces that a translation of these source ids may contain, True in a new tensor (V,)."""
         allowed = self._always.clone()
-        starts, tokens = self.starts, self.tokens
-        found = [tokens[starts[i] : starts[i + 1]] for i in dict.fromkeys(ids)]
+        found = [self.tokens[self.starts[i] : self.starts[i + 1]] for i in dict.fromkeys(ids)]
         if found:
             allowed[torch.from_numpy(np.concatenate(found).astype(np.int64))] = True
         return allowed
 
     def save(self, path: str | os.PathLike[str], **made_by: Any) -> None:
-        """Write the file, atomically.
-
-        Args:
-            made_by: Noted in the file.
-        """
+        """Write the file atomically, with the options `made_by`."""
         meta = {"format": FORMAT, "tokenizer": self.tokenizer.fingerprint, **made_by}
         arrays: dict[str, Any] = {"starts": self.starts, "tokens": self.tokens, "frequent": self.frequent}
         with atomic_file(path) as file:
@@ -66,10 +61,10 @@ class Shortlist:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], tokenizer: Tokenizer) -> Shortlist:
-        """Load a file that `save` has written; nothing in it is executed.
+        """Load a file that `save` has written; no code in it is executed.
 
         Raises:
-            ValueError: It is no such file, is damaged, or belongs to another tokenizer; the message is one line.
+            ValueError: The file is not a shortlist, is damaged, or belongs to another tokenizer.
         """
         arrays, meta = _read(Path(path))
         if meta.get("tokenizer") != tokenizer.fingerprint:
@@ -86,7 +81,7 @@ class Shortlist:
 
 
 def is_shortlist(path: Path) -> bool:
-    """Return True for a file that can be read as a shortlist, of whatever tokenizer."""
+    """Return True if a file can be read as a shortlist of any tokenizer."""
     try:
         _read(path)
     except ValueError:
@@ -95,12 +90,12 @@ def is_shortlist(path: Path) -> bool:
 
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read the arrays of a file, whose sizes are within that of the file, and its note."""
+    """Read the arrays and the meta data of a file; the arrays are no larger than the file."""
     if path.is_dir():
         raise ValueError(f"{path} is a directory, no shortlist; python -m seq2seq.shortlist makes one")
     try:
         with zipfile.ZipFile(path) as archive:
-            # What is not packed cannot grow
+            # Compressed data could grow without limit
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
                 raise ValueError("packed")
         with np.load(path, allow_pickle=False) as file:
@@ -115,8 +110,8 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     return arrays, meta
 
 
-class Estimate(NamedTuple):
-    """Shortlist, with figures of the corpus's first block: the share of target pieces in the lists, and their size."""
+class EstimatedShortlist(NamedTuple):
+    """Shortlist, with the share of target pieces in the lists and the mean size of a list, on a part of the corpus."""
 
     shortlist: Shortlist
     covered: float
@@ -132,17 +127,17 @@ def make_shortlist(
     frequent: int,
     iterations: int,
     progress: Callable[[int, int], None] = lambda done, entries: None,
-) -> Estimate:
+) -> EstimatedShortlist:
     """Estimate a shortlist from a parallel corpus of two files, line by line.
 
     Args:
-        best: Translations of each source piece.
-        frequent: Pieces that every translation may have, the most frequent ones.
-        iterations: Of `lexical_table`.
+        best: Number of translations of each source piece.
+        frequent: Number of pieces that every translation may contain, the most frequent ones.
+        iterations: See `lexical_table`.
         progress: See `lexical_table`.
 
     Raises:
-        ValueError: Sources are images, or the files have no pairs or other numbers of lines.
+        ValueError: Sources are images, or the files have no pairs or different numbers of lines.
     """
     if tokenizer.patches:
         raise ValueError("this checkpoint translates images, whose patches have no shortlist")
@@ -150,25 +145,21 @@ def make_shortlist(
     table = lexical_table(lambda: _encoded(tokenizer, src, tgt), **sizes, iterations=iterations, progress=progress)
     counts = np.zeros(tokenizer.tgt_vocab_size, np.int64)
     for _, targets in _encoded(tokenizer, src, tgt):
-        # Of integers: an empty row alone would be an array of floats
+        # dtype: an empty row would otherwise be an array of floats
         rows = [np.asarray(row, dtype=np.int64) for row in targets]
         counts += np.bincount(np.concatenate([np.zeros(0, np.int64), *rows]), minlength=len(counts))
     order = np.argsort(-counts, kind="stable")[: min(frequent, np.count_nonzero(counts))]
     found = Shortlist(tokenizer, *table.best(best, tokenizer.src_vocab_size), order.astype(np.int32))
-    return Estimate(found, *_figures(found, next(_encoded(tokenizer, src, tgt))))
+    sources, targets = next(_encoded(tokenizer, src, tgt))
+    lists = [(found(source), target) for source, target in zip(sources, targets, strict=True) if source and target]
+    inside = sum(int(allowed[list(target)].sum()) for allowed, target in lists)
+    covered = inside / max(1, sum(len(target) for _, target in lists))
+    return EstimatedShortlist(found, covered, sum(int(allowed.sum()) for allowed, _ in lists) / max(1, len(lists)))
 
 
 def _encoded(tokenizer: Tokenizer, src: Path, tgt: Path) -> Iterator[Block]:
-    """Read the corpus as ids without ends; of pairs that are too long none are left."""
+    """Read the corpus as ids without ends, and drop pairs that are too long."""
     for sources, targets in checked(text_pairs(src, tgt), [str(src), str(tgt)], unit="line", training=True):
         rows = zip(tokenizer.encode_src(sources), tokenizer.encode_tgt(targets), strict=True)
         pairs = [(one[:-1], other[:-1]) for one, other in rows if max(len(one), len(other)) <= LONGEST + 1]
         yield [one for one, _ in pairs], [other for _, other in pairs]
-
-
-def _figures(shortlist: Shortlist, block: Block) -> tuple[float, float]:
-    """Return the share of target pieces that are in the lists of their sources, and the mean size of the lists."""
-    lists = [(shortlist(source), target) for source, target in zip(*block, strict=True) if source and target]
-    inside = sum(int(allowed[list(target)].sum()) for allowed, target in lists)
-    count = max(1, sum(len(target) for _, target in lists))
-    return inside / count, sum(int(allowed.sum()) for allowed, _ in lists) / max(1, len(lists))

@@ -8,18 +8,19 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from seq2seq.data.languages import target_languages, target_tags
-from seq2seq.inference.service.batcher import Options, Result, Text
+from seq2seq.inference.limits import MOST_WEIGHTS
+from seq2seq.inference.service.messages import AnswerCandidate, Options, Text, Translation, WordAlignment
 
 if TYPE_CHECKING:
     from seq2seq.inference.forced_text import Alignment
-    from seq2seq.inference.translator import Candidate, Note, Translator
+    from seq2seq.inference.translator import Note, TranslatedText, Translator
 
 
 class BatchTranslator:
     """Calls a translator with the options of requests.
 
     Args:
-        threads: CPU threads of the one that translates; None leaves torch's choice.
+        threads: CPU threads for translating; None leaves the choice to torch.
 
     Attributes:
         languages: Target languages, the default one first.
@@ -33,7 +34,7 @@ class BatchTranslator:
         self.meta = translator.meta
         self.threads = threads
         self.tokenizer = translator.tokenizer
-        # Copies share the model; what they differ in is the tag before each source
+        # Copies share the model and differ in the tags before each source
         self._by_language = {translator.tgt_lang: translator}
         for language in self.languages[1:]:
             other = self._by_language[language] = copy.copy(translator)
@@ -41,24 +42,18 @@ class BatchTranslator:
             other.tags = target_tags(translator.meta, translator.tokenizer, language)
 
     def begin(self) -> None:
-        """Let the calling thread, which will translate, use the CPU threads."""
+        """Give the CPU threads to the calling thread, which will translate."""
         import torch
 
         if self.threads is not None:
             torch.set_num_threads(self.threads)
 
-    def require_pieces(self, pieces: Sequence[str]) -> None:
-        """Check that the target's vocabulary has pieces; ValueError if it lacks one."""
-        from seq2seq.inference.pieces import target_ids
-
-        target_ids(self.tokenizer, pieces)
-
-    def __call__(self, texts: Sequence[Text], options: Options) -> list[Result]:
-        """Translate texts; what `Translator.translate` notes about one stands in its result."""
+    def __call__(self, texts: Sequence[Text], options: Options) -> list[Translation]:
+        """Translate texts; notes of `Translator.translate` about a text become its warning or its error."""
         notes: defaultdict[int, list[Note]] = defaultdict(list)
         translator = self._by_language[options.tgt_lang]
         lines = [each.text for each in texts]
-        candidates = translator.translate(
+        found = translator.translate(
             lines,
             settings=options.settings,
             sampling=options.sampling,
@@ -69,34 +64,54 @@ class BatchTranslator:
             sentences=options.sentences,
             note=lambda note: notes[note.position].append(note),
         )
-        aligned: Sequence[Sequence[Alignment | None]] = [()] * len(lines)
+        aligned: Sequence[Sequence[Alignment | None]] = [[None] * len(row) for row in found]
         unaligned: dict[int, str] = {}
         if options.alignment:
-            aligned = self.align_words(translator, lines, candidates, unaligned.__setitem__)
+            aligned = self.align_words(translator, lines, found, unaligned.__setitem__)
         results = []
-        for i, (row, words) in enumerate(zip(candidates, aligned, strict=True)):
+        for i, (row, words) in enumerate(zip(found, aligned, strict=True)):
             failed = next((note.reason for note in notes[i] if note.kind == "failed"), "")
+            if failed:
+                results.append(Translation(candidates=[], error=failed))
+                continue
             warnings = [f"the text {note}" for note in notes[i]]
             if i in unaligned:
                 warnings.append(f"a translation has no alignment: it {unaligned[i]}")
-            result = Result(row, warning="; ".join(warnings), alignments=words)
-            results.append(Result([], error=failed) if failed else result)
+            results.append(
+                Translation(
+                    text=row[0].text,
+                    candidates=[_candidate(*each) for each in zip(row, words, strict=True)],
+                    warning="; ".join(warnings) or None,
+                )
+            )
         return results
 
     @staticmethod
     def align_words(
         translator: Translator,
         lines: Sequence[str],
-        candidates: Sequence[Sequence[Candidate]],
+        translations: Sequence[Sequence[TranslatedText]],
         left_out: Callable[[int, str], None],
     ) -> Sequence[Sequence[Alignment | None]]:
-        """Align the words of every line with those of each of its candidates.
+        """Align the words of every line with those of each of its translations.
 
         Args:
-            left_out: Called with the number of a line one of whose candidates cannot be aligned, and the reason.
+            left_out: Called with the number of a line and the reason why one of its translations cannot be aligned.
         """
         # Imports torch, which the translator has loaded
         from seq2seq.inference.forced_text import force_candidates
 
-        found = force_candidates(translator, lines, candidates, align=True, left_out=left_out)
+        found = force_candidates(translator, lines, translations, align=True, left_out=left_out)
         return [[each.words for each in row] for row in found]
+
+
+def _candidate(translation: TranslatedText, alignment: Alignment | None) -> AnswerCandidate:
+    # A place of the beam that stayed empty has the score -inf, which JSON does not know
+    score = translation.score if translation.score > float("-inf") else None
+    words = None
+    if alignment is not None:
+        source, target, links, table = alignment
+        few = len(source) * len(target) <= MOST_WEIGHTS
+        weights = [[round(share, 4) for share in row] for row in table] if few else None
+        words = WordAlignment(source=source, target=target, links=links, weights=weights)
+    return AnswerCandidate(text=translation.text, score=score, alignment=words)

@@ -1,0 +1,219 @@
+"""Prepare the parts of lines for the search, with prefixes, phrases and seeds; join their translations to text."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from seq2seq.data.sentences import sentences
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.inference.encoding import source_end, target_pieces, whole_characters
+from seq2seq.inference.notes import Note
+from seq2seq.inference.parts import SourceLine
+from seq2seq.search import Constrained, Drawn, Hypothesis, Selection, Source, Words, length_divisor, target_limit
+from seq2seq.settings.search import SamplingSettings, SearchSettings, require_one_group
+
+
+class Part(NamedTuple):
+    """Part of a line, which is translated by itself; most lines have one. `line` counts from 0."""
+
+    line: int
+    source: Source
+
+
+class Joined(NamedTuple):
+    """Translation of a line: the ids of each part, the score of the whole, and whether a length limit ended a part."""
+
+    ids: list[list[int]]
+    score: float
+    limited: bool = False
+
+
+class TranslatedText(NamedTuple):
+    """Translation with its length-normalized log-probability (natural logarithm).
+
+    Attributes:
+        parts: Text and translation of each part, for a line that was translated in several parts.
+    """
+
+    text: str
+    score: float
+    parts: tuple[tuple[str, str], ...] = ()
+
+
+def choose_selection(
+    settings: SearchSettings,
+    tokenizer: Tokenizer,
+    *,
+    sampling: SamplingSettings | None,
+    mbr: str | None,
+    constrained: bool,
+) -> Selection | None:
+    """Return how a search selects hypotheses; None selects by the settings alone.
+
+    Args:
+        mbr: How samples will be compared with each other.
+        constrained: There are phrases that translations must contain.
+
+    Raises:
+        ValueError: The options cannot be combined.
+    """
+    if mbr and not sampling:
+        raise ValueError(f"mbr={mbr} compares samples with each other, so it needs sampling")
+    require_one_group(settings, sampling, phrases=constrained)
+    if constrained:
+        return Constrained(tokenizer.eos_id, _words(tokenizer))
+    if sampling is None:
+        return None
+    return Drawn(tokenizer.eos_id, sampling.temperature, sampling.top_k, sampling.top_p)
+
+
+@functools.lru_cache(maxsize=4)
+def _words(tokenizer: Tokenizer) -> Words:
+    # Cached: a pass over the vocabulary is too slow for every request
+    pieces = target_pieces(tokenizer, range(tokenizer.tgt_vocab_size))
+    for piece, byte in tokenizer.byte_of.items():
+        # A character without a piece is taken for a letter
+        pieces[piece] = chr(byte) if byte < 128 else "x"
+    return Words.of(pieces)
+
+
+def unplaceable(
+    lines: int, tokenizer: Tokenizer, prefixes: Sequence[str] | None, phrases: Sequence[Sequence[str]] | None, lang: str
+) -> set[int]:
+    """Return the positions of lines whose prefix or phrases cannot be assigned to one of several parts.
+
+    These are the lines with phrases, and those with a prefix of several sentences.
+
+    Args:
+        lang: The target language.
+    """
+    found = set()
+    if phrases is not None:
+        # A phrase of spaces asks for nothing
+        found |= {i for i in range(lines) if any(_without_end(tokenizer, phrases[i]))}
+    if prefixes is not None:
+        # As if the last word continued: a single letter may be the beginning of a word
+        begun = [f"{prefix.rstrip(' ')}xx" for prefix in prefixes]
+        found |= {i for i in range(lines) if "\n" in begun[i] or len(sentences(begun[i], lang)) > 1}
+    return found
+
+
+def make_parts(
+    lines: Sequence[SourceLine],
+    tokenizer: Tokenizer,
+    *,
+    tags: Sequence[int] = (),
+    sampling: SamplingSettings | None = None,
+    prefixes: Sequence[str] | None = None,
+    phrases: Sequence[Sequence[str]] | None = None,
+    whole: Collection[int] = (),
+    note: Callable[[Note], None],
+) -> list[Part]:
+    """Return the parts of all lines, each with its prefix, its phrases and the seed of its samples.
+
+    Args:
+        whole: Positions of the lines that `unplaceable` has found.
+        note: Called for a line that is not translated: its prefix or phrases cannot be placed, or contain a character
+            that the vocabulary lacks.
+    """
+    begins = _without_end(tokenizer, prefixes or ())
+    parts: list[Part] = []
+    for number, line in enumerate(lines):
+        begin = begins[number] if begins else []
+        wanted = [row for row in _without_end(tokenizer, phrases[number]) if row] if phrases is not None else []
+        reason = ""
+        if number in whole and len(line.parts) > 1:
+            reason = (
+                "it is translated in parts, among which its prefix or phrases cannot be placed: leave out "
+                "sentences=split, or split it by hand"
+            )
+        elif any(tokenizer.unk_id in row for row in (begin, *wanted)):
+            reason = "its beginning or a phrase has a character that the vocabulary lacks: leave it out"
+        if line.parts and reason:
+            note(Note.failed(number, reason))
+            continue
+        for place, part in enumerate(line.parts):
+            ids = [*tags, *part.pieces, *source_end(tokenizer)]
+            # By its place: equal parts of a line get different samples
+            seed = 0 if sampling is None else _line_seed(sampling.seed + place, ids)
+            parts.append(Part(number, Source(ids, [] if place else begin, wanted, seed)))
+    return parts
+
+
+def _without_end(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Return the target ids of texts without eos; [] for a text without any piece, such as a space."""
+    return [row[:-1] for row in tokenizer.encode_tgt(list(map(whole_characters, texts)))] if texts else []
+
+
+def _line_seed(seed: int, ids: Sequence[int]) -> int:
+    """Return the seed of a source's samples, which depend on its ids and not on its position in the text."""
+    digest = hashlib.blake2b(repr((seed, list(ids))).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def join_parts(
+    parts: Sequence[Part],
+    found: Mapping[int, list[Hypothesis]],
+    count: int,
+    settings: SearchSettings,
+    *,
+    drawn: bool = False,
+) -> list[list[Joined]]:
+    """Join the translations of each line's parts: the best with the best, the second with the second, and so on.
+
+    Args:
+        found: Hypotheses of each part, best first. A line has no translation if one of its parts has none.
+        count: Number of lines.
+        drawn: The hypotheses are samples, which are joined in the order in which they were drawn: joined by rank
+            they would not be samples of the whole line.
+
+    Returns:
+        For every line its translations, best first.
+    """
+    by_line: dict[int, list[int]] = defaultdict(list)
+    for number, part in enumerate(parts):
+        by_line[part.line].append(number)
+    joined = []
+    for line in range(count):
+        own = [found.get(number, []) for number in by_line[line]]
+        if drawn:
+            own = [sorted(row, key=lambda each: each.row) for row in own]
+        limits = [target_limit(parts[number].source, settings) for number in by_line[line]] if all(own) else []
+        row = [_joined(each, limits, settings) for each in zip(*own, strict=False)]
+        joined.append(sorted(row, key=lambda each: -each.score))
+    return joined
+
+
+def _joined(parts: Sequence[Hypothesis], limits: Sequence[int], settings: SearchSettings) -> Joined:
+    score = parts[0].score
+    if len(parts) > 1:
+        # Each part has an end
+        length = sum(len(part.ids) + 1 for part in parts)
+        score = sum(part.log_prob for part in parts) / length_divisor(length, settings)
+    # At the last position that a limit leaves, only the end is allowed
+    limited = any(len(part.ids) + 1 >= limit for part, limit in zip(parts, limits, strict=True))
+    return Joined([part.ids for part in parts], score, limited)
+
+
+def as_text(
+    tokenizer: Tokenizer, translations: list[list[Joined]], lines: Sequence[SourceLine], *, spaces: bool
+) -> list[list[TranslatedText]]:
+    """Turn the translations of each line into text; the texts of parts are joined as the parts stand in the line.
+
+    Args:
+        spaces: The target language has spaces between sentences.
+    """
+    # One call for all of them: the tokenizer's overhead is per call
+    texts = iter(tokenizer.decode([ids for row in translations for each in row for ids in each.ids]))
+    found = []
+    for line, row in zip(lines, translations, strict=True):
+        found.append([])
+        for each in row:
+            own = [next(texts) for _ in each.ids]
+            pairs = zip((part.text for part in line.parts), own, strict=True) if len(own) > 1 else ()
+            found[-1].append(TranslatedText(line.join(own, spaces=spaces), float(each.score), tuple(pairs)))
+    return found
