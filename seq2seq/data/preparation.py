@@ -16,7 +16,7 @@ from seq2seq.data.batching import longest_width
 from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import Dropped, Pairs, cleaning_table, length_rules, shorten
 from seq2seq.data.corpus import Corpus, limited, load_corpus
-from seq2seq.data.dataset import MixedPairs, PairDataset
+from seq2seq.data.dataset import EncodedCorpus, PairDataset
 from seq2seq.data.fingerprints import TEXT_VERSION
 from seq2seq.data.line_statistics import LineStatistics, warn_of_other_lines
 from seq2seq.data.multi_corpus import Mixture, NamedCorpus
@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 # Part of the fingerprint of encoded text: raise it when the same text and tokenizer give other files.
 IDS_VERSION = 2
 
-Split = PairDataset | MixedPairs
 # Training text of a tokenizer: its fingerprint, and a function that opens it at its beginning.
 Text = tuple[str, Callable[[], Iterator[Pairs]]]
 
@@ -56,12 +55,12 @@ class PreparedData:
 
     plan: DataPlan
     tokenizer: Tokenizer
-    splits: Mapping[str, Split]
+    splits: Mapping[str, PairDataset]
     fingerprint: str
     whole_fingerprint: str
     folders: Mapping[str, Path]
 
-    def split(self, name: str) -> Split:
+    def split(self, name: str) -> PairDataset:
         """Return an encoded split.
 
         Raises:
@@ -72,6 +71,11 @@ class PreparedData:
         if name not in self.splits:
             raise ValueError(f"split {name!r} is streamed: it has no size, and is never in memory or on disk")
         return self.splits[name]
+
+    def corpora(self, split: str) -> list[tuple[NamedCorpus, EncodedCorpus]]:
+        """List the corpora of a split, with their encoded pairs."""
+        parts = [part for part in self.plan.parts if split in part.corpus.splits]
+        return list(zip(parts, self.split(split).parts, strict=True))
 
     def size(self, split: str) -> int:
         """Count the pairs of a split after cleaning."""
@@ -100,7 +104,9 @@ class PreparedData:
     @cached_property
     def statistics(self) -> LineStatistics:
         """Statistics of the training lines."""
-        return LineStatistics.of_training(self)
+        if stream := self.plan.stream:
+            return LineStatistics.of_stream(stream, self.tokenizer, self.plan.tokenizer.input_sentence_size)
+        return LineStatistics.of_pairs(self.corpora("train"))
 
     def with_max_tokens(self, max_tokens: int) -> PreparedData:
         """Return the same pairs, cut into micro-batches of another size."""
@@ -124,15 +130,14 @@ class PreparedData:
 
     def mixture(self) -> Mixture | None:
         """Return the sampling of several training corpora; None if an epoch has every pair once."""
-        # Either all parts have a weight or none has: `parts_of` has checked it
-        weights = [part.weight for part in self.plan.parts if "train" in part.corpus.splits]
-        data = self.split("train")
+        corpora = self.corpora("train")
+        # Either all corpora have a weight or none has: `parts_of` has checked it
+        weights = [part.weight for part, _ in corpora if part.weight is not None]
         temperature = self.plan.data.temperature
-        if not isinstance(data, MixedPairs) or (weights[0] is None and temperature == 1):
+        if len(corpora) == 1 or (not weights and temperature == 1):
             return None
-        chosen = [weight for weight in weights if weight is not None]
-        sizes = [len(part) for part in data.parts]
-        return Mixture(sizes, weights=chosen, temperature=temperature, seed=self.plan.seed)
+        sizes = [len(pairs) for _, pairs in corpora]
+        return Mixture(sizes, weights=weights, temperature=temperature, seed=self.plan.seed)
 
     def stream(
         self, *, rank: int = 0, world_size: int = 1, src_multiple: int = 1, cut: UpdateCut | None = None
@@ -182,7 +187,7 @@ def prepare_corpora(plan: DataPlan) -> PreparedData:
     warn_of_trained_pairs(plan, loaded)
     tokenizer, models = _load_or_train(plan, loaded)
     folders |= models
-    splits: dict[str, Split] = {}
+    splits: dict[str, PairDataset] = {}
     # The training split of a stream is never encoded as a whole
     for split in SPLITS[1:] if plan.stream else SPLITS:
         encoded = []
@@ -192,7 +197,7 @@ def prepare_corpora(plan: DataPlan) -> PreparedData:
                 sides, folders[label] = _encode(split, part, corpus, tokenizer=tokenizer, plan=plan, label=label)
                 encoded.append(_open_split(split, part, corpus, sides, tokenizer=tokenizer, plan=plan))
         # `directions` and `Mixture` rely on the order of the parts
-        splits[split] = encoded[0] if len(encoded) == 1 else MixedPairs(encoded)
+        splits[split] = PairDataset(encoded)
     stream = plan.stream
     fingerprint = _fingerprint(plan, [each.fingerprint for each in loaded], stream and stream.fingerprint)
     unlimited = [each.whole_fingerprint or each.fingerprint for each in loaded]
@@ -200,7 +205,8 @@ def prepare_corpora(plan: DataPlan) -> PreparedData:
     prepared = PreparedData(plan, tokenizer, splits, fingerprint, whole, folders)
     log.info("%s", _summary(prepared))
     if not plan.tokenizer.patches:
-        warn_of_other_lines(prepared)
+        for split in SPLITS[1:]:
+            warn_of_other_lines(prepared.statistics, split, prepared.corpora(split))
     return prepared
 
 
@@ -324,11 +330,11 @@ def _encode(
 
 def _open_split(
     split: str, part: NamedCorpus, corpus: Corpus, sides: Encoded, *, tokenizer: Tokenizer, plan: DataPlan
-) -> PairDataset:
-    """Make the data set of an encoded split, without training pairs that a rule on lengths drops."""
+) -> EncodedCorpus:
+    """Open the encoded pairs of a corpus in a split, without training pairs that a rule on lengths drops."""
     src, tgt = sides
     sampling = split == "train" and plan.tokenizer.sampling_alpha > 0
-    return PairDataset(
+    return EncodedCorpus(
         src=src,
         tgt=tgt,
         text=corpus.splits[split],

@@ -22,14 +22,14 @@ from hypothesis import strategies as st
 from lightning import LightningModule, Trainer
 
 from seq2seq.data import preparation
-from seq2seq.data.batching import TokenBatchSampler
 from seq2seq.data.cleaning import HashSet
-from seq2seq.data.dataset import DrawnLengths, PairDataset
+from seq2seq.data.dataset import DrawnLengths
 from seq2seq.data.pace import Pace
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.data.token_cache import PairEncoder, write_ids
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.updates import TokenBatchSampler
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.data import DataSettings
 from seq2seq.settings.declare import describe, read_section
@@ -370,8 +370,7 @@ class Recorder(LightningModule):
 
 
 def expected(made: TranslationDataModule, epoch: int) -> list[int]:
-    data = made.prepared.split("train")
-    assert isinstance(data, PairDataset)
+    (data,) = made.prepared.split("train").parts
     sampler = TokenBatchSampler(src_lengths=data.src.lengths, tgt_lengths=data.tgt.lengths, max_tokens=300, seed=1)
     sampler.set_epoch(epoch)
     return np.concatenate(list(sampler)).tolist()
@@ -450,8 +449,7 @@ def test_a_killed_process_of_several_is_told(folder, tmp_path):
 
 
 def test_arrays_of_the_cache_are_mapped_and_a_part_of_the_rows_is_an_index(folder):
-    data = prepared(folder, clean={"max_length": 30, "length_ratio": None}).split("train")
-    assert isinstance(data, PairDataset)
+    (data,) = prepared(folder, clean={"max_length": 30, "length_ratio": None}).split("train").parts
     assert data.rows is not None
     whole = (folder / "train.de").read_text().splitlines()
     assert data.lines("src") == [whole[i] for i in data.rows]
