@@ -286,11 +286,20 @@ def _unpacked(batches: Iterator[Batch | Packed]) -> Iterator[Batch]:
 class PackedLoader(DataLoader):
     """DataLoader of Batches, which its workers send packed.
 
+    Args:
+        batching: `batch_sampler`, or `batch_size=None` for a data set that yields batches.
+
     Attributes:
         ahead: Turns what the workers send into batches; may copy them to a GPU ahead of time.
     """
 
     ahead: Callable[[Iterator[Batch | Packed]], Iterator[Batch]] = staticmethod(_unpacked)
+
+    def __init__(self, dataset: Dataset, *, num_workers: int, **batching: Any) -> None:
+        # Called in the worker; without workers, a batch stays as it is
+        collate_fn: Any = Packed.of if num_workers else _unchanged
+        workers: dict[str, Any] = {"num_workers": num_workers, "worker_init_fn": _ignore_signals}
+        super().__init__(dataset, collate_fn=collate_fn, **workers, **batching)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         """Iterate over the batches."""
@@ -304,21 +313,7 @@ class PackedLoader(DataLoader):
         return super().__iter__()
 
 
-class BatchLoader(PackedLoader):
-    """Loader of the batches of a sampler."""
-
-    def __init__(self, dataset: Dataset, *, batch_sampler: Any, num_workers: int) -> None:
-        super().__init__(
-            dataset,
-            batch_sampler=batch_sampler,
-            num_workers=num_workers,
-            worker_init_fn=ignore_signals,
-            # Called in the worker; without workers the batch stays as it is
-            collate_fn=Packed.of if num_workers else unchanged,  # type: ignore[arg-type]
-        )
-
-
-def ignore_signals(worker: int) -> None:
+def _ignore_signals(worker: int) -> None:
     """Ignore signals to the process group in a worker, whose end would end the run before it has saved."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -338,6 +333,6 @@ def _kill_workers() -> None:
             child.kill()
 
 
-def unchanged(batch: Any) -> Any:
+def _unchanged(batch: Any) -> Any:
     """Return the batch unchanged; by default, DataLoader would make tensors of its arrays."""
     return batch

@@ -13,9 +13,10 @@ from seq2seq.data.readers import SIDES
 from seq2seq.data.split_files import is_address, resolve_path
 from seq2seq.data.text_checks import refuse_swapped, warn_of_tokens
 from seq2seq.data.text_files import warn_once
-from seq2seq.images.lines import ImageError, encode_images
+from seq2seq.images.lines import encode_images
 from seq2seq.settings.data import SPLITS, CorpusSettings, DataSettings
 from seq2seq.settings.tokenizer import TokenizerSettings
+from seq2seq.system.errors import LineError
 
 
 def open_corpora(data: DataSettings, *, tokenizer: TokenizerSettings, cache_dir: Path) -> tuple[NamedCorpus, ...]:
@@ -31,7 +32,7 @@ def open_corpora(data: DataSettings, *, tokenizer: TokenizerSettings, cache_dir:
         if tokenizer.patches:
             try:
                 encode_images(sample[0], tokenizer.patches)
-            except ImageError as error:
+            except LineError as error:
                 raise ValueError(f"data.{part.corpus.splits[0]}: {error}") from None
         elif tokenizer.ready_models:
             _refuse_swapped_models(tokenizer, sample)

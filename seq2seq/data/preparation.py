@@ -26,12 +26,12 @@ from seq2seq.data.plan import DataPlan
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.streaming import PairStream
 from seq2seq.data.text_checks import refuse_swapped
-from seq2seq.data.token_cache import Encoded, PairEncoder, read_ids, write_ids
+from seq2seq.data.token_cache import PairEncoder, read_ids, write_ids
 from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, train_tokenizer
 from seq2seq.data.updates import UpdateCut, part_tokens
-from seq2seq.images.lines import ImageError
 from seq2seq.settings.data import SPLITS
 from seq2seq.settings.tokenizer import TokenizerSettings
+from seq2seq.system.errors import LineError
 
 log = logging.getLogger(__name__)
 
@@ -119,9 +119,9 @@ class PreparedData:
             ValueError: The longest pair exceeds a micro-batch.
         """
         plan = self.plan
-        if plan.batch_tokens is None:
+        if plan.data.batch_tokens is None:
             return None
-        batch, longest = plan.batch_tokens, max(self.longest)
+        batch, longest = plan.data.batch_tokens, max(self.longest)
         # Each rank reads its own pairs of a stream, and makes its share of an update
         if plan.stream:
             batch, world_size = _share(batch, world_size), 1
@@ -143,7 +143,7 @@ class PreparedData:
         self, *, rank: int = 0, world_size: int = 1, src_multiple: int = 1, cut: UpdateCut | None = None
     ) -> PairStream:
         """Open the streamed training text of one rank."""
-        stream, batch = self.plan.stream, self.plan.batch_tokens
+        stream, batch = self.plan.stream, self.plan.data.batch_tokens
         assert stream, "nothing is streamed"
         return PairStream(
             blocks=stream.blocks,
@@ -194,8 +194,8 @@ def prepare_corpora(plan: DataPlan) -> PreparedData:
         for part, corpus in zip(plan.parts, loaded, strict=True):
             if split in corpus.splits:
                 label = _label(f"ids of {split}", part, plan)
-                sides, folders[label] = _encode(split, part, corpus, tokenizer=tokenizer, plan=plan, label=label)
-                encoded.append(_open_split(split, part, corpus, sides, tokenizer=tokenizer, plan=plan))
+                pairs, folders[label] = _encode(split, part, corpus, tokenizer=tokenizer, plan=plan, label=label)
+                encoded.append(pairs)
         # `directions` and `Mixture` rely on the order of the parts
         splits[split] = PairDataset(encoded)
     stream = plan.stream
@@ -287,9 +287,8 @@ def _load_or_train(plan: DataPlan, loaded: Sequence[Corpus]) -> tuple[Tokenizer,
                 (building / f"{name}.model").write_bytes(state[name])
 
     def read(folder: Path) -> Tokenizer:
-        # Images have no model, and a joint one is stored as the source's
-        names = ["tgt_model"] if settings.patches else ["src_model", *([] if settings.joint else ["tgt_model"])]
-        return make_tokenizer([(folder / f"{name}.model").read_bytes() for name in names], settings)
+        # Sorted, the source's model, if there is one, comes first
+        return make_tokenizer([path.read_bytes() for path in sorted(folder.glob("*.model"))], settings)
 
     return cached(folder, "the tokenizer", build=build, read=read), {"tokenizer": folder}
 
@@ -310,8 +309,8 @@ def _tokenizer_key(settings: TokenizerSettings, texts: Sequence[str]) -> str:
 
 def _encode(
     split: str, part: NamedCorpus, corpus: Corpus, *, tokenizer: Tokenizer, plan: DataPlan, label: str
-) -> tuple[Encoded, Path]:
-    """Encode a split of a corpus unless the cache has it; return both memory-mapped sides, and their folder."""
+) -> tuple[EncodedCorpus, Path]:
+    """Encode a split of a corpus unless the cache has it; return the pairs that stay in the split, and their folder."""
     # Tags are among the ids on disk
     tags = tokenizer.tag_ids(part.tags)
     key = " ".join([f"{IDS_VERSION} {corpus.fingerprint} {tokenizer.fingerprint} {split}", *map(str, tags)])
@@ -322,31 +321,25 @@ def _encode(
         pace = Pace(f"encoding, {label}", total=len(corpus.splits[split]))
         try:
             write_ids(building, corpus.blocks(split), encoder=encoder, num_proc=plan.data.num_proc, pace=pace)
-        except ImageError as error:
+        except LineError as error:
             raise ValueError(f"data.{split}, of the pairs that cleaning left: {error}") from None
 
-    return cached(folder, f"the {label}", build=build, read=read_ids), folder
-
-
-def _open_split(
-    split: str, part: NamedCorpus, corpus: Corpus, sides: Encoded, *, tokenizer: Tokenizer, plan: DataPlan
-) -> EncodedCorpus:
-    """Open the encoded pairs of a corpus in a split, without training pairs that a rule on lengths drops."""
-    src, tgt = sides
+    src, tgt = cached(folder, f"the {label}", build=build, read=read_ids)
     sampling = split == "train" and plan.tokenizer.sampling_alpha > 0
-    return EncodedCorpus(
+    pairs = EncodedCorpus(
         src=src,
         tgt=tgt,
         text=corpus.splits[split],
         tokenizer=tokenizer,
         # Only training has rules on lengths: every sentence of validation and test is scored
         rows=_rows_to_keep(src, tgt, part, corpus, plan) if split == "train" else None,
-        tags=tokenizer.tag_ids(part.tags),
+        tags=tags,
         sample_seed=plan.seed if sampling else None,
         # Without batch_tokens, a sampled segmentation may be as long as any allowed pair, for which the model has
         # positions. With it, micro-batches are sized by the longest pair of the text.
-        widest=None if plan.batch_tokens else plan.longest_allowed,
+        widest=None if plan.data.batch_tokens else plan.longest_allowed,
     )
+    return pairs, folder
 
 
 def _rows_to_keep(src: Ragged, tgt: Ragged, part: NamedCorpus, corpus: Corpus, plan: DataPlan) -> np.ndarray | None:
@@ -370,7 +363,8 @@ def _rows_to_keep(src: Ragged, tgt: Ragged, part: NamedCorpus, corpus: Corpus, p
         return None
     kept = np.flatnonzero(~drop)
     if kept.size == 0:
-        budget = f"data.batch_tokens={plan.batch_tokens}" if plan.batch_tokens else f"data.max_tokens={plan.max_tokens}"
+        update = plan.data.batch_tokens
+        budget = f"data.batch_tokens={update}" if update else f"data.max_tokens={plan.max_tokens}"
         raise ValueError(
             f"no training pair{_label('', part, plan)} is left: {budget}, "
             f"data.clean.max_length={clean.max_length} and length_ratio={clean.length_ratio} drop them all"

@@ -312,20 +312,23 @@ def test_a_process_ends_although_its_worker_sleeps():
     """Even if the iterator of batches is never closed, as after an error."""
     script = """if True:
         import time
+        import numpy as np
         from torch.utils.data import IterableDataset
-        from seq2seq.data.dataset import PackedLoader, ignore_signals, unchanged
+        from seq2seq.data.batching import collate
+        from seq2seq.data.dataset import PackedLoader
+        from seq2seq.data.ragged import Ragged
 
         class Skipping(IterableDataset):
             def __iter__(self):
-                yield 1
+                side = Ragged.from_rows([[4, 3]])
+                yield collate(side, side, np.arange(1), pad_id=0, bos_id=2)
                 time.sleep(1000)
 
-        worker = {"num_workers": 1, "worker_init_fn": ignore_signals, "collate_fn": unchanged}
-        batches = iter(PackedLoader(Skipping(), batch_size=None, **worker))
-        print(next(batches))
+        batches = iter(PackedLoader(Skipping(), batch_size=None, num_workers=1))
+        print(next(batches).src.tolist())
     """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[[4, 3]]\n", "")
 
 
 def test_ranks_see_every_sentence_once(folder):

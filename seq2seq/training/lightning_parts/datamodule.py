@@ -11,7 +11,7 @@ from lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
 from seq2seq.data.batching import batch_shapes, padding_share
-from seq2seq.data.dataset import BatchLoader, PackedLoader
+from seq2seq.data.dataset import PackedLoader
 from seq2seq.data.multi_corpus import Direction, directions
 from seq2seq.data.preparation import PreparedData
 from seq2seq.data.streaming import PairStream, StreamLoader
@@ -192,7 +192,7 @@ class TranslationDataModule(LightningDataModule):
 
     def _loader(self, split: str, sampler: TokenBatchSampler) -> DataLoader:
         data = self.prepared.split(split).sampled_by(sampler, self.src_multiple)
-        loader = BatchLoader(data, batch_sampler=sampler, num_workers=self.prepared.plan.data.num_workers)
+        loader = PackedLoader(data, batch_sampler=sampler, num_workers=self.prepared.plan.data.num_workers)
         return self._copied_ahead(loader)
 
     def _copied_ahead(self, loader: PackedLoader) -> PackedLoader:
