@@ -64,16 +64,16 @@ def token_batches(
         src_lengths: (N,) tokens of the sources.
         tgt_lengths: (N,) tokens of the targets.
         max_tokens: Highest cost of a batch.
-        shuffle: Shuffle pairs of equal widths, and the order of batches, by (seed, epoch), on which the number of
-            batches does not depend. Otherwise the longest come first.
+        shuffle: Shuffle pairs of equal widths, and the order of batches, by (seed, epoch); their number stays the same.
+            If False, the longest pairs come first.
         multiple_of: Make the number of batches a multiple of this by halving the fullest ones.
 
     Returns:
         The indices of each batch.
 
     Raises:
-        ValueError: With `shuffle`, a row exceeds the budget (without, it is a batch by itself); or there are too few
-            rows for `multiple_of` batches.
+        ValueError: A row exceeds the budget and `shuffle` is set (otherwise it is a batch by itself), or there are too
+            few rows for `multiple_of` batches.
     """
     if not len(src_lengths):
         return []
@@ -130,9 +130,9 @@ def batch_shapes(
 
 
 class _WidthClasses(NamedTuple):
-    """Numbers for all pairs of padded widths (source, target), in the order of batching.
+    """Numbers of all pairs of padded widths (source, target), in the order of batching.
 
-    40 million sentence pairs are then sorted by counting, in a tenth of the time and a third of the memory.
+    By them, 40 million sentence pairs are sorted by counting, in a tenth of the time and a third of the memory.
     """
 
     width_of: np.ndarray  # (longest length + 1,): index of each length's padded width
@@ -184,7 +184,12 @@ def _stable_order(ranks: np.ndarray, rng: np.random.Generator | None) -> np.ndar
 
 
 def _boundaries(ends: np.ndarray, cost: np.ndarray, max_tokens: int) -> np.ndarray:
-    """Cut rows greedily into batches: (batches + 1,) positions; classes of rising cost end before `ends`."""
+    """Cut sorted rows greedily into batches, and return their bounds, (batches + 1,).
+
+    Args:
+        ends: (classes,) rows up to the end of each class.
+        cost: (classes,) tokens that a row costs, rising.
+    """
     # Merge classes of equal cost, which are filled alike
     last = np.flatnonzero(np.diff(cost, append=cost[-1] + 1))
     ends = ends[last]  # (distinct costs,)

@@ -8,6 +8,7 @@ import math
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
@@ -56,6 +57,7 @@ class DrawnLengths(NamedTuple):
         return np.maximum(best, np.minimum(room, self.widest))
 
 
+@dataclass(kw_only=True, eq=False)
 class EncodedCorpus:
     """Encoded pairs of a corpus in one split.
 
@@ -67,26 +69,14 @@ class EncodedCorpus:
         widest: Most tokens of a sampled segmentation (None: as many as the longest best one has).
     """
 
-    def __init__(
-        self,
-        *,
-        src: Ragged,
-        tgt: Ragged,
-        text: Any,
-        tokenizer: Tokenizer,
-        rows: np.ndarray | None = None,
-        tags: list[int] | None = None,
-        sample_seed: int | None = None,
-        widest: int | None = None,
-    ) -> None:
-        self.src = src
-        self.tgt = tgt
-        self.text = text
-        self.tokenizer = tokenizer
-        self.rows = rows
-        self.tags = tags or []
-        self.sample_seed = sample_seed
-        self.widest = widest
+    src: Ragged
+    tgt: Ragged
+    text: Any
+    tokenizer: Tokenizer
+    rows: np.ndarray | None = None
+    tags: Sequence[int] = ()
+    sample_seed: int | None = None
+    widest: int | None = None
 
     def __len__(self) -> int:
         """Count the pairs."""
@@ -314,7 +304,7 @@ class PackedLoader(DataLoader):
 
 
 def _ignore_signals(worker: int) -> None:
-    """Ignore signals to the process group in a worker, whose end would end the run before it has saved."""
+    """Ignore signals to the process group in a worker: its end would end the run before the run has saved."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 

@@ -28,8 +28,8 @@ class LineStatistics(NamedTuple):
 
     Attributes:
         sentences: Median number of sentences in a source line.
-        most_sentences: 99th percentile of the same, or the 90th if the median is one: a model that has seen few lines
-            of two sentences drops one of them.
+        most_sentences: 99th percentile of this number, or the 90th if the median is one: a model that has seen few
+            lines of two sentences drops one of the two.
         most_pieces: 99th percentile of pieces in a source line, without tags and the end.
         longest: Pieces of the longest source line, if known.
         least_ratio: First percentile of target pieces over source pieces.
@@ -101,7 +101,7 @@ class LineStatistics(NamedTuple):
 
     @classmethod
     def common(cls, several: Sequence[LineStatistics]) -> LineStatistics:
-        """Return the statistics of an ensemble: the least of its members'."""
+        """Return the statistics of an ensemble: the minimum of each over its members."""
         sides = zip(*several, strict=True)
         return cls(*(min((value for value in values if value is not None), default=None) for values in sides))  # type: ignore[arg-type]
 

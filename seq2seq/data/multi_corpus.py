@@ -55,7 +55,7 @@ def naming(name: str) -> Iterator[None]:
 
 
 def parts_of(data: DataSettings) -> list[NamedCorpus]:
-    """List the corpora of the `data` section: `data.train`, named "train", if it is set, and those of `data.corpora`.
+    """List the corpora of the `data` section: `data.train`, named "train", if it is set, then all of `data.corpora`.
 
     An entry inherits the settings of the section except its files; "train" may have an entry too, for its weight.
 

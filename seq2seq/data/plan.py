@@ -74,10 +74,6 @@ class DataPlan:
             max_tokens=None if isinstance(data.max_tokens, str) else data.max_tokens,
         )
 
-    def with_max_tokens(self, max_tokens: int) -> DataPlan:
-        """Return the same plan with a decided batch size."""
-        return replace(self, max_tokens=max_tokens)
-
     @property
     def part_tokens(self) -> int:
         """Token budget of a batch before a machine cuts it into micro-batches; it bounds the length of a pair."""

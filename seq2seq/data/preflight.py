@@ -9,7 +9,7 @@ from seq2seq.data.fingerprints import corpus_fingerprint
 from seq2seq.data.hub import repository_of, require_remote
 from seq2seq.data.multi_corpus import NamedCorpus, naming, parts_of
 from seq2seq.data.raw_pairs import sample_pairs
-from seq2seq.data.readers import SIDES
+from seq2seq.data.readers import SIDE_NAMES
 from seq2seq.data.split_files import is_address, resolve_path
 from seq2seq.data.text_checks import refuse_swapped, warn_of_tokens
 from seq2seq.data.text_files import warn_once
@@ -43,7 +43,7 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Pairs:
     """Check languages, files, columns and direction by a sample; of a remote corpus, languages and existence.
 
     Returns:
-        The first pairs of the first split; none of a remote one.
+        The first pairs of the first split; empty for a remote corpus.
 
     Raises:
         ValueError: Something is missing or looks swapped; the message says what to change.
@@ -52,7 +52,7 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Pairs:
     if settings.train is None and "train" in settings.splits:
         raise ValueError("data.train is not set; give a file, a prefix or a list (see conf/data/files.yaml)")
     for split in SPLITS[1:]:
-        # A warning: to learn a few pairs by heart is a test of a mixer
+        # Not an error, since learning a few pairs by heart is a test of a mixer
         if settings.place(split) is not None and settings.place(split) == settings.place("train"):
             warn_once(
                 f"data.{split} is data.train itself ({settings.place(split)}): its scores say nothing of text that the "
@@ -94,7 +94,7 @@ def _check_languages(settings: CorpusSettings) -> None:
         raise ValueError(f"data.src and data.tgt are both {settings.src!r}; a direction has two languages")
     for side, language in (("src", settings.src), ("tgt", settings.tgt)):
         # BLEU's tokenizer, tags and the checkpoint need the languages' names
-        if language.lower() in SIDES and not settings.columns:
+        if language.lower() in SIDE_NAMES and not settings.columns:
             raise ValueError(
                 f"data.{side}={language} is not a language: name the languages, and the columns that hold them, as in "
                 f"data.src=de data.tgt=en 'data.columns={{de: {settings.src}, en: {settings.tgt}}}'"

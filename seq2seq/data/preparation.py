@@ -110,7 +110,7 @@ class PreparedData:
 
     def with_max_tokens(self, max_tokens: int) -> PreparedData:
         """Return the same pairs, cut into micro-batches of another size."""
-        return replace(self, plan=self.plan.with_max_tokens(max_tokens))
+        return replace(self, plan=replace(self.plan, max_tokens=max_tokens))
 
     def cut(self, world_size: int = 1) -> UpdateCut | None:
         """Return how updates are cut into micro-batches; None if settings count micro-batches instead of tokens.
@@ -165,7 +165,7 @@ class PreparedData:
 
 
 def _share(batch_tokens: int, world_size: int) -> int:
-    """Return a rank's share of the tokens of an update, at least the least value of `data.batch_tokens`."""
+    """Return a rank's share of the tokens of an update; the least share is the least value of `data.batch_tokens`."""
     return max(8, batch_tokens // world_size)
 
 

@@ -67,10 +67,10 @@ def _cut_by_library(language: str, text: str) -> list[str]:
     parts: list[str] = []
     start = 0
     for length in map(len, segment(language, seen)):
-        # It joins sentences after a bracket or a short word
+        # The library joins sentences after a bracket or a short word
         parts += cut_by_marks(language, text[start : start + length])
         start += length
-    # It does not know all titles
+    # The library does not know all titles
     return _join(parts, _is_abbreviated)
 
 
@@ -120,7 +120,7 @@ def _continues(before: str, after: str, *, capitals: bool, language: str) -> boo
 def _is_abbreviated(before: str, after: str) -> bool:
     """Return True if a part ends with an abbreviation."""
     word = _last_word(before)
-    # Monsieur, which the library takes for a sentence
+    # M. stands for Monsieur; the library takes it for a sentence
     if word == "M" or word.lower() in _ABBREVIATIONS:
         return True
     return after[0].isdigit() and (word.lower() in _BEFORE_NUMBERS or word.endswith("str"))

@@ -175,7 +175,7 @@ class PairStream(IterableDataset):
     def _buffers(self) -> Iterator[_Buffer]:
         """Collect this rank's pairs, `shuffle_buffer` at a time, and repeat the text.
 
-        The last buffer of a round may have fewer pairs. If pairs are cut into updates, they go into the next buffer.
+        The last pairs of a round are a smaller buffer; if updates are cut, they begin the next buffer instead.
         """
         blocks: list[_Buffer] = []
         size = 0

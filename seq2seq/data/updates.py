@@ -19,8 +19,8 @@ from torch.utils.data import Sampler
 from seq2seq.data.batching import padded_width, token_batches
 from seq2seq.data.multi_corpus import Mixture
 
-# Tokens of a part, and most parts of an update. Smaller updates have one part; in larger ones than both allow, parts
-# grow, so that micro-batches keep a GPU busy.
+# Tokens of a part, and most parts of an update. An update of fewer tokens has one part; an update of more than both
+# allow has larger parts, so that micro-batches keep a GPU busy.
 _PART = 1 << 14
 _MOST_PARTS = 8
 # Rows of a micro-batch that is ignored.
@@ -133,11 +133,11 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         window: Micro-batches of an update on each rank. A window on one rank is the same update as a micro-batch on
             each of `window` ranks: the number of batches is a multiple of window * world_size if there are enough
             sentences, and of world_size in any case.
-        cut: Cuts updates, whose parts have `max_tokens`, into micro-batches, which are then the batches. None leaves
-            the parts whole, and an update is a window of them.
-        mixture: Draws the rows of each epoch (None: every row once). Every epoch has as many batches as epoch 0: the
-            fullest are halved, or the last ones, in random order, left out (in a mixture of two corpora with 196
-            batches, at most two).
+        cut: Cuts updates, whose parts have `max_tokens`, into micro-batches, which are then the batches. If None, the
+            parts are the batches, and an update is a window of them.
+        mixture: Draws the rows of each epoch (None: every row once). Every epoch has as many batches as epoch 0: from
+            fewer, the fullest are halved; of more, the last ones in random order are left out (at most two of 196 in a
+            mixture of two corpora).
     """
 
     def __init__(

@@ -106,7 +106,7 @@ def decide_max_tokens(plan: RunPlan, data: DataPlan, resumed: Resumed | None) ->
     # Another size would change the random numbers of micro-batches.
     auto = plan.data.max_tokens == "auto"
     if auto and resumed and resumed.max_tokens:
-        return data.with_max_tokens(resumed.max_tokens)
+        return dataclasses.replace(data, max_tokens=resumed.max_tokens)
     if auto and plan.trainer.sharded:
         raise ValueError(
             "data.max_tokens=auto measures a whole model on each GPU, and trainer.strategy=fsdp has none: "
