@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.records import DATA_FILE
-from seq2seq.data.batching import Batch, Ragged, TokenBatchSampler, collate
+from seq2seq.data.batching import Batch, Ragged, collate
+from seq2seq.data.updates import TokenBatchSampler
 
 
 class Prepared:

@@ -5,5 +5,6 @@
 3. cleaning drops pairs, and corpus writes the rest to the cache, or opens what is there.
 4. tokenizer makes ids of a block, and token_cache writes them to the cache.
 5. preparation does steps 1 to 4 for all corpora of a plan; preflight opens each corpus once before.
-6. batching and updates choose the pairs of a batch; dataset pads them. streaming does steps 2 to 6 while training.
+6. batching groups pairs, updates chooses the batches of a rank, and dataset pads them. streaming does steps 2 to 6
+   while training.
 """

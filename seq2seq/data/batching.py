@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Sampler
 
 from seq2seq.data.ragged import Ragged
-
-if TYPE_CHECKING:
-    from seq2seq.data.multi_corpus import Mixture
-    from seq2seq.data.updates import UpdateCut
 
 
 class Batch(NamedTuple):
@@ -72,16 +64,16 @@ def token_batches(
         src_lengths: (N,) tokens of the sources.
         tgt_lengths: (N,) tokens of the targets.
         max_tokens: Highest cost of a batch.
-        shuffle: Shuffle pairs of equal widths, and the order of batches, by (seed, epoch), on which the number of
-            batches does not depend. Otherwise the longest come first.
+        shuffle: Shuffle pairs of equal widths, and the order of batches, by (seed, epoch); their number stays the same.
+            If False, the longest pairs come first.
         multiple_of: Make the number of batches a multiple of this by halving the fullest ones.
 
     Returns:
         The indices of each batch.
 
     Raises:
-        ValueError: With `shuffle`, a row exceeds the budget (without, it is a batch by itself); or there are too few
-            rows for `multiple_of` batches.
+        ValueError: A row exceeds the budget and `shuffle` is set (otherwise it is a batch by itself), or there are too
+            few rows for `multiple_of` batches.
     """
     if not len(src_lengths):
         return []
@@ -138,9 +130,9 @@ def batch_shapes(
 
 
 class _WidthClasses(NamedTuple):
-    """Numbers for all pairs of padded widths (source, target), in the order of batching.
+    """Numbers of all pairs of padded widths (source, target), in the order of batching.
 
-    40 million sentence pairs are then sorted by counting, in a tenth of the time and a third of the memory.
+    By them, 40 million sentence pairs are sorted by counting, in a tenth of the time and a third of the memory.
     """
 
     width_of: np.ndarray  # (longest length + 1,): index of each length's padded width
@@ -192,7 +184,12 @@ def _stable_order(ranks: np.ndarray, rng: np.random.Generator | None) -> np.ndar
 
 
 def _boundaries(ends: np.ndarray, cost: np.ndarray, max_tokens: int) -> np.ndarray:
-    """Cut rows greedily into batches: (batches + 1,) positions; classes of rising cost end before `ends`."""
+    """Cut sorted rows greedily into batches, and return their bounds, (batches + 1,).
+
+    Args:
+        ends: (classes,) rows up to the end of each class.
+        cost: (classes,) tokens that a row costs, rising.
+    """
     # Merge classes of equal cost, which are filled alike
     last = np.flatnonzero(np.diff(cost, append=cost[-1] + 1))
     ends = ends[last]  # (distinct costs,)
@@ -240,135 +237,6 @@ def _split_until(bounds: np.ndarray, multiple_of: int) -> np.ndarray:
             )
         bounds = np.sort(np.concatenate([bounds, bounds[fullest] + rows[fullest] // 2]))
     return bounds
-
-
-def exactly(batches: list[np.ndarray], count: int) -> list[np.ndarray]:
-    """Return `count` batches: halve the fullest if there are fewer, leave out the last if there are more.
-
-    Raises:
-        ValueError: There are fewer rows than `count`.
-    """
-    batches = batches[:count]
-    if (total := sum(map(len, batches))) < count:
-        raise ValueError(f"{total} sentences cannot be cut into {count} batches: raise data.max_tokens, or add data")
-    while missing := count - len(batches):
-        rows = np.fromiter(map(len, batches), dtype=np.int64, count=len(batches))
-        # From the end, so that earlier positions stay valid while the list grows
-        for i in sorted(np.argsort(-rows, kind="stable")[:missing].tolist(), reverse=True):
-            if (half := len(batches[i]) // 2) > 0:
-                batches[i : i + 1] = [batches[i][:half], batches[i][half:]]
-    return batches
-
-
-class TokenBatchSampler(Sampler[np.ndarray]):
-    """Batch sampler with a token budget, of one rank.
-
-    Each index comes once per epoch over all ranks, ranks have equally many batches, and the order is a function of
-    (seed, epoch). Batches are computed on first use, and `len` raises ValueError for impossible settings.
-
-    Args:
-        window: Micro-batches of an update on each rank. A window on one rank is the same update as a micro-batch on
-            each of `window` ranks: the number of batches is a multiple of window * world_size if there are enough
-            sentences, and of world_size in any case.
-        cut: Cuts updates, whose parts have `max_tokens`, into micro-batches, which are then the batches. None leaves
-            the parts whole, and an update is a window of them.
-        mixture: Draws the rows of each epoch (None: every row once). Every epoch has as many batches as epoch 0: the
-            fullest are halved, or the last ones, in random order, left out (in a mixture of two corpora with 196
-            batches, at most two).
-    """
-
-    def __init__(
-        self,
-        *,
-        src_lengths: np.ndarray,
-        tgt_lengths: np.ndarray,
-        max_tokens: int,
-        seed: int = 0,
-        shuffle: bool = True,
-        rank: int = 0,
-        world_size: int = 1,
-        window: int = 1,
-        cut: UpdateCut | None = None,
-        mixture: Mixture | None = None,
-    ) -> None:
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank {rank} is not in a world of {world_size}")
-        self.src_lengths = src_lengths
-        self.tgt_lengths = tgt_lengths
-        self.max_tokens = max_tokens
-        self.seed = seed
-        self.shuffle = shuffle
-        self.rank = rank
-        self.world_size = world_size
-        self.window = window
-        self.cut = cut
-        self.mixture = mixture
-        self.epoch = 0
-        self.start = 0  # batches that the next iteration skips
-        self._cached: tuple[int, list[np.ndarray]] | None = None  # (epoch, batches)
-
-    @property
-    def sampler(self) -> TokenBatchSampler:
-        """This sampler itself: Lightning calls `set_epoch` of a batch sampler's `sampler` only."""
-        return self
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration."""
-        self.epoch = int(epoch)
-
-    def seek(self, *, epoch: int, step: int) -> None:
-        """Begin the next iteration at this rank's batch `step` of `epoch`."""
-        if not 0 <= step <= len(self):
-            raise ValueError(f"step {step} is outside the epoch's {len(self)} batches")
-        self.epoch = int(epoch)
-        self.start = int(step)
-
-    def batches(self) -> list[np.ndarray]:
-        """Compute the epoch's batches of all ranks; batch i of rank r is number i * world_size + r."""
-        if self._cached is None or self._cached[0] != self.epoch:
-            batches = self._batches_of(self.epoch)
-            if self.mixture and self.epoch:
-                batches = exactly(batches, self._count)
-            if self.cut:
-                order = {"seed": self.seed, "epoch": self.epoch}
-                batches = self.cut.apply(batches, self.src_lengths, self.tgt_lengths, **order)
-            self._cached = (self.epoch, batches)
-        return self._cached[1]
-
-    @cached_property
-    def _count(self) -> int:
-        """Batches of epoch 0 over all ranks, before they are cut."""
-        return len(self._batches_of(0))
-
-    def _batches_of(self, epoch: int) -> list[np.ndarray]:
-        """Compute the batches of an epoch before their number is fixed."""
-        if self.mixture is None:
-            return self._token_batches(epoch, self.src_lengths, self.tgt_lengths)
-        rows = self.mixture.rows(epoch)
-        # Positions within `rows`, mapped back to positions in the split
-        return [rows[inside] for inside in self._token_batches(epoch, self.src_lengths[rows], self.tgt_lengths[rows])]
-
-    def _token_batches(self, epoch: int, *lengths: np.ndarray) -> list[np.ndarray]:
-        # Each rank computes the batches of all, so that ranks need not communicate
-        options = {"max_tokens": self.max_tokens, "seed": self.seed, "epoch": epoch, "shuffle": self.shuffle}
-        if self.cut:
-            return token_batches(*lengths, **options, multiple_of=self.cut.parts)
-        if self.window > 1:
-            # ValueError: too few sentences for whole windows
-            with contextlib.suppress(ValueError):
-                return token_batches(*lengths, **options, multiple_of=self.window * self.world_size)
-        return token_batches(*lengths, **options, multiple_of=self.world_size)
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        """Iterate over the index arrays of this rank, from the position of `seek`."""
-        start = self.start
-        self.start = 0
-        # Strided, so that ranks decode batches of similar length at the same time
-        yield from self.batches()[self.rank :: self.world_size][start:]
-
-    def __len__(self) -> int:
-        """Count the batches of a rank in an epoch: the same for every rank and epoch."""
-        return len(self.batches()) // self.world_size
 
 
 def collate(src: Ragged, tgt: Ragged, index: np.ndarray, *, pad_id: int, bos_id: int, src_multiple: int = 1) -> Batch:

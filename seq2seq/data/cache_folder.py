@@ -36,7 +36,7 @@ def cached(target: Path, what: str, *, build: Callable[[Path], Any], read: Calla
         build(folder)
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         for path in paths:
-            # A power cut may keep content from the disk that sizes do not show
+            # Otherwise, after a power cut, a file of the right size may lack its content
             with path.open("rb") as file:
                 os.fsync(file.fileno())
         write_json(folder / SIZES, {str(path.relative_to(folder)): path.stat().st_size for path in paths})

@@ -126,7 +126,7 @@ def _write_split(folder: Path, split: str, blocks: Iterable[Pairs], cleaner: Cle
     """Write a split as a stream of Arrow record batches, training after cleaning.
 
     Returns:
-        The number of pairs, and of those in validation or test that the training text has too.
+        The number of pairs; and for validation and test, how many of them are in the training text, too.
     """
     pace = Pace("reading and cleaning")
     rows = trained = 0
@@ -226,7 +226,7 @@ def _open_arrow(path: Path) -> Dataset:
 
 
 def _held_rows(folder: Path, split: str) -> np.ndarray | None:
-    """Map the sorted rows of train.arrow that a split consists of; None for the whole of its own file."""
+    """Map the sorted rows of train.arrow that a split consists of; None if it has a file of its own."""
     rows = folder / f"{split}.npy"
     return np.load(rows, mmap_mode="r") if rows.is_file() else None
 
@@ -237,8 +237,8 @@ def _held_rows(folder: Path, split: str) -> np.ndarray | None:
 def limited(corpus: Corpus, limit: int | None, *, seed: int, cache_dir: Path, name: str) -> Corpus:
     """Return the corpus with a subset of `limit` training pairs (`data.limit`); validation and test stay the same.
 
-    The pairs with the smallest hashes of text and seed are chosen: the same ones on every machine, and the subset of a
-    smaller limit lies within that of a larger one.
+    The pairs with the smallest hashes of text and seed are chosen. The choice is the same on every machine, and a
+    smaller subset lies within every larger one.
 
     Args:
         limit: None for all pairs.

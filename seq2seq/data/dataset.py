@@ -8,6 +8,7 @@ import math
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
@@ -16,10 +17,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from seq2seq.data.batching import Batch, TokenBatchSampler, aligned, collate
+from seq2seq.data.batching import Batch, aligned, collate
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.token_cache import PairEncoder
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.updates import TokenBatchSampler
 from seq2seq.system.ranks import SIGNALS
 
 # Pairs that show how much longer sampled segmentations are than the best ones, and the share of them that must fit.
@@ -55,8 +57,9 @@ class DrawnLengths(NamedTuple):
         return np.maximum(best, np.minimum(room, self.widest))
 
 
-class PairDataset(Dataset):
-    """Data set of encoded pairs, which returns the padded Batch of a list of positions.
+@dataclass(kw_only=True, eq=False)
+class EncodedCorpus:
+    """Encoded pairs of a corpus in one split.
 
     Args:
         text: The raw pairs, in the order of the ids.
@@ -66,62 +69,33 @@ class PairDataset(Dataset):
         widest: Most tokens of a sampled segmentation (None: as many as the longest best one has).
     """
 
-    def __init__(
-        self,
-        *,
-        src: Ragged,
-        tgt: Ragged,
-        text: Any,
-        tokenizer: Tokenizer,
-        rows: np.ndarray | None = None,
-        tags: list[int] | None = None,
-        sample_seed: int | None = None,
-        widest: int | None = None,
-    ) -> None:
-        self.src = src
-        self.tgt = tgt
-        self.text = text
-        self.tokenizer = tokenizer
-        self.rows = rows
-        self.tags = tags or []
-        self.sample_seed = sample_seed
-        self.widest = widest
-        self.sampler: TokenBatchSampler | None = None
-        self.src_multiple = 1
+    src: Ragged
+    tgt: Ragged
+    text: Any
+    tokenizer: Tokenizer
+    rows: np.ndarray | None = None
+    tags: Sequence[int] = ()
+    sample_seed: int | None = None
+    widest: int | None = None
 
     def __len__(self) -> int:
         """Count the pairs."""
         return len(self.src.lengths) if self.rows is None else len(self.rows)
 
-    def sampled_by(self, sampler: TokenBatchSampler, src_multiple: int) -> PairDataset:
-        """Return a shallow copy whose sampled segmentations vary with the epoch of `sampler`.
-
-        Args:
-            sampler: Chooses the pairs of each batch.
-            src_multiple: As in `collate`.
-        """
-        data = copy.copy(self)
-        data.sampler = sampler
-        data.src_multiple = src_multiple
-        return data
-
     @property
-    def src_lengths(self) -> np.ndarray:
-        """Tokens of every source, (N,)."""
-        return self.src.lengths if self.rows is None else self.src.lengths[self.rows]
-
-    @property
-    def tgt_lengths(self) -> np.ndarray:
-        """Tokens of every target, (N,)."""
-        return self.tgt.lengths if self.rows is None else self.tgt.lengths[self.rows]
+    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens of every source and target, (N,) each."""
+        src, tgt = self.src.lengths, self.tgt.lengths
+        return (src, tgt) if self.rows is None else (src[self.rows], tgt[self.rows])
 
     @property
     def room(self) -> tuple[np.ndarray, np.ndarray]:
         """Tokens that a batch reserves for every source and target, (N,) each: more than they have if it samples."""
+        src, tgt = self.lengths
         if self.sample_seed is None:
-            return self.src_lengths, self.tgt_lengths
-        src, tgt = self._drawn_lengths
-        return src(self.src_lengths), tgt(self.tgt_lengths)
+            return src, tgt
+        drawn = self._drawn_lengths
+        return drawn[0](src), drawn[1](tgt)
 
     @cached_property
     def _drawn_lengths(self) -> tuple[DrawnLengths, DrawnLengths]:
@@ -130,46 +104,35 @@ class PairDataset(Dataset):
         inside = rows if self.rows is None else self.rows[rows]
         assert self.sample_seed is not None
         drawn = self._draw(inside, self.sample_seed)
-        widest = self.widest or int(max(self.src_lengths.max(), self.tgt_lengths.max()))
-        best = self.src_lengths[rows], self.tgt_lengths[rows]
-        src, tgt = (DrawnLengths.of(old, new.lengths, widest=widest) for old, new in zip(best, drawn, strict=True))
+        best = self.lengths
+        widest = self.widest or int(max(side.max() for side in best))
+        sides = zip(best, drawn, strict=True)
+        src, tgt = (DrawnLengths.of(old[rows], new.lengths, widest=widest) for old, new in sides)
         return src, tgt
 
     def lines(self, side: str) -> list[str]:
         """Load all text of a side into memory: meant for validation and test."""
         return list(self.text[:][side] if self.rows is None else self.text[self.rows.tolist()][side])
 
-    def pairs(self, rows: Sequence[int]) -> list[tuple[str, str]]:
+    def pairs(self, rows: np.ndarray) -> list[tuple[str, str]]:
         """Return the text of the pairs at `rows`."""
-        inside = rows if self.rows is None else self.rows[rows].tolist()
-        text = self.text[inside]
+        text = self.text[(rows if self.rows is None else self.rows[rows]).tolist()]
         return list(zip(text["src"], text["tgt"], strict=True))
 
-    def __getitems__(self, rows: np.ndarray) -> Batch:
-        """Build the Batch of the pairs at `rows`."""
-        rows = np.asarray(rows)
-        src, tgt = self.ids(rows)
-        special = {"pad_id": self.tokenizer.pad_id, "bos_id": self.tokenizer.bos_id}
-        return collate(src, tgt, rows, **special, src_multiple=self.src_multiple)
-
-    def ids(self, rows: np.ndarray) -> tuple[Ragged, Ragged]:
-        """Return both sides of the pairs at `rows`."""
+    def ids(self, rows: np.ndarray, epoch: int = 0) -> tuple[Ragged, Ragged]:
+        """Return both sides of the pairs at `rows`; sampled segmentations vary with the epoch."""
         # `rows` count within the split, `inside` within ids and text
         inside = rows if self.rows is None else self.rows[rows]
         src = self.src.select(inside)
         tgt = self.tgt.select(inside)
         # An idle micro-batch (`updates.IDLE`) has row -1, and needs no sample
-        sampled = self.sample_seed is not None and int(rows[0]) >= 0
-        return self._resegment(rows, inside, src, tgt) if sampled else (src, tgt)
-
-    def _resegment(self, rows: np.ndarray, inside: np.ndarray, src: Ragged, tgt: Ragged) -> tuple[Ragged, Ragged]:
-        """Sample segmentations; a row whose sample exceeds the batch's budget keeps its best one."""
+        if self.sample_seed is None or int(rows[0]) < 0:
+            return src, tgt
         # The width that the sampler's budget counted for this batch
         room = (drawn(side.lengths) for drawn, side in zip(self._drawn_lengths, (src, tgt), strict=True))
         width = int(max(lengths.max() for lengths in room))
-        epoch = self.sampler.epoch if self.sampler else 0
         # Seeded by the first row: the same sample in any worker, on any rank, after any resume
-        seed = int(np.random.SeedSequence([self.sample_seed or 0, epoch, int(rows[0])]).generate_state(1)[0])
+        seed = int(np.random.SeedSequence([self.sample_seed, epoch, int(rows[0])]).generate_state(1)[0])
         sampled = self._draw(inside, seed)
         return no_wider(sampled[0], src, width), no_wider(sampled[1], tgt, width)
 
@@ -187,30 +150,40 @@ def no_wider(sampled: Ragged, best: Ragged, width: int) -> Ragged:
     return Ragged.from_rows([(sampled if fits[i] else best).row(i).tolist() for i in range(len(fits))])
 
 
-class MixedPairs(Dataset):
-    """Concatenation of several data sets."""
+class PairDataset(Dataset):
+    """Data set of a split: the pairs of its corpora in turn, and the padded Batch of a list of positions."""
 
-    def __init__(self, parts: list[PairDataset]) -> None:
+    def __init__(self, parts: list[EncodedCorpus]) -> None:
         self.parts = parts
         # Part i has the rows ends[i] - len(part) to ends[i]
         self.ends = np.cumsum([len(part) for part in parts])
-        self.src_lengths = np.concatenate([part.src_lengths for part in parts])
-        self.tgt_lengths = np.concatenate([part.tgt_lengths for part in parts])
-
-    @property
-    def room(self) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens that a batch reserves for every source and target, as `PairDataset.room`."""
-        src, tgt = zip(*(part.room for part in self.parts), strict=True)
-        return np.concatenate(src), np.concatenate(tgt)
+        self.sampler: TokenBatchSampler | None = None
+        self.src_multiple = 1
 
     def __len__(self) -> int:
         """Count the pairs."""
         return int(self.ends[-1])
 
-    def sampled_by(self, sampler: TokenBatchSampler, src_multiple: int) -> MixedPairs:
-        """Return a shallow copy, as `PairDataset.sampled_by` does."""
+    @property
+    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens of every source and target, (N,) each."""
+        return _concatenated([part.lengths for part in self.parts])
+
+    @property
+    def room(self) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens that a batch reserves for every source and target, as `EncodedCorpus.room`."""
+        return _concatenated([part.room for part in self.parts])
+
+    def sampled_by(self, sampler: TokenBatchSampler, src_multiple: int) -> PairDataset:
+        """Return a shallow copy whose sampled segmentations vary with the epoch of `sampler`.
+
+        Args:
+            sampler: Chooses the pairs of each batch.
+            src_multiple: As in `collate`.
+        """
         data = copy.copy(self)
-        data.parts = [part.sampled_by(sampler, src_multiple) for part in self.parts]
+        data.sampler = sampler
+        data.src_multiple = src_multiple
         return data
 
     def lines(self, side: str) -> list[str]:
@@ -223,23 +196,38 @@ class MixedPairs(Dataset):
         for row in rows:
             number = int(np.searchsorted(self.ends, row, side="right"))
             part = self.parts[number]
-            found += part.pairs([row - (int(self.ends[number]) - len(part))])
+            found += part.pairs(np.array([row - (self.ends[number] - len(part))]))
         return found
 
-    def __getitems__(self, rows: np.ndarray) -> Batch:
-        """Build the Batch of the pairs at `rows`."""
-        rows = np.asarray(rows)
+    def ids(self, rows: np.ndarray) -> tuple[Ragged, Ragged]:
+        """Return both sides of the pairs at `rows`."""
+        epoch = self.sampler.epoch if self.sampler else 0
+        if len(self.parts) == 1:
+            return self.parts[0].ids(rows, epoch)
         which = np.searchsorted(self.ends, rows, side="right")  # (B,): the part of each row
         pairs = []
         for number in np.unique(which):
             part = self.parts[number]
-            pairs.append(part.ids(rows[which == number] - (self.ends[number] - len(part))))
+            pairs.append(part.ids(rows[which == number] - (self.ends[number] - len(part)), epoch))
         # From the order of the parts to the order of `rows`
         order = np.argsort(np.argsort(which, kind="stable"), kind="stable")
         src, tgt = (Ragged.joined(side).select(order) for side in zip(*pairs, strict=True))  # each (B,) rows
-        tokenizer, src_multiple = self.parts[0].tokenizer, self.parts[0].src_multiple
+        return src, tgt
+
+    def __getitems__(self, rows: np.ndarray) -> Batch:
+        """Build the Batch of the pairs at `rows`."""
+        rows = np.asarray(rows)
+        tokenizer = self.parts[0].tokenizer
         special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id}
-        return collate(src, tgt, rows, **special, src_multiple=src_multiple)
+        return collate(*self.ids(rows), rows, **special, src_multiple=self.src_multiple)
+
+
+def _concatenated(sides: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Concatenate the sides of several corpora; a single corpus keeps its memory maps, without a copy."""
+    if len(sides) == 1:
+        return sides[0]
+    src, tgt = zip(*sides, strict=True)
+    return np.concatenate(src), np.concatenate(tgt)
 
 
 class Packed(NamedTuple):
@@ -288,11 +276,20 @@ def _unpacked(batches: Iterator[Batch | Packed]) -> Iterator[Batch]:
 class PackedLoader(DataLoader):
     """DataLoader of Batches, which its workers send packed.
 
+    Args:
+        batching: `batch_sampler`, or `batch_size=None` for a data set that yields batches.
+
     Attributes:
         ahead: Turns what the workers send into batches; may copy them to a GPU ahead of time.
     """
 
     ahead: Callable[[Iterator[Batch | Packed]], Iterator[Batch]] = staticmethod(_unpacked)
+
+    def __init__(self, dataset: Dataset, *, num_workers: int, **batching: Any) -> None:
+        # Called in the worker; without workers, a batch stays as it is
+        collate_fn: Any = Packed.of if num_workers else _unchanged
+        workers: dict[str, Any] = {"num_workers": num_workers, "worker_init_fn": _ignore_signals}
+        super().__init__(dataset, collate_fn=collate_fn, **workers, **batching)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         """Iterate over the batches."""
@@ -306,22 +303,8 @@ class PackedLoader(DataLoader):
         return super().__iter__()
 
 
-class BatchLoader(PackedLoader):
-    """Loader of the batches of a sampler."""
-
-    def __init__(self, dataset: Dataset, *, batch_sampler: Any, num_workers: int) -> None:
-        super().__init__(
-            dataset,
-            batch_sampler=batch_sampler,
-            num_workers=num_workers,
-            worker_init_fn=ignore_signals,
-            # Called in the worker; without workers the batch stays as it is
-            collate_fn=Packed.of if num_workers else unchanged,  # type: ignore[arg-type]
-        )
-
-
-def ignore_signals(worker: int) -> None:
-    """Ignore signals to the process group in a worker, whose end would end the run before it has saved."""
+def _ignore_signals(worker: int) -> None:
+    """Ignore signals to the process group in a worker: its end would end the run before the run has saved."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
@@ -340,6 +323,6 @@ def _kill_workers() -> None:
             child.kill()
 
 
-def unchanged(batch: Any) -> Any:
+def _unchanged(batch: Any) -> Any:
     """Return the batch unchanged; by default, DataLoader would make tensors of its arrays."""
     return batch

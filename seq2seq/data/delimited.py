@@ -77,7 +77,7 @@ def tsv_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
 def _pairs(path: Path, rows: Iterator[Row], columns: LanguageColumns, remedy: str) -> Iterator[tuple[str, str]]:
     """Choose the fields of both languages; ValueError with `remedy` for a row of another width than the first.
 
-    A header is no pair, and neither is a header that files joined to this one have left inside.
+    A header is no pair; joined files have a header in their middle, too.
     """
     number, first = next(rows, (1, []))
     if not first:
@@ -118,7 +118,7 @@ def _csv_rows(path: Path, delimiter: str) -> Iterator[Row]:
 
 
 def _find_delimiter(path: Path, columns: LanguageColumns) -> str:
-    """Find the delimiter of a CSV file: by its header, or without one by which divides every row alike."""
+    """Find the delimiter of a CSV file: by its header or, without a header, by how evenly it divides the rows."""
     if isinstance(columns.both[0], int):
         needed = 1 + max(int(column) for column in columns.both)
         return min("\t;,", key=lambda delimiter: _unlikeliness(path, delimiter, needed))
@@ -130,14 +130,14 @@ def _find_delimiter(path: Path, columns: LanguageColumns) -> str:
             widths[delimiter] = len(header)
             _column_numbers(path, header, columns)
             return delimiter
-    # None names both columns: reading reports the columns of the likeliest delimiter
+    # No delimiter gives both columns: reading reports the columns of the likeliest one
     return max(widths, key=lambda delimiter: widths[delimiter])
 
 
 def _unlikeliness(path: Path, delimiter: str, needed: int) -> tuple[bool, int, float]:
-    """Rate a delimiter by the first rows: uneven, columns too many, share of fields that begin with a space.
+    """Rate a delimiter by the first rows: are they uneven, columns too many, share of fields that begin with a space.
 
-    Commas are in texts as well, with a space after them; tabs and semicolons are more rarely.
+    Texts, too, hold commas, with a space after them; they rarely hold tabs and semicolons.
     """
     rows: list[list[str]] = []
     # Reading the file reports what is not CSV, with its line
@@ -170,12 +170,12 @@ def _column_numbers(path: Path, header: Sequence[str], columns: LanguageColumns)
 
 
 def _quoting(rows: Iterable[Sequence[str]]) -> set[bool]:
-    """Return True for fields in quotes with doubled quotes inside, as CSV writes them, and False for other quotes."""
+    """Collect True for fields in quotes with doubled quotes inside, as CSV writes them, and False for other quotes."""
     found = set()
     for field in (field for row in rows for field in row if '"' in field):
         if not _QUOTED.fullmatch(field):
             found.add(False)
-        # A field in quotes without any inside may be either
+        # A field in quotes without quotes inside may be of either kind
         elif '""' in field[1:-1]:
             found.add(True)
     return found

@@ -40,7 +40,7 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
     else:
         for split in SPLITS:
             kind, files = find_files(split, settings) if settings.place(split) is not None else ("", [])
-            # The same bytes may be read by the rules of one of these types or of another
+            # Read as another of these types, the same bytes are another text
             parts += [kind] if kind in ("csv", "tsv", "tmx") else []
             # A remote file by its address: hashing its content would mean downloading it
             parts.append([name if is_address(name) else file_fingerprint(Path(name)) for name in files])
@@ -57,7 +57,7 @@ def file_fingerprint(path: Path) -> str:
             while block := file.read(1 << 20):
                 digest.update(block)
         else:
-            # cp -p and tar keep the time of the content; no program keeps the inode's
+            # cp -p and tar preserve the content's time of change; no program preserves the inode's
             times = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
             digest.update(times.encode() + file.read(1 << 20))
             file.seek(-(1 << 20), os.SEEK_END)

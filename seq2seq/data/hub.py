@@ -159,7 +159,7 @@ def require_remote(settings: CorpusSettings) -> None:
         if repository.copy_of(place) if settings.path else repository.copies():
             continue
         asked.add(repository[:2])
-        # What `datasets` has converted earlier serves too. Its own constant would take a second to import
+        # A copy that `datasets` has converted also serves; importing its constant of this folder takes a second
         converted = Path(os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME) / "datasets").expanduser()
         known = bool(settings.path) and (converted / repository.name.replace("/", "___")).is_dir()
         if (reason := repository.unreachable()) and not known:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from seq2seq.data.dataset import MixedPairs, PairDataset
+from seq2seq.data.dataset import EncodedCorpus
 from seq2seq.data.multi_corpus import NamedCorpus
 from seq2seq.data.sentences import sentences
-from seq2seq.settings.data import SPLITS
-
-if TYPE_CHECKING:
-    from seq2seq.data.preparation import PreparedData
+from seq2seq.data.streaming import TrainingStream
+from seq2seq.data.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +28,8 @@ class LineStatistics(NamedTuple):
 
     Attributes:
         sentences: Median number of sentences in a source line.
-        most_sentences: 99th percentile of the same, or the 90th if the median is one: a model that has seen few lines
-            of two sentences drops one of them.
+        most_sentences: 99th percentile of this number, or the 90th if the median is one: a model that has seen few
+            lines of two sentences drops one of the two.
         most_pieces: 99th percentile of pieces in a source line, without tags and the end.
         longest: Pieces of the longest source line, if known.
         least_ratio: First percentile of target pieces over source pieces.
@@ -63,25 +61,32 @@ class LineStatistics(NamedTuple):
         )
 
     @classmethod
-    def of_training(cls, data: PreparedData) -> LineStatistics:
-        """Compute the statistics of a sample of the training text, or of a stream's beginning."""
+    def of_stream(cls, stream: TrainingStream, tokenizer: Tokenizer, most: int) -> LineStatistics:
+        """Compute the statistics of a stream's first `SAMPLE` pairs, or of at most `most`."""
         counts: list[int] = []
         pieces: list[np.ndarray] = []
-        if stream := data.plan.stream:
-            for src, tgt in stream.head(min(SAMPLE, data.plan.tokenizer.input_sentence_size)):
-                counts += [len(sentences(line, stream.part.corpus.src)) for line in src]
-                sides = data.tokenizer.encode_src(src), data.tokenizer.encode_tgt(tgt)
-                # Without the ends
-                pieces.append(np.array([[len(row) - 1 for row in side] for side in sides]).T)
-            return cls.of_lines(counts, np.concatenate(pieces), None)
+        for src, tgt in stream.head(min(SAMPLE, most)):
+            counts += [len(sentences(line, stream.part.corpus.src)) for line in src]
+            sides = tokenizer.encode_src(src), tokenizer.encode_tgt(tgt)
+            # Without the ends
+            pieces.append(np.array([[len(row) - 1 for row in side] for side in sides]).T)
+        return cls.of_lines(counts, np.concatenate(pieces), None)
+
+    @classmethod
+    def of_pairs(cls, corpora: Sequence[tuple[NamedCorpus, EncodedCorpus]]) -> LineStatistics:
+        """Compute the statistics of about `SAMPLE` training pairs of all corpora together."""
+        counts: list[int] = []
+        pieces: list[np.ndarray] = []
         longest = 0
-        for part, pairs in _sets(data, "train"):
-            lengths = pairs.src_lengths - 1 - len(pairs.tags)
-            longest = max(longest, int(lengths.max()))
-            size = max(1, SAMPLE * len(pairs) // data.size("train"))
-            chosen = np.unique(np.linspace(0, len(pairs) - 1, size).astype(np.int64))
-            counts += [len(sentences(src, part.corpus.src)) for src, _ in pairs.pairs(chosen.tolist())]
-            pieces.append(np.stack([lengths[chosen], pairs.tgt_lengths[chosen] - 1], 1))
+        total = sum(len(pairs) for _, pairs in corpora)
+        for part, pairs in corpora:
+            src, tgt = pairs.lengths
+            # Without tags and ends
+            sizes = src - 1 - len(pairs.tags), tgt - 1
+            longest = max(longest, int(sizes[0].max()))
+            chosen = np.unique(np.linspace(0, len(pairs) - 1, max(1, SAMPLE * len(pairs) // total)).astype(np.int64))
+            counts += [len(sentences(src, part.corpus.src)) for src, _ in pairs.pairs(chosen)]
+            pieces.append(np.stack([side[chosen] for side in sizes], 1))
         return cls.of_lines(counts, np.concatenate(pieces), longest)
 
     @classmethod
@@ -96,7 +101,7 @@ class LineStatistics(NamedTuple):
 
     @classmethod
     def common(cls, several: Sequence[LineStatistics]) -> LineStatistics:
-        """Return the statistics of an ensemble: the least of its members'."""
+        """Return the statistics of an ensemble: the minimum of each over its members."""
         sides = zip(*several, strict=True)
         return cls(*(min((value for value in values if value is not None), default=None) for values in sides))  # type: ignore[arg-type]
 
@@ -105,33 +110,27 @@ class LineStatistics(NamedTuple):
         return count <= self.most_sentences and pieces <= (self.most_pieces or pieces)
 
 
-def warn_of_other_lines(data: PreparedData) -> None:
-    """Warn if validation or test has longer lines than training; they are translated unsplit."""
-    known = data.statistics
-    for split in SPLITS[1:]:
-        beyond = 0
-        for part, pairs in _sets(data, split):
-            pieces = pairs.src_lengths - 1 - len(pairs.tags)
-            counts = (len(sentences(line, part.corpus.src)) for line in pairs.lines("src"))
-            beyond += sum(not known.covers(count, size) for count, size in zip(counts, pieces.tolist(), strict=True))
-        # By definition, one line in a hundred is expected
-        if beyond > max(_FEWEST, _UNUSUAL * data.size(split)):
-            log.warning(
-                "%s of the %s lines of data.%s have more sentences or pieces than most training lines (%d and "
-                "%d), and are translated as they are: seq2seq.score --sentences auto translates them in parts",
-                f"{beyond:,}",
-                f"{data.size(split):,}",
-                split,
-                known.most_sentences,
-                known.most_pieces,
-            )
-
-
-def _sets(data: PreparedData, split: str) -> list[tuple[NamedCorpus, PairDataset]]:
-    """List the corpora of a split, with their encoded pairs."""
-    whole = data.split(split)
-    parts = [part for part in data.plan.parts if split in part.corpus.splits]
-    return list(zip(parts, whole.parts if isinstance(whole, MixedPairs) else [whole], strict=True))
+def warn_of_other_lines(
+    known: LineStatistics, split: str, corpora: Sequence[tuple[NamedCorpus, EncodedCorpus]]
+) -> None:
+    """Warn if validation or test has longer lines than training, whose statistics are `known`."""
+    beyond = total = 0
+    for part, pairs in corpora:
+        pieces = pairs.lengths[0] - 1 - len(pairs.tags)
+        counts = (len(sentences(line, part.corpus.src)) for line in pairs.lines("src"))
+        beyond += sum(not known.covers(count, size) for count, size in zip(counts, pieces.tolist(), strict=True))
+        total += len(pairs)
+    # By definition, one line in a hundred is expected
+    if beyond > max(_FEWEST, _UNUSUAL * total):
+        log.warning(
+            "%s of the %s lines of data.%s have more sentences or pieces than most training lines (%d and %d), and are "
+            "translated as they are: seq2seq.score --sentences auto translates them in parts",
+            f"{beyond:,}",
+            f"{total:,}",
+            split,
+            known.most_sentences,
+            known.most_pieces,
+        )
 
 
 def _percentile(values: Sequence[int] | np.ndarray, percent: float) -> int:

@@ -55,7 +55,7 @@ def naming(name: str) -> Iterator[None]:
 
 
 def parts_of(data: DataSettings) -> list[NamedCorpus]:
-    """List the corpora of the `data` section: `data.train`, named "train", if it is set, and those of `data.corpora`.
+    """List the corpora of the `data` section: `data.train`, named "train", if it is set, then all of `data.corpora`.
 
     An entry inherits the settings of the section except its files; "train" may have an entry too, for its weight.
 
@@ -196,7 +196,7 @@ def directions(parts: Sequence[NamedCorpus], sizes: Sequence[int], tokenize: Cal
         # Corpora of the same direction are distinguished by their names
         unique = all_directions.count(part.direction) == 1
         name = part.direction if unique else f"{part.direction}.{part.name}"
-        # In the order of the rows of `MixedPairs`
+        # In the order of the rows of `PairDataset`
         result.append(Direction(name, tokenize(part.corpus.tgt), range(start, start + size)))
         start += size
     return result

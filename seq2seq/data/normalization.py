@@ -54,24 +54,21 @@ def with_normalizer_name(model: bytes, name: str) -> bytes:
 
 
 def _only(message: bytes, number: int) -> bytes:
-    """Return the value of a bytes field, empty if the field is missing."""
-    return next((value for found, value, _ in _fields(message) if found == number and isinstance(value, bytes)), b"")
+    """Return the content of a field of bytes; it is empty if the field is missing."""
+    return next((content for found, content, _ in _fields(message) if found == number), b"")
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, bytes | int, bytes]]:
-    """Parse a message in protobuf's wire format into field numbers, values and the bytes of each field."""
-    position = 0
-    while position < len(message):
-        start = position
-        # The key is field number << 3 | wire type: 0 is a varint, 1 and 5 have a fixed size, 2 begins with its size
-        key, position = _varint(message, position)
-        if key & 7 == 0:
-            value, position = _varint(message, position)
-        else:
-            fixed = {1: 8, 5: 4}.get(key & 7)
-            size, position = (fixed, position) if fixed else _varint(message, position)
-            value, position = message[position : position + size], position + size
-        yield key >> 3, value, message[start:position]
+def _fields(message: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+    """Parse a message in protobuf's wire format into field numbers, contents and all bytes of each field."""
+    end = 0
+    while end < len(message):
+        start = end
+        # The key is field number << 3 | wire type. The two messages have types 0, an integer, and 2, bytes after their
+        # size.
+        key, content = _varint(message, start)
+        number, content = _varint(message, content)
+        end = content + number if key & 7 == 2 else content
+        yield key >> 3, message[content:end], message[start:end]
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:

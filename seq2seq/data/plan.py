@@ -74,19 +74,10 @@ class DataPlan:
             max_tokens=None if isinstance(data.max_tokens, str) else data.max_tokens,
         )
 
-    def with_max_tokens(self, max_tokens: int) -> DataPlan:
-        """Return the same plan with a decided batch size."""
-        return replace(self, max_tokens=max_tokens)
-
-    @property
-    def batch_tokens(self) -> int | None:
-        """Tokens of an update, over all ranks; None if it is a number of micro-batches."""
-        return self.data.batch_tokens
-
     @property
     def part_tokens(self) -> int:
         """Token budget of a batch before a machine cuts it into micro-batches; it bounds the length of a pair."""
-        return part_tokens(self.batch_tokens) if self.batch_tokens else self.require_max_tokens()
+        return part_tokens(self.data.batch_tokens) if self.data.batch_tokens else self.require_max_tokens()
 
     def require_max_tokens(self) -> int:
         """Return the tokens of a micro-batch; ValueError while `auto` is undecided."""

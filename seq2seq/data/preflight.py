@@ -9,13 +9,14 @@ from seq2seq.data.fingerprints import corpus_fingerprint
 from seq2seq.data.hub import repository_of, require_remote
 from seq2seq.data.multi_corpus import NamedCorpus, naming, parts_of
 from seq2seq.data.raw_pairs import sample_pairs
-from seq2seq.data.readers import SIDES
+from seq2seq.data.readers import SIDE_NAMES
 from seq2seq.data.split_files import is_address, resolve_path
 from seq2seq.data.text_checks import refuse_swapped, warn_of_tokens
 from seq2seq.data.text_files import warn_once
-from seq2seq.images.lines import ImageError, encode_images
+from seq2seq.images.lines import encode_images
 from seq2seq.settings.data import SPLITS, CorpusSettings, DataSettings
 from seq2seq.settings.tokenizer import TokenizerSettings
+from seq2seq.system.errors import LineError
 
 
 def open_corpora(data: DataSettings, *, tokenizer: TokenizerSettings, cache_dir: Path) -> tuple[NamedCorpus, ...]:
@@ -31,7 +32,7 @@ def open_corpora(data: DataSettings, *, tokenizer: TokenizerSettings, cache_dir:
         if tokenizer.patches:
             try:
                 encode_images(sample[0], tokenizer.patches)
-            except ImageError as error:
+            except LineError as error:
                 raise ValueError(f"data.{part.corpus.splits[0]}: {error}") from None
         elif tokenizer.ready_models:
             _refuse_swapped_models(tokenizer, sample)
@@ -42,7 +43,7 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Pairs:
     """Check languages, files, columns and direction by a sample; of a remote corpus, languages and existence.
 
     Returns:
-        The first pairs of the first split; none of a remote one.
+        The first pairs of the first split; empty for a remote corpus.
 
     Raises:
         ValueError: Something is missing or looks swapped; the message says what to change.
@@ -51,7 +52,7 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Pairs:
     if settings.train is None and "train" in settings.splits:
         raise ValueError("data.train is not set; give a file, a prefix or a list (see conf/data/files.yaml)")
     for split in SPLITS[1:]:
-        # A warning: to learn a few pairs by heart is a test of a mixer
+        # Not an error, since learning a few pairs by heart is a test of a mixer
         if settings.place(split) is not None and settings.place(split) == settings.place("train"):
             warn_once(
                 f"data.{split} is data.train itself ({settings.place(split)}): its scores say nothing of text that the "
@@ -93,7 +94,7 @@ def _check_languages(settings: CorpusSettings) -> None:
         raise ValueError(f"data.src and data.tgt are both {settings.src!r}; a direction has two languages")
     for side, language in (("src", settings.src), ("tgt", settings.tgt)):
         # BLEU's tokenizer, tags and the checkpoint need the languages' names
-        if language.lower() in SIDES and not settings.columns:
+        if language.lower() in SIDE_NAMES and not settings.columns:
             raise ValueError(
                 f"data.{side}={language} is not a language: name the languages, and the columns that hold them, as in "
                 f"data.src=de data.tgt=en 'data.columns={{de: {settings.src}, en: {settings.tgt}}}'"

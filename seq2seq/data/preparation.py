@@ -16,7 +16,7 @@ from seq2seq.data.batching import longest_width
 from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import Dropped, Pairs, cleaning_table, length_rules, shorten
 from seq2seq.data.corpus import Corpus, limited, load_corpus
-from seq2seq.data.dataset import MixedPairs, PairDataset
+from seq2seq.data.dataset import EncodedCorpus, PairDataset
 from seq2seq.data.fingerprints import TEXT_VERSION
 from seq2seq.data.line_statistics import LineStatistics, warn_of_other_lines
 from seq2seq.data.multi_corpus import Mixture, NamedCorpus
@@ -26,19 +26,18 @@ from seq2seq.data.plan import DataPlan
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.streaming import PairStream
 from seq2seq.data.text_checks import refuse_swapped
-from seq2seq.data.token_cache import Encoded, PairEncoder, read_ids, write_ids
+from seq2seq.data.token_cache import PairEncoder, read_ids, write_ids
 from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, train_tokenizer
 from seq2seq.data.updates import UpdateCut, part_tokens
-from seq2seq.images.lines import ImageError
 from seq2seq.settings.data import SPLITS
 from seq2seq.settings.tokenizer import TokenizerSettings
+from seq2seq.system.errors import LineError
 
 log = logging.getLogger(__name__)
 
 # Part of the fingerprint of encoded text: raise it when the same text and tokenizer give other files.
 IDS_VERSION = 2
 
-Split = PairDataset | MixedPairs
 # Training text of a tokenizer: its fingerprint, and a function that opens it at its beginning.
 Text = tuple[str, Callable[[], Iterator[Pairs]]]
 
@@ -56,12 +55,12 @@ class PreparedData:
 
     plan: DataPlan
     tokenizer: Tokenizer
-    splits: Mapping[str, Split]
+    splits: Mapping[str, PairDataset]
     fingerprint: str
     whole_fingerprint: str
     folders: Mapping[str, Path]
 
-    def split(self, name: str) -> Split:
+    def split(self, name: str) -> PairDataset:
         """Return an encoded split.
 
         Raises:
@@ -72,6 +71,11 @@ class PreparedData:
         if name not in self.splits:
             raise ValueError(f"split {name!r} is streamed: it has no size, and is never in memory or on disk")
         return self.splits[name]
+
+    def corpora(self, split: str) -> list[tuple[NamedCorpus, EncodedCorpus]]:
+        """List the corpora of a split, with their encoded pairs."""
+        parts = [part for part in self.plan.parts if split in part.corpus.splits]
+        return list(zip(parts, self.split(split).parts, strict=True))
 
     def size(self, split: str) -> int:
         """Count the pairs of a split after cleaning."""
@@ -100,11 +104,13 @@ class PreparedData:
     @cached_property
     def statistics(self) -> LineStatistics:
         """Statistics of the training lines."""
-        return LineStatistics.of_training(self)
+        if stream := self.plan.stream:
+            return LineStatistics.of_stream(stream, self.tokenizer, self.plan.tokenizer.input_sentence_size)
+        return LineStatistics.of_pairs(self.corpora("train"))
 
     def with_max_tokens(self, max_tokens: int) -> PreparedData:
         """Return the same pairs, cut into micro-batches of another size."""
-        return replace(self, plan=self.plan.with_max_tokens(max_tokens))
+        return replace(self, plan=replace(self.plan, max_tokens=max_tokens))
 
     def cut(self, world_size: int = 1) -> UpdateCut | None:
         """Return how updates are cut into micro-batches; None if settings count micro-batches instead of tokens.
@@ -113,9 +119,9 @@ class PreparedData:
             ValueError: The longest pair exceeds a micro-batch.
         """
         plan = self.plan
-        if plan.batch_tokens is None:
+        if plan.data.batch_tokens is None:
             return None
-        batch, longest = plan.batch_tokens, max(self.longest)
+        batch, longest = plan.data.batch_tokens, max(self.longest)
         # Each rank reads its own pairs of a stream, and makes its share of an update
         if plan.stream:
             batch, world_size = _share(batch, world_size), 1
@@ -124,21 +130,20 @@ class PreparedData:
 
     def mixture(self) -> Mixture | None:
         """Return the sampling of several training corpora; None if an epoch has every pair once."""
-        # Either all parts have a weight or none has: `parts_of` has checked it
-        weights = [part.weight for part in self.plan.parts if "train" in part.corpus.splits]
-        data = self.split("train")
+        corpora = self.corpora("train")
+        # Either all corpora have a weight or none has: `parts_of` has checked it
+        weights = [part.weight for part, _ in corpora if part.weight is not None]
         temperature = self.plan.data.temperature
-        if not isinstance(data, MixedPairs) or (weights[0] is None and temperature == 1):
+        if len(corpora) == 1 or (not weights and temperature == 1):
             return None
-        chosen = [weight for weight in weights if weight is not None]
-        sizes = [len(part) for part in data.parts]
-        return Mixture(sizes, weights=chosen, temperature=temperature, seed=self.plan.seed)
+        sizes = [len(pairs) for _, pairs in corpora]
+        return Mixture(sizes, weights=weights, temperature=temperature, seed=self.plan.seed)
 
     def stream(
         self, *, rank: int = 0, world_size: int = 1, src_multiple: int = 1, cut: UpdateCut | None = None
     ) -> PairStream:
         """Open the streamed training text of one rank."""
-        stream, batch = self.plan.stream, self.plan.batch_tokens
+        stream, batch = self.plan.stream, self.plan.data.batch_tokens
         assert stream, "nothing is streamed"
         return PairStream(
             blocks=stream.blocks,
@@ -160,7 +165,7 @@ class PreparedData:
 
 
 def _share(batch_tokens: int, world_size: int) -> int:
-    """Return a rank's share of the tokens of an update, at least the least value of `data.batch_tokens`."""
+    """Return a rank's share of the tokens of an update; the least share is the least value of `data.batch_tokens`."""
     return max(8, batch_tokens // world_size)
 
 
@@ -182,17 +187,17 @@ def prepare_corpora(plan: DataPlan) -> PreparedData:
     warn_of_trained_pairs(plan, loaded)
     tokenizer, models = _load_or_train(plan, loaded)
     folders |= models
-    splits: dict[str, Split] = {}
+    splits: dict[str, PairDataset] = {}
     # The training split of a stream is never encoded as a whole
     for split in SPLITS[1:] if plan.stream else SPLITS:
         encoded = []
         for part, corpus in zip(plan.parts, loaded, strict=True):
             if split in corpus.splits:
                 label = _label(f"ids of {split}", part, plan)
-                sides, folders[label] = _encode(split, part, corpus, tokenizer=tokenizer, plan=plan, label=label)
-                encoded.append(_open_split(split, part, corpus, sides, tokenizer=tokenizer, plan=plan))
+                pairs, folders[label] = _encode(split, part, corpus, tokenizer=tokenizer, plan=plan, label=label)
+                encoded.append(pairs)
         # `directions` and `Mixture` rely on the order of the parts
-        splits[split] = encoded[0] if len(encoded) == 1 else MixedPairs(encoded)
+        splits[split] = PairDataset(encoded)
     stream = plan.stream
     fingerprint = _fingerprint(plan, [each.fingerprint for each in loaded], stream and stream.fingerprint)
     unlimited = [each.whole_fingerprint or each.fingerprint for each in loaded]
@@ -200,7 +205,8 @@ def prepare_corpora(plan: DataPlan) -> PreparedData:
     prepared = PreparedData(plan, tokenizer, splits, fingerprint, whole, folders)
     log.info("%s", _summary(prepared))
     if not plan.tokenizer.patches:
-        warn_of_other_lines(prepared)
+        for split in SPLITS[1:]:
+            warn_of_other_lines(prepared.statistics, split, prepared.corpora(split))
     return prepared
 
 
@@ -281,9 +287,8 @@ def _load_or_train(plan: DataPlan, loaded: Sequence[Corpus]) -> tuple[Tokenizer,
                 (building / f"{name}.model").write_bytes(state[name])
 
     def read(folder: Path) -> Tokenizer:
-        # Images have no model, and a joint one is stored as the source's
-        names = ["tgt_model"] if settings.patches else ["src_model", *([] if settings.joint else ["tgt_model"])]
-        return make_tokenizer([(folder / f"{name}.model").read_bytes() for name in names], settings)
+        # Sorted, the source's model, if there is one, comes first
+        return make_tokenizer([path.read_bytes() for path in sorted(folder.glob("*.model"))], settings)
 
     return cached(folder, "the tokenizer", build=build, read=read), {"tokenizer": folder}
 
@@ -304,8 +309,8 @@ def _tokenizer_key(settings: TokenizerSettings, texts: Sequence[str]) -> str:
 
 def _encode(
     split: str, part: NamedCorpus, corpus: Corpus, *, tokenizer: Tokenizer, plan: DataPlan, label: str
-) -> tuple[Encoded, Path]:
-    """Encode a split of a corpus unless the cache has it; return both memory-mapped sides, and their folder."""
+) -> tuple[EncodedCorpus, Path]:
+    """Encode a split of a corpus unless the cache has it; return the pairs that stay in the split, and their folder."""
     # Tags are among the ids on disk
     tags = tokenizer.tag_ids(part.tags)
     key = " ".join([f"{IDS_VERSION} {corpus.fingerprint} {tokenizer.fingerprint} {split}", *map(str, tags)])
@@ -316,31 +321,25 @@ def _encode(
         pace = Pace(f"encoding, {label}", total=len(corpus.splits[split]))
         try:
             write_ids(building, corpus.blocks(split), encoder=encoder, num_proc=plan.data.num_proc, pace=pace)
-        except ImageError as error:
+        except LineError as error:
             raise ValueError(f"data.{split}, of the pairs that cleaning left: {error}") from None
 
-    return cached(folder, f"the {label}", build=build, read=read_ids), folder
-
-
-def _open_split(
-    split: str, part: NamedCorpus, corpus: Corpus, sides: Encoded, *, tokenizer: Tokenizer, plan: DataPlan
-) -> PairDataset:
-    """Make the data set of an encoded split, without training pairs that a rule on lengths drops."""
-    src, tgt = sides
+    src, tgt = cached(folder, f"the {label}", build=build, read=read_ids)
     sampling = split == "train" and plan.tokenizer.sampling_alpha > 0
-    return PairDataset(
+    pairs = EncodedCorpus(
         src=src,
         tgt=tgt,
         text=corpus.splits[split],
         tokenizer=tokenizer,
         # Only training has rules on lengths: every sentence of validation and test is scored
         rows=_rows_to_keep(src, tgt, part, corpus, plan) if split == "train" else None,
-        tags=tokenizer.tag_ids(part.tags),
+        tags=tags,
         sample_seed=plan.seed if sampling else None,
         # Without batch_tokens, a sampled segmentation may be as long as any allowed pair, for which the model has
         # positions. With it, micro-batches are sized by the longest pair of the text.
-        widest=None if plan.batch_tokens else plan.longest_allowed,
+        widest=None if plan.data.batch_tokens else plan.longest_allowed,
     )
+    return pairs, folder
 
 
 def _rows_to_keep(src: Ragged, tgt: Ragged, part: NamedCorpus, corpus: Corpus, plan: DataPlan) -> np.ndarray | None:
@@ -364,7 +363,8 @@ def _rows_to_keep(src: Ragged, tgt: Ragged, part: NamedCorpus, corpus: Corpus, p
         return None
     kept = np.flatnonzero(~drop)
     if kept.size == 0:
-        budget = f"data.batch_tokens={plan.batch_tokens}" if plan.batch_tokens else f"data.max_tokens={plan.max_tokens}"
+        update = plan.data.batch_tokens
+        budget = f"data.batch_tokens={update}" if update else f"data.max_tokens={plan.max_tokens}"
         raise ValueError(
             f"no training pair{_label('', part, plan)} is left: {budget}, "
             f"data.clean.max_length={clean.max_length} and length_ratio={clean.length_ratio} drop them all"

@@ -39,7 +39,7 @@ def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streami
     else:
         kind, files = find_files(split, settings)
         repository = repository_of(split, settings)
-        # An address with a revision means one text, of which the hub's cache may have a copy
+        # An address with a revision means one text, and the hub's cache may have a copy of it
         files = (repository and repository.copies()) or files
         if is_address(files[0]):
             blocks = remote_pairs(kind, files[0], columns, cache_dir=cache_dir, streaming=streaming)

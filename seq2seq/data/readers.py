@@ -19,7 +19,7 @@ from seq2seq.system.files import compression
 
 ROWS = 16_384  # pairs that are in memory as Python strings at a time
 # Names of columns that say the side but not the language, which BLEU's tokenizer and tags need.
-SIDES = {"src", "tgt", "trg", "source", "target"}
+SIDE_NAMES = {"src", "tgt", "trg", "source", "target"}
 
 
 class LanguageColumns(NamedTuple):
@@ -56,7 +56,7 @@ class LanguageColumns(NamedTuple):
         """Explain that a table lacks `column`, with the settings for the columns that it has."""
         names = [str(name) for name in present]
         listed = ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
-        sides = [name for name in names if name.lower() in SIDES]
+        sides = [name for name in names if name.lower() in SIDE_NAMES]
         src, tgt = sides if len(sides) == 2 else ("<column>", "<column>")
         mapping = f"'data.columns={{{self.src}: {src}, {self.tgt}: {tgt}}}'"
         has = f"no language column {column!r}; it has {listed}"

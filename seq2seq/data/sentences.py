@@ -1,8 +1,7 @@
-"""Cut a text into sentences, by sentencex's rules for its language, or by plain rules if that is not installed."""
+"""Cut a text into sentences, by sentencex's rules for its language and by plain rules."""
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Sequence
 
@@ -52,25 +51,15 @@ def sentences(text: str, language: str) -> list[str]:
     # Most lines are one sentence
     if not _END.search(text.rstrip()):
         return [text] if text else []
-    return _cutter()(primary_subtag(language), text)
+    subtag = primary_subtag(language)
+    # The library takes quadratic time for thousands of open quotes
+    return _cut_by_library(subtag, text) if len(text) <= _LONGEST_TEXT else cut_by_marks(subtag, text)
 
 
-@functools.cache
-def _cutter() -> Callable[[str, str], list[str]]:
-    try:
-        from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]  # compiled
-    except ImportError:
-        return cut_by_marks
-
-    def cut(language: str, text: str) -> list[str]:
-        # The library takes quadratic time for thousands of open quotes
-        return _cut_by_library(segment, language, text) if len(text) <= _LONGEST_TEXT else cut_by_marks(language, text)
-
-    return cut
-
-
-def _cut_by_library(segment: Callable[[str, str], list[str]], language: str, text: str) -> list[str]:
+def _cut_by_library(language: str, text: str) -> list[str]:
     """Cut by sentencex, which knows abbreviations by language but begins no sentence with a small letter."""
+    from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]  # compiled
+
     seen = text
     if text == text.lower():
         # In text of small letters, any may begin a sentence. One character replaces one, so that places stay
@@ -78,10 +67,10 @@ def _cut_by_library(segment: Callable[[str, str], list[str]], language: str, tex
     parts: list[str] = []
     start = 0
     for length in map(len, segment(language, seen)):
-        # It joins sentences after a bracket or a short word
+        # The library joins sentences after a bracket or a short word
         parts += cut_by_marks(language, text[start : start + length])
         start += length
-    # It does not know all titles
+    # The library does not know all titles
     return _join(parts, _is_abbreviated)
 
 
@@ -131,7 +120,7 @@ def _continues(before: str, after: str, *, capitals: bool, language: str) -> boo
 def _is_abbreviated(before: str, after: str) -> bool:
     """Return True if a part ends with an abbreviation."""
     word = _last_word(before)
-    # Monsieur, which the library takes for a sentence
+    # M. stands for Monsieur; the library takes it for a sentence
     if word == "M" or word.lower() in _ABBREVIATIONS:
         return True
     return after[0].isdigit() and (word.lower() in _BEFORE_NUMBERS or word.endswith("str"))

@@ -7,14 +7,14 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset
 
 from seq2seq.data.batching import Batch, collate, longest_width, padding_share, token_batches
 from seq2seq.data.cleaning import Cleaner, Pairs, length_rules
-from seq2seq.data.dataset import Packed, PackedLoader, ignore_signals, no_wider, unchanged
+from seq2seq.data.dataset import Packed, PackedLoader, no_wider
 from seq2seq.data.fingerprints import corpus_fingerprint
 from seq2seq.data.multi_corpus import NamedCorpus
 from seq2seq.data.ragged import Ragged
@@ -77,16 +77,6 @@ class TrainingStream:
                 return
 
 
-def refuse_epochs(trainer: Any) -> None:
-    """Raise ValueError for trainer settings that count epochs, which a stream does not have."""
-    if trainer.max_epochs is not None:
-        raise ValueError("data.streaming=true has no epochs: set trainer.max_steps or trainer.max_time, not max_epochs")
-    if trainer.val_steps is None and trainer.val_time is None:
-        raise ValueError(
-            "data.streaming=true has no epochs to validate after: set trainer.val_steps or trainer.val_time"
-        )
-
-
 class _Buffer(NamedTuple):
     """Encoded pairs, and the position of each in the text, from 0."""
 
@@ -142,13 +132,14 @@ class PairStream(IterableDataset):
         self.cut = cut
         self.start = 0  # batches that the next iteration skips
 
-    def __iter__(self) -> Iterator[Batch | Packed]:
-        """Iterate over the batches after `start`, packed if they come from a worker process."""
+    def __iter__(self) -> Iterator[Batch]:
+        """Iterate over the batches after `start`."""
+        # Read at once, and not at the first batch: `StreamLoader` resets it
         start = self.start
         self.start = 0
         return self._batches(start)
 
-    def _batches(self, start: int) -> Iterator[Batch | Packed]:
+    def _batches(self, start: int) -> Iterator[Batch]:
         tokenizer = self.encoder.tokenizer
         cuts = ((buffer, rows) for i, buffer in enumerate(self._buffers()) for rows in self._cut(buffer, i))
         # Resuming reads the text again: skipped batches are cut but not collated
@@ -156,9 +147,7 @@ class PairStream(IterableDataset):
             special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "src_multiple": self.src_multiple}
             # A row below 0 is ignored, see `updates.IDLE`
             index = np.where(rows < 0, rows, buffer.positions[rows])
-            batch = collate(buffer.src.select(rows), buffer.tgt.select(rows), index, **special)
-            # `get_worker_info` is None in the main process
-            yield Packed.of(batch) if get_worker_info() else batch
+            yield collate(buffer.src.select(rows), buffer.tgt.select(rows), index, **special)
 
     def first_padding(self) -> float:
         """Compute the share of padding in the first shuffle buffer."""
@@ -170,27 +159,23 @@ class PairStream(IterableDataset):
         lengths = buffer.src.lengths, buffer.tgt.lengths
         # Each buffer of each rank has its own order
         epoch = number * self.world_size + self.rank
-        if self.cut is None:
-            return token_batches(*lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=epoch)
+        parts = self.cut.parts if self.cut else 1
         tokens = int(np.maximum(*lengths).sum())
-        asked = self.max_tokens * self.cut.parts
-        if number == 0 and tokens < asked:
+        if self.cut and number == 0 and tokens < self.max_tokens * parts:
             log.warning(
                 "a shuffle buffer of %s pairs has %s tokens, fewer than an update asks for (%s here): raise "
                 "data.shuffle_buffer, or lower data.batch_tokens",
                 f"{len(buffer.positions):,}",
                 f"{tokens:,}",
-                f"{asked:,}",
+                f"{self.max_tokens * parts:,}",
             )
-        parts = token_batches(
-            *lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=epoch, multiple_of=self.cut.parts
-        )
-        return self.cut.apply(parts, *lengths, seed=self.seed, epoch=epoch)
+        batches = token_batches(*lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=epoch, multiple_of=parts)
+        return self.cut.apply(batches, *lengths, seed=self.seed, epoch=epoch) if self.cut else batches
 
     def _buffers(self) -> Iterator[_Buffer]:
         """Collect this rank's pairs, `shuffle_buffer` at a time, and repeat the text.
 
-        The last buffer of a round may have fewer pairs. If pairs are cut into updates, they go into the next buffer.
+        The last pairs of a round are a smaller buffer; if updates are cut, they begin the next buffer instead.
         """
         blocks: list[_Buffer] = []
         size = 0
@@ -258,9 +243,7 @@ class StreamLoader(PackedLoader):
 
     def __init__(self, stream: PairStream, *, num_workers: int) -> None:
         # batch_size None: the data set yields whole batches
-        super().__init__(
-            stream, batch_size=None, num_workers=num_workers, worker_init_fn=ignore_signals, collate_fn=unchanged
-        )
+        super().__init__(stream, batch_size=None, num_workers=num_workers)
         self.stream = stream
 
     def _start(self) -> Iterator[Batch | Packed]:

@@ -69,8 +69,8 @@ _ANYWAY = 100
 _WINDOW = 100
 _FEWEST_FOR_SHIFT = 40
 _SHIFTS = [shift for size in range(1, 11) for shift in (size, -size)]
-# Least correlation of lengths after a shift, and least gain over none. In 980,000 aligned pairs of captions, news,
-# debates, manuals and short sentences, no shift of 100 pairs gained more than 0.2.
+# Least correlation of lengths after a shift, and its least gain over no shift. In 980,000 aligned pairs of captions,
+# news, debates, manuals and short sentences, no shift of 100 pairs gained more than 0.2.
 _FITS = 0.5
 _BETTER = 0.3
 
@@ -125,7 +125,7 @@ def encoding_fault(lines: Sequence[str], where: str, *, first: int = 1) -> tuple
         first: Number of the first line.
 
     Returns:
-        The description, "" without such lines; and True if so many have it that the file is in another encoding.
+        The description, "" without such lines; and True if there are so many that the file is in another encoding.
     """
     invalid = [number for number, line in enumerate(lines, first) if "\ufffd" in line]
     if not invalid:
@@ -224,7 +224,7 @@ def warn_of_tokens(sample: Pairs, name: str) -> None:
 
 
 def form_difference(one: Sequence[str], other: Sequence[str]) -> str | None:
-    """Describe the first Unicode form that only one of two texts is in, with both counts of lines; None without."""
+    """Describe the first Unicode form that only one of two texts is in, with both counts of lines, or return None."""
     for what, has in (
         ("decomposed characters (another form than NFC)", lambda line: not unicodedata.is_normalized("NFC", line)),
         ("full-width letters, digits or signs (NFKC has none)", re.compile("[\uff01-\uff5e]").search),

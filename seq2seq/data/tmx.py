@@ -35,7 +35,7 @@ _LINE_BREAK = re.compile(r"[ \t\r]*\n\s*")
 def tmx_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
     """Read the pairs of a TMX file, one of each translation unit that has both languages.
 
-    A language matches its variants (`de` finds de-DE), of which an exact match is preferred, then the first. Formatting
+    A language is found by its exact code or, if a unit lacks this, as its first variant (`de` finds de-DE). Formatting
     codes (bpt, ept, ph, it, ut) are dropped with their content, and the text in other inline elements stays. Line
     breaks become spaces, as do codes that stand for a break between two letters.
 

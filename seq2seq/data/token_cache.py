@@ -20,7 +20,7 @@ from seq2seq.data.cleaning import Pairs
 from seq2seq.data.pace import Pace
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.images.lines import ImageError
+from seq2seq.system.errors import LineError
 
 SIDES = ("src", "tgt")
 
@@ -63,7 +63,7 @@ def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: PairEncoder, nu
         num_proc: Processes that encode; 1 for this process.
 
     Raises:
-        ImageError: A source line is not an image; its position counts over all blocks.
+        LineError: A source line cannot be encoded; its position counts over all blocks.
     """
     # In memory are 4 bytes a row; the ids go straight to the file
     lengths: dict[str, list[np.ndarray]] = {side: [] for side in SIDES}
@@ -77,9 +77,9 @@ def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: PairEncoder, nu
                     lengths[side].append(rows.lengths)
                 done += len(encoded[0].lengths)
                 pace.add(len(encoded[0].lengths))
-        except ImageError as error:
+        except LineError as error:
             # The encoder counts lines within a block
-            raise ImageError(done + error.position, error.line, error.reason) from None
+            raise LineError(done + error.position, error.line, error.reason) from None
     for side in SIDES:
         # pop frees one side's list before the other's array is made
         rows = np.concatenate(lengths.pop(side))

@@ -87,7 +87,7 @@ class Tokenizer:
             sample: Sample a segmentation, the same one for the same `seed`.
 
         Raises:
-            ImageError: A line is not an image; the first one is named.
+            LineError: A line should be an image and is not; the error names the first one.
         """
         if self.patches:
             return encode_images(lines, self.patches)

@@ -1,4 +1,4 @@
-"""Updates of `data.batch_tokens` tokens, cut into micro-batches that fit the machine.
+"""Batches of an epoch on each rank, and updates of `data.batch_tokens` tokens in micro-batches that fit the machine.
 
 An update consists of parts, each a batch of `token_batches` with sentences of similar length. The parts of an epoch are
 sorted by width and divided into strata, so that every update has short, middle and long sentences in the same
@@ -8,15 +8,19 @@ device, the number of devices) decides only into how many micro-batches each par
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
+from torch.utils.data import Sampler
 
-from seq2seq.data.batching import padded_width
+from seq2seq.data.batching import padded_width, token_batches
+from seq2seq.data.multi_corpus import Mixture
 
-# Tokens of a part, and most parts of an update. Smaller updates have one part; in larger ones than both allow, parts
-# grow, so that micro-batches keep a GPU busy.
+# Tokens of a part, and most parts of an update. An update of fewer tokens has one part; an update of more than both
+# allow has larger parts, so that micro-batches keep a GPU busy.
 _PART = 1 << 14
 _MOST_PARTS = 8
 # Rows of a micro-batch that is ignored.
@@ -99,3 +103,132 @@ class UpdateCut:
             # A part of long sentences may have fewer rows than micro-batches, whose number must stay the same
             cut += [*pieces, *[IDLE] * (self.micro_batches - len(pieces))]
         return cut
+
+
+def exactly(batches: list[np.ndarray], count: int) -> list[np.ndarray]:
+    """Return `count` batches: halve the fullest if there are fewer, leave out the last if there are more.
+
+    Raises:
+        ValueError: There are fewer rows than `count`.
+    """
+    batches = batches[:count]
+    if (total := sum(map(len, batches))) < count:
+        raise ValueError(f"{total} sentences cannot be cut into {count} batches: raise data.max_tokens, or add data")
+    while missing := count - len(batches):
+        rows = np.fromiter(map(len, batches), dtype=np.int64, count=len(batches))
+        # From the end, so that earlier positions stay valid while the list grows
+        for i in sorted(np.argsort(-rows, kind="stable")[:missing].tolist(), reverse=True):
+            if (half := len(batches[i]) // 2) > 0:
+                batches[i : i + 1] = [batches[i][:half], batches[i][half:]]
+    return batches
+
+
+class TokenBatchSampler(Sampler[np.ndarray]):
+    """Batch sampler with a token budget, of one rank.
+
+    Each index comes once per epoch over all ranks, ranks have equally many batches, and the order is a function of
+    (seed, epoch). Batches are computed on first use, and `len` raises ValueError for impossible settings.
+
+    Args:
+        window: Micro-batches of an update on each rank. A window on one rank is the same update as a micro-batch on
+            each of `window` ranks: the number of batches is a multiple of window * world_size if there are enough
+            sentences, and of world_size in any case.
+        cut: Cuts updates, whose parts have `max_tokens`, into micro-batches, which are then the batches. If None, the
+            parts are the batches, and an update is a window of them.
+        mixture: Draws the rows of each epoch (None: every row once). Every epoch has as many batches as epoch 0: from
+            fewer, the fullest are halved; of more, the last ones in random order are left out (at most two of 196 in a
+            mixture of two corpora).
+    """
+
+    def __init__(
+        self,
+        *,
+        src_lengths: np.ndarray,
+        tgt_lengths: np.ndarray,
+        max_tokens: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        rank: int = 0,
+        world_size: int = 1,
+        window: int = 1,
+        cut: UpdateCut | None = None,
+        mixture: Mixture | None = None,
+    ) -> None:
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank {rank} is not in a world of {world_size}")
+        self.src_lengths = src_lengths
+        self.tgt_lengths = tgt_lengths
+        self.max_tokens = max_tokens
+        self.seed = seed
+        self.shuffle = shuffle
+        self.rank = rank
+        self.world_size = world_size
+        self.window = window
+        self.cut = cut
+        self.mixture = mixture
+        self.epoch = 0
+        self.start = 0  # batches that the next iteration skips
+        self._cached: tuple[int, list[np.ndarray]] | None = None  # (epoch, batches)
+
+    @property
+    def sampler(self) -> TokenBatchSampler:
+        """This sampler itself: Lightning calls `set_epoch` of a batch sampler's `sampler` only."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration."""
+        self.epoch = int(epoch)
+
+    def seek(self, *, epoch: int, step: int) -> None:
+        """Begin the next iteration at this rank's batch `step` of `epoch`."""
+        if not 0 <= step <= len(self):
+            raise ValueError(f"step {step} is outside the epoch's {len(self)} batches")
+        self.epoch = int(epoch)
+        self.start = int(step)
+
+    def batches(self) -> list[np.ndarray]:
+        """Compute the epoch's batches of all ranks; batch i of rank r is number i * world_size + r."""
+        if self._cached is None or self._cached[0] != self.epoch:
+            batches = self._batches_of(self.epoch)
+            if self.mixture and self.epoch:
+                batches = exactly(batches, self._count)
+            if self.cut:
+                order = {"seed": self.seed, "epoch": self.epoch}
+                batches = self.cut.apply(batches, self.src_lengths, self.tgt_lengths, **order)
+            self._cached = (self.epoch, batches)
+        return self._cached[1]
+
+    @cached_property
+    def _count(self) -> int:
+        """Batches of epoch 0 over all ranks, before they are cut."""
+        return len(self._batches_of(0))
+
+    def _batches_of(self, epoch: int) -> list[np.ndarray]:
+        """Compute the batches of an epoch before their number is fixed."""
+        if self.mixture is None:
+            return self._token_batches(epoch, self.src_lengths, self.tgt_lengths)
+        rows = self.mixture.rows(epoch)
+        # Positions within `rows`, mapped back to positions in the split
+        return [rows[inside] for inside in self._token_batches(epoch, self.src_lengths[rows], self.tgt_lengths[rows])]
+
+    def _token_batches(self, epoch: int, *lengths: np.ndarray) -> list[np.ndarray]:
+        # Each rank computes the batches of all, so that ranks need not communicate
+        options = {"max_tokens": self.max_tokens, "seed": self.seed, "epoch": epoch, "shuffle": self.shuffle}
+        if self.cut:
+            return token_batches(*lengths, **options, multiple_of=self.cut.parts)
+        if self.window > 1:
+            # ValueError: too few sentences for whole windows
+            with contextlib.suppress(ValueError):
+                return token_batches(*lengths, **options, multiple_of=self.window * self.world_size)
+        return token_batches(*lengths, **options, multiple_of=self.world_size)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """Iterate over the index arrays of this rank, from the position of `seek`."""
+        start = self.start
+        self.start = 0
+        # Strided, so that ranks decode batches of similar length at the same time
+        yield from self.batches()[self.rank :: self.world_size][start:]
+
+    def __len__(self) -> int:
+        """Count the batches of a rank in an epoch: the same for every rank and epoch."""
+        return len(self.batches()) // self.world_size

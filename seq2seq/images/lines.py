@@ -11,27 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from seq2seq.settings.tokenizer import PatchGrid
+from seq2seq.system.errors import LineError
 from seq2seq.system.files import atomic_file
-
-
-class ImageError(ValueError):
-    """Error of a line that is not an image of the expected size.
-
-    Args:
-        position: Number of the line, from 0.
-        line: The line, which the message shortens.
-        reason: The fault and its remedy.
-    """
-
-    def __init__(self, position: int, line: str, reason: str) -> None:
-        super().__init__(position, line, reason)  # all arguments, for pickle
-        self.position = position
-        self.line = line
-        self.reason = reason
-
-    def __str__(self) -> str:
-        shown = self.line if len(self.line) <= 40 else f"{self.line[:39]}…"
-        return f"line {self.position + 1} is not an image ({shown!r}): {self.reason}"
 
 
 def encode_images(lines: Sequence[str], grid: PatchGrid) -> list[list[int]]:
@@ -41,7 +22,7 @@ def encode_images(lines: Sequence[str], grid: PatchGrid) -> list[list[int]]:
         For each line, `grid.length` ids.
 
     Raises:
-        ImageError: A line is not an image of this size; the first one is named.
+        LineError: A line is not an image of this size; the first one is named.
     """
     pixels = [_read(position, line, grid) for position, line in enumerate(lines)]
     return pack(np.stack(pixels), grid).tolist() if pixels else []
@@ -51,7 +32,7 @@ def _read(position: int, line: str, grid: PatchGrid) -> np.ndarray:
     try:
         return read_image(line, height=grid.height, width=grid.width, channels=grid.channels)
     except ValueError as error:
-        raise ImageError(position, line, str(error)) from None
+        raise LineError(position, line, str(error)) from None
 
 
 def pack(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.images.lines import ImageError
 from seq2seq.inference.notes import Note
+from seq2seq.system.errors import LineError
 
 _TOKENIZED_CHARACTERS = 1 << 20  # of text that is tokenized at a time
 
@@ -62,7 +62,7 @@ def _source_ids(
     """Yield the number and ids of each line; note and leave out a line that should be an image but is none."""
     try:
         yield from zip(lines, tokenizer.encode_src(list(lines.values())), strict=True)
-    except ImageError as error:
+    except LineError as error:
         if len(lines) == 1:
             note(Note.failed(next(iter(lines)), error.reason))
             return

@@ -1,4 +1,4 @@
-"""Recognize errors of memory and of full disks, and quote an error in one line. Imports no torch."""
+"""Recognize errors of memory and of full disks, quote an error in one line, and name a faulty line. No torch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,26 @@ import os
 _OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
 # No space, an exceeded quota, and the limit on the size of a file.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class LineError(ValueError):
+    """Error of a source line that cannot be encoded.
+
+    Args:
+        position: Number of the line, from 0.
+        line: The line, which the message shortens.
+        reason: The fault and its remedy.
+    """
+
+    def __init__(self, position: int, line: str, reason: str) -> None:
+        super().__init__(position, line, reason)  # all arguments, for pickle
+        self.position = position
+        self.line = line
+        self.reason = reason
+
+    def __str__(self) -> str:
+        shown = self.line if len(self.line) <= 40 else f"{self.line[:39]}…"
+        return f"line {self.position + 1} is {shown!r}: {self.reason}"
 
 
 def first_line(error: BaseException) -> str:

@@ -11,7 +11,6 @@ from seq2seq.checkpoint import Loaded
 from seq2seq.data.batching import longest_width, padded_width
 from seq2seq.data.multi_corpus import Direction
 from seq2seq.data.plan import DataPlan
-from seq2seq.data.streaming import refuse_epochs
 from seq2seq.data.vocabulary_fit import report_fit
 from seq2seq.evaluation.reference_checks import text_warnings
 from seq2seq.metrics.moses_bleu import check_convention
@@ -20,6 +19,7 @@ from seq2seq.network.build import bounds, build_model, max_positions, on_meta_de
 from seq2seq.network.model import Seq2Seq
 from seq2seq.runs.resume import Resumed
 from seq2seq.settings.tokenizer import PatchGrid
+from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.system.ranks import is_first_process
 from seq2seq.training import finetune
 from seq2seq.training.plan import RunPlan
@@ -70,7 +70,7 @@ def plan_data(plan: RunPlan, start: Loaded | None) -> DataPlan:
     """
     data = make_data_plan(plan, start)
     if data.stream:
-        refuse_epochs(plan.trainer)
+        _refuse_epochs(plan.trainer)
     most = max_positions(plan.config, trust=plan.trust)
     # Batches are padded to multiples, so a sentence takes more positions than it has pieces.
     longest = data.longest_allowed
@@ -87,6 +87,16 @@ def plan_data(plan: RunPlan, start: Loaded | None) -> DataPlan:
     return data
 
 
+def _refuse_epochs(trainer: TrainerSettings) -> None:
+    """Raise ValueError for trainer settings that count epochs, which a stream does not have."""
+    if trainer.max_epochs is not None:
+        raise ValueError("data.streaming=true has no epochs: set trainer.max_steps or trainer.max_time, not max_epochs")
+    if trainer.val_steps is None and trainer.val_time is None:
+        raise ValueError(
+            "data.streaming=true has no epochs to validate after: set trainer.val_steps or trainer.val_time"
+        )
+
+
 def decide_max_tokens(plan: RunPlan, data: DataPlan, resumed: Resumed | None) -> DataPlan:
     """Return `data` with the size that data.max_tokens=auto chose for an earlier part of the run, if there was one.
 
@@ -96,7 +106,7 @@ def decide_max_tokens(plan: RunPlan, data: DataPlan, resumed: Resumed | None) ->
     # Another size would change the random numbers of micro-batches.
     auto = plan.data.max_tokens == "auto"
     if auto and resumed and resumed.max_tokens:
-        return data.with_max_tokens(resumed.max_tokens)
+        return dataclasses.replace(data, max_tokens=resumed.max_tokens)
     if auto and plan.trainer.sharded:
         raise ValueError(
             "data.max_tokens=auto measures a whole model on each GPU, and trainer.strategy=fsdp has none: "

@@ -267,7 +267,7 @@ class Run:
                 error,
                 shape=self._trained_task.batch_shape if self._trained_task else self._trial_shape,
                 max_tokens=self.data_plan.max_tokens,
-                batch_tokens=self.data_plan.batch_tokens,
+                batch_tokens=self.data_plan.data.batch_tokens,
                 replayed=self.graphs,
             )
         )

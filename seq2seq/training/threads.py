@@ -124,7 +124,7 @@ def typical_shape(prepared: PreparedData) -> tuple[int, int, int]:
         lengths = [min(length, _STREAMED_LENGTH) for length in prepared.longest]
     else:
         data = prepared.split("train")
-        lengths = [int(np.median(side)) for side in (data.src_lengths, data.tgt_lengths)]
+        lengths = [int(np.median(side)) for side in data.lengths]
     src, tgt = (int(padded_width(max(1, length))) for length in lengths)
     tokens = min(prepared.plan.require_max_tokens(), prepared.plan.part_tokens)
     return max(1, tokens // max(src, tgt)), src, tgt

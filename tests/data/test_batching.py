@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seq2seq.data.batching import Ragged, TokenBatchSampler, collate, padding_share, token_batches
+from seq2seq.data.batching import Ragged, collate, padding_share, token_batches
+from seq2seq.data.updates import TokenBatchSampler
 
 lengths = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=200)
 fast = settings(max_examples=60, deadline=None)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import toycorpus
 
@@ -219,7 +220,7 @@ def test_a_cache_deleted_while_it_is_used_is_still_read(corpus, cache, tmp_path)
     shutil.rmtree(copy)
     assert len(prepared.references("test")) == 20
     data = prepared.split("train")
-    assert int(data.ids([0, 1])[0].ids[0]) >= 0
+    assert int(data.ids(np.arange(2))[0].ids[0]) >= 0
 
 
 @pytest.mark.slow

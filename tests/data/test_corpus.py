@@ -640,9 +640,9 @@ def test_tables_are_no_files_of_lines(tmp_path, place):
         load(options(tmp_path, train=place), tmp_path / "c")
 
 
-@pytest.mark.parametrize("beside", ["", "LICENSE.txt", "dataset_infos.json"])
+@pytest.mark.parametrize("further", ["", "LICENSE.txt", "dataset_infos.json"])
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "csv.gz"])
-def test_a_folder_of_tables_is_text(tmp_path, suffix, beside):
+def test_a_folder_of_tables_is_text(tmp_path, suffix, further):
     """Numbers, missing values and quotes are words, as if the files were named, with any other file in the folder."""
     cells = [("007", "012"), ("null", "None"), ("NA", ""), ("one\rline", "1")]
     cells += [('"Er kam', "he came"), ('noch"', "more")] if suffix == "tsv" else []
@@ -650,8 +650,8 @@ def test_a_folder_of_tables_is_text(tmp_path, suffix, beside):
     compress = gzip.compress if suffix == "csv.gz" else bytes
     folder = tmp_path / "data"
     folder.mkdir()
-    if beside:
-        (folder / beside).write_text("{}")
+    if further:
+        (folder / further).write_text("{}")
     for split in ("train", "validation", "test"):
         rows = [("de", "en"), *cells]
         text = "".join(separator.join(row) + "\r\n" for row in rows)

@@ -18,13 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seq2seq import train, translate
-from seq2seq.data import batching
-from seq2seq.data.batching import Ragged, TokenBatchSampler, exactly, token_batches
+from seq2seq.data import updates
+from seq2seq.data.batching import Ragged, token_batches
 from seq2seq.data.multi_corpus import Mixture, NamedCorpus
 from seq2seq.data.multi_corpus import parts_of as parts_of_settings
 from seq2seq.data.pace import Pace
 from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.data.token_cache import PairEncoder, read_ids, write_ids
+from seq2seq.data.updates import TokenBatchSampler, exactly
 from seq2seq.inference import translator
 from seq2seq.inference.encoding import encode_lines
 from seq2seq.inference.notes import Note
@@ -310,7 +311,7 @@ def test_the_order_of_an_epoch_is_computed_once(monkeypatch):
         made.append((len(lengths[0]), epoch))
         return token_batches(*lengths, epoch=epoch, **given)
 
-    monkeypatch.setattr(batching, "token_batches", counted)
+    monkeypatch.setattr(updates, "token_batches", counted)
     src, tgt = np.random.default_rng(random.randrange(2**32)).integers(1, 30, (2, 60))
     mixture = Mixture([20, 40], weights=[3, 1], temperature=1.0, seed=1)
     sampler = TokenBatchSampler(src_lengths=src, tgt_lengths=tgt, max_tokens=100, mixture=mixture)

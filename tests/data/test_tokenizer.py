@@ -188,7 +188,7 @@ def test_the_draw_of_a_single_line_follows_its_seed_alone():
     first = [draw(line, seed=3) for line in EN[:50]]
     draw(EN[0], seed=4)
     assert [draw(line, seed=3) for line in EN[:50]] == first
-    # The same as beside others
+    # The same result as next to other lines
     assert first[0] == tokenizer.encode_tgt(EN[:5], sample=True, seed=3)[:1]
 
 

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from seq2seq.data.batching import TokenBatchSampler, padded_width
-from seq2seq.data.updates import UpdateCut, part_tokens
+from seq2seq.data.batching import padded_width
+from seq2seq.data.updates import TokenBatchSampler, UpdateCut, part_tokens
 
 
 @pytest.fixture

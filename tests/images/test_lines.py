@@ -27,7 +27,7 @@ from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.data.token_cache import PairEncoder
 from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
-from seq2seq.images.lines import ImageError, encode_images, pack, read_image, unpack, write_image
+from seq2seq.images.lines import encode_images, pack, read_image, unpack, write_image
 from seq2seq.images.words import WordImages, has_letter
 from seq2seq.inference.translator import Translator
 from seq2seq.mixers.quadratic import Quadratic
@@ -35,6 +35,7 @@ from seq2seq.network.build import build_model, max_positions
 from seq2seq.network.embedding import GridPositions, PatchProjection, SinusoidalPositions
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
+from seq2seq.system.errors import LineError
 from seq2seq.system.resources import conf_dir
 from seq2seq.training.finetune import ready_models
 from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
@@ -135,7 +136,7 @@ def wrong_lines() -> dict[str, str]:
 @pytest.mark.parametrize("reason", wrong_lines())
 def test_a_bad_image_is_reported_with_line_value_and_remedy(reason):
     line = wrong_lines()[reason]
-    with pytest.raises(ImageError, match="line 3 is not an image") as error:
+    with pytest.raises(LineError, match="line 3 is ") as error:
         encode_images([*lines(2), line, *lines(1)], GRID)
     assert reason in str(error.value)
     assert line[:20] in str(error.value)
@@ -352,12 +353,10 @@ def test_a_bad_image_of_a_corpus_is_found(drawn, tmp_path, monkeypatch):
             if (split, side) == ("train", "png64"):
                 text[40] = "cGljdHVyZQ=="
             (tmp_path / f"{split}.{side}").write_text("\n".join(text))
-    with pytest.raises(
-        ValueError, match=r"data\.train: line 41 is not an image \('cGljdHVyZQ=='\): its base64 holds no PNG"
-    ):
+    with pytest.raises(ValueError, match=r"data\.train: line 41 is 'cGljdHVyZQ==': its base64 holds no PNG"):
         data_plan(tmp_path, tmp_path / "cache")
     monkeypatch.setattr("seq2seq.data.readers.ROWS", 16)
-    with pytest.raises(ValueError, match=r"data\.train, .*line 41 is not an image"):
+    with pytest.raises(ValueError, match=r"data\.train, .*line 41 is "):
         prepare_corpora(data_plan(tmp_path, tmp_path / "cache", opened=False))
 
 

@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 from lightning import LightningModule, Trainer
 
 from seq2seq.data import preparation
-from seq2seq.data.batching import TokenBatchSampler
 from seq2seq.data.cleaning import HashSet
-from seq2seq.data.dataset import DrawnLengths, PairDataset
+from seq2seq.data.dataset import DrawnLengths
 from seq2seq.data.pace import Pace
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.data.token_cache import PairEncoder, write_ids
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.updates import TokenBatchSampler
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.data import DataSettings
 from seq2seq.settings.declare import describe, read_section
@@ -311,20 +311,23 @@ def test_a_process_ends_although_its_worker_sleeps():
     """Even if the iterator of batches is never closed, as after an error."""
     script = """if True:
         import time
+        import numpy as np
         from torch.utils.data import IterableDataset
-        from seq2seq.data.dataset import PackedLoader, ignore_signals, unchanged
+        from seq2seq.data.batching import collate
+        from seq2seq.data.dataset import PackedLoader
+        from seq2seq.data.ragged import Ragged
 
         class Skipping(IterableDataset):
             def __iter__(self):
-                yield 1
+                side = Ragged.from_rows([[4, 3]])
+                yield collate(side, side, np.arange(1), pad_id=0, bos_id=2)
                 time.sleep(1000)
 
-        worker = {"num_workers": 1, "worker_init_fn": ignore_signals, "collate_fn": unchanged}
-        batches = iter(PackedLoader(Skipping(), batch_size=None, **worker))
-        print(next(batches))
+        batches = iter(PackedLoader(Skipping(), batch_size=None, num_workers=1))
+        print(next(batches).src.tolist())
     """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[[4, 3]]\n", "")
 
 
 def test_ranks_see_every_sentence_once(folder):
@@ -369,8 +372,7 @@ class Recorder(LightningModule):
 
 
 def expected(made: TranslationDataModule, epoch: int) -> list[int]:
-    data = made.prepared.split("train")
-    assert isinstance(data, PairDataset)
+    (data,) = made.prepared.split("train").parts
     sampler = TokenBatchSampler(src_lengths=data.src.lengths, tgt_lengths=data.tgt.lengths, max_tokens=300, seed=1)
     sampler.set_epoch(epoch)
     return np.concatenate(list(sampler)).tolist()
@@ -449,8 +451,7 @@ def test_a_killed_process_of_several_is_told(folder, tmp_path):
 
 
 def test_arrays_of_the_cache_are_mapped_and_a_part_of_the_rows_is_an_index(folder):
-    data = prepared(folder, clean={"max_length": 30, "length_ratio": None}).split("train")
-    assert isinstance(data, PairDataset)
+    (data,) = prepared(folder, clean={"max_length": 30, "length_ratio": None}).split("train").parts
     assert data.rows is not None
     whole = (folder / "train.de").read_text().splitlines()
     assert data.lines("src") == [whole[i] for i in data.rows]

@@ -10,12 +10,12 @@ import torch
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
-from seq2seq.data.batching import TokenBatchSampler, batch_shapes, padding_share
-from seq2seq.data.dataset import BatchLoader, MixedPairs, PackedLoader
+from seq2seq.data.batching import batch_shapes, padding_share
+from seq2seq.data.dataset import PackedLoader
 from seq2seq.data.multi_corpus import Direction, directions
 from seq2seq.data.preparation import PreparedData
 from seq2seq.data.streaming import PairStream, StreamLoader
-from seq2seq.data.updates import UpdateCut
+from seq2seq.data.updates import TokenBatchSampler, UpdateCut
 from seq2seq.inference.limits import evaluation_tokens
 from seq2seq.metrics.scorers import tokenize_for
 from seq2seq.system.ranks import Agreement
@@ -35,10 +35,9 @@ class EvalTexts:
     def directions(self, split: str) -> list[Direction]:
         """List the parts of a split that are scored separately; empty for a single corpus."""
         plan = self.prepared.plan
-        data = self.prepared.split(split)
-        # A corpus of a mixture may lack the split; the others are concatenated in it.
-        parts = [part for part in plan.parts if split in part.corpus.splits]
-        sizes = [len(part) for part in data.parts] if isinstance(data, MixedPairs) else [len(data)]
+        corpora = self.prepared.corpora(split)
+        parts = [part for part, _ in corpora]
+        sizes = [len(pairs) for _, pairs in corpora]
         return directions(parts, sizes, lambda language: tokenize_for(language, plan.data.tokenize))
 
 
@@ -130,7 +129,7 @@ class TranslationDataModule(LightningDataModule):
             return self.prepared.first_padding
         data = self.prepared.split("train")
         batches = self._training_sampler().batches()
-        return padding_share(data.src_lengths, data.tgt_lengths, batches, src_multiple=self.src_multiple)
+        return padding_share(*data.lengths, batches, src_multiple=self.src_multiple)
 
     def shapes(self) -> set[tuple[int, int, int]]:
         """Return rows, source width and target width of this epoch's training batches; empty for a stream."""
@@ -193,7 +192,7 @@ class TranslationDataModule(LightningDataModule):
 
     def _loader(self, split: str, sampler: TokenBatchSampler) -> DataLoader:
         data = self.prepared.split(split).sampled_by(sampler, self.src_multiple)
-        loader = BatchLoader(data, batch_sampler=sampler, num_workers=self.prepared.plan.data.num_workers)
+        loader = PackedLoader(data, batch_sampler=sampler, num_workers=self.prepared.plan.data.num_workers)
         return self._copied_ahead(loader)
 
     def _copied_ahead(self, loader: PackedLoader) -> PackedLoader:
