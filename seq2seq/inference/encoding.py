@@ -9,8 +9,6 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.images.lines import ImageError
 from seq2seq.inference.notes import Note
 
-_TOKENIZED_CHARACTERS = 1 << 20  # of text that is tokenized at a time
-
 
 def encode_lines(
     tokenizer: Tokenizer,
@@ -49,10 +47,9 @@ def source_end(tokenizer: Tokenizer) -> list[int]:
 def encode_pieces(tokenizer: Tokenizer, lines: Sequence[str], *, note: Callable[[Note], None]) -> list[list[int]]:
     """Tokenize every line, without eos; [] for a blank line, and for a line that should be an image but is none."""
     pieces: list[list[int]] = [[] for _ in lines]
-    # In chunks, so that a window of huge lines fits in memory
-    for chunk in _chunks(lines):
-        for i, row in _source_ids(tokenizer, {i: whole_characters(lines[i]) for i in chunk}, note):
-            pieces[i] = row[: len(row) - len(source_end(tokenizer))]
+    shown = {i: whole_characters(line) for i, line in enumerate(lines) if not is_blank(line)}
+    for i, row in _source_ids(tokenizer, shown, note):
+        pieces[i] = row[: len(row) - len(source_end(tokenizer))]
     return pieces
 
 
@@ -84,23 +81,6 @@ def whole_characters(line: str) -> str:
     except UnicodeEncodeError:
         return line.encode("utf-8", "replace").decode()
     return line
-
-
-def _chunks(lines: Sequence[str]) -> Iterator[list[int]]:
-    """Yield the positions of lines that are not blank, a bounded number of characters or one line at a time."""
-    chunk: list[int] = []
-    total = 0
-    for i, line in enumerate(lines):
-        if is_blank(line):
-            continue
-        if chunk and total + len(line) > _TOKENIZED_CHARACTERS:
-            yield chunk
-            chunk = []
-            total = 0
-        chunk.append(i)
-        total += len(line)
-    if chunk:
-        yield chunk
 
 
 def source_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
