@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
-from seq2seq.inference.limits import MOST_GPU_TOKENS
 from seq2seq.network.state import Cache, leaves
 from seq2seq.search import longest_target
 from seq2seq.search.rows import AnyModel
 from seq2seq.settings.search import SearchSettings
-
-if TYPE_CHECKING:
-    from seq2seq.inference.translator import Translator
 
 # Most numbers that a step of a search computes, 1 GiB in float32; wide beams get smaller batches.
 _STEP_NUMBERS = 1 << 28
@@ -24,17 +18,6 @@ _SHARE = 0.5
 # Copies of a sentence's numbers that a search holds: scores in two types, normalized and sorted; caches whose rows
 # move; temporaries of several captured steps.
 _COPIES = 4
-
-
-def search_rows(translator: Translator, width: int, settings: SearchSettings, waiting: int) -> int:
-    """Return how many of `waiting` sentences with at most `width` pieces are searched together."""
-    vocab_size = translator.tokenizer.tgt_vocab_size
-    rows = max(1, translator.max_tokens // width)
-    # Only then does the free memory matter
-    if translator.by_memory and waiting > rows:
-        fitting = fitting_rows(translator.model, width, settings, vocab_size, torch.device(translator.device))
-        rows = max(1, min(fitting, MOST_GPU_TOKENS // width))
-    return min(rows, most_rows(settings.beam_size, vocab_size))
 
 
 def most_rows(beam_size: int, vocab_size: int) -> int:

@@ -19,10 +19,10 @@ from seq2seq.data.languages import has_spaces, target_languages, target_tags
 from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.batch_rows import most_rows, search_rows
+from seq2seq.inference.batch_rows import fitting_rows, most_rows
 from seq2seq.inference.encoding import halves, target_ids
 from seq2seq.inference.lexical_shortlist import Shortlist
-from seq2seq.inference.limits import CPU_TOKENS, GPU_TOKENS, LONGEST_SOURCE
+from seq2seq.inference.limits import CPU_TOKENS, GPU_TOKENS, LONGEST_SOURCE, MOST_GPU_TOKENS
 from seq2seq.inference.mbr import rank_by_agreement, utility
 from seq2seq.inference.model_files import choose_device, load_model, locate, runs_on_cpu_alone
 from seq2seq.inference.notes import Note as Note
@@ -279,7 +279,7 @@ class Translator:
                     [parts[i].source for i in rows],
                     special=self.special,
                     settings=settings,
-                    rows=functools.partial(search_rows, self, settings=settings, waiting=len(rows)),
+                    rows=functools.partial(self.rows, settings=settings, waiting=len(rows)),
                     device=torch.device(self.device),
                     selection=selection,
                     suppress=suppress,
@@ -312,7 +312,7 @@ class Translator:
         """
         size = most_rows(self.settings.beam_size, self.tokenizer.tgt_vocab_size)
         if self.by_memory:
-            size = search_rows(self, src.shape[1], self.settings, len(src))
+            size = self.rows(src.shape[1], self.settings, len(src))
         how: dict[str, Any] = {"special": self.special, "shortlist": self.shortlist, "graphs": self.graphs}
         # A validation's autocast would give other scores than a user's translation has
         with torch.autocast(src.device.type, enabled=False):
@@ -323,6 +323,16 @@ class Translator:
             ]
         texts = iter(self.tokenizer.decode([each.ids for beams in found for each in beams]))
         return [[TranslatedText(next(texts), float(each.score)) for each in beams] for beams in found]
+
+    def rows(self, width: int, settings: SearchSettings, waiting: int) -> int:
+        """Return how many of `waiting` sentences with at most `width` pieces are searched together."""
+        vocab_size = self.tokenizer.tgt_vocab_size
+        rows = max(1, self.max_tokens // width)
+        # The free memory of a GPU matters only if more sentences wait
+        if self.by_memory and waiting > rows:
+            fitting = fitting_rows(self.model, width, settings, vocab_size, torch.device(self.device))
+            rows = max(1, min(fitting, MOST_GPU_TOKENS // width))
+        return min(rows, most_rows(settings.beam_size, vocab_size))
 
     @property
     def dtype(self) -> str:
