@@ -8,7 +8,6 @@ import logging
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 
@@ -55,11 +54,14 @@ class Batcher:
         self.metrics = metrics
         self.closed = False
         self._changed = threading.Condition()
-        # Guarded by _changed: texts that wait, and the current batch
-        self._queue: deque[Entry] = deque()
+        # Guarded by _changed: texts that wait, and the current batch. The queue is replaced, never changed in place, so
+        # that the metrics can read it without the lock
+        self._queue: list[Entry] = []
         self._working: list[Entry] = []
         # A daemon: a batch that outlasts the time of a shutdown must not keep the process
         self._thread = threading.Thread(target=self._run, name="translate", daemon=True)
+        metrics.queue_texts.set_function(lambda: len(self._queue))
+        metrics.queue_characters.set_function(self._waiting_characters)
 
     def start(self) -> None:
         """Start the thread."""
@@ -85,14 +87,13 @@ class Batcher:
             # A request that is within its own limits always fits into an empty queue
             if self._queue and len(self._queue) + len(texts) > limits.queue_texts:
                 raise RefusedError(503, f"the queue is full ({len(self._queue):,} texts wait); try again later", 1)
-            waiting = sum(entry.text.size for entry in self._queue)
+            waiting = self._waiting_characters()
             if waiting and waiting + sum(each.size for each in texts) > limits.queue_characters:
                 raise RefusedError(503, f"the queue is full ({waiting:,} characters wait); try again later", 1)
             mine = sum(entry.client == client for entry in self._queue)
             if mine and mine + len(texts) > limits.client_texts:
                 raise RefusedError(429, f"{mine:,} of your texts wait already; ask again when they are answered", 1)
-            self._queue.extend(entries)
-            self._measure()
+            self._queue = self._queue + entries
             self._changed.notify()
         return entries
 
@@ -101,8 +102,7 @@ class Batcher:
         with self._changed:
             for entry in entries:
                 entry.future.cancel()
-            gone = set(entries)
-            self._remove([entry for entry in self._queue if entry in gone])
+            self._remove(entries)
 
     def close(self) -> None:
         """Refuse new texts; the thread ends when all accepted texts are translated."""
@@ -115,7 +115,7 @@ class Batcher:
         self.close()
         with self._changed:
             unanswered = [*self._working, *self._queue]
-            self._remove(list(self._queue))
+            self._queue = []
         for entry in unanswered:
             # Another thread may settle or cancel the future at any time
             with contextlib.suppress(InvalidStateError):
@@ -190,14 +190,10 @@ class Batcher:
             batch.append(entry)
         return batch
 
-    def _remove(self, entries: list[Entry]) -> None:
-        """Take entries out of the queue."""
-        if not entries:
-            return
+    def _remove(self, entries: Sequence[Entry]) -> None:
+        """Take entries out of the queue; other entries are without effect."""
         gone = set(entries)
-        self._queue = deque(entry for entry in self._queue if entry not in gone)
-        self._measure()
+        self._queue = [entry for entry in self._queue if entry not in gone]
 
-    def _measure(self) -> None:
-        self.metrics.queue_texts.set(len(self._queue))
-        self.metrics.queue_characters.set(sum(entry.text.size for entry in self._queue))
+    def _waiting_characters(self) -> int:
+        return sum(entry.text.size for entry in self._queue)

@@ -24,20 +24,17 @@ def bound_socket(limits: ServiceSettings) -> socket.socket:
     Raises:
         ValueError: The address cannot be used.
     """
-    where = f"{limits.host} port {limits.port}"
     try:
         found = socket.getaddrinfo(limits.host, limits.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
         bound = socket.socket(family, kind, protocol)
-    except (OSError, UnicodeError) as error:
-        raise ValueError(f"cannot listen on {where} ({error}); choose another --host") from None
-    try:
         # A restart must not wait until the connections of the last run time out
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
-    except OSError as error:
-        bound.close()
-        raise ValueError(f"cannot listen on {where} ({error.strerror}); choose another --host or --port") from None
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        where = f"{limits.host} port {limits.port}"
+        raise ValueError(f"cannot listen on {where} ({reason}); choose another --host or --port") from None
     return bound
 
 
