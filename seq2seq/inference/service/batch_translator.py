@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from seq2seq.data.languages import target_languages, target_tags
@@ -64,10 +64,14 @@ class BatchTranslator:
             sentences=options.sentences,
             note=lambda note: notes[note.position].append(note),
         )
-        aligned: Sequence[Sequence[Alignment | None]] = [[None] * len(row) for row in found]
+        aligned: list[list[Alignment | None]] = [[None] * len(row) for row in found]
         unaligned: dict[int, str] = {}
         if options.alignment:
-            aligned = self.align_words(translator, lines, found, unaligned.__setitem__)
+            # Imports torch, which the translator has loaded
+            from seq2seq.inference.forced_text import force_candidates
+
+            forced = force_candidates(translator, lines, found, align=True, left_out=unaligned.__setitem__)
+            aligned = [[each.words for each in row] for row in forced]
         results = []
         for i, (row, words) in enumerate(zip(found, aligned, strict=True)):
             failed = next((note.reason for note in notes[i] if note.kind == "failed"), "")
@@ -85,24 +89,6 @@ class BatchTranslator:
                 )
             )
         return results
-
-    @staticmethod
-    def align_words(
-        translator: Translator,
-        lines: Sequence[str],
-        translations: Sequence[Sequence[TranslatedText]],
-        left_out: Callable[[int, str], None],
-    ) -> Sequence[Sequence[Alignment | None]]:
-        """Align the words of every line with those of each of its translations.
-
-        Args:
-            left_out: Called with the number of a line and the reason why one of its translations cannot be aligned.
-        """
-        # Imports torch, which the translator has loaded
-        from seq2seq.inference.forced_text import force_candidates
-
-        found = force_candidates(translator, lines, translations, align=True, left_out=left_out)
-        return [[each.words for each in row] for row in found]
 
 
 def _candidate(translation: TranslatedText, alignment: Alignment | None) -> AnswerCandidate:
