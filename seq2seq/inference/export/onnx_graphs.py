@@ -5,6 +5,7 @@ Shapes: B sentences, S source length, beam hypotheses of each, L slots of a cach
 
 from __future__ import annotations
 
+import functools
 import logging
 import warnings
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from seq2seq.checkpoint import Loaded
 from seq2seq.inference.description import read_description, write_description
-from seq2seq.inference.export.agreement import TIE, Rows, greedy, require_agreement
+from seq2seq.inference.export.agreement import TIE, greedy, require_agreement
 from seq2seq.inference.export.int8 import Int8Linear, in_int8
 from seq2seq.inference.onnx_model import FORMAT, GRAPHS, OUTPUT, load_onnx
 from seq2seq.kernels.attention.weights import normalize
@@ -253,10 +254,7 @@ def write_onnx(
     write_description(folder, loaded.meta, loaded.tokenizer, "onnx", {"format": FORMAT, **notes})
     # Read back, so that the files are compared
     written = load_onnx(folder, read_description(folder), trust=trust)
-
-    def translate(rows: Rows, limit: int) -> Rows:
-        return greedy(written.model, loaded.tokenizer, rows, limit)
-
+    translate = functools.partial(greedy, written.model, loaded.tokenizer)
     try:
         tie = _INT8_TIE if dtype == "int8" else TIE
         return require_agreement(
