@@ -183,11 +183,12 @@ def served(stub: Any = None, **limits: Any) -> Any:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forced_text, "force_candidates", _force_candidates)
-        service.batcher.start()
+        service.batcher.thread.start()
         try:
             yield Served(translator, service)
         finally:
             if isinstance(translator, Stub):
                 translator.gate.set()
             service.batcher.close()
-            assert service.batcher.join(PATIENCE)
+            service.batcher.thread.join(PATIENCE)
+            assert not service.batcher.thread.is_alive()

@@ -7,6 +7,7 @@ import base64
 import hashlib
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from seq2seq.inference.service.settings import ServiceSettings
 PATHS = ("/", "/translate", "/health", "/metrics", "/openapi.json")
 # Bytes of a body beyond the limit that are read and dropped, so that a client that is still sending gets its answer.
 _DISCARDED = 1 << 24
+_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 _CLIENT_HAS_LEFT = 499  # only the metrics show it
 _STATUSES = {
     400: "no JSON",
@@ -54,22 +56,27 @@ _STATUSES = {
 class Service:
     """Model, queue and limits behind the application.
 
+    Args:
+        begin: Called by the thread that translates, before its first batch.
+
     Attributes:
         open: Requests for a translation that have no answer yet.
     """
 
-    def __init__(self, translator: BatchTranslator, limits: ServiceSettings) -> None:
+    def __init__(
+        self, translator: BatchTranslator, limits: ServiceSettings, *, begin: Callable[[], None] = lambda: None
+    ) -> None:
         self.translator = translator
         self.limits = limits
         self.metrics = metrics.Metrics()
-        self.batcher = Batcher(translator, limits=limits, metrics=self.metrics, begin=translator.begin)
+        self.batcher = Batcher(translator, limits=limits, metrics=self.metrics, begin=begin)
         self.open = 0
         self.metrics.open.set_function(lambda: self.open)
 
     @property
     def ready(self) -> bool:
         """True while new requests are accepted."""
-        return self.batcher.alive and not self.batcher.closed
+        return self.batcher.thread.is_alive() and not self.batcher.closed
 
     async def translate(self, request: Request) -> TranslateAnswer | None:
         """Answer a request; None if the client has left.
@@ -182,34 +189,29 @@ def create_app(service: Service) -> ASGIApp:
 
     app.exception_handler(HTTPException)(_refused)
     app.exception_handler(Exception)(_broken)
-    return _Measured(app, service.metrics)
+    return _measured(app, service.metrics)
 
 
-class _Measured:
-    """Wraps an application: counts and times requests, and adds headers to every answer."""
+def _measured(app: ASGIApp, measurements: metrics.Metrics) -> ASGIApp:
+    """Wrap an application: count and time its requests, and add headers to every answer."""
 
-    HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
-
-    def __init__(self, app: ASGIApp, measurements: metrics.Metrics) -> None:
-        self.app = app
-        self.metrics = measurements
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        # Without a lifespan and web sockets, every scope is a request
+        assert scope["type"] == "http"
         began = time.monotonic()
         # Paths that clients make up must not become names of measurements
         path = scope["path"] if scope["path"] in PATHS else "other"
 
         async def send_counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), *self.HEADERS]
-                self.metrics.requests.labels(path, str(message["status"])).inc()
-                self.metrics.seconds.labels(path).observe(time.monotonic() - began)
+                message["headers"] = [*message.get("headers", []), *_HEADERS]
+                measurements.requests.labels(path, str(message["status"])).inc()
+                measurements.seconds.labels(path).observe(time.monotonic() - began)
             await send(message)
 
-        await self.app(scope, receive, send_counted)
+        await app(scope, receive, send_counted)
+
+    return wrapped
 
 
 async def _body(request: Request, limits: ServiceSettings) -> bytes:

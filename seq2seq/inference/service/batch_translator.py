@@ -19,20 +19,16 @@ if TYPE_CHECKING:
 class BatchTranslator:
     """Calls a translator with the options of requests.
 
-    Args:
-        threads: CPU threads for translating; None leaves the choice to torch.
-
     Attributes:
         languages: Target languages, the default one first.
         can_align: The model can align words.
     """
 
-    def __init__(self, translator: Translator, *, threads: int | None = None) -> None:
+    def __init__(self, translator: Translator) -> None:
         self.languages = list(dict.fromkeys([translator.tgt_lang, *target_languages(translator.meta)]))
         self.can_align = translator.can_force
         self.settings = translator.settings
         self.meta = translator.meta
-        self.threads = threads
         self.tokenizer = translator.tokenizer
         # Copies share the model and differ in the tags before each source
         self._by_language = {translator.tgt_lang: translator}
@@ -40,13 +36,6 @@ class BatchTranslator:
             other = self._by_language[language] = copy.copy(translator)
             other.tgt_lang = language
             other.tags = target_tags(translator.meta, translator.tokenizer, language)
-
-    def begin(self) -> None:
-        """Give the CPU threads to the calling thread, which will translate."""
-        import torch
-
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
 
     def __call__(self, texts: Sequence[Text], options: Options) -> list[Translation]:
         """Translate texts; notes of `Translator.translate` about a text become its warning or its error."""

@@ -38,6 +38,10 @@ class Batcher:
         translate: Translates texts with the same options; only the batcher's thread calls it.
         limits: Of a batch and of the queue.
         begin: Called by the thread before its first batch.
+
+    Attributes:
+        thread: Translates; the caller starts it.
+        closed: New texts are refused.
     """
 
     def __init__(
@@ -59,18 +63,9 @@ class Batcher:
         self._queue: list[Entry] = []
         self._working: list[Entry] = []
         # A daemon: a batch that outlasts the time of a shutdown must not keep the process
-        self._thread = threading.Thread(target=self._run, name="translate", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="translate", daemon=True)
         metrics.queue_texts.set_function(lambda: len(self._queue))
         metrics.queue_characters.set_function(self._waiting_characters)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    @property
-    def alive(self) -> bool:
-        """True while the thread runs."""
-        return self._thread.is_alive()
 
     def submit(self, texts: Sequence[Text], options: Options, client: str) -> list[Entry]:
         """Queue all texts of a request, or none.
@@ -82,7 +77,7 @@ class Batcher:
         entries = [Entry(text, options, client, now) for text in texts]
         limits = self.limits
         with self._changed:
-            if self.closed or not self.alive:
+            if self.closed or not self.thread.is_alive():
                 raise RefusedError(503, "the service is stopping", close=True)
             # A request that is within its own limits always fits into an empty queue
             if self._queue and len(self._queue) + len(texts) > limits.queue_texts:
@@ -120,11 +115,6 @@ class Batcher:
             # Another thread may settle or cancel the future at any time
             with contextlib.suppress(InvalidStateError):
                 entry.future.set_exception(RefusedError(503, "the service stopped before this was translated"))
-
-    def join(self, timeout: float) -> bool:
-        """Wait for the end of the thread; return False if it is still running."""
-        self._thread.join(timeout)
-        return not self.alive
 
     def _run(self) -> None:
         """Translate until the batcher is closed and the queue is empty."""
