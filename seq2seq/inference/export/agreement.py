@@ -24,10 +24,6 @@ TIE = 1e-3
 Rows = list[list[int]]
 
 
-class DisagreementError(ValueError):
-    """Error of an exported model that does not translate as ours does."""
-
-
 def drawn_sources(tokenizer: Tokenizer, tags: Sequence[int] = ()) -> Rows:
     """Draw sentences from the source vocabulary, each with eos, or images; always the same."""
     generator = torch.Generator().manual_seed(0)
@@ -75,7 +71,7 @@ def require_agreement(
         tie: Logits that are closer are as good as equal.
 
     Raises:
-        DisagreementError: A translation differs by more than rounding.
+        ValueError: A translation differs by more than rounding.
     """
     rows = drawn_sources(tokenizer, tags)
     if positions:
@@ -87,7 +83,7 @@ def require_agreement(
         if ours == theirs:
             same += 1
         elif (gap := _gap(model, tokenizer, row, ours, theirs)) > tie:
-            raise DisagreementError(
+            raise ValueError(
                 f"{what} does not translate as this model does, and was not written: from {row} it makes {theirs}, "
                 f"not {ours} (logits differ by {gap:.3g}); please report this"
             )

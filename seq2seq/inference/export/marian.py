@@ -13,7 +13,7 @@ from torch import Tensor
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.languages import target_tags
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.export.agreement import DisagreementError, Rows, drawn_sources, require_agreement
+from seq2seq.inference.export.agreement import Rows, drawn_sources, require_agreement
 from seq2seq.inference.export.plain_transformer import (
     UnsupportedError,
     halves_order,
@@ -180,11 +180,11 @@ def _write_tokenizer(transformers: Any, folder: Path, loaded: Loaded) -> None:
 
 
 def _require_ids(theirs: Any, ours: Tokenizer) -> None:
-    """Raise DisagreementError unless both tokenizers cut the same text into the same ids."""
+    """Raise ValueError unless both tokenizers cut the same text into the same ids."""
     lines = [ours.src.decode(row[:-1]) for row in drawn_sources(ours)]
     for line, ids in zip(lines, ours.encode_src(lines), strict=True):
         if (found := theirs(line)["input_ids"]) != ids:
-            raise DisagreementError(
+            raise ValueError(
                 f"MarianTokenizer does not cut text as this model's tokenizer does, and was not written: of {line!r} "
                 f"it makes {found}, not {ids}; please report this"
             )
