@@ -226,10 +226,6 @@ def test_bad_files_are_one_line(ckpt, made, tmp_path, capsys):
     shutil.copy(made, bad)
     bad.write_bytes(bad.read_bytes()[:-200])
     assert "is not a shortlist" in message()
-    for changes in ({"starts": np.zeros(3, np.int64)}, {"tokens": np.full(9, 10**6, np.int32)}):
-        shutil.copy(made, bad)
-        damaged(bad, **changes)
-        assert "is damaged" in message()
     shutil.copy(made, bad)
     damaged(bad, tokens=np.array([print], dtype=object))
     assert "is not a shortlist" in message()
