@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -31,10 +31,6 @@ class Alignment(NamedTuple):
     target: list[str]
     links: list[tuple[int, int]]
     weights: list[list[float]]
-
-
-# Ids of a source, [] if it is blank, and of its translation.
-_Pair: TypeAlias = tuple[list[int], list[int]]
 
 
 class ForcedLine(NamedTuple):
@@ -93,7 +89,7 @@ def force_lines(
         raise ValueError("a folder of ONNX graphs decodes step by step only; name the checkpoint")
     tokenizer = translator.tokenizer
     most = translator.settings.max_len
-    batch: list[_Pair] = []
+    batch: list[tuple[list[int], list[int]]] = []
     width = 0
     for number, (source, target) in enumerate(lines):
         notes: list[Note] = []
@@ -184,7 +180,10 @@ def _side_by_side(alignments: Sequence[Alignment]) -> Alignment:
     )
 
 
-def _force_batch(translator: Translator, batch: Sequence[_Pair], align: bool) -> Iterator[ForcedLine]:
+def _force_batch(
+    translator: Translator, batch: Sequence[tuple[list[int], list[int]]], align: bool
+) -> Iterator[ForcedLine]:
+    """Compute a batch of pairs: ids of a source, [] if it is blank, and of its translation."""
     tokenizer = translator.tokenizer
     pairs = [(src, tgt) for src, tgt in batch if src]
     found: Iterator[Forced] = iter(())

@@ -7,12 +7,11 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Set
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 from seq2seq.system.files import put_in_place, write_json, written_directly
-
-_CHUNK = 1 << 20
 
 
 class PartialOutput:
@@ -115,12 +114,11 @@ def identity(path: str | os.PathLike[str]) -> Any:
 
 def _keep_whole(partial: Path, lines_each: int) -> int:
     """Cut a file after the last input line with complete output; return the number of such lines."""
+    done = 0
+    end = 0
     with open(partial, "r+b") as file:
-        total = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK), b""))
-        done = total // lines_each
-        file.seek(0)
-        end = 0
-        for _ in range(done * lines_each):
-            end += len(file.readline())
+        while len(lines := list(islice(file, lines_each))) == lines_each and lines[-1].endswith(b"\n"):
+            done += 1
+            end += sum(map(len, lines))
         file.truncate(end)
     return done
