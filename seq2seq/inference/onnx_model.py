@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.checkpoint import Loaded, load_tokenizer
-from seq2seq.inference.description import CONFIG, Description
+from seq2seq.inference.description import CONFIG, read_description
 from seq2seq.inference.export.int8 import int8_linear
 from seq2seq.network.build import build_model, on_meta_device
 from seq2seq.network.model import NarrowOutput, Seq2Seq
@@ -139,17 +139,16 @@ def _fit(cache: Cache, slots: int) -> None:
     cache.values = kept.contiguous()
 
 
-def load_onnx(folder: Path, description: Description, *, trust: Sequence[str] = ()) -> Loaded:
-    """Load a folder of ONNX graphs, with the result of `read_description`.
+def load_onnx(folder: Path, *, trust: Sequence[str] = ()) -> Loaded:
+    """Load a folder of ONNX graphs.
 
     Raises:
         CheckpointError: A file is missing or damaged.
         ValueError: The package onnxruntime is missing.
     """
-    written = description.values.get("format")
-    if written != FORMAT:
-        raise CheckpointError(f"{folder / CONFIG}: its graphs are of format {written!r}, not {FORMAT}")
-    meta = description.meta
+    meta, values = read_description(folder)
+    if values.get("format") != FORMAT:
+        raise CheckpointError(f"{folder / CONFIG}: its graphs are of format {values.get('format')!r}, not {FORMAT}")
     tokenizer = load_tokenizer(meta, folder / CONFIG)
     try:
         # Without memory: the graphs have the weights

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.checkpoint import Loaded
-from seq2seq.inference.description import read_description, write_description
+from seq2seq.inference.description import write_description
 from seq2seq.inference.export.agreement import TIE, greedy, require_agreement
 from seq2seq.inference.export.int8 import Int8Linear, in_int8
 from seq2seq.inference.onnx_model import FORMAT, GRAPHS, OUTPUT, load_onnx
@@ -140,7 +140,7 @@ class _TracedHeadCache(_TracedCache):
         return self.appended.view(batch_size, beam, heads, 1, size).permute(0, 2, 3, 1, 4)
 
 
-class _EncoderGraph(nn.Module):
+class EncoderGraph(nn.Module):
     """Graph from a source to what decoding reads of it, a flat list of tensors."""
 
     def __init__(self, model: Seq2Seq) -> None:
@@ -152,7 +152,7 @@ class _EncoderGraph(nn.Module):
         return [part.clone() for part in leaves(self.model.context(src, mask))]  # type: ignore[union-attr]
 
 
-class _StepGraph(nn.Module):
+class StepGraph(nn.Module):
     """Graph of one decoding step: log p (M, V), the input of the output layer (N, D), and the parts of the next state.
 
     Args:
@@ -245,7 +245,8 @@ def write_onnx(
         one, other = samples(loaded.model, positions)
     notes = {**beginning(one), "dtype": dtype}
     model = in_int8(loaded.model) if dtype == "int8" else loaded.model
-    encoder, step = modules(model, one)
+    encoder = EncoderGraph(model).eval()
+    step = StepGraph(model, one.context, one.state).eval()
     inputs, outputs = step_names(one)
     context = [name for name in inputs if name.startswith("context.")]
     _export(encoder, one.encoder, other.encoder, folder / GRAPHS[0], ["src", "mask"], context, positions)
@@ -253,7 +254,7 @@ def write_onnx(
     _write_output(folder / OUTPUT, loaded.model, dtype)
     write_description(folder, loaded.meta, loaded.tokenizer, "onnx", {"format": FORMAT, **notes})
     # Read back, so that the files are compared
-    written = load_onnx(folder, read_description(folder), trust=trust)
+    written = load_onnx(folder, trust=trust)
     translate = functools.partial(greedy, written.model, loaded.tokenizer)
     try:
         tie = _INT8_TIE if dtype == "int8" else TIE
@@ -281,11 +282,6 @@ def samples(model: Seq2Seq, positions: int | None) -> tuple[Sample, Sample]:
     """Compute inputs of the graphs at both sizes, for a model of at most so many positions."""
     slots = min(_SLOTS, positions or _SLOTS)
     return _sample(model, 0, slots), _sample(model, 1, slots // 2)
-
-
-def modules(model: Seq2Seq, sample: Sample) -> tuple[nn.Module, nn.Module]:
-    """Return the modules that become the graphs."""
-    return _EncoderGraph(model).eval(), _StepGraph(model, sample.context, sample.state).eval()
 
 
 def _sample(model: Seq2Seq, number: int, slots: int) -> Sample:
