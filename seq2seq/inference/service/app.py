@@ -13,13 +13,14 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import seq2seq
 from seq2seq.inference.encoding import target_ids
-from seq2seq.inference.service import metrics
 from seq2seq.inference.service.batch_translator import BatchTranslator
 from seq2seq.inference.service.batcher import Batcher, Entry
 from seq2seq.inference.service.messages import (
@@ -33,6 +34,7 @@ from seq2seq.inference.service.messages import (
     read_request,
     texts_of,
 )
+from seq2seq.inference.service.metrics import Metrics
 from seq2seq.inference.service.settings import ServiceSettings
 
 PATHS = ("/", "/translate", "/health", "/metrics", "/openapi.json")
@@ -68,7 +70,7 @@ class Service:
     ) -> None:
         self.translator = translator
         self.limits = limits
-        self.metrics = metrics.Metrics()
+        self.metrics = Metrics()
         self.batcher = Batcher(translator, limits=limits, metrics=self.metrics, begin=begin)
         self.open = 0
         self.metrics.open.set_function(lambda: self.open)
@@ -163,7 +165,7 @@ def create_app(service: Service) -> ASGIApp:
 
     @app.get("/metrics", summary="Measurements in Prometheus's text format")
     async def show_metrics() -> Response:
-        return Response(service.metrics.text(), media_type=metrics.CONTENT_TYPE)
+        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     refusals: dict[int | str, dict[str, Any]] = {
         status: {"model": ErrorAnswer, "description": text} for status, text in _STATUSES.items()
@@ -192,7 +194,7 @@ def create_app(service: Service) -> ASGIApp:
     return _measured(app, service.metrics)
 
 
-def _measured(app: ASGIApp, measurements: metrics.Metrics) -> ASGIApp:
+def _measured(app: ASGIApp, metrics: Metrics) -> ASGIApp:
     """Wrap an application: count and time its requests, and add headers to every answer."""
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
@@ -205,8 +207,8 @@ def _measured(app: ASGIApp, measurements: metrics.Metrics) -> ASGIApp:
         async def send_counted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", []), *_HEADERS]
-                measurements.requests.labels(path, str(message["status"])).inc()
-                measurements.seconds.labels(path).observe(time.monotonic() - began)
+                metrics.requests.labels(path, str(message["status"])).inc()
+                metrics.seconds.labels(path).observe(time.monotonic() - began)
             await send(message)
 
         await app(scope, receive, send_counted)
