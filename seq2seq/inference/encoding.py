@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
@@ -45,32 +45,19 @@ def source_end(tokenizer: Tokenizer) -> list[int]:
 
 
 def encode_pieces(tokenizer: Tokenizer, lines: Sequence[str], *, note: Callable[[Note], None]) -> list[list[int]]:
-    """Tokenize every line, without eos; [] for a blank line, and for a line that should be an image but is none."""
+    """Tokenize every line, without eos; [] for a blank line, and for an invalid image, which fails with a note."""
     pieces: list[list[int]] = [[] for _ in lines]
     shown = {i: whole_characters(line) for i, line in enumerate(lines) if not is_blank(line)}
-    for i, row in _source_ids(tokenizer, shown, note):
-        pieces[i] = row[: len(row) - len(source_end(tokenizer))]
+    if not tokenizer.patches:
+        for i, ids in zip(shown, tokenizer.encode_src(list(shown.values())), strict=True):
+            pieces[i] = ids[:-1]
+        return pieces
+    for i, line in shown.items():
+        try:
+            (pieces[i],) = tokenizer.encode_src([line])
+        except ImageError as error:
+            note(Note.failed(i, error.reason))
     return pieces
-
-
-def _source_ids(
-    tokenizer: Tokenizer, lines: dict[int, str], note: Callable[[Note], None]
-) -> Iterator[tuple[int, list[int]]]:
-    """Yield the number and ids of each line; note and leave out a line that should be an image but is none."""
-    try:
-        yield from zip(lines, tokenizer.encode_src(list(lines.values())), strict=True)
-    except ImageError as error:
-        if len(lines) == 1:
-            note(Note.failed(next(iter(lines)), error.reason))
-            return
-        for half in halves(list(lines)):
-            yield from _source_ids(tokenizer, {i: lines[i] for i in half}, note)
-
-
-def halves(rows: list[int]) -> tuple[list[int], list[int]]:
-    """Split rows in the middle."""
-    middle = len(rows) // 2
-    return rows[:middle], rows[middle:]
 
 
 def whole_characters(line: str) -> str:

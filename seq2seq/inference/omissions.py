@@ -120,13 +120,12 @@ def unread_clauses(weights: Tensor, pieces: Sequence[str]) -> list[tuple[int, in
         pieces: Pieces of the source; punctuation ends a clause.
     """
     read = weights.sum(0)  # (S,)
-    return [(start, end) for start, end in _clauses(pieces) if read[start:end].mean() < _READ]
-
-
-def _clauses(pieces: Sequence[str]) -> Iterator[tuple[int, int]]:
+    found = []
     start = 0
     for end, piece in enumerate(pieces, 1):
         if piece.endswith(_ENDS) or end == len(pieces):
-            if sum(any(map(str.isalnum, each)) for each in pieces[start:end]) >= _LEAST_PIECES:
-                yield start, end
+            words = sum(any(map(str.isalnum, each)) for each in pieces[start:end])
+            if words >= _LEAST_PIECES and read[start:end].mean() < _READ:
+                found.append((start, end))
             start = end
+    return found

@@ -20,7 +20,7 @@ from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.batch_rows import fitting_rows, most_rows
-from seq2seq.inference.encoding import halves, target_ids
+from seq2seq.inference.encoding import target_ids
 from seq2seq.inference.lexical_shortlist import Shortlist
 from seq2seq.inference.limits import CPU_TOKENS, GPU_TOKENS, LONGEST_SOURCE, MOST_GPU_TOKENS
 from seq2seq.inference.mbr import rank_by_agreement, utility
@@ -298,7 +298,9 @@ class Translator:
                 yield number, []
             elif reason:
                 # Out of memory, or one bad line among good ones: smaller batches settle both
-                waiting += reversed(halves(list(left)))
+                rest = list(left)
+                middle = len(rest) // 2
+                waiting += [rest[middle:], rest[:middle]]
 
     def texts(self, lines: Sequence[str], *, note: Callable[[Note], None] | None = None) -> list[str]:
         """Return the best translation of every line."""
