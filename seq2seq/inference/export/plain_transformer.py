@@ -110,28 +110,6 @@ def halves_order(dim: int) -> Tensor:
     return torch.cat([torch.arange(0, dim, 2), torch.arange(1, dim, 2)])
 
 
-def stream_weights(model: Seq2Seq, order: Tensor) -> dict[str, Tensor]:
-    """Return the weights of a plain Transformer whose residual stream has its channels in another order.
-
-    Every layer reads and writes in this order, so the model computes the same.
-
-    Args:
-        order: Channel c of the new stream is channel order[c] of the model's, (D,).
-    """
-    # Weights that read the stream have it in their columns, weights that write it in their rows; the key_value of
-    # cross-attention reads the encoder's output, which is a stream as well
-    reads = (".qkv.weight", ".query.weight", ".key_value.weight", ".up.weight", ".table.weight", "output.weight")
-    writes = (".out.weight", ".down.weight", ".down.bias", "norm.weight", "norm.bias")
-    weights = {}
-    for name, weight in model.state_dict().items():
-        if name.endswith(reads):
-            weight = weight[:, order]
-        elif name.endswith(writes):
-            weight = weight[order]
-        weights[name] = weight
-    return weights
-
-
 def plain_weights(model: Seq2Seq, order: Tensor | None = None) -> dict[str, Tensor]:
     """Return the weights of a plain Transformer by names that do not depend on the place of the norms.
 
@@ -139,10 +117,21 @@ def plain_weights(model: Seq2Seq, order: Tensor | None = None) -> dict[str, Tens
     read.f.query, read.f.key_value, read.f.out, read.norm.
 
     Args:
-        order: See `stream_weights`.
+        order: Reorders the channels of the residual stream: channel c of the new stream is channel order[c] of the
+            model's, (D,). Every layer reads and writes in this order, so the model computes the same.
     """
-    weights = model.state_dict() if order is None else stream_weights(model, order)
-    return {re.sub(r"\.(pre|post)_norm\.", ".norm.", name): weight for name, weight in weights.items()}
+    # Weights that read the stream have it in their columns, weights that write it in their rows; the key_value of
+    # cross-attention reads the encoder's output, which is a stream as well
+    reads = (".qkv.weight", ".query.weight", ".key_value.weight", ".up.weight", ".table.weight", "output.weight")
+    writes = (".out.weight", ".down.weight", ".down.bias", "norm.weight", "norm.bias")
+    weights = {}
+    for name, weight in model.state_dict().items():
+        if order is not None and name.endswith(reads):
+            weight = weight[:, order]
+        elif order is not None and name.endswith(writes):
+            weight = weight[order]
+        weights[re.sub(r"\.(pre|post)_norm\.", ".norm.", name)] = weight
+    return weights
 
 
 def vocabularies(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
