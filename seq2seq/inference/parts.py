@@ -174,19 +174,12 @@ class LineCutter:
         parts: list[SourcePart] = []
         before = ""
         for (left, text, right), pieces in zip(texts, encoded, strict=True):
-            if pieces:
-                parts += self._fitting(SourcePart(pieces, text, before + left))
-                before = ""
-            before += right
+            rows = split(self.tokenizer, pieces, self.longest) if pieces else []
+            for place, row in enumerate(rows):
+                own = text if len(rows) == 1 else self.tokenizer.src.decode(row)
+                parts.append(SourcePart(row, own, "" if place else before + left))
+            before = right if rows else before + right
         return parts
-
-    def _fitting(self, part: SourcePart) -> list[SourcePart]:
-        """Cut a part that is longer than the longest source."""
-        if len(part.pieces) <= self.longest:
-            return [part]
-        decode = self.tokenizer.src.decode
-        first, *rest = split(self.tokenizer, part.pieces, self.longest)
-        return [part._replace(pieces=first, text=decode(first)), *(SourcePart(row, decode(row)) for row in rest)]
 
 
 def _trimmed(text: str) -> tuple[str, str, str]:
