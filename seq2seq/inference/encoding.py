@@ -10,28 +10,22 @@ from seq2seq.images.lines import ImageError
 from seq2seq.inference.notes import Note
 
 
-def encode_lines(
-    tokenizer: Tokenizer,
-    lines: Sequence[str],
-    *,
-    max_len: int,
-    tags: Sequence[int],
-    note: Callable[[Note], None],
-) -> list[list[int]]:
-    """Tokenize every line to at most `max_len` ids: tags, pieces, eos; [] for a line without any piece.
+def encode_line(
+    tokenizer: Tokenizer, line: str, *, max_len: int, tags: Sequence[int], note: Callable[[Note], None], position: int
+) -> list[int]:
+    """Tokenize a line to at most `max_len` ids: tags, pieces, eos; [] for a line without any piece.
 
     Args:
-        note: Called for a line that is cut, and for one that fails.
+        note: Called if the line is cut or fails.
+        position: Position of the line in the note.
     """
     longest = longest_part(max_len, tags)
-    rows = []
-    for position, pieces in enumerate(encode_pieces(tokenizer, lines, note=note)):
-        # Images have a fixed size and stay whole
-        if len(pieces) > longest and not tokenizer.patches:
-            note(Note.cut(position, len(pieces), longest))
-            pieces = pieces[:longest]
-        rows.append([*tags, *pieces, *source_end(tokenizer)] if pieces else [])
-    return rows
+    (pieces,) = encode_pieces(tokenizer, [line], note=lambda told: note(told._replace(position=position)))
+    # Images have a fixed size and stay whole
+    if len(pieces) > longest and not tokenizer.patches:
+        note(Note.cut(position, len(pieces), longest))
+        pieces = pieces[:longest]
+    return [*tags, *pieces, *source_end(tokenizer)] if pieces else []
 
 
 def longest_part(max_len: int, tags: Sequence[int]) -> int:

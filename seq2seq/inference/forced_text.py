@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.encoding import encode_lines, source_pieces, target_pieces
+from seq2seq.inference.encoding import encode_line, source_pieces, target_pieces
 from seq2seq.inference.forced import Forced, force, links, pharaoh, word_weights, words_of
 from seq2seq.inference.limits import MOST_WEIGHTS
 from seq2seq.inference.notes import Note
@@ -92,10 +91,9 @@ def force_lines(
     batch: list[tuple[list[int], list[int]]] = []
     width = 0
     for number, (source, target) in enumerate(lines):
-        notes: list[Note] = []
-        (src,) = encode_lines(tokenizer, [source], max_len=translator.max_len, tags=translator.tags, note=notes.append)
-        for told in notes:
-            note(told._replace(position=number))
+        src = encode_line(
+            tokenizer, source, max_len=translator.max_len, tags=translator.tags, note=note, position=number
+        )
         (tgt,) = tokenizer.encode_tgt([target])
         if src and most is not None and len(tgt) > most:
             reason = f"has {len(tgt)} pieces; the model has {most} positions"
@@ -198,18 +196,12 @@ def _force_batch(
         pieces = target_pieces(tokenizer, tgt)
         words = None
         if forced.weights is not None:
-            # Tags and the end stand for no text
+            # Tags and the end are no text: "" stands for them
             tags = len(translator.tags)
             source = [*[""] * tags, *source_pieces(tokenizer, src[tags:-1]), ""]
-            words = _align(forced.weights, source, [*pieces[:-1], ""], tokenizer)
+            target = [*pieces[:-1], ""]
+            table = word_weights(forced.weights, source, target)
+            columns = [tokenizer.src.decode([source[i] for i in word]) for word in words_of(source)]
+            rows = [tokenizer.tgt.decode([target[i] for i in word]) for word in words_of(target)]
+            words = Alignment(columns, rows, links(table), table.tolist())
         yield ForcedLine(sum(forced.log_probs), list(zip(pieces, forced.log_probs, strict=True)), words)
-
-
-def _align(weights: torch.Tensor, source: Sequence[str], target: Sequence[str], tokenizer: Tokenizer) -> Alignment:
-    """Align words, given their pieces; "" stands for a piece that is no text."""
-    table = word_weights(weights, source, target)
-    columns, rows = (
-        [side.decode([pieces[i] for i in word]) for word in words_of(pieces)]
-        for side, pieces in ((tokenizer.src, source), (tokenizer.tgt, target))
-    )
-    return Alignment(columns, rows, links(table), table.tolist())
