@@ -1,4 +1,4 @@
-"""Choose the batch size of a search: bounded by the numbers that a step computes, and by the memory of a GPU."""
+"""Bound the batch size of a search by the numbers that a step computes and by the memory of a GPU."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def most_rows(beam_size: int, vocab_size: int) -> int:
 def fitting_rows(model: AnyModel, width: int, settings: SearchSettings, vocab_size: int, device: torch.device) -> int:
     """Return how many sentences of `width` pieces fit into the free memory of a GPU.
 
-    The result is a power of two, so that small changes of free memory seldom change it, and with it rounding.
+    The result is a power of two: small changes of free memory seldom change it, and with it how sums are rounded.
     """
     each = _COPIES * (kept_bytes(model, width, settings, device) + 4 * settings.beam_size * vocab_size)
     return 1 << (max(1, int(_SHARE * free_memory(device)) // each).bit_length() - 1)

@@ -18,7 +18,7 @@ TOKENIZER_FILES = {"src_model": "source.spm", "tgt_model": "target.spm"}
 
 
 def write_description(folder: Path, meta: dict[str, Any], tokenizer: Tokenizer, name: str, values: Any) -> None:
-    """Write config.json with the model's description and `values` as entry `name`, and the SentencePiece models."""
+    """Write config.json with the model's description and `values` as the entry `name`, and the SentencePiece models."""
     state = tokenizer.to_state()
     for key, file in TOKENIZER_FILES.items():
         if key in state:
@@ -28,7 +28,7 @@ def write_description(folder: Path, meta: dict[str, Any], tokenizer: Tokenizer, 
 
 
 def read_description(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read config.json of a folder of ONNX graphs: its description with the tokenizer, and values of the graphs.
+    """Read config.json of a folder of ONNX graphs: the model's description with its tokenizer, and its other values.
 
     Raises:
         CheckpointError: config.json is missing or damaged, or `export` did not write it for this program.

@@ -1,4 +1,4 @@
-"""Score given translations: log-probabilities of their pieces, and the source pieces from which the model read them."""
+"""Score given translations: the log-probabilities of their pieces, and the weights of the source pieces for each."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def saliency(model: Seq2Seq, src: Tensor, src_mask: Tensor, given: Tensor, out: 
         memory = memory.detach().requires_grad_()  # (B, S', M)
         context: Any = [layer.project(memory, memory_mask) for layer in model.decoder.layers]  # type: ignore[operator]
         log_probs = model.output(model.decoder(given, mask, context)).float().log_softmax(-1)
-        chosen = log_probs.gather(2, out[:, :, None]).squeeze(2).sum(0)  # (T,): sentences do not meet
+        chosen = log_probs.gather(2, out[:, :, None]).squeeze(2).sum(0)  # (T,): sentences are independent
         norms = [torch.autograd.grad(each, memory, retain_graph=True)[0].norm(dim=-1) for each in chosen]
     found = torch.stack(norms, 1).masked_fill(~memory_mask[:, None], 0.0)  # (B, T, S')
     return _shares(found)

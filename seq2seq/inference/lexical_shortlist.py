@@ -70,7 +70,7 @@ class Shortlist:
             raise ValueError(
                 f"{path} was made for another tokenizer; make one for this checkpoint: python -m seq2seq.shortlist"
             )
-        # The zip archive has checksums, and the tokenizer's fingerprint fits: the numbers do, too
+        # The archive has checksums and was made for this tokenizer: its numbers need no check
         return cls(tokenizer, arrays["starts"], arrays["tokens"], arrays["frequent"])
 
 

@@ -71,7 +71,7 @@ def note_omissions(
             unread.setdefault(doubt.line, []).extend(clauses)
     # A failed check must not cost the translations
     except (RuntimeError, ArithmeticError, MemoryError) as error:
-        log.warning("what no word of a translation reads was not looked for: %s", first_line(error))
+        log.warning("the check for unread parts of the source failed: %s", first_line(error))
     for number, clauses in unread.items():
         if clauses:
             listed = ", ".join(f"'{clause}'" for clause in clauses)
@@ -79,7 +79,7 @@ def note_omissions(
 
 
 def _is_doubtful(translator: Translator, part: SourcePart, ids: Sequence[int]) -> bool:
-    """Return True if a part has unusually many sentences or pieces, or a translation shorter than 99% in training."""
+    """Return True if a part has unusually many sentences or pieces, or an unusually short translation."""
     known = translator.statistics
     # The rules do not split sentences without a space between them
     if _GLUED.search(part.text):

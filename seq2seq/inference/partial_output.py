@@ -19,8 +19,8 @@ class PartialOutput:
 
     Attributes:
         file: The output, open for appending.
-        done: Number of input lines whose output it has.
-        failed: Numbers, from 1, of those that were not translated.
+        done: Number of input lines whose output is complete.
+        failed: Numbers, from 1, of the lines that were not translated.
     """
 
     def __init__(self, file: IO[bytes], note: Path, made_by: Mapping[str, Any], lines_each: int) -> None:
@@ -37,7 +37,7 @@ class PartialOutput:
         self._write_note()
 
     def remember(self, failed: Set[int]) -> None:
-        """Remember all lines that have failed, once for a window, before their empty output is written."""
+        """Write down all lines that have failed, before the empty output of a window's failed lines is written."""
         if failed != self.failed:
             self.failed = set(failed)
             self._write_note()

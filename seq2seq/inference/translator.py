@@ -119,7 +119,7 @@ class Translator:
 
         Args:
             path: A file, a folder, or owner/name on the Hugging Face hub (owner/name@revision).
-            settings: Search settings (default: those of the run, stored in the checkpoint).
+            settings: Search settings (default: the run's, stored in the checkpoint).
             device: cpu, cuda, cuda:N, or auto, which takes a GPU if there is one.
             dtype: Number format of the weights, one of DTYPES (default: float32 on a CPU, bfloat16 on a GPU).
             trust: Packages besides seq2seq whose mixers the checkpoint may name.
@@ -192,8 +192,8 @@ class Translator:
             sentences: How lines are divided into parts, one of SENTENCES (default: the translator's).
 
         Returns:
-            For every line exactly `n_best` translations, best first. Translations of a blank line are empty with
-            score 0, those of a line that fails are empty with score -inf.
+            For every line exactly `n_best` translations, best first. A blank line has empty translations of score 0,
+            a line that fails has empty translations of score -inf.
         """
         tokenizer = self.tokenizer
         note = note or (lambda told: log.warning("line %d %s", told.position + 1, told))
@@ -207,7 +207,7 @@ class Translator:
 
             agreement = utility(mbr, tokenize_of(self.meta, self.tgt_lang))
         selection = choose_selection(settings, tokenizer, sampling=sampling, mbr=mbr, constrained=phrases is not None)
-        # All samples are kept: the best ones of a line's parts need not make the best of the line
+        # Keep all samples: the best samples of the parts need not form the best sample of the line
         kept = settings if sampling is None else dataclasses.replace(settings, n_best=settings.beam_size)
         suppressed = target_ids(tokenizer, suppress)
         cutter = LineCutter(
@@ -249,9 +249,9 @@ class Translator:
             if agreement and row:
                 row[:] = rank_by_agreement(row, agreement)
             best.append(joined[line][texts.index(row[0].text)] if row else None)
-            # A line that should be an image but is none has no parts either
+            # An invalid image has no parts either
             blank = not cut[line].parts and (not tokenizer.patches or is_blank(lines[line]))
-            # N lines in give n_best * N lines out: a line that failed and a short beam have too few
+            # Every line needs n_best translations; a line that failed and a short beam have fewer
             filler = TranslatedText(cut[line].end, 0.0) if blank else TranslatedText("", float("-inf"))
             row += [filler] * (settings.n_best - len(row))
             del row[settings.n_best :]
@@ -266,7 +266,7 @@ class Translator:
         suppress: Sequence[int],
         note: Callable[[Note], None],
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Yield the number of each part with its translations, none if its search fails."""
+        """Yield the number of each part with its translations; [] if the search fails."""
         # Longest first: parts that are searched together have similar lengths, and rows are refilled by shorter ones
         waiting = [sorted(range(len(parts)), key=lambda i: -len(parts[i].source.ids))]
         while waiting:
@@ -291,7 +291,7 @@ class Translator:
                     yield rows[number], hypotheses
             except (RuntimeError, ValueError, MemoryError) as error:
                 reason = first_line(error)
-            # After the handler, whose exception keeps the memory of the search
+            # Not in the handler: its exception keeps the memory of the search alive
             if reason and len(left) == 1:
                 (number,) = left
                 note(Note.failed(parts[number].line, reason))
@@ -316,7 +316,7 @@ class Translator:
         if self.by_memory:
             size = self.rows(src.shape[1], self.settings, len(src))
         how: dict[str, Any] = {"special": self.special, "shortlist": self.shortlist, "graphs": self.graphs}
-        # A validation's autocast would give other scores than a user's translation has
+        # Under the autocast of a validation the scores would differ from a user's translation
         with torch.autocast(src.device.type, enabled=False):
             found = [
                 beams
@@ -338,13 +338,13 @@ class Translator:
 
     @property
     def dtype(self) -> str:
-        """Number format of the weights; float32 for graphs, which have their own."""
+        """Number format of the weights; float32 for ONNX graphs, whatever their own format."""
         model: Any = models_of(self.model)[0]
         return str(next(model.parameters()).dtype).removeprefix("torch.")
 
     @property
     def can_force(self) -> bool:
-        """True if given translations can be scored and aligned, which graphs of single steps cannot."""
+        """True if given translations can be scored and aligned; ONNX graphs of single steps cannot do this."""
         return not any(getattr(member, "stepwise", False) for member in models_of(self.model))
 
     @property

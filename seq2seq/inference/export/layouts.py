@@ -18,7 +18,7 @@ class Layout(NamedTuple):
     """Files of a folder.
 
     Attributes:
-        files: Names of its files, besides those of every format; some may be missing.
+        files: Names of the files that not every format has; some may be missing.
         model_type: Entry of config.json.
         section: Name of a mapping in config.json; "" for none.
         folders: Optional folders inside.

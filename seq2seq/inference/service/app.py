@@ -38,7 +38,7 @@ from seq2seq.inference.service.metrics import Metrics
 from seq2seq.inference.service.settings import ServiceSettings
 
 PATHS = ("/", "/translate", "/health", "/metrics", "/openapi.json")
-# Bytes of a body beyond the limit that are read and dropped, so that a client that is still sending gets its answer.
+# A body beyond the limit is still read, up to so many bytes: a client reads its answer only after it has sent all.
 _DISCARDED = 1 << 24
 _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 _CLIENT_HAS_LEFT = 499  # only the metrics show it
@@ -114,7 +114,7 @@ class Service:
         try:
             results = await _results(request, entries, limits.timeout)
         finally:
-            # Too late, or the client has left; without effect on a request that is answered
+            # The time is over, or the client has left; this does nothing for a request that is answered
             self.batcher.abandon(entries)
         if results is None:
             return None
@@ -201,7 +201,7 @@ def _measured(app: ASGIApp, metrics: Metrics) -> ASGIApp:
         # Without a lifespan and web sockets, every scope is a request
         assert scope["type"] == "http"
         began = time.monotonic()
-        # Paths that clients make up must not become names of measurements
+        # Paths that clients make up must not become labels of the metrics
         path = scope["path"] if scope["path"] in PATHS else "other"
 
         async def send_counted(message: Message) -> None:
@@ -229,7 +229,7 @@ async def _body(request: Request, limits: ServiceSettings) -> bytes:
     message = f"the body has more than {limits.max_body:,} bytes, which is the most in a request"
     refusal = RefusedError(413, message, close=True)
     declared = request.headers.get("content-length", "")
-    # A client that waits for "100 Continue" has sent nothing yet
+    # A client that waits for "100 Continue" is refused before it sends the body
     if declared.isdecimal() and len(declared) < 20 and int(declared) > limits.max_body and "expect" in request.headers:
         raise refusal
     body = bytearray()
@@ -278,7 +278,7 @@ async def _results(request: Request, entries: list[Entry], seconds: float) -> li
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    # The router's own errors get a message of ours
+    # Replace the messages of the router's own errors
     if error.status_code == 404:
         message = f"there is nothing at this path; there are {', '.join(PATHS)}"
     elif error.status_code == 405:

@@ -81,7 +81,7 @@ class BatchTranslator:
 
 
 def _candidate(translation: TranslatedText, alignment: Alignment | None) -> AnswerCandidate:
-    # A place of the beam that stayed empty has the score -inf, which JSON does not know
+    # A candidate that the beam did not find has the score -inf, which JSON cannot express
     score = translation.score if translation.score > float("-inf") else None
     words = None
     if alignment is not None:

@@ -62,7 +62,7 @@ class Batcher:
         # that the metrics can read it without the lock
         self._queue: list[Entry] = []
         self._working: list[Entry] = []
-        # A daemon: a batch that outlasts the time of a shutdown must not keep the process
+        # A daemon: a batch that outlasts the shutdown must not keep the process alive
         self.thread = threading.Thread(target=self._run, name="translate", daemon=True)
         metrics.queue_texts.set_function(lambda: len(self._queue))
         metrics.queue_characters.set_function(self._waiting_characters)
@@ -93,7 +93,7 @@ class Batcher:
         return entries
 
     def abandon(self, entries: Sequence[Entry]) -> None:
-        """Drop the texts of a request that has no reader any more; the current batch is not interrupted."""
+        """Drop the texts of a request whose client has left; the current batch is not interrupted."""
         with self._changed:
             for entry in entries:
                 entry.future.cancel()
@@ -131,13 +131,13 @@ class Batcher:
         """Translate texts with the same options; a text that raises an error fails alone."""
         try:
             results = self.translate([entry.text for entry in batch], batch[0].options)
-        # An error of any type: the thread must live on
+        # Catch errors of any type: the thread must survive
         except Exception as error:
             if len(batch) > 1:
                 for entry in batch:
                     self._translate([entry])
                 return
-            # Neither the message nor the trace, which may contain the text
+            # Log neither the message nor the trace, which may contain the text
             frame = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{frame.filename}:{frame.lineno}"
             log.error("a text could not be translated: %s in %s", type(error).__name__, place)
@@ -181,7 +181,7 @@ class Batcher:
         return batch
 
     def _remove(self, entries: Sequence[Entry]) -> None:
-        """Take entries out of the queue; other entries are without effect."""
+        """Remove entries from the queue; entries that are not in it are ignored."""
         gone = set(entries)
         self._queue = [entry for entry in self._queue if entry not in gone]
 
