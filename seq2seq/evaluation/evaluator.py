@@ -145,7 +145,7 @@ class Evaluator:
         return Partial(self._sums.cpu(), self._hypotheses, frozenset(self.cut), frozenset(self.beyond))
 
     def merge(self, parts: Sequence[Partial]) -> None:
-        """Replace the results by those of all ranks, so that every rank computes the same scores."""
+        """Gather the results of all ranks, so that every rank computes the same scores."""
         self._sums = torch.stack([part.sums for part in parts]).sum(0)
         self._hypotheses = {index: line for part in parts for index, line in part.hypotheses.items()}
         self.cut = {number for part in parts for number in part.cut}

@@ -21,8 +21,8 @@ class Forced(NamedTuple):
 
     Attributes:
         log_probs: log p of each piece and of the end, in nats.
-        weights: Weight of each source piece for each of them, (T, S), or None. A row sums to 1, or is 0 if no head
-            reads anything.
+        weights: Weight of each source piece for each target piece and the end, (T, S), or None. A row sums to 1, or
+            to 0 if no head reads anything.
     """
 
     log_probs: list[float]
@@ -53,7 +53,7 @@ def force(
     parts = [_force_one(member, src, src_mask, given, out, mask, align) for member in models_of(model)]
     # The mean of probabilities, not of their logarithms
     log_probs = torch.stack([log_prob for log_prob, _ in parts]).logsumexp(0) - math.log(len(parts))  # (B, T)
-    # Unlike in a search no token is forbidden: with finite logits no log-probability is -inf
+    # No token is forbidden here, unlike in a search: finite logits give finite log-probabilities
     if not log_probs[mask].isfinite().all():
         raise NotFiniteScoresError
     # A head that reads nothing, possible with relu, adds a row of zeros to the mean
@@ -152,7 +152,7 @@ def links(weights: Tensor) -> list[tuple[int, int]]:
     """Return pairs source word, target word: the source word with the largest weight for each target word, if any."""
     if not weights.numel():
         return []
-    # With ReLU instead of softmax a word may read nothing
+    # With ReLU instead of softmax a word may have no weights
     reads = weights.any(1).tolist()
     return [(best, i) for i, best in enumerate(weights.argmax(1).tolist()) if reads[i]]
 

@@ -36,7 +36,7 @@ class ForcedLine(NamedTuple):
     """Scores of a given translation of a line.
 
     Attributes:
-        log_prob: log p(y | x) in nats, the end included; None if nothing was computed, as for a blank source.
+        log_prob: log p(y | x) in nats, the end included; None if it was not computed, as for a blank source.
         pieces: Pieces of the translation with their log-probabilities, the end </s> last.
         words: Word alignment, if asked for.
     """
@@ -139,13 +139,13 @@ def force_candidates(
             left_out(line_of[number], reason)
         told.add(line_of[number])
 
-    # Without notes: the translation of these lines has noted what is cut
+    # Without notes: the translation of these lines has reported the cuts
     found = force_lines(translator, pairs, note=lambda _: None, align=align, left_out=left_out_part)
     return [[_joined([next(found) for _ in each.parts or (each,)]) for each in row] for row in candidates]
 
 
 def _joined(parts: Sequence[ForcedLine]) -> ForcedLine:
-    """Join the scores of a line's parts; without the scores of one part there are none of the line."""
+    """Join the scores of a line's parts; if one part has no scores, the line has none."""
     if len(parts) == 1:
         return parts[0]
     if any(part.log_prob is None for part in parts):

@@ -76,7 +76,7 @@ class OnnxModel(nn.Module):
         self._rows: dict[str, Tensor] | None = None
 
     def context(self, src: Tensor, src_mask: Tensor) -> Any:
-        """Compute what each decoder layer reads of the source src (B, S)."""
+        """Compute the context of each decoder layer from the source src (B, S)."""
         return rebuild(self.context_form, self.graphs[0].run({"src": src, "mask": src_mask}))
 
     def init_state(self, context: Any, *, beam_size: int, max_len: int) -> Any:
@@ -132,9 +132,9 @@ def _fit(cache: Cache, slots: int) -> None:
     axis, old = cache.slot_axis, cache.values
     kept = old.narrow(axis, 0, min(slots, old.shape[axis]))
     missing = slots - kept.shape[axis]
-    # Every 16th step, since that many slots come into use at a time
+    # Every 16th step, since slots come into use 16 at a time
     if missing:
-        # Zeros: slots that a hypothesis does not see have the weight 0
+        # Zeros, since slots that a hypothesis does not see have the weight 0
         kept = torch.cat([kept, old.new_zeros(*old.shape[:axis], missing, *old.shape[axis + 1 :])], axis)
     cache.values = kept.contiguous()
 

@@ -138,7 +138,7 @@ class Translator:
         for member, each in zip(members, paths, strict=True):
             _require_same_task(member, each, loaded, paths[0])
             if shortlist is not None:
-                # Fails here, before any line, if a folder of graphs lacks the weights of the output layer
+                # Fails here, before any translation, if a folder of graphs lacks the weights of the output layer
                 member.model.narrow(torch.arange(1, device=device), torch.ones(1, 1, dtype=torch.bool, device=device))
         limits = [max_positions(member.meta["model"], trust=trust) for member in members]
         positions = min((limit for limit in limits if limit is not None), default=None)
@@ -202,7 +202,7 @@ class Translator:
         settings = dataclasses.replace(settings or self.settings, max_len=self.settings.max_len)
         agreement = None
         if mbr:
-            # Imports sacreBLEU, which takes a while
+            # A slow import: sacreBLEU
             from seq2seq.metrics.scorers import tokenize_of
 
             agreement = utility(mbr, tokenize_of(self.meta, self.tgt_lang))

@@ -1,4 +1,4 @@
-"""Compare an exported model with ours before it is used: greedy translations, token for token."""
+"""Compare the greedy translations of an exported model with ours, token for token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHORT = 20
 _LONG = 140
 # Most pieces of a translation.
 _LIMIT = 30
-# Logits that are closer than this may change their order when sums are computed in another order.
+# Logits closer than this may swap their order when sums are computed in another order.
 TIE = 1e-3
 
 Rows = list[list[int]]
@@ -61,14 +61,14 @@ def require_agreement(
 ) -> int:
     """Compare greedy translations of drawn sentences, and return how many sentences agree to the last token.
 
-    Translations may differ from the first token on whose logit is as good as equal to ours.
+    Translations may differ from a token on if its logit is nearly equal to the logit of our token.
 
     Args:
         translate: The exported model, called with sources of ids and the most tokens of a translation, eos included.
         what: Its name in messages.
         positions: The longest sequence that the model takes.
         tags: Ids before every source.
-        tie: Logits that are closer are as good as equal.
+        tie: Logits that are closer count as equal.
 
     Raises:
         ValueError: A translation differs by more than rounding.
@@ -97,7 +97,7 @@ def _gap(model: Seq2Seq, tokenizer: Tokenizer, row: list[int], ours: list[int], 
     place = next(i for i, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one != other)
     prefix = torch.tensor([[tokenizer.bos_id, *ours[:place]]])  # (1, T)
     logits = model(*_one(row), prefix)[0, -1]  # (V,)
-    # Our search never draws these tokens, however close their logits are
+    # Our search never chooses these tokens, however close their logits are
     if theirs[place] in (tokenizer.pad_id, tokenizer.bos_id):
         return float("inf")
     return float(logits[ours[place]] - logits[theirs[place]])

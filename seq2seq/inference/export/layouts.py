@@ -10,7 +10,7 @@ from typing import NamedTuple
 from seq2seq.system.json_file import read_json_or_none
 
 # The entry model_type of every config.json that an export writes itself. It tells Hugging Face's tools that the model
-# is not one of theirs, and the next export that it may replace the folder.
+# is not theirs, and the next export that it may replace the folder.
 MODEL_TYPE = "seq2seq-mixers"
 
 

@@ -1,4 +1,4 @@
-"""Export a model as two ONNX graphs, the encoder with what decoding reads of the source, and one decoding step.
+"""Export a model as two ONNX graphs: the encoder, which prepares the source for decoding, and one decoding step.
 
 Shapes: B sentences, S source length, beam hypotheses of each, L slots of a cache.
 """
@@ -27,7 +27,7 @@ from seq2seq.network.model import Seq2Seq
 from seq2seq.network.state import leaves, rebuild, shared_ancestries
 from seq2seq.system.packages import require
 
-# Logits that are as good as equal in int8: a number half-way between two integers may be rounded either way.
+# Logits this close count as equal in int8: a number half-way between two integers may be rounded either way.
 _INT8_TIE = 0.1
 # Two sizes at which a graph is traced. An axis whose size differs is dynamic, and axes with the same
 # two sizes are one. No two pairs may be equal, not even for a source that stages halve, nor a size occur elsewhere.
@@ -141,7 +141,7 @@ class _TracedHeadCache(_TracedCache):
 
 
 class EncoderGraph(nn.Module):
-    """Graph from a source to what decoding reads of it, a flat list of tensors."""
+    """Graph from a source to the context of the decoder, a flat list of tensors."""
 
     def __init__(self, model: Seq2Seq) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ class StepGraph(nn.Module):
         features, state = self.model.step(
             token.flatten(), rebuild(self.context_form, context), state, position.flatten(), nn.Identity()
         )
-        # Only the `scored` hypotheses: none of them if a narrow output layer reads the features instead
+        # Only the `scored` hypotheses; there are none if a narrow output layer reads the features instead
         output = self.model.output
         int8 = isinstance(output, Int8Linear)
         logits = output(features, scored) if int8 else output(features.index_select(0, scored))
@@ -262,12 +262,12 @@ def write_onnx(
             model, loaded.tokenizer, translate, what="ONNX Runtime", positions=positions, tags=tags, tie=tie
         )
     except RuntimeError as error:
-        # A size that the exporter has fixed inside the graph, where inputs do not show it
+        # The exporter has fixed a size inside the graph, which the inputs do not show
         raise ValueError(f"no ONNX export with dynamic sizes for this model; nothing was written: {error}") from None
 
 
 def _write_output(path: Path, model: Seq2Seq, dtype: str) -> None:
-    """Write the output layer to a file of its own: a shortlist needs some of its rows."""
+    """Write the output layer to its own file, since a shortlist needs some of its rows."""
     parts: dict[str, Any] = {"weight": model.output.weight}
     if dtype == "int8":
         layer = Int8Linear(model.output)
@@ -361,7 +361,7 @@ def _export(
     shapes = _free_axes(one, other, positions)
     level = logging.getLogger("torch.onnx").level
     try:
-        # The exporter reports its stages and the deprecations of its own code
+        # Silence the exporter's reports of its stages and of its own deprecations
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")

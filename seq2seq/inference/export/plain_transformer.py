@@ -16,18 +16,18 @@ from seq2seq.network.embedding import Embedding
 from seq2seq.network.make_mixer import layer_values
 from seq2seq.network.model import Seq2Seq
 
-# The only mixers that a plain Transformer has.
+# The mixer of a plain Transformer in each slot.
 _ATTENTION = {
     "encoder": "seq2seq.mixers.attention.Attention",
     "decoder": "seq2seq.mixers.attention.Attention",
     "cross": "seq2seq.mixers.attention.CrossAttention",
 }
-# Rows of a table that replaces an encoding without a limit.
+# Rows of the table of positions, where a model has no limit.
 POSITIONS = 4096
 
 
 class UnsupportedError(ValueError):
-    """Error of a model that the other program cannot express; names the settings."""
+    """Error of a model that another program cannot express; the message names the settings."""
 
 
 def require_plain(config: Mapping[str, Any], what: str, allowed: Mapping[str, tuple[str, ...]]) -> int:
@@ -39,7 +39,7 @@ def require_plain(config: Mapping[str, Any], what: str, allowed: Mapping[str, tu
         allowed: The values that it can express, by setting of the section `model`.
 
     Raises:
-        UnsupportedError: It cannot express the model; names every reason with its setting.
+        UnsupportedError: It cannot express the model; the message names every such setting.
     """
     model = config["model"]
     reasons = [*_wrong_mixers(config)]
@@ -140,7 +140,7 @@ def vocabularies(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
     sides = []
     for model, size in ((tokenizer.src, tokenizer.src_vocab_size), (tokenizer.tgt, tokenizer.tgt_vocab_size)):
         pieces = [model.id_to_piece(i) for i in range(model.get_piece_size())]
-        # Beyond the model's pieces there are special ids and, on the smaller side, ids without meaning
+        # After the model's pieces come special ids and, on the smaller side, unused ids
         sides.append([*pieces, *(names.get(i, f"<unused {i}>") for i in range(len(pieces), size))])
     return sides[0], sides[1]
 
