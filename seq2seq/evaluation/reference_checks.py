@@ -26,8 +26,8 @@ def guess_language(references: LinesByName) -> tuple[str, str] | None:
     found = script_language(list(chain.from_iterable(references.values())))
     for name in references:
         suffix = uncompressed(Path(name)).suffix[1:]
-        # The suffix tells Japanese from Chinese, which the script does not always do; alone it would mislead for English
-        # text in `ref.my`
+        # The script does not always tell Japanese from Chinese, but the suffix does; alone, the suffix would mislead for
+        # English text in `ref.my`
         if found and tokenize_for(suffix) != "13a":
             return suffix, f"the suffix of {name}"
     # Korean text has spaces: 13a is not wrong for it, and its own tokenizer must be installed
