@@ -70,7 +70,7 @@ def _run(options: argparse.Namespace) -> int:
         from seq2seq.inference.service.app import Service
         from seq2seq.inference.service.batch_translator import BatchTranslator
 
-        service = Service(BatchTranslator(translator, threads=threads), limits)
+        service = Service(BatchTranslator(translator), limits, begin=lambda: torch.set_num_threads(threads))
         languages = f"{translator.meta['src_lang']} to {', '.join(service.translator.languages)}"
         status = run(
             service,
@@ -79,7 +79,7 @@ def _run(options: argparse.Namespace) -> int:
         )
     if status == 1:
         fail(f"some requests were not answered within --grace {limits.grace:g}")
-    if service.batcher.alive:
+    if service.batcher.thread.is_alive():
         # A thread that computes while the interpreter ends can crash it, and change the status
         os._exit(status)
     return status

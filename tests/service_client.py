@@ -10,7 +10,10 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from seq2seq.inference.forced_text import Alignment
+import pytest
+
+from seq2seq.inference import forced_text
+from seq2seq.inference.forced_text import Alignment, ForcedLine, force_candidates
 from seq2seq.inference.service.app import Service, create_app
 from seq2seq.inference.service.batch_translator import BatchTranslator
 from seq2seq.inference.service.settings import ServiceSettings
@@ -68,13 +71,7 @@ class Stub:
                 note(Note.cut(i, 9, 4))
         return [[self.candidate(line, i, settings) for i in range(settings.n_best)] for line in lines]
 
-    def align(
-        self,
-        translator: Any,
-        lines: Sequence[str],
-        candidates: Sequence[Any],
-        left_out: Callable[[int, str], None],
-    ) -> list[list[Alignment | None]]:
+    def align(self, lines: Sequence[str], candidates: Sequence[Any]) -> list[list[Alignment | None]]:
         """Align the words of the best candidate in order."""
         return [
             [Alignment(line.split(), [best.text], [(0, 0)], [[1.0] * len(line.split())]), *[None] * len(others)]
@@ -169,21 +166,29 @@ class Served:
         return Answer(start["status"], names, b"".join(message.get("body", b"") for message in sent[1:]))
 
 
+def _force_candidates(translator: Any, lines: Any, candidates: Any, **how: Any) -> list[list[ForcedLine]]:
+    """Ask a stub for its alignments, and a real translator for its own."""
+    if not isinstance(translator, Stub):
+        return force_candidates(translator, lines, candidates, **how)
+    return [[ForcedLine(None, [], words) for words in row] for row in translator.align(lines, candidates)]
+
+
 @contextmanager
 def served(stub: Any = None, **limits: Any) -> Any:
     """Run a service, with a stub and small waits unless told otherwise."""
     translator: Any = stub or Stub()
     # A busy machine must not fail a test
     given = {"batch_wait": 0.0, "timeout": 10.0 * PATIENCE, "body_timeout": PATIENCE, **limits}
-    batches: Any = BatchTranslator(translator)
-    if isinstance(translator, Stub):
-        batches.align_words = translator.align
-    service = Service(batches, ServiceSettings(**given))
-    service.batcher.start()
-    try:
-        yield Served(translator, service)
-    finally:
-        if isinstance(translator, Stub):
-            translator.gate.set()
-        service.batcher.close()
-        assert service.batcher.join(PATIENCE)
+    service = Service(BatchTranslator(translator), ServiceSettings(**given))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forced_text, "force_candidates", _force_candidates)
+        service.batcher.thread.start()
+        try:
+            yield Served(translator, service)
+        finally:
+            if isinstance(translator, Stub):
+                translator.gate.set()
+            service.batcher.close()
+            service.batcher.thread.join(PATIENCE)
+            assert not service.batcher.thread.is_alive()

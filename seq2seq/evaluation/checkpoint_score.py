@@ -59,7 +59,7 @@ def score_checkpoint(
         require_same_test(ckpt, section, zip(sources, references, strict=True))
     notes = Notes(warn, what="sentence")
     began = time.perf_counter()
-    # From text, like `translate`: the score is of the text that a user gets
+    # From text, like `translate`, to score the text that a user gets
     hypotheses = translator.texts(sources, note=notes.add)
     seconds = time.perf_counter() - began
     notes.report(len(sources))

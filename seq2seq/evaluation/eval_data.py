@@ -45,7 +45,7 @@ def data_settings(words: Sequence[str], *, ckpt: str, meta: dict[str, Any], tgt_
     section = _section(name, ckpt, meta, cache)
     _require_known(changes, "--data")
     languages = {"src": meta["src_lang"], "tgt": tgt_lang}
-    # Text that the command names is scored alone, without the run's further corpora
+    # A text that the command names is scored alone, without the run's other corpora
     if not changes.keys().isdisjoint(("valid", "test")):
         section["corpora"] = None
     # Several corpora keep their languages, by which `load_pairs` chooses among them
@@ -108,8 +108,8 @@ def _section(name: str | None, ckpt: str, meta: dict[str, Any], cache: Path) -> 
     if name is None and run is not None:
         return _mapping(read_yaml(run.config).get("data"), run.config)
     chosen = name or meta["data"]
-    # Only a user may name a file. A run's config.yaml has the section under `data`, maybe with unknown keys of a later
-    # version; another file consists of the section
+    # Only a user may name a file. A run's config.yaml has the section under `data`, possibly with unknown keys of a
+    # later version; any other file is the section itself
     if name and chosen.endswith((".yaml", ".yml")):
         loaded = read_yaml(Path(chosen))
         if "data" not in loaded:

@@ -149,7 +149,7 @@ class Evaluator:
         return Partial(self._sums.cpu(), self._hypotheses, frozenset(self.cut), frozenset(self.beyond))
 
     def merge(self, parts: Sequence[Partial]) -> None:
-        """Replace the results by those of all ranks, so that every rank computes the same scores."""
+        """Gather the results of all ranks, so that every rank computes the same scores."""
         self._sums = torch.stack([part.sums for part in parts]).sum(0)
         self._hypotheses = {index: line for part in parts for index, line in part.hypotheses.items()}
         self.cut = {number for part in parts for number in part.cut}
@@ -189,7 +189,7 @@ class Evaluator:
         """Translate each sentence as the translator translates lines: a blank source has an empty translation."""
         numbers = batch.index.tolist()
         pieces = batch.src_mask.sum(1).tolist()
-        # As in `encode_lines`, neither a blank line nor a lone eos reaches the model
+        # As in `encode_line`, neither a blank line nor a lone eos reaches the model
         wanted = np.array([i not in self._blank and n > 1 for i, n in zip(numbers, pieces, strict=True)])
         batch = select_rows(batch, wanted)
         candidates = self.translator.decode(batch.src, batch.src_mask)

@@ -26,7 +26,8 @@ def guess_language(references: LinesByName) -> tuple[str, str] | None:
     found = script_language(list(chain.from_iterable(references.values())))
     for name in references:
         suffix = uncompressed(Path(name)).suffix[1:]
-        # The script does not always tell Japanese from Chinese; the suffix of `ref.my` with English text misleads
+        # The script does not always tell Japanese from Chinese, but the suffix does. Alone, the suffix would mislead:
+        # `ref.my` may hold English text
         if found and tokenize_for(suffix) != "13a":
             return suffix, f"the suffix of {name}"
     # Korean text has spaces: 13a is not wrong for it, and its own tokenizer must be installed

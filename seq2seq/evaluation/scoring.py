@@ -39,7 +39,7 @@ class ScoreSettings:
     def resolved(self, *, tokenize: str = "13a", lang: str | None = None) -> ScoreSettings:
         """Fill in the tokenizer and the language.
 
-        The tokenizer is the user's, else that of the user's language, else the argument.
+        The user's tokenizer comes first, then the tokenizer for the user's language, then the argument.
 
         Raises:
             ValueError: sacreBLEU cannot use the tokenizer.
@@ -60,7 +60,7 @@ class ScoreSettings:
         self, hypotheses: LinesByName, references: LinesByName, tokenize: str | None, *, warn: Warn
     ) -> None:
         """Warn of text whose scores mislead with the resolved tokenizer."""
-        # The tokenizer none is for text in tokens
+        # The tokenizer `none` is for text that is already in tokens
         if self.tokenize != "none":
             tokenize = tokenize if self._cuts_words else None
             for line in text_warnings(hypotheses, references, tokenize=tokenize, remedy="--tokenize "):

@@ -1,19 +1,13 @@
-"""Choose the batch size of a search: bounded by the numbers that a step computes, and by the memory of a GPU."""
+"""Bound the batch size of a search by the numbers that a step computes and by the memory of a GPU."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
-from seq2seq.inference.limits import MOST_GPU_TOKENS
 from seq2seq.network.state import Cache, leaves
 from seq2seq.search import longest_target
 from seq2seq.search.rows import AnyModel
 from seq2seq.settings.search import SearchSettings
-
-if TYPE_CHECKING:
-    from seq2seq.inference.translator import Translator
 
 # Most numbers that a step of a search computes, 1 GiB in float32; wide beams get smaller batches.
 _STEP_NUMBERS = 1 << 28
@@ -26,17 +20,6 @@ _SHARE = 0.5
 _COPIES = 4
 
 
-def search_rows(translator: Translator, width: int, settings: SearchSettings, waiting: int) -> int:
-    """Return how many of `waiting` sentences with at most `width` pieces are searched together."""
-    vocab_size = translator.tokenizer.tgt_vocab_size
-    rows = max(1, translator.max_tokens // width)
-    # Only then does the free memory matter
-    if translator.by_memory and waiting > rows:
-        fitting = fitting_rows(translator.model, width, settings, vocab_size, torch.device(translator.device))
-        rows = max(1, min(fitting, MOST_GPU_TOKENS // width))
-    return min(rows, most_rows(settings.beam_size, vocab_size))
-
-
 def most_rows(beam_size: int, vocab_size: int) -> int:
     """Return how many sentences may be searched together so that a step computes at most _STEP_NUMBERS; at least 1."""
     # A hypothesis has a score for every token, and for every slot that its beam has filled in each attention head
@@ -47,7 +30,7 @@ def most_rows(beam_size: int, vocab_size: int) -> int:
 def fitting_rows(model: AnyModel, width: int, settings: SearchSettings, vocab_size: int, device: torch.device) -> int:
     """Return how many sentences of `width` pieces fit into the free memory of a GPU.
 
-    The result is a power of two, so that small changes of free memory seldom change it, and with it rounding.
+    The result is a power of two: small changes of free memory seldom change it, and with it how sums are rounded.
     """
     each = _COPIES * (kept_bytes(model, width, settings, device) + 4 * settings.beam_size * vocab_size)
     return 1 << (max(1, int(_SHARE * free_memory(device)) // each).bit_length() - 1)

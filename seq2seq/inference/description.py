@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from seq2seq.checkpoint import MAX_TOKENIZER
 from seq2seq.data.tokenizer import Tokenizer
@@ -17,15 +17,8 @@ CONFIG = "config.json"
 TOKENIZER_FILES = {"src_model": "source.spm", "tgt_model": "target.spm"}
 
 
-class Description(NamedTuple):
-    """Contents of config.json: the model's description with its tokenizer, and further values for its graphs."""
-
-    meta: dict[str, Any]
-    values: dict[str, Any]
-
-
 def write_description(folder: Path, meta: dict[str, Any], tokenizer: Tokenizer, name: str, values: Any) -> None:
-    """Write config.json with the model's description and `values` as entry `name`, and the SentencePiece models."""
+    """Write config.json with the model's description and `values` as the entry `name`, and the SentencePiece models."""
     state = tokenizer.to_state()
     for key, file in TOKENIZER_FILES.items():
         if key in state:
@@ -34,8 +27,8 @@ def write_description(folder: Path, meta: dict[str, Any], tokenizer: Tokenizer, 
     write_json(folder / CONFIG, {"model_type": MODEL_TYPE, KEY: entry, name: values})
 
 
-def read_description(folder: Path) -> Description:
-    """Read config.json of a folder of ONNX graphs and the SentencePiece models.
+def read_description(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read config.json of a folder of ONNX graphs: the model's description with its tokenizer, and its other values.
 
     Raises:
         CheckpointError: config.json is missing or damaged, or `export` did not write it for this program.
@@ -65,4 +58,4 @@ def read_description(folder: Path) -> Description:
                 if (folder / name).stat().st_size > MAX_TOKENIZER:
                     raise CheckpointError(f"{folder / name}: has more than {MAX_TOKENIZER:,} bytes")
                 meta["tokenizer"][key] = (folder / name).read_bytes()
-    return Description(meta, values)
+    return meta, values

@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.notes import Note
 from seq2seq.system.errors import LineError
 
-_TOKENIZED_CHARACTERS = 1 << 20  # of text that is tokenized at a time
 
-
-def encode_lines(
-    tokenizer: Tokenizer,
-    lines: Sequence[str],
-    *,
-    max_len: int,
-    tags: Sequence[int],
-    note: Callable[[Note], None],
-) -> list[list[int]]:
-    """Tokenize every line to at most `max_len` ids: tags, pieces, eos; [] for a line without any piece.
+def encode_line(
+    tokenizer: Tokenizer, line: str, *, max_len: int, tags: Sequence[int], note: Callable[[Note], None], position: int
+) -> list[int]:
+    """Tokenize a line to at most `max_len` ids: tags, pieces, eos; [] for a line without any piece.
 
     Args:
-        note: Called for a line that is cut, and for one that fails.
+        note: Called if the line is cut or fails.
+        position: Position of the line in the note.
     """
     longest = longest_part(max_len, tags)
-    rows = []
-    for position, pieces in enumerate(encode_pieces(tokenizer, lines, note=note)):
-        # Images have a fixed size and stay whole
-        if len(pieces) > longest and not tokenizer.patches:
-            note(Note.cut(position, len(pieces), longest))
-            pieces = pieces[:longest]
-        rows.append([*tags, *pieces, *source_end(tokenizer)] if pieces else [])
-    return rows
+    (pieces,) = encode_pieces(tokenizer, [line], note=lambda told: note(told._replace(position=position)))
+    # Images have a fixed size and stay whole
+    if len(pieces) > longest and not tokenizer.patches:
+        note(Note.cut(position, len(pieces), longest))
+        pieces = pieces[:longest]
+    return [*tags, *pieces, *source_end(tokenizer)] if pieces else []
 
 
 def longest_part(max_len: int, tags: Sequence[int]) -> int:
@@ -47,33 +39,19 @@ def source_end(tokenizer: Tokenizer) -> list[int]:
 
 
 def encode_pieces(tokenizer: Tokenizer, lines: Sequence[str], *, note: Callable[[Note], None]) -> list[list[int]]:
-    """Tokenize every line, without eos; [] for a blank line, and for a line that should be an image but is none."""
+    """Tokenize every line, without eos; [] for a blank line, and for an invalid image, which fails with a note."""
     pieces: list[list[int]] = [[] for _ in lines]
-    # In chunks, so that a window of huge lines fits in memory
-    for chunk in _chunks(lines):
-        for i, row in _source_ids(tokenizer, {i: whole_characters(lines[i]) for i in chunk}, note):
-            pieces[i] = row[: len(row) - len(source_end(tokenizer))]
+    shown = {i: whole_characters(line) for i, line in enumerate(lines) if not is_blank(line)}
+    if not tokenizer.patches:
+        for i, ids in zip(shown, tokenizer.encode_src(list(shown.values())), strict=True):
+            pieces[i] = ids[:-1]
+        return pieces
+    for i, line in shown.items():
+        try:
+            (pieces[i],) = tokenizer.encode_src([line])
+        except LineError as error:
+            note(Note.failed(i, error.reason))
     return pieces
-
-
-def _source_ids(
-    tokenizer: Tokenizer, lines: dict[int, str], note: Callable[[Note], None]
-) -> Iterator[tuple[int, list[int]]]:
-    """Yield the number and ids of each line; note and leave out a line that should be an image but is none."""
-    try:
-        yield from zip(lines, tokenizer.encode_src(list(lines.values())), strict=True)
-    except LineError as error:
-        if len(lines) == 1:
-            note(Note.failed(next(iter(lines)), error.reason))
-            return
-        for half in halves(list(lines)):
-            yield from _source_ids(tokenizer, {i: lines[i] for i in half}, note)
-
-
-def halves(rows: list[int]) -> tuple[list[int], list[int]]:
-    """Split rows in the middle."""
-    middle = len(rows) // 2
-    return rows[:middle], rows[middle:]
 
 
 def whole_characters(line: str) -> str:
@@ -84,23 +62,6 @@ def whole_characters(line: str) -> str:
     except UnicodeEncodeError:
         return line.encode("utf-8", "replace").decode()
     return line
-
-
-def _chunks(lines: Sequence[str]) -> Iterator[list[int]]:
-    """Yield the positions of lines that are not blank, a bounded number of characters or one line at a time."""
-    chunk: list[int] = []
-    total = 0
-    for i, line in enumerate(lines):
-        if is_blank(line):
-            continue
-        if chunk and total + len(line) > _TOKENIZED_CHARACTERS:
-            yield chunk
-            chunk = []
-            total = 0
-        chunk.append(i)
-        total += len(line)
-    if chunk:
-        yield chunk
 
 
 def source_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:

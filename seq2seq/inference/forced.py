@@ -1,4 +1,4 @@
-"""Score given translations: log-probabilities of their pieces, and the source pieces from which the model read them."""
+"""Score given translations: the log-probabilities of their pieces, and the weights of the source pieces for each."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Forced(NamedTuple):
 
     Attributes:
         log_probs: log p of each piece and of the end, in nats.
-        weights: Weight of each source piece for each of them, (T, S), or None. A row sums to 1, or is 0 if no head
-            reads anything.
+        weights: Weight of each source piece for each target piece and the end, (T, S), or None. A row sums to 1, or
+            to 0 if no head reads anything.
     """
 
     log_probs: list[float]
@@ -53,7 +53,7 @@ def force(
     parts = [_force_one(member, src, src_mask, given, out, mask, align) for member in models_of(model)]
     # The mean of probabilities, not of their logarithms
     log_probs = torch.stack([log_prob for log_prob, _ in parts]).logsumexp(0) - math.log(len(parts))  # (B, T)
-    # Unlike in a search no token is forbidden: with finite logits no log-probability is -inf
+    # No token is forbidden here, unlike in a search: finite logits give finite log-probabilities
     if not log_probs[mask].isfinite().all():
         raise NotFiniteScoresError
     # A head that reads nothing, possible with relu, adds a row of zeros to the mean
@@ -113,7 +113,7 @@ def saliency(model: Seq2Seq, src: Tensor, src_mask: Tensor, given: Tensor, out: 
         memory = memory.detach().requires_grad_()  # (B, S', M)
         context: Any = [layer.project(memory, memory_mask) for layer in model.decoder.layers]  # type: ignore[operator]
         log_probs = model.output(model.decoder(given, mask, context)).float().log_softmax(-1)
-        chosen = log_probs.gather(2, out[:, :, None]).squeeze(2).sum(0)  # (T,): sentences do not meet
+        chosen = log_probs.gather(2, out[:, :, None]).squeeze(2).sum(0)  # (T,): sentences are independent
         norms = [torch.autograd.grad(each, memory, retain_graph=True)[0].norm(dim=-1) for each in chosen]
     found = torch.stack(norms, 1).masked_fill(~memory_mask[:, None], 0.0)  # (B, T, S')
     return _shares(found)
@@ -152,7 +152,7 @@ def links(weights: Tensor) -> list[tuple[int, int]]:
     """Return pairs source word, target word: the source word with the largest weight for each target word, if any."""
     if not weights.numel():
         return []
-    # With ReLU instead of softmax a word may read nothing
+    # With ReLU instead of softmax a word may have no weights
     reads = weights.any(1).tolist()
     return [(best, i) for i, best in enumerate(weights.argmax(1).tolist()) if reads[i]]
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.encoding import encode_lines, source_pieces, target_pieces
+from seq2seq.inference.encoding import encode_line, source_pieces, target_pieces
 from seq2seq.inference.forced import Forced, force, links, pharaoh, word_weights, words_of
 from seq2seq.inference.limits import MOST_WEIGHTS
 from seq2seq.inference.notes import Note
@@ -33,15 +32,11 @@ class Alignment(NamedTuple):
     weights: list[list[float]]
 
 
-# Ids of a source, [] if it is blank, and of its translation.
-_Pair: TypeAlias = tuple[list[int], list[int]]
-
-
 class ForcedLine(NamedTuple):
     """Scores of a given translation of a line.
 
     Attributes:
-        log_prob: log p(y | x) in nats, the end included; None if nothing was computed, as for a blank source.
+        log_prob: log p(y | x) in nats, the end included; None if it was not computed, as for a blank source.
         pieces: Pieces of the translation with their log-probabilities, the end </s> last.
         words: Word alignment, if asked for.
     """
@@ -93,13 +88,12 @@ def force_lines(
         raise ValueError("a folder of ONNX graphs decodes step by step only; name the checkpoint")
     tokenizer = translator.tokenizer
     most = translator.settings.max_len
-    batch: list[_Pair] = []
+    batch: list[tuple[list[int], list[int]]] = []
     width = 0
     for number, (source, target) in enumerate(lines):
-        notes: list[Note] = []
-        (src,) = encode_lines(tokenizer, [source], max_len=translator.max_len, tags=translator.tags, note=notes.append)
-        for told in notes:
-            note(told._replace(position=number))
+        src = encode_line(
+            tokenizer, source, max_len=translator.max_len, tags=translator.tags, note=note, position=number
+        )
         (tgt,) = tokenizer.encode_tgt([target])
         if src and most is not None and len(tgt) > most:
             reason = f"has {len(tgt)} pieces; the model has {most} positions"
@@ -145,13 +139,13 @@ def force_candidates(
             left_out(line_of[number], reason)
         told.add(line_of[number])
 
-    # Without notes: the translation of these lines has noted what is cut
+    # Without notes: the translation of these lines has reported the cuts
     found = force_lines(translator, pairs, note=lambda _: None, align=align, left_out=left_out_part)
     return [[_joined([next(found) for _ in each.parts or (each,)]) for each in row] for row in candidates]
 
 
 def _joined(parts: Sequence[ForcedLine]) -> ForcedLine:
-    """Join the scores of a line's parts; without the scores of one part there are none of the line."""
+    """Join the scores of a line's parts; if one part has no scores, the line has none."""
     if len(parts) == 1:
         return parts[0]
     if any(part.log_prob is None for part in parts):
@@ -184,7 +178,10 @@ def _side_by_side(alignments: Sequence[Alignment]) -> Alignment:
     )
 
 
-def _force_batch(translator: Translator, batch: Sequence[_Pair], align: bool) -> Iterator[ForcedLine]:
+def _force_batch(
+    translator: Translator, batch: Sequence[tuple[list[int], list[int]]], align: bool
+) -> Iterator[ForcedLine]:
+    """Compute a batch of pairs: ids of a source, [] if it is blank, and of its translation."""
     tokenizer = translator.tokenizer
     pairs = [(src, tgt) for src, tgt in batch if src]
     found: Iterator[Forced] = iter(())
@@ -199,18 +196,12 @@ def _force_batch(translator: Translator, batch: Sequence[_Pair], align: bool) ->
         pieces = target_pieces(tokenizer, tgt)
         words = None
         if forced.weights is not None:
-            # Tags and the end stand for no text
+            # Tags and the end are no text: "" stands for them
             tags = len(translator.tags)
             source = [*[""] * tags, *source_pieces(tokenizer, src[tags:-1]), ""]
-            words = _align(forced.weights, source, [*pieces[:-1], ""], tokenizer)
+            target = [*pieces[:-1], ""]
+            table = word_weights(forced.weights, source, target)
+            columns = [tokenizer.src.decode([source[i] for i in word]) for word in words_of(source)]
+            rows = [tokenizer.tgt.decode([target[i] for i in word]) for word in words_of(target)]
+            words = Alignment(columns, rows, links(table), table.tolist())
         yield ForcedLine(sum(forced.log_probs), list(zip(pieces, forced.log_probs, strict=True)), words)
-
-
-def _align(weights: torch.Tensor, source: Sequence[str], target: Sequence[str], tokenizer: Tokenizer) -> Alignment:
-    """Align words, given their pieces; "" stands for a piece that is no text."""
-    table = word_weights(weights, source, target)
-    columns, rows = (
-        [side.decode([pieces[i] for i in word]) for word in words_of(pieces)]
-        for side, pieces in ((tokenizer.src, source), (tokenizer.tgt, target))
-    )
-    return Alignment(columns, rows, links(table), table.tolist())

@@ -75,7 +75,7 @@ class LineStream:
 
     Args:
         format: Format of the output, one of FORMATS.
-        warn: Called with a message for every line that is not translated as it is.
+        warn: Called with a message for every line that is not translated exactly as given.
         options: Further arguments of `Translator.translate`.
         prefixes: A stream with the beginning of each translation, line by line.
         phrases: A stream with the phrases of each translation, line by line, separated by tabs.

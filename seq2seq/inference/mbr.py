@@ -27,7 +27,7 @@ def utility(name: str, tokenize: str = "13a") -> Callable[[str, str], float]:
     Raises:
         ValueError: The utility or the tokenizer is unknown, or the tokenizer needs a package that is not installed.
     """
-    # Take a while to import
+    # Slow imports
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
@@ -35,7 +35,7 @@ def utility(name: str, tokenize: str = "13a") -> Callable[[str, str], float]:
 
     if name not in UTILITIES:
         raise ValueError(f"unknown utility '{name}': choose {' or '.join(UTILITIES)}")
-    # With the full order, a sentence that shares no 4-gram would have BLEU 0, whatever else it shares
+    # Without effective_order, a sentence that shares no 4-gram would have BLEU 0
     metric = CHRF() if name == "chrf" else BLEU(effective_order=True, tokenize=check_tokenize(tokenize))
     return lambda hypothesis, reference: float(metric.sentence_score(hypothesis, [reference]).score)
 

@@ -80,7 +80,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     Raises:
         CheckpointError: The file or folder cannot be used.
     """
-    meta = read_description(path).meta if runs_on_cpu_alone(path) else checkpoint.read_description(path)
+    meta = read_description(path)[0] if runs_on_cpu_alone(path) else checkpoint.read_description(path)
     return checkpoint.load_tokenizer(meta, path)
 
 
@@ -108,7 +108,7 @@ def load_model(path: Path, *, device: str, dtype: str = "float32", trust: Sequen
     # Imported here: it needs onnxruntime
     from seq2seq.inference.onnx_model import load_onnx
 
-    return load_onnx(path, read_description(path), trust=trust)
+    return load_onnx(path, trust=trust)
 
 
 def store_weights_in(dtype: str, model: Seq2Seq) -> None:

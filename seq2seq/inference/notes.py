@@ -1,4 +1,4 @@
-"""Notes about lines that are not translated as they are, or whose translation may lack something."""
+"""Notes about lines that are not translated exactly as given, or whose translation may lack something."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Notes:
         """Collect a note."""
         number = note.position + 1
         if note.kind == "failed":
-            # Parts of a line fail as one
+            # Several parts of a line may fail; the line is reported once
             if number in self.failed:
                 return
             self.failed.add(number)

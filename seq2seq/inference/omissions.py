@@ -71,7 +71,7 @@ def note_omissions(
             unread.setdefault(doubt.line, []).extend(clauses)
     # A failed check must not cost the translations
     except (RuntimeError, ArithmeticError, MemoryError) as error:
-        log.warning("what no word of a translation reads was not looked for: %s", first_line(error))
+        log.warning("the check for unread parts of the source failed: %s", first_line(error))
     for number, clauses in unread.items():
         if clauses:
             listed = ", ".join(f"'{clause}'" for clause in clauses)
@@ -79,7 +79,7 @@ def note_omissions(
 
 
 def _is_doubtful(translator: Translator, part: SourcePart, ids: Sequence[int]) -> bool:
-    """Return True if a part has unusually many sentences or pieces, or a translation shorter than 99% in training."""
+    """Return True if a part has unusually many sentences or pieces, or an unusually short translation."""
     known = translator.statistics
     # The rules do not split sentences without a space between them
     if _GLUED.search(part.text):
@@ -120,13 +120,12 @@ def unread_clauses(weights: Tensor, pieces: Sequence[str]) -> list[tuple[int, in
         pieces: Pieces of the source; punctuation ends a clause.
     """
     read = weights.sum(0)  # (S,)
-    return [(start, end) for start, end in _clauses(pieces) if read[start:end].mean() < _READ]
-
-
-def _clauses(pieces: Sequence[str]) -> Iterator[tuple[int, int]]:
+    found = []
     start = 0
     for end, piece in enumerate(pieces, 1):
         if piece.endswith(_ENDS) or end == len(pieces):
-            if sum(any(map(str.isalnum, each)) for each in pieces[start:end]) >= _LEAST_PIECES:
-                yield start, end
+            words = sum(any(map(str.isalnum, each)) for each in pieces[start:end])
+            if words >= _LEAST_PIECES and read[start:end].mean() < _READ:
+                found.append((start, end))
             start = end
+    return found

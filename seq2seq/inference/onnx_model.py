@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.checkpoint import Loaded, load_tokenizer
-from seq2seq.inference.description import CONFIG, Description
+from seq2seq.inference.description import CONFIG, read_description
 from seq2seq.inference.export.int8 import int8_linear
 from seq2seq.network.build import build_model, on_meta_device
 from seq2seq.network.model import NarrowOutput, Seq2Seq
@@ -76,7 +76,7 @@ class OnnxModel(nn.Module):
         self._rows: dict[str, Tensor] | None = None
 
     def context(self, src: Tensor, src_mask: Tensor) -> Any:
-        """Compute what each decoder layer reads of the source src (B, S)."""
+        """Compute the context of each decoder layer from the source src (B, S)."""
         return rebuild(self.context_form, self.graphs[0].run({"src": src, "mask": src_mask}))
 
     def init_state(self, context: Any, *, beam_size: int, max_len: int) -> Any:
@@ -132,24 +132,23 @@ def _fit(cache: Cache, slots: int) -> None:
     axis, old = cache.slot_axis, cache.values
     kept = old.narrow(axis, 0, min(slots, old.shape[axis]))
     missing = slots - kept.shape[axis]
-    # Every 16th step, since that many slots come into use at a time
+    # Every 16th step, since slots come into use 16 at a time
     if missing:
-        # Zeros: slots that a hypothesis does not see have the weight 0
+        # Zeros, since slots that a hypothesis does not see have the weight 0
         kept = torch.cat([kept, old.new_zeros(*old.shape[:axis], missing, *old.shape[axis + 1 :])], axis)
     cache.values = kept.contiguous()
 
 
-def load_onnx(folder: Path, description: Description, *, trust: Sequence[str] = ()) -> Loaded:
-    """Load a folder of ONNX graphs, with the result of `read_description`.
+def load_onnx(folder: Path, *, trust: Sequence[str] = ()) -> Loaded:
+    """Load a folder of ONNX graphs.
 
     Raises:
         CheckpointError: A file is missing or damaged.
         ValueError: The package onnxruntime is missing.
     """
-    written = description.values.get("format")
-    if written != FORMAT:
-        raise CheckpointError(f"{folder / CONFIG}: its graphs are of format {written!r}, not {FORMAT}")
-    meta = description.meta
+    meta, values = read_description(folder)
+    if values.get("format") != FORMAT:
+        raise CheckpointError(f"{folder / CONFIG}: its graphs are of format {values.get('format')!r}, not {FORMAT}")
     tokenizer = load_tokenizer(meta, folder / CONFIG)
     try:
         # Without memory: the graphs have the weights

@@ -7,12 +7,11 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Set
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 from seq2seq.system.files import put_in_place, write_json, written_directly
-
-_CHUNK = 1 << 20
 
 
 class PartialOutput:
@@ -20,8 +19,8 @@ class PartialOutput:
 
     Attributes:
         file: The output, open for appending.
-        done: Number of input lines whose output it has.
-        failed: Numbers, from 1, of those that were not translated.
+        done: Number of input lines whose output is complete.
+        failed: Numbers, from 1, of the lines that were not translated.
     """
 
     def __init__(self, file: IO[bytes], note: Path, made_by: Mapping[str, Any], lines_each: int) -> None:
@@ -38,7 +37,7 @@ class PartialOutput:
         self._write_note()
 
     def remember(self, failed: Set[int]) -> None:
-        """Remember all lines that have failed, once for a window, before their empty output is written."""
+        """Write down all lines that have failed, before the empty output of a window's failed lines is written."""
         if failed != self.failed:
             self.failed = set(failed)
             self._write_note()
@@ -115,12 +114,11 @@ def identity(path: str | os.PathLike[str]) -> Any:
 
 def _keep_whole(partial: Path, lines_each: int) -> int:
     """Cut a file after the last input line with complete output; return the number of such lines."""
+    done = 0
+    end = 0
     with open(partial, "r+b") as file:
-        total = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK), b""))
-        done = total // lines_each
-        file.seek(0)
-        end = 0
-        for _ in range(done * lines_each):
-            end += len(file.readline())
+        while len(lines := list(islice(file, lines_each))) == lines_each and lines[-1].endswith(b"\n"):
+            done += 1
+            end += sum(map(len, lines))
         file.truncate(end)
     return done

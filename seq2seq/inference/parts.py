@@ -1,4 +1,4 @@
-"""Cut lines into parts that are translated by themselves, and join the translations as the parts stood."""
+"""Cut lines into parts that are translated separately, and join the translations with the white space of the line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SourceLine(NamedTuple):
     after: str = ""
 
     def join(self, texts: Sequence[str], *, spaces: bool) -> str:
-        """Join the translations of all parts as the parts stand in the line.
+        """Join the translations of all parts with the white space between the parts.
 
         Args:
             spaces: The target language has spaces between sentences.
@@ -117,7 +117,7 @@ class LineCutter:
                 parts += [own[0]._replace(before=before), *own[1:]]
                 before = ""
             before += gap
-        # Only lines that are no text reach this limit
+        # Only input that is not text reaches this limit
         sizes = [len(part.pieces) for part in parts]
         kept = 0
         for number, size in enumerate(sizes):
@@ -174,23 +174,16 @@ class LineCutter:
         parts: list[SourcePart] = []
         before = ""
         for (left, text, right), pieces in zip(texts, encoded, strict=True):
-            if pieces:
-                parts += self._fitting(SourcePart(pieces, text, before + left))
-                before = ""
-            before += right
+            rows = split(self.tokenizer, pieces, self.longest) if pieces else []
+            for place, row in enumerate(rows):
+                own = text if len(rows) == 1 else self.tokenizer.src.decode(row)
+                parts.append(SourcePart(row, own, "" if place else before + left))
+            before = right if rows else before + right
         return parts
-
-    def _fitting(self, part: SourcePart) -> list[SourcePart]:
-        """Cut a part that is longer than the longest source."""
-        if len(part.pieces) <= self.longest:
-            return [part]
-        decode = self.tokenizer.src.decode
-        first, *rest = split(self.tokenizer, part.pieces, self.longest)
-        return [part._replace(pieces=first, text=decode(first)), *(SourcePart(row, decode(row)) for row in rest)]
 
 
 def _trimmed(text: str) -> tuple[str, str, str]:
-    """Return text without blank characters at its ends, between the white space among these characters."""
+    """Split a text into the white space before it, its content without blank ends, and the white space after it."""
     shown = [i for i, character in enumerate(text) if not is_blank(character)]
     start, end = (shown[0], shown[-1] + 1) if shown else (0, 0)
     left, right = ("".join(filter(str.isspace, edge)) for edge in (text[:start], text[end:]))

@@ -96,7 +96,7 @@ def unplaceable(
         # A phrase of spaces asks for nothing
         found |= {i for i in range(lines) if any(_without_end(tokenizer, phrases[i]))}
     if prefixes is not None:
-        # As if the last word continued: a single letter may be the beginning of a word
+        # Continue the last word: a single letter may be the beginning of one
         begun = [f"{prefix.rstrip(' ')}xx" for prefix in prefixes]
         found |= {i for i in range(lines) if "\n" in begun[i] or len(sentences(begun[i], lang)) > 1}
     return found
@@ -138,7 +138,7 @@ def make_parts(
             continue
         for place, part in enumerate(line.parts):
             ids = [*tags, *part.pieces, *source_end(tokenizer)]
-            # By its place: equal parts of a line get different samples
+            # The seed depends on the place, so that equal parts of a line get different samples
             seed = 0 if sampling is None else _line_seed(sampling.seed + place, ids)
             parts.append(Part(number, Source(ids, [] if place else begin, wanted, seed)))
     return parts
@@ -194,7 +194,7 @@ def _joined(parts: Sequence[Hypothesis], limits: Sequence[int], settings: Search
         # Each part has an end
         length = sum(len(part.ids) + 1 for part in parts)
         score = sum(part.log_prob for part in parts) / length_divisor(length, settings)
-    # At the last position that a limit leaves, only the end is allowed
+    # At the last position within the limit, only the end is allowed
     limited = any(len(part.ids) + 1 >= limit for part, limit in zip(parts, limits, strict=True))
     return Joined([part.ids for part in parts], score, limited)
 
@@ -202,7 +202,7 @@ def _joined(parts: Sequence[Hypothesis], limits: Sequence[int], settings: Search
 def as_text(
     tokenizer: Tokenizer, translations: list[list[Joined]], lines: Sequence[SourceLine], *, spaces: bool
 ) -> list[list[TranslatedText]]:
-    """Turn the translations of each line into text; the texts of parts are joined as the parts stand in the line.
+    """Turn the translations of each line into text; see `SourceLine.join`.
 
     Args:
         spaces: The target language has spaces between sentences.

@@ -19,10 +19,10 @@ from seq2seq.data.languages import has_spaces, target_languages, target_tags
 from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.batch_rows import most_rows, search_rows
-from seq2seq.inference.encoding import halves, target_ids
+from seq2seq.inference.batch_rows import fitting_rows, most_rows
+from seq2seq.inference.encoding import target_ids
 from seq2seq.inference.lexical_shortlist import Shortlist
-from seq2seq.inference.limits import CPU_TOKENS, GPU_TOKENS, LONGEST_SOURCE
+from seq2seq.inference.limits import CPU_TOKENS, GPU_TOKENS, LONGEST_SOURCE, MOST_GPU_TOKENS
 from seq2seq.inference.mbr import rank_by_agreement, utility
 from seq2seq.inference.model_files import choose_device, load_model, locate, runs_on_cpu_alone
 from seq2seq.inference.notes import Note as Note
@@ -119,7 +119,7 @@ class Translator:
 
         Args:
             path: A file, a folder, or owner/name on the Hugging Face hub (owner/name@revision).
-            settings: Search settings (default: those of the run, stored in the checkpoint).
+            settings: Search settings (default: the run's, stored in the checkpoint).
             device: cpu, cuda, cuda:N, or auto, which takes a GPU if there is one.
             dtype: Number format of the weights, one of DTYPES (default: float32 on a CPU, bfloat16 on a GPU).
             trust: Packages besides seq2seq whose mixers the checkpoint may name.
@@ -138,7 +138,7 @@ class Translator:
         for member, each in zip(members, paths, strict=True):
             _require_same_task(member, each, loaded, paths[0])
             if shortlist is not None:
-                # Fails here, before any line, if a folder of graphs lacks the weights of the output layer
+                # Fails here, before any translation, if a folder of graphs lacks the weights of the output layer
                 member.model.narrow(torch.arange(1, device=device), torch.ones(1, 1, dtype=torch.bool, device=device))
         limits = [max_positions(member.meta["model"], trust=trust) for member in members]
         positions = min((limit for limit in limits if limit is not None), default=None)
@@ -192,8 +192,8 @@ class Translator:
             sentences: How lines are divided into parts, one of SENTENCES (default: the translator's).
 
         Returns:
-            For every line exactly `n_best` translations, best first. Translations of a blank line are empty with
-            score 0, those of a line that fails are empty with score -inf.
+            For every line exactly `n_best` translations, best first. A blank line has empty translations of score 0,
+            a line that fails has empty translations of score -inf.
         """
         tokenizer = self.tokenizer
         note = note or (lambda told: log.warning("line %d %s", told.position + 1, told))
@@ -202,12 +202,12 @@ class Translator:
         settings = dataclasses.replace(settings or self.settings, max_len=self.settings.max_len)
         agreement = None
         if mbr:
-            # Imports sacreBLEU, which takes a while
+            # A slow import: sacreBLEU
             from seq2seq.metrics.scorers import tokenize_of
 
             agreement = utility(mbr, tokenize_of(self.meta, self.tgt_lang))
         selection = choose_selection(settings, tokenizer, sampling=sampling, mbr=mbr, constrained=phrases is not None)
-        # All samples are kept: the best ones of a line's parts need not make the best of the line
+        # Keep all samples: the best samples of the parts need not form the best sample of the line
         kept = settings if sampling is None else dataclasses.replace(settings, n_best=settings.beam_size)
         suppressed = target_ids(tokenizer, suppress)
         cutter = LineCutter(
@@ -249,9 +249,9 @@ class Translator:
             if agreement and row:
                 row[:] = rank_by_agreement(row, agreement)
             best.append(joined[line][texts.index(row[0].text)] if row else None)
-            # A line that should be an image but is none has no parts either
+            # An invalid image has no parts either
             blank = not cut[line].parts and (not tokenizer.patches or is_blank(lines[line]))
-            # N lines in give n_best * N lines out: a line that failed and a short beam have too few
+            # Every line needs n_best translations; a line that failed and a short beam have fewer
             filler = TranslatedText(cut[line].end, 0.0) if blank else TranslatedText("", float("-inf"))
             row += [filler] * (settings.n_best - len(row))
             del row[settings.n_best :]
@@ -266,7 +266,7 @@ class Translator:
         suppress: Sequence[int],
         note: Callable[[Note], None],
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Yield the number of each part with its translations, none if its search fails."""
+        """Yield the number of each part with its translations; [] if the search fails."""
         # Longest first: parts that are searched together have similar lengths, and rows are refilled by shorter ones
         waiting = [sorted(range(len(parts)), key=lambda i: -len(parts[i].source.ids))]
         while waiting:
@@ -279,7 +279,7 @@ class Translator:
                     [parts[i].source for i in rows],
                     special=self.special,
                     settings=settings,
-                    rows=functools.partial(search_rows, self, settings=settings, waiting=len(rows)),
+                    rows=functools.partial(self.rows, settings=settings, waiting=len(rows)),
                     device=torch.device(self.device),
                     selection=selection,
                     suppress=suppress,
@@ -291,14 +291,16 @@ class Translator:
                     yield rows[number], hypotheses
             except (RuntimeError, ValueError, MemoryError) as error:
                 reason = first_line(error)
-            # After the handler, whose exception keeps the memory of the search
+            # Not in the handler: its exception keeps the memory of the search alive
             if reason and len(left) == 1:
                 (number,) = left
                 note(Note.failed(parts[number].line, reason))
                 yield number, []
             elif reason:
                 # Out of memory, or one bad line among good ones: smaller batches settle both
-                waiting += reversed(halves(list(left)))
+                rest = list(left)
+                middle = len(rest) // 2
+                waiting += [rest[middle:], rest[:middle]]
 
     def texts(self, lines: Sequence[str], *, note: Callable[[Note], None] | None = None) -> list[str]:
         """Return the best translation of every line."""
@@ -312,9 +314,9 @@ class Translator:
         """
         size = most_rows(self.settings.beam_size, self.tokenizer.tgt_vocab_size)
         if self.by_memory:
-            size = search_rows(self, src.shape[1], self.settings, len(src))
+            size = self.rows(src.shape[1], self.settings, len(src))
         how: dict[str, Any] = {"special": self.special, "shortlist": self.shortlist, "graphs": self.graphs}
-        # A validation's autocast would give other scores than a user's translation has
+        # Under the autocast of a validation the scores would differ from a user's translation
         with torch.autocast(src.device.type, enabled=False):
             found = [
                 beams
@@ -324,15 +326,25 @@ class Translator:
         texts = iter(self.tokenizer.decode([each.ids for beams in found for each in beams]))
         return [[TranslatedText(next(texts), float(each.score)) for each in beams] for beams in found]
 
+    def rows(self, width: int, settings: SearchSettings, waiting: int) -> int:
+        """Return how many of `waiting` sentences with at most `width` pieces are searched together."""
+        vocab_size = self.tokenizer.tgt_vocab_size
+        rows = max(1, self.max_tokens // width)
+        # The free memory of a GPU matters only if more sentences wait
+        if self.by_memory and waiting > rows:
+            fitting = fitting_rows(self.model, width, settings, vocab_size, torch.device(self.device))
+            rows = max(1, min(fitting, MOST_GPU_TOKENS // width))
+        return min(rows, most_rows(settings.beam_size, vocab_size))
+
     @property
     def dtype(self) -> str:
-        """Number format of the weights; float32 for graphs, which have their own."""
+        """Number format of the weights; float32 for ONNX graphs, whatever their own format."""
         model: Any = models_of(self.model)[0]
         return str(next(model.parameters()).dtype).removeprefix("torch.")
 
     @property
     def can_force(self) -> bool:
-        """True if given translations can be scored and aligned, which graphs of single steps cannot."""
+        """True if given translations can be scored and aligned; ONNX graphs of single steps cannot do this."""
         return not any(getattr(member, "stepwise", False) for member in models_of(self.model))
 
     @property

@@ -131,7 +131,8 @@ def eager(given: Loaded) -> Loaded:
     """The model as its own two graphs, not traced."""
     with torch.no_grad():
         samples = onnx_graphs.samples(given.model, max_positions(given.meta["model"]))
-    encoder, step = onnx_graphs.modules(given.model, samples[0])
+    encoder = onnx_graphs.EncoderGraph(given.model)
+    step = onnx_graphs.StepGraph(given.model, samples[0].context, samples[0].state)
     inputs = onnx_graphs.step_names(samples[0])[0]
     sessions = (
         Eager(encoder, samples[0].encoder, samples[1].encoder, ["src", "mask"]),
@@ -358,7 +359,9 @@ def test_a_service_gives_its_threads_to_graphs(tokenizer, tmp_path, monkeypatch)
         assert not translator.can_align
         graphs = translator._by_language["en"].model.graphs
         seen.extend(each.session.get_session_options().intra_op_num_threads for each in graphs)
-        seen.extend([translator.threads, torch.get_num_threads()])
+        this_thread = torch.get_num_threads()
+        service.batcher.begin()
+        seen.extend([torch.get_num_threads(), this_thread])
         return 0
 
     monkeypatch.setattr("seq2seq.inference.service.server.run", run)

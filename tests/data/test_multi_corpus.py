@@ -27,7 +27,7 @@ from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.data.token_cache import PairEncoder, read_ids, write_ids
 from seq2seq.data.updates import TokenBatchSampler, exactly
 from seq2seq.inference import translator
-from seq2seq.inference.encoding import encode_lines
+from seq2seq.inference.encoding import encode_line
 from seq2seq.inference.notes import Note
 from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 
@@ -455,14 +455,15 @@ def test_from_training_to_translation_by_language(folder, tmp_path, monkeypatch,
     model = translator.Translator.load(best, device="cpu", tgt_lang="fr")
     assert model.tags == [model.tokenizer.src.piece_to_id("<2fr>")]
     assert translator.Translator.load(best, device="cpu").tags == [model.tokenizer.src.piece_to_id("<2en>")]
-    ids = encode_lines(model.tokenizer, lines, max_len=model.max_len, tags=model.tags, note=print)
-    assert ids[0] == [*model.tags, *model.tokenizer.encode_src(lines[:1])[0]]
-    assert ids[1] == []
     notes: list[Note] = []
-    cut = encode_lines(model.tokenizer, ["der Hund und die Katze"], max_len=5, tags=model.tags, note=notes.append)
-    assert len(cut[0]) == 5
-    assert cut[0][:1] == model.tags
-    assert [(each.position, each.kind) for each in notes] == [(0, "cut")]
+    rest: dict[str, Any] = {"tags": model.tags, "note": notes.append, "position": 3}
+    whole, blank = (encode_line(model.tokenizer, line, max_len=model.max_len, **rest) for line in lines[:2])
+    assert whole == [*model.tags, *model.tokenizer.encode_src(lines[:1])[0]]
+    assert blank == []
+    cut = encode_line(model.tokenizer, "der Hund und die Katze", max_len=5, **rest)
+    assert len(cut) == 5
+    assert cut[:1] == model.tags
+    assert [(each.position, each.kind) for each in notes] == [(3, "cut")]
 
 
 def test_a_missing_file_is_reported_with_the_name_of_its_entry(tmp_path):

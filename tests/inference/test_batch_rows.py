@@ -13,7 +13,7 @@ from composed import tiny as model_of
 
 import seq2seq.inference.translator
 from seq2seq.inference import batch_rows
-from seq2seq.inference.batch_rows import fitting_rows, kept_bytes, most_rows, search_rows
+from seq2seq.inference.batch_rows import fitting_rows, kept_bytes, most_rows
 from seq2seq.inference.limits import evaluation_tokens
 from seq2seq.inference.translator import Translator
 from seq2seq.settings.search import SearchSettings
@@ -54,27 +54,27 @@ def test_rows_follow_memory_and_the_beam(monkeypatch, mixer):
 
 def test_free_memory_is_not_read_on_a_cpu_or_with_a_users_limit(translator, monkeypatch):
     monkeypatch.setattr(batch_rows, "free_memory", None)
-    assert search_rows(translator, 10, BEAM, 10**6) == 204
-    assert search_rows(translator, 5000, BEAM, 10**6) == 1
-    assert search_rows(translator, 1, SearchSettings(beam_size=1000), 10**6) == most_rows(
+    assert translator.rows(10, BEAM, 10**6) == 204
+    assert translator.rows(5000, BEAM, 10**6) == 1
+    assert translator.rows(1, SearchSettings(beam_size=1000), 10**6) == most_rows(
         1000, translator.tokenizer.tgt_vocab_size
     )
     given = {"model": translator.model, "tokenizer": translator.tokenizer, "meta": translator.meta, "settings": BEAM}
     own = Translator(**given, device="cuda", max_tokens=100_000)
-    assert search_rows(own, 10, BEAM, 10**6) == 10_000
+    assert own.rows(10, BEAM, 10**6) == 10_000
 
 
 def test_free_memory_of_a_gpu_matters_if_more_sentences_wait(translator, monkeypatch):
     given = {"model": translator.model, "tokenizer": translator.tokenizer, "meta": translator.meta, "settings": BEAM}
     on_gpu = Translator(**given, device="cuda")
     fitting = 5000
-    monkeypatch.setattr("seq2seq.inference.batch_rows.fitting_rows", lambda *given: fitting)
-    assert search_rows(on_gpu, 10, BEAM, 819) == 819
-    assert search_rows(on_gpu, 10, BEAM, 820) == 5000
-    assert search_rows(on_gpu, 100, BEAM, 820) == 655
+    monkeypatch.setattr("seq2seq.inference.translator.fitting_rows", lambda *given: fitting)
+    assert on_gpu.rows(10, BEAM, 819) == 819
+    assert on_gpu.rows(10, BEAM, 820) == 5000
+    assert on_gpu.rows(100, BEAM, 820) == 655
     fitting = 2
-    assert search_rows(on_gpu, 100, BEAM, 820) == 2
-    assert search_rows(on_gpu, 100_000, BEAM, 820) == 1
+    assert on_gpu.rows(100, BEAM, 820) == 2
+    assert on_gpu.rows(100_000, BEAM, 820) == 1
 
 
 def test_evaluations_have_larger_batches_on_a_gpu_only():
@@ -92,7 +92,7 @@ def test_a_padded_batch_is_searched_in_parts(translator, monkeypatch):
         return plain(model, rows, *rest, **how)
 
     monkeypatch.setattr("seq2seq.inference.translator.search", counted)
-    monkeypatch.setattr("seq2seq.inference.batch_rows.fitting_rows", lambda *given: 2)
+    monkeypatch.setattr("seq2seq.inference.translator.fitting_rows", lambda *given: 2)
     translator.max_tokens, translator.by_memory = 6, True
     assert [row[0].text for row in translator.decode(src, src > 0)] == [row[0].text for row in whole]
     assert sizes == [2, 2, 1]

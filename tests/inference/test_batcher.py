@@ -37,7 +37,7 @@ class Held:
         self.begun = threading.Event()
         settings = ServiceSettings(**{"batch_wait": 0.0, **limits})  # type: ignore[arg-type]
         self.batcher = Batcher(self.translate, limits=settings, metrics=Metrics())
-        self.batcher.start()
+        self.batcher.thread.start()
         self.first = self.batcher.submit([Text("first")], NARROW, "a client")
         assert self.begun.wait(PATIENCE)
 
@@ -51,7 +51,8 @@ class Held:
         """Release the thread, wait for its end, and return the batches after the first."""
         self.gate.set()
         self.batcher.close()
-        assert self.batcher.join(PATIENCE)
+        self.batcher.thread.join(PATIENCE)
+        assert not self.batcher.thread.is_alive()
         return self.batches[1:]
 
 
@@ -139,12 +140,13 @@ def test_an_idle_model_waits_for_further_texts():
         return upper(batches[-1])
 
     batcher = Batcher(translate, limits=ServiceSettings(batch_wait=10.0, batch_texts=2), metrics=Metrics())
-    batcher.start()
+    batcher.thread.start()
     tickets = [batcher.submit(some(text), NARROW, "x") for text in "ab"]
     assert [texts_of(ticket) for ticket in tickets] == [["A"], ["B"]]
     assert batches == [["a", "b"]]
     batcher.close()
-    assert batcher.join(PATIENCE)
+    batcher.thread.join(PATIENCE)
+    assert not batcher.thread.is_alive()
 
 
 def test_close_answers_waiting_texts_and_abort_does_not():

@@ -119,7 +119,7 @@ def test_a_check_that_fails_costs_no_translation(ckpt, monkeypatch, caplog):
     translator = Translator.load(ckpt, settings=SearchSettings(beam_size=1, max_len_ratio=4), device="cpu")
     (row,) = translator.translate([LINES[1]], sentences="keep", note=lambda note: None)
     assert row[0].text
-    assert "was not looked for: CUDA out of memory" in caplog.text
+    assert "unread parts of the source failed: CUDA out of memory" in caplog.text
 
 
 def test_notes_are_counted_once_and_listed_in_json(ckpt, first_clause_read, tmp_path, capsys):

@@ -79,7 +79,7 @@ def test_lines_unlike_the_training_lines_are_cut(statistics, mode, expected):
 @pytest.mark.parametrize("text", ["Der Hund geht.", "der Hund", " Der Hund, z.B. ich. ", "„Was?“ fragte er."])
 @pytest.mark.parametrize("mode", ["auto", "split", "keep"])
 def test_a_sentence_is_translated_byte_for_byte(text, mode):
-    """In every mode the ids are those of the whole line."""
+    """In every mode the whole line is encoded."""
     (line,) = cutter(mode=mode)([text])
     assert [part.pieces for part in line.parts] == [tiny.tokenizer().encode_src([text])[0][:-1]]
     assert line.join(["x"], spaces=True) == "x"

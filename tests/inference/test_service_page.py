@@ -45,9 +45,7 @@ class Translating(Stub):
             return super().candidate(line, i, settings)
         return TranslatedText(TARGETS[i % 5], -0.12 * (i + 1) ** 1.5)
 
-    def align(
-        self, translator: Any, lines: Sequence[str], candidates: Sequence[Any], left_out: Any
-    ) -> list[list[Alignment | None]]:
+    def align(self, lines: Sequence[str], candidates: Sequence[Any]) -> list[list[Alignment | None]]:
         """Align the best translation of the sentence."""
         return [
             [alignment_of(SOURCE, TARGETS[0]) if line == SOURCE and i == 0 else None for i in range(len(row))]

@@ -1,4 +1,4 @@
-"""Compare an exported model with ours before it is used: greedy translations, token for token."""
+"""Compare the greedy translations of an exported model with ours, token for token."""
 
 from __future__ import annotations
 
@@ -18,14 +18,10 @@ _SHORT = 20
 _LONG = 140
 # Most pieces of a translation.
 _LIMIT = 30
-# Logits that are closer than this may change their order when sums are computed in another order.
+# Logits closer than this may swap their order when sums are computed in another order.
 TIE = 1e-3
 
 Rows = list[list[int]]
-
-
-class DisagreementError(ValueError):
-    """Error of an exported model that does not translate as ours does."""
 
 
 def drawn_sources(tokenizer: Tokenizer, tags: Sequence[int] = ()) -> Rows:
@@ -65,17 +61,17 @@ def require_agreement(
 ) -> int:
     """Compare greedy translations of drawn sentences, and return how many sentences agree to the last token.
 
-    Translations may differ from the first token on whose logit is as good as equal to ours.
+    Translations may differ from a token on if its logit is nearly equal to the logit of our token.
 
     Args:
         translate: The exported model, called with sources of ids and the most tokens of a translation, eos included.
         what: Its name in messages.
         positions: The longest sequence that the model takes.
         tags: Ids before every source.
-        tie: Logits that are closer are as good as equal.
+        tie: Logits that are closer count as equal.
 
     Raises:
-        DisagreementError: A translation differs by more than rounding.
+        ValueError: A translation differs by more than rounding.
     """
     rows = drawn_sources(tokenizer, tags)
     if positions:
@@ -87,7 +83,7 @@ def require_agreement(
         if ours == theirs:
             same += 1
         elif (gap := _gap(model, tokenizer, row, ours, theirs)) > tie:
-            raise DisagreementError(
+            raise ValueError(
                 f"{what} does not translate as this model does, and was not written: from {row} it makes {theirs}, "
                 f"not {ours} (logits differ by {gap:.3g}); please report this"
             )
@@ -101,7 +97,7 @@ def _gap(model: Seq2Seq, tokenizer: Tokenizer, row: list[int], ours: list[int], 
     place = next(i for i, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one != other)
     prefix = torch.tensor([[tokenizer.bos_id, *ours[:place]]])  # (1, T)
     logits = model(*_one(row), prefix)[0, -1]  # (V,)
-    # Our search never draws these tokens, however close their logits are
+    # Our search never chooses these tokens, however close their logits are
     if theirs[place] in (tokenizer.pad_id, tokenizer.bos_id):
         return float("inf")
     return float(logits[ours[place]] - logits[theirs[place]])

@@ -11,8 +11,15 @@ from seq2seq.settings.classes import class_names
 
 # Sections of a run's settings that the card shows; the others hold paths of the machine.
 _RECIPE = ("mixer", "model", "optim", "trainer", "search")
-
-
+# Metadata in YAML; JSON is YAML, and quotes any name of a language.
+_HEADER = """\
+---
+language: {languages}
+# license: choose one, and remove the "# "
+library_name: seq2seq-mixers
+pipeline_tag: translation
+---
+"""
 _USAGE = """\
 ## Use
 
@@ -56,7 +63,7 @@ def model_card(meta: Mapping[str, Any], origin: Origin, *, parameters: int, mari
     classes = class_names(meta["model"]["mixer"])
     mixers = ", ".join(f"{' and '.join(names)} ({slot})" for slot, names in classes.items())
     parts = [
-        _header([meta["src_lang"], *languages]),
+        _HEADER.format(languages=json.dumps(list(dict.fromkeys([meta["src_lang"], *languages])))),
         f"# Translation from {meta['src_lang']} to {', '.join(languages)}\n",
         f"An encoder-decoder of {parameters:,} parameters, whose token mixers are {mixers}. "
         "Its author states the license above.\n",
@@ -67,18 +74,6 @@ def model_card(meta: Mapping[str, Any], origin: Origin, *, parameters: int, mari
         _recipe(meta, origin),
     ]
     return "\n".join(part for part in parts if part)
-
-
-def _header(languages: list[str]) -> str:
-    """Return the card's metadata in YAML; JSON is YAML, and quotes any name of a language."""
-    return f"""\
----
-language: {json.dumps(list(dict.fromkeys(languages)))}
-# license: choose one, and remove the "# "
-library_name: seq2seq-mixers
-pipeline_tag: translation
----
-"""
 
 
 def _scores(origin: Origin) -> str:

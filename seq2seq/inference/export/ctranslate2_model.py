@@ -21,7 +21,7 @@ from seq2seq.inference.export.plain_transformer import (
 from seq2seq.system.packages import require
 
 _PURPOSE = "--format ctranslate2"
-# Values of settings that it can express.
+# Values of settings that CTranslate2 can express.
 EXPRESSED = {"norm": ("pre", "post"), "src_positions": ("sinusoidal", "learned", "none")}
 # GELU is the exact one, by the error function.
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
@@ -34,7 +34,7 @@ def write_ctranslate2(folder: Path, loaded: Loaded, *, positions: int | None, ta
         ValueError: CTranslate2 is missing, cannot express the model, or translates differently.
     """
     config = loaded.meta["model"]
-    # Before the package is asked for: no installation helps here
+    # Before the package is required: installing it would not help here
     heads = require_plain(config, "CTranslate2", EXPRESSED)
     ctranslate2 = require("ctranslate2", _PURPOSE, extra="export")
     specs = require("ctranslate2.specs", _PURPOSE, extra="export")
@@ -124,7 +124,7 @@ def _translate(translator: Any, source: list[str], target: list[str], never: lis
             max_decoding_length=limit - 1,
             # CTranslate2's own default forbids an empty translation
             min_decoding_length=0,
-            # Tokens that our search never draws
+            # Tokens that our search never chooses
             suppress_sequences=[[piece] for piece in never],
         )
         return [[ids[piece] for piece in result.hypotheses[0]] for result in results]

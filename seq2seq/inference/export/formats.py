@@ -1,4 +1,4 @@
-"""Export a checkpoint in a format of other programs; the folder appears only if it is complete and agrees with ours."""
+"""Export a checkpoint in a format of other programs, as a folder that translates as the checkpoint does."""
 
 from __future__ import annotations
 

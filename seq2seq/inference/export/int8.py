@@ -53,7 +53,7 @@ class Int8Linear(nn.Module):
         size = x.abs().amax(-1, keepdim=True).clamp(min=_TINY)  # max |x|, (..., 1)
         x = x / size
         if rows is not None:
-            # Selected after the maximum, which has the wrong shape for no rows in ONNX Runtime
+            # Selected after the maximum, whose shape is wrong in ONNX Runtime if there are no rows
             x, size = x.index_select(0, rows), size.index_select(0, rows)
         y = self._product(x) * size
         return y if self.bias is None else y + self.bias

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from seq2seq.system.json_file import read_json_or_none
 
 # The entry model_type of every config.json that an export writes itself. It tells Hugging Face's tools that the model
-# is not one of theirs, and the next export that it may replace the folder.
+# is not theirs, and the next export that it may replace the folder.
 MODEL_TYPE = "seq2seq-mixers"
 
 
@@ -17,43 +18,37 @@ class Layout(NamedTuple):
     """Files of a folder.
 
     Attributes:
-        required: Names of files that always exist.
-        optional: Names of files that may exist.
+        files: Names of the files that not every format has; some may be missing.
         model_type: Entry of config.json.
         section: Name of a mapping in config.json; "" for none.
         folders: Optional folders inside.
     """
 
-    required: tuple[str, ...]
-    optional: tuple[str, ...] = ()
+    files: tuple[str, ...]
     model_type: str = MODEL_TYPE
     section: str = ""
     folders: Mapping[str, Layout] = MappingProxyType({})
 
 
+# Files of every folder that an export writes.
+_COMMON = ("config.json", "source.spm", "target.spm")
 # The folder that Transformers writes; the files of its tokenizer depend on its version.
 _MARIAN = Layout(
-    ("config.json", "model.safetensors", "source.spm", "target.spm", "vocab.json"),
     (
-        "generation_config.json", "target_vocab.json", "tokenizer_config.json", "special_tokens_map.json",
-        "added_tokens.json",
+        "model.safetensors", "vocab.json", "generation_config.json", "target_vocab.json", "tokenizer_config.json",
+        "special_tokens_map.json", "added_tokens.json",
     ),
     model_type="marian",
 )  # fmt: skip
 # The folder of each format.
 LAYOUTS = {
-    "ctranslate2": Layout(
-        ("config.json", "model.bin", "source.spm", "target.spm"),
-        ("shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json"),
-    ),
+    "ctranslate2": Layout(("model.bin", "shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json")),
     "onnx": Layout(
-        ("config.json", "encoder.onnx", "step.onnx"),
-        ("encoder.onnx.data", "step.onnx.data", "output.npz", "source.spm", "target.spm"),
+        ("encoder.onnx", "step.onnx", "encoder.onnx.data", "step.onnx.data", "output.npz"),
         section="onnx",
     ),
     "huggingface": Layout(
-        ("config.json", "model.safetensors", "README.md"),
-        ("source.spm", "target.spm"),
+        ("model.safetensors", "README.md"),
         section="weights",
         folders=MappingProxyType({"marian": _MARIAN}),
     ),
@@ -67,25 +62,15 @@ def foreign_part(folder: Path, layout: Layout) -> str | None:
         if path.name in layout.folders and path.is_dir() and not path.is_symlink():
             if reason := foreign_part(path, layout.folders[path.name]):
                 return f"its folder {path.name} {reason}"
-        elif path.name not in (*layout.required, *layout.optional) or not path.is_file():
+        elif path.name not in (*_COMMON, *layout.files) or not path.is_file():
             return f"has {path.name}, which this export does not write"
     if not paths:
         return None
-    missing = [name for name in layout.required if not (folder / name).is_file()]
-    if missing:
-        return f"has no {missing[0]}, which this export writes"
-    config = _read_config(folder / "config.json")
+    if not (folder / "config.json").is_file():
+        return "has no config.json, which this export writes"
+    config = read_json_or_none(folder / "config.json") or {}
     if config.get("model_type") != layout.model_type:
         return "has a config.json that no export wrote"
     if layout.section and not isinstance(config.get(layout.section), dict):
         return "has a config.json of another format"
     return None
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    """Read a config.json; {} if it is damaged."""
-    try:
-        config = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return config if isinstance(config, dict) else {}

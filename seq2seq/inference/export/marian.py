@@ -13,7 +13,7 @@ from torch import Tensor
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.languages import target_tags
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.export.agreement import DisagreementError, Rows, drawn_sources, require_agreement
+from seq2seq.inference.export.agreement import Rows, drawn_sources, require_agreement
 from seq2seq.inference.export.plain_transformer import (
     UnsupportedError,
     halves_order,
@@ -26,9 +26,9 @@ from seq2seq.metadata import search_settings
 from seq2seq.system.files import write_json
 from seq2seq.system.packages import require
 
-# Rows of Marian's table of positions, which Python computes whenever a model is loaded.
+# Rows of Marian's table of positions; a larger table makes every loading slower.
 _POSITIONS = 1024
-# Values of settings that it can express.
+# Values of settings that Marian can express.
 EXPRESSED = {"norm": ("post",), "positions": ("sinusoidal",), "src_positions": ("sinusoidal",)}
 
 
@@ -52,7 +52,7 @@ def write_marian(folder: Path, loaded: Loaded) -> int:
     model.generation_config = _generation(transformers, loaded)
     model.save_pretrained(folder)
     _write_tokenizer(transformers, folder, loaded)
-    # Read back, so that the files are compared
+    # Read back, to compare the files and not the model in memory
     written = transformers.MarianMTModel.from_pretrained(folder).eval()
     _require_ids(transformers.MarianTokenizer.from_pretrained(folder), tokenizer)
     return require_agreement(loaded.model, tokenizer, _translate(written, tokenizer), what="MarianMTModel")
@@ -104,7 +104,7 @@ def _generation(transformers: Any, loaded: Loaded) -> Any:
         bos_token_id=tokenizer.bos_id,
         eos_token_id=tokenizer.eos_id,
         decoder_start_token_id=tokenizer.bos_id,
-        # Tokens that our search never draws
+        # Tokens that our search never chooses
         suppress_tokens=[tokenizer.pad_id, tokenizer.bos_id],
     )
 
@@ -180,11 +180,11 @@ def _write_tokenizer(transformers: Any, folder: Path, loaded: Loaded) -> None:
 
 
 def _require_ids(theirs: Any, ours: Tokenizer) -> None:
-    """Raise DisagreementError unless both tokenizers cut the same text into the same ids."""
+    """Raise ValueError unless both tokenizers cut the same text into the same ids."""
     lines = [ours.src.decode(row[:-1]) for row in drawn_sources(ours)]
     for line, ids in zip(lines, ours.encode_src(lines), strict=True):
         if (found := theirs(line)["input_ids"]) != ids:
-            raise DisagreementError(
+            raise ValueError(
                 f"MarianTokenizer does not cut text as this model's tokenizer does, and was not written: of {line!r} "
                 f"it makes {found}, not {ids}; please report this"
             )

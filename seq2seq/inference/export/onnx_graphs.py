@@ -1,10 +1,11 @@
-"""Export a model as two ONNX graphs, the encoder with what decoding reads of the source, and one decoding step.
+"""Export a model as two ONNX graphs: the encoder, which prepares the source for decoding, and one decoding step.
 
 Shapes: B sentences, S source length, beam hypotheses of each, L slots of a cache.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import warnings
 from collections.abc import Sequence
@@ -16,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.checkpoint import Loaded
-from seq2seq.inference.description import read_description, write_description
-from seq2seq.inference.export.agreement import TIE, Rows, greedy, require_agreement
+from seq2seq.inference.description import write_description
+from seq2seq.inference.export.agreement import TIE, greedy, require_agreement
 from seq2seq.inference.export.int8 import Int8Linear, in_int8
 from seq2seq.inference.onnx_model import FORMAT, GRAPHS, OUTPUT, load_onnx
 from seq2seq.kernels.attention.weights import normalize
@@ -26,7 +27,7 @@ from seq2seq.network.model import Seq2Seq
 from seq2seq.network.state import leaves, rebuild, shared_ancestries
 from seq2seq.system.packages import require
 
-# Logits that are as good as equal in int8: a number half-way between two integers may be rounded either way.
+# Logits this close count as equal in int8: a number half-way between two integers may be rounded either way.
 _INT8_TIE = 0.1
 # Two sizes at which a graph is traced. An axis whose size differs is dynamic, and axes with the same
 # two sizes are one. No two pairs may be equal, not even for a source that stages halve, nor a size occur elsewhere.
@@ -139,8 +140,8 @@ class _TracedHeadCache(_TracedCache):
         return self.appended.view(batch_size, beam, heads, 1, size).permute(0, 2, 3, 1, 4)
 
 
-class _EncoderGraph(nn.Module):
-    """Graph from a source to what decoding reads of it, a flat list of tensors."""
+class EncoderGraph(nn.Module):
+    """Graph from a source to the context of the decoder, a flat list of tensors."""
 
     def __init__(self, model: Seq2Seq) -> None:
         super().__init__()
@@ -151,7 +152,7 @@ class _EncoderGraph(nn.Module):
         return [part.clone() for part in leaves(self.model.context(src, mask))]  # type: ignore[union-attr]
 
 
-class _StepGraph(nn.Module):
+class StepGraph(nn.Module):
     """Graph of one decoding step: log p (M, V), the input of the output layer (N, D), and the parts of the next state.
 
     Args:
@@ -191,7 +192,7 @@ class _StepGraph(nn.Module):
         features, state = self.model.step(
             token.flatten(), rebuild(self.context_form, context), state, position.flatten(), nn.Identity()
         )
-        # Only the `scored` hypotheses: none of them if a narrow output layer reads the features instead
+        # Only the `scored` hypotheses; there are none if a narrow output layer reads the features instead
         output = self.model.output
         int8 = isinstance(output, Int8Linear)
         logits = output(features, scored) if int8 else output(features.index_select(0, scored))
@@ -244,7 +245,8 @@ def write_onnx(
         one, other = samples(loaded.model, positions)
     notes = {**beginning(one), "dtype": dtype}
     model = in_int8(loaded.model) if dtype == "int8" else loaded.model
-    encoder, step = modules(model, one)
+    encoder = EncoderGraph(model).eval()
+    step = StepGraph(model, one.context, one.state).eval()
     inputs, outputs = step_names(one)
     context = [name for name in inputs if name.startswith("context.")]
     _export(encoder, one.encoder, other.encoder, folder / GRAPHS[0], ["src", "mask"], context, positions)
@@ -252,23 +254,20 @@ def write_onnx(
     _write_output(folder / OUTPUT, loaded.model, dtype)
     write_description(folder, loaded.meta, loaded.tokenizer, "onnx", {"format": FORMAT, **notes})
     # Read back, so that the files are compared
-    written = load_onnx(folder, read_description(folder), trust=trust)
-
-    def translate(rows: Rows, limit: int) -> Rows:
-        return greedy(written.model, loaded.tokenizer, rows, limit)
-
+    written = load_onnx(folder, trust=trust)
+    translate = functools.partial(greedy, written.model, loaded.tokenizer)
     try:
         tie = _INT8_TIE if dtype == "int8" else TIE
         return require_agreement(
             model, loaded.tokenizer, translate, what="ONNX Runtime", positions=positions, tags=tags, tie=tie
         )
     except RuntimeError as error:
-        # A size that the exporter has fixed inside the graph, where inputs do not show it
+        # The exporter has fixed a size inside the graph, which the inputs do not show
         raise ValueError(f"no ONNX export with dynamic sizes for this model; nothing was written: {error}") from None
 
 
 def _write_output(path: Path, model: Seq2Seq, dtype: str) -> None:
-    """Write the output layer to a file of its own: a shortlist needs some of its rows."""
+    """Write the output layer to its own file, since a shortlist needs some of its rows."""
     parts: dict[str, Any] = {"weight": model.output.weight}
     if dtype == "int8":
         layer = Int8Linear(model.output)
@@ -283,11 +282,6 @@ def samples(model: Seq2Seq, positions: int | None) -> tuple[Sample, Sample]:
     """Compute inputs of the graphs at both sizes, for a model of at most so many positions."""
     slots = min(_SLOTS, positions or _SLOTS)
     return _sample(model, 0, slots), _sample(model, 1, slots // 2)
-
-
-def modules(model: Seq2Seq, sample: Sample) -> tuple[nn.Module, nn.Module]:
-    """Return the modules that become the graphs."""
-    return _EncoderGraph(model).eval(), _StepGraph(model, sample.context, sample.state).eval()
 
 
 def _sample(model: Seq2Seq, number: int, slots: int) -> Sample:
@@ -367,7 +361,7 @@ def _export(
     shapes = _free_axes(one, other, positions)
     level = logging.getLogger("torch.onnx").level
     try:
-        # The exporter reports its stages and the deprecations of its own code
+        # Silence the exporter's reports of its stages and of its own deprecations
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")

@@ -16,18 +16,18 @@ from seq2seq.network.embedding import Embedding
 from seq2seq.network.make_mixer import layer_values
 from seq2seq.network.model import Seq2Seq
 
-# The only mixers that a plain Transformer has.
+# The mixer of a plain Transformer in each slot.
 _ATTENTION = {
     "encoder": "seq2seq.mixers.attention.Attention",
     "decoder": "seq2seq.mixers.attention.Attention",
     "cross": "seq2seq.mixers.attention.CrossAttention",
 }
-# Rows of a table that replaces an encoding without a limit.
+# Rows of the table of positions, where a model has no limit.
 POSITIONS = 4096
 
 
 class UnsupportedError(ValueError):
-    """Error of a model that the other program cannot express; names the settings."""
+    """Error of a model that another program cannot express; the message names the settings."""
 
 
 def require_plain(config: Mapping[str, Any], what: str, allowed: Mapping[str, tuple[str, ...]]) -> int:
@@ -39,7 +39,7 @@ def require_plain(config: Mapping[str, Any], what: str, allowed: Mapping[str, tu
         allowed: The values that it can express, by setting of the section `model`.
 
     Raises:
-        UnsupportedError: It cannot express the model; names every reason with its setting.
+        UnsupportedError: It cannot express the model; the message names every such setting.
     """
     model = config["model"]
     reasons = [*_wrong_mixers(config)]
@@ -110,28 +110,6 @@ def halves_order(dim: int) -> Tensor:
     return torch.cat([torch.arange(0, dim, 2), torch.arange(1, dim, 2)])
 
 
-def stream_weights(model: Seq2Seq, order: Tensor) -> dict[str, Tensor]:
-    """Return the weights of a plain Transformer whose residual stream has its channels in another order.
-
-    Every layer reads and writes in this order, so the model computes the same.
-
-    Args:
-        order: Channel c of the new stream is channel order[c] of the model's, (D,).
-    """
-    # Weights that read the stream have it in their columns, weights that write it in their rows; the key_value of
-    # cross-attention reads the encoder's output, which is a stream as well
-    reads = (".qkv.weight", ".query.weight", ".key_value.weight", ".up.weight", ".table.weight", "output.weight")
-    writes = (".out.weight", ".down.weight", ".down.bias", "norm.weight", "norm.bias")
-    weights = {}
-    for name, weight in model.state_dict().items():
-        if name.endswith(reads):
-            weight = weight[:, order]
-        elif name.endswith(writes):
-            weight = weight[order]
-        weights[name] = weight
-    return weights
-
-
 def plain_weights(model: Seq2Seq, order: Tensor | None = None) -> dict[str, Tensor]:
     """Return the weights of a plain Transformer by names that do not depend on the place of the norms.
 
@@ -139,10 +117,21 @@ def plain_weights(model: Seq2Seq, order: Tensor | None = None) -> dict[str, Tens
     read.f.query, read.f.key_value, read.f.out, read.norm.
 
     Args:
-        order: See `stream_weights`.
+        order: Reorders the channels of the residual stream: channel c of the new stream is channel order[c] of the
+            model's, (D,). Every layer reads and writes in this order, so the model computes the same.
     """
-    weights = model.state_dict() if order is None else stream_weights(model, order)
-    return {re.sub(r"\.(pre|post)_norm\.", ".norm.", name): weight for name, weight in weights.items()}
+    # Weights that read the stream have it in their columns, weights that write it in their rows; the key_value of
+    # cross-attention reads the encoder's output, which is a stream as well
+    reads = (".qkv.weight", ".query.weight", ".key_value.weight", ".up.weight", ".table.weight", "output.weight")
+    writes = (".out.weight", ".down.weight", ".down.bias", "norm.weight", "norm.bias")
+    weights = {}
+    for name, weight in model.state_dict().items():
+        if order is not None and name.endswith(reads):
+            weight = weight[:, order]
+        elif order is not None and name.endswith(writes):
+            weight = weight[order]
+        weights[re.sub(r"\.(pre|post)_norm\.", ".norm.", name)] = weight
+    return weights
 
 
 def vocabularies(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
@@ -151,7 +140,7 @@ def vocabularies(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
     sides = []
     for model, size in ((tokenizer.src, tokenizer.src_vocab_size), (tokenizer.tgt, tokenizer.tgt_vocab_size)):
         pieces = [model.id_to_piece(i) for i in range(model.get_piece_size())]
-        # Beyond the model's pieces there are special ids and, on the smaller side, ids without meaning
+        # After the model's pieces come special ids and, on the smaller side, unused ids
         sides.append([*pieces, *(names.get(i, f"<unused {i}>") for i in range(len(pieces), size))])
     return sides[0], sides[1]
 

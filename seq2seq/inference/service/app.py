@@ -7,18 +7,20 @@ import base64
 import hashlib
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import seq2seq
 from seq2seq.inference.encoding import target_ids
-from seq2seq.inference.service import metrics
 from seq2seq.inference.service.batch_translator import BatchTranslator
 from seq2seq.inference.service.batcher import Batcher, Entry
 from seq2seq.inference.service.messages import (
@@ -32,11 +34,13 @@ from seq2seq.inference.service.messages import (
     read_request,
     texts_of,
 )
+from seq2seq.inference.service.metrics import Metrics
 from seq2seq.inference.service.settings import ServiceSettings
 
 PATHS = ("/", "/translate", "/health", "/metrics", "/openapi.json")
-# Bytes of a body beyond the limit that are read and dropped, so that a client that is still sending gets its answer.
+# A body beyond the limit is still read, up to so many bytes: a client reads its answer only after it has sent all.
 _DISCARDED = 1 << 24
+_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 _CLIENT_HAS_LEFT = 499  # only the metrics show it
 _STATUSES = {
     400: "no JSON",
@@ -54,22 +58,27 @@ _STATUSES = {
 class Service:
     """Model, queue and limits behind the application.
 
+    Args:
+        begin: Called by the thread that translates, before its first batch.
+
     Attributes:
         open: Requests for a translation that have no answer yet.
     """
 
-    def __init__(self, translator: BatchTranslator, limits: ServiceSettings) -> None:
+    def __init__(
+        self, translator: BatchTranslator, limits: ServiceSettings, *, begin: Callable[[], None] = lambda: None
+    ) -> None:
         self.translator = translator
         self.limits = limits
-        self.metrics = metrics.Metrics()
-        self.batcher = Batcher(translator, limits=limits, metrics=self.metrics, begin=translator.begin)
+        self.metrics = Metrics()
+        self.batcher = Batcher(translator, limits=limits, metrics=self.metrics, begin=begin)
         self.open = 0
         self.metrics.open.set_function(lambda: self.open)
 
     @property
     def ready(self) -> bool:
         """True while new requests are accepted."""
-        return self.batcher.alive and not self.batcher.closed
+        return self.batcher.thread.is_alive() and not self.batcher.closed
 
     async def translate(self, request: Request) -> TranslateAnswer | None:
         """Answer a request; None if the client has left.
@@ -105,7 +114,7 @@ class Service:
         try:
             results = await _results(request, entries, limits.timeout)
         finally:
-            # Too late, or the client has left; without effect on a request that is answered
+            # The time is over, or the client has left; this does nothing for a request that is answered
             self.batcher.abandon(entries)
         if results is None:
             return None
@@ -156,7 +165,7 @@ def create_app(service: Service) -> ASGIApp:
 
     @app.get("/metrics", summary="Measurements in Prometheus's text format")
     async def show_metrics() -> Response:
-        return Response(service.metrics.text(), media_type=metrics.CONTENT_TYPE)
+        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     refusals: dict[int | str, dict[str, Any]] = {
         status: {"model": ErrorAnswer, "description": text} for status, text in _STATUSES.items()
@@ -182,34 +191,29 @@ def create_app(service: Service) -> ASGIApp:
 
     app.exception_handler(HTTPException)(_refused)
     app.exception_handler(Exception)(_broken)
-    return _Measured(app, service.metrics)
+    return _measured(app, service.metrics)
 
 
-class _Measured:
-    """Wraps an application: counts and times requests, and adds headers to every answer."""
+def _measured(app: ASGIApp, metrics: Metrics) -> ASGIApp:
+    """Wrap an application: count and time its requests, and add headers to every answer."""
 
-    HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
-
-    def __init__(self, app: ASGIApp, measurements: metrics.Metrics) -> None:
-        self.app = app
-        self.metrics = measurements
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        # Without a lifespan and web sockets, every scope is a request
+        assert scope["type"] == "http"
         began = time.monotonic()
-        # Paths that clients make up must not become names of measurements
+        # Paths that clients make up must not become labels of the metrics
         path = scope["path"] if scope["path"] in PATHS else "other"
 
         async def send_counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), *self.HEADERS]
-                self.metrics.requests.labels(path, str(message["status"])).inc()
-                self.metrics.seconds.labels(path).observe(time.monotonic() - began)
+                message["headers"] = [*message.get("headers", []), *_HEADERS]
+                metrics.requests.labels(path, str(message["status"])).inc()
+                metrics.seconds.labels(path).observe(time.monotonic() - began)
             await send(message)
 
-        await self.app(scope, receive, send_counted)
+        await app(scope, receive, send_counted)
+
+    return wrapped
 
 
 async def _body(request: Request, limits: ServiceSettings) -> bytes:
@@ -225,7 +229,7 @@ async def _body(request: Request, limits: ServiceSettings) -> bytes:
     message = f"the body has more than {limits.max_body:,} bytes, which is the most in a request"
     refusal = RefusedError(413, message, close=True)
     declared = request.headers.get("content-length", "")
-    # A client that waits for "100 Continue" has sent nothing yet
+    # A client that waits for "100 Continue" is refused before it sends the body
     if declared.isdecimal() and len(declared) < 20 and int(declared) > limits.max_body and "expect" in request.headers:
         raise refusal
     body = bytearray()
@@ -274,7 +278,7 @@ async def _results(request: Request, entries: list[Entry], seconds: float) -> li
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    # The router's own errors get a message of ours
+    # Replace the messages of the router's own errors
     if error.status_code == 404:
         message = f"there is nothing at this path; there are {', '.join(PATHS)}"
     elif error.status_code == 405:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from seq2seq.data.languages import target_languages, target_tags
@@ -19,20 +19,16 @@ if TYPE_CHECKING:
 class BatchTranslator:
     """Calls a translator with the options of requests.
 
-    Args:
-        threads: CPU threads for translating; None leaves the choice to torch.
-
     Attributes:
         languages: Target languages, the default one first.
         can_align: The model can align words.
     """
 
-    def __init__(self, translator: Translator, *, threads: int | None = None) -> None:
+    def __init__(self, translator: Translator) -> None:
         self.languages = list(dict.fromkeys([translator.tgt_lang, *target_languages(translator.meta)]))
         self.can_align = translator.can_force
         self.settings = translator.settings
         self.meta = translator.meta
-        self.threads = threads
         self.tokenizer = translator.tokenizer
         # Copies share the model and differ in the tags before each source
         self._by_language = {translator.tgt_lang: translator}
@@ -40,13 +36,6 @@ class BatchTranslator:
             other = self._by_language[language] = copy.copy(translator)
             other.tgt_lang = language
             other.tags = target_tags(translator.meta, translator.tokenizer, language)
-
-    def begin(self) -> None:
-        """Give the CPU threads to the calling thread, which will translate."""
-        import torch
-
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
 
     def __call__(self, texts: Sequence[Text], options: Options) -> list[Translation]:
         """Translate texts; notes of `Translator.translate` about a text become its warning or its error."""
@@ -64,10 +53,14 @@ class BatchTranslator:
             sentences=options.sentences,
             note=lambda note: notes[note.position].append(note),
         )
-        aligned: Sequence[Sequence[Alignment | None]] = [[None] * len(row) for row in found]
+        aligned: list[list[Alignment | None]] = [[None] * len(row) for row in found]
         unaligned: dict[int, str] = {}
         if options.alignment:
-            aligned = self.align_words(translator, lines, found, unaligned.__setitem__)
+            # Imports torch, which the translator has loaded
+            from seq2seq.inference.forced_text import force_candidates
+
+            forced = force_candidates(translator, lines, found, align=True, left_out=unaligned.__setitem__)
+            aligned = [[each.words for each in row] for row in forced]
         results = []
         for i, (row, words) in enumerate(zip(found, aligned, strict=True)):
             failed = next((note.reason for note in notes[i] if note.kind == "failed"), "")
@@ -86,27 +79,9 @@ class BatchTranslator:
             )
         return results
 
-    @staticmethod
-    def align_words(
-        translator: Translator,
-        lines: Sequence[str],
-        translations: Sequence[Sequence[TranslatedText]],
-        left_out: Callable[[int, str], None],
-    ) -> Sequence[Sequence[Alignment | None]]:
-        """Align the words of every line with those of each of its translations.
-
-        Args:
-            left_out: Called with the number of a line and the reason why one of its translations cannot be aligned.
-        """
-        # Imports torch, which the translator has loaded
-        from seq2seq.inference.forced_text import force_candidates
-
-        found = force_candidates(translator, lines, translations, align=True, left_out=left_out)
-        return [[each.words for each in row] for row in found]
-
 
 def _candidate(translation: TranslatedText, alignment: Alignment | None) -> AnswerCandidate:
-    # A place of the beam that stayed empty has the score -inf, which JSON does not know
+    # A candidate that the beam did not find has the score -inf, which JSON cannot express
     score = translation.score if translation.score > float("-inf") else None
     words = None
     if alignment is not None:

@@ -8,7 +8,6 @@ import logging
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 
@@ -39,6 +38,10 @@ class Batcher:
         translate: Translates texts with the same options; only the batcher's thread calls it.
         limits: Of a batch and of the queue.
         begin: Called by the thread before its first batch.
+
+    Attributes:
+        thread: Translates; the caller starts it.
+        closed: New texts are refused.
     """
 
     def __init__(
@@ -55,20 +58,14 @@ class Batcher:
         self.metrics = metrics
         self.closed = False
         self._changed = threading.Condition()
-        # Guarded by _changed: texts that wait, and the current batch
-        self._queue: deque[Entry] = deque()
+        # Guarded by _changed: texts that wait, and the current batch. The queue is replaced, never changed in place, so
+        # that the metrics can read it without the lock
+        self._queue: list[Entry] = []
         self._working: list[Entry] = []
-        # A daemon: a batch that outlasts the time of a shutdown must not keep the process
-        self._thread = threading.Thread(target=self._run, name="translate", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    @property
-    def alive(self) -> bool:
-        """True while the thread runs."""
-        return self._thread.is_alive()
+        # A daemon: a batch that outlasts the shutdown must not keep the process alive
+        self.thread = threading.Thread(target=self._run, name="translate", daemon=True)
+        metrics.queue_texts.set_function(lambda: len(self._queue))
+        metrics.queue_characters.set_function(self._waiting_characters)
 
     def submit(self, texts: Sequence[Text], options: Options, client: str) -> list[Entry]:
         """Queue all texts of a request, or none.
@@ -80,29 +77,27 @@ class Batcher:
         entries = [Entry(text, options, client, now) for text in texts]
         limits = self.limits
         with self._changed:
-            if self.closed or not self.alive:
+            if self.closed or not self.thread.is_alive():
                 raise RefusedError(503, "the service is stopping", close=True)
             # A request that is within its own limits always fits into an empty queue
             if self._queue and len(self._queue) + len(texts) > limits.queue_texts:
                 raise RefusedError(503, f"the queue is full ({len(self._queue):,} texts wait); try again later", 1)
-            waiting = sum(entry.text.size for entry in self._queue)
+            waiting = self._waiting_characters()
             if waiting and waiting + sum(each.size for each in texts) > limits.queue_characters:
                 raise RefusedError(503, f"the queue is full ({waiting:,} characters wait); try again later", 1)
             mine = sum(entry.client == client for entry in self._queue)
             if mine and mine + len(texts) > limits.client_texts:
                 raise RefusedError(429, f"{mine:,} of your texts wait already; ask again when they are answered", 1)
-            self._queue.extend(entries)
-            self._measure()
+            self._queue = self._queue + entries
             self._changed.notify()
         return entries
 
     def abandon(self, entries: Sequence[Entry]) -> None:
-        """Drop the texts of a request that has no reader any more; the current batch is not interrupted."""
+        """Drop the texts of a request whose client has left; the current batch is not interrupted."""
         with self._changed:
             for entry in entries:
                 entry.future.cancel()
-            gone = set(entries)
-            self._remove([entry for entry in self._queue if entry in gone])
+            self._remove(entries)
 
     def close(self) -> None:
         """Refuse new texts; the thread ends when all accepted texts are translated."""
@@ -115,16 +110,11 @@ class Batcher:
         self.close()
         with self._changed:
             unanswered = [*self._working, *self._queue]
-            self._remove(list(self._queue))
+            self._queue = []
         for entry in unanswered:
             # Another thread may settle or cancel the future at any time
             with contextlib.suppress(InvalidStateError):
                 entry.future.set_exception(RefusedError(503, "the service stopped before this was translated"))
-
-    def join(self, timeout: float) -> bool:
-        """Wait for the end of the thread; return False if it is still running."""
-        self._thread.join(timeout)
-        return not self.alive
 
     def _run(self) -> None:
         """Translate until the batcher is closed and the queue is empty."""
@@ -141,13 +131,13 @@ class Batcher:
         """Translate texts with the same options; a text that raises an error fails alone."""
         try:
             results = self.translate([entry.text for entry in batch], batch[0].options)
-        # An error of any type: the thread must live on
+        # Catch errors of any type: the thread must survive
         except Exception as error:
             if len(batch) > 1:
                 for entry in batch:
                     self._translate([entry])
                 return
-            # Neither the message nor the trace, which may contain the text
+            # Log neither the message nor the trace, which may contain the text
             frame = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{frame.filename}:{frame.lineno}"
             log.error("a text could not be translated: %s in %s", type(error).__name__, place)
@@ -190,14 +180,10 @@ class Batcher:
             batch.append(entry)
         return batch
 
-    def _remove(self, entries: list[Entry]) -> None:
-        """Take entries out of the queue."""
-        if not entries:
-            return
+    def _remove(self, entries: Sequence[Entry]) -> None:
+        """Remove entries from the queue; entries that are not in it are ignored."""
         gone = set(entries)
-        self._queue = deque(entry for entry in self._queue if entry not in gone)
-        self._measure()
+        self._queue = [entry for entry in self._queue if entry not in gone]
 
-    def _measure(self) -> None:
-        self.metrics.queue_texts.set(len(self._queue))
-        self.metrics.queue_characters.set(sum(entry.text.size for entry in self._queue))
+    def _waiting_characters(self) -> int:
+        return sum(entry.text.size for entry in self._queue)

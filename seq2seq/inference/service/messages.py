@@ -47,10 +47,10 @@ class TranslateRequest(_Options):
     )
     tgt_lang: str | None = Field(None, description="target language, of a checkpoint that has several")
     alignment: bool = Field(False, description="align the words of each candidate with those of the text")
-    prefixes: list[str] | None = Field(None, description="what the translation of each text begins with")
-    phrases: list[list[str]] | None = Field(None, description="what the translation of each text has somewhere")
+    prefixes: list[str] | None = Field(None, description="beginning of the translation of each text")
+    phrases: list[list[str]] | None = Field(None, description="phrases that the translation of each text must contain")
     suppress: list[str] = Field(
-        [], max_length=100, description="pieces of the target's vocabulary that no translation has"
+        [], max_length=100, description="pieces of the target's vocabulary that no translation may contain"
     )
     samples: int | None = Field(None, ge=1, description="draw so many translations instead of searching")
     mbr: Utility | None = Field(None, description="rank samples by how well they agree, by this metric")
@@ -79,7 +79,7 @@ class AnswerCandidate(BaseModel):
 
 
 class Translation(BaseModel):
-    """Translation of one text: the best candidate's text, all candidates, a warning; or the reason of a failure."""
+    """Translation of one text: the best text, all candidates and a warning, or the reason of a failure."""
 
     text: str | None = None
     candidates: list[AnswerCandidate]
@@ -105,7 +105,7 @@ class RefusedError(HTTPException):
     Args:
         message: One line for the client, with the remedy.
         retry_after: Seconds after which it makes sense to ask again.
-        close: Close the connection: the unread rest of a body cannot be told from the next request.
+        close: Close the connection, since the unread rest of a body would be taken for the next request.
     """
 
     def __init__(self, status: int, message: str, retry_after: int | None = None, *, close: bool = False) -> None:

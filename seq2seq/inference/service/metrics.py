@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 # Seconds, from a batch of short sentences on a GPU to a long wait on a CPU.
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -33,7 +31,3 @@ class Metrics:
         # Both outcomes are shown before the first of each
         for outcome in ("translated", "failed"):
             self.texts.labels(outcome)
-
-    def text(self) -> bytes:
-        """Return all values in Prometheus's text format."""
-        return generate_latest(self.registry)

@@ -24,20 +24,17 @@ def bound_socket(limits: ServiceSettings) -> socket.socket:
     Raises:
         ValueError: The address cannot be used.
     """
-    where = f"{limits.host} port {limits.port}"
     try:
         found = socket.getaddrinfo(limits.host, limits.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
         bound = socket.socket(family, kind, protocol)
-    except (OSError, UnicodeError) as error:
-        raise ValueError(f"cannot listen on {where} ({error}); choose another --host") from None
-    try:
         # A restart must not wait until the connections of the last run time out
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
-    except OSError as error:
-        bound.close()
-        raise ValueError(f"cannot listen on {where} ({error.strerror}); choose another --host or --port") from None
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        where = f"{limits.host} port {limits.port}"
+        raise ValueError(f"cannot listen on {where} ({reason}); choose another --host or --port") from None
     return bound
 
 
@@ -68,7 +65,7 @@ def run(service: Service, bound: socket.socket, *, ready: Callable[[], None]) ->
     Returns:
         0 if all accepted requests were answered, 1 if not, 128 + the signal's number after a second signal.
     """
-    service.batcher.start()
+    service.batcher.thread.start()
     return asyncio.run(_run(service, bound, ready))
 
 
@@ -110,23 +107,17 @@ async def _run(service: Service, bound: socket.socket, ready: Callable[[], None]
         await asyncio.sleep(0.01)
     ready()
     await asyncio.wait({serving, asyncio.create_task(asked.wait())}, return_when=asyncio.FIRST_COMPLETED)
-    whole = await _drain(service, lambda: len(signals) > 1)
+    # Refuse new requests, and wait for the answers to accepted ones
+    service.batcher.close()
+    until = loop.time() + limits.grace
+    while service.open and loop.time() < until and len(signals) < 2:
+        await asyncio.sleep(0.02)
+    whole = not service.open
+    if not whole:
+        service.batcher.abort()
     server.should_exit = True
     await serving
-    service.batcher.join(_LAST_SECONDS if whole and len(signals) < 2 else 0)
+    service.batcher.thread.join(_LAST_SECONDS if whole and len(signals) < 2 else 0)
     if len(signals) > 1:
         return 128 + signals[1]
     return 0 if whole else 1
-
-
-async def _drain(service: Service, hurried: Callable[[], bool]) -> bool:
-    """Refuse new requests and wait for the answers to accepted ones; return False if the time is over."""
-    service.batcher.close()
-    loop = asyncio.get_running_loop()
-    until = loop.time() + service.limits.grace
-    while service.open and loop.time() < until and not hurried():
-        await asyncio.sleep(0.02)
-    if not service.open:
-        return True
-    service.batcher.abort()
-    return False

@@ -25,7 +25,7 @@ class ServiceSettings(Section):
     max_texts: int = setting(128, "texts of a request", least=1, most=100_000)
     max_characters: int = setting(20_000, "characters of a request, prefixes and phrases too", least=1, most=10**8)
     max_prefix: int = setting(
-        200, "characters of what a translation begins with, and of a text's phrases together (413)", least=0, most=10**6
+        200, "characters of a prefix, and of all phrases of a text together (413)", least=0, most=10**6
     )
     max_phrases: int = setting(8, "phrases that a translation must have (413)", least=0, most=1000)
     max_beam_size: int = setting(
@@ -50,5 +50,5 @@ class ServiceSettings(Section):
     timeout: float = setting(60.0, "seconds after which a request is given up (504)", above=0, most=86_400)
     body_timeout: float = setting(10.0, "seconds in which a request's body must have arrived (408)", above=0, most=3600)
     grace: float = setting(
-        30.0, "seconds for what was accepted, once the service is asked to stop", least=0, most=86_400
+        30.0, "seconds to answer accepted requests once the service is asked to stop", least=0, most=86_400
     )
