@@ -9,7 +9,7 @@ import torch
 from seq2seq.inference.limits import MOST_GPU_TOKENS
 from seq2seq.network.state import Cache, leaves
 from seq2seq.search import longest_target
-from seq2seq.search.rows import AnyModel
+from seq2seq.search.models import AnyModel
 from seq2seq.settings.search import SearchSettings
 
 if TYPE_CHECKING:

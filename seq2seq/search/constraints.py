@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from seq2seq.search.characters import Characters
+from seq2seq.search.choice import Choice, Extensions, OpenHypotheses, Scores, Selection
 from seq2seq.search.hypothesis import NEVER
-from seq2seq.search.rows import Choice, Extensions, OpenHypotheses, Scores, Selection
-from seq2seq.search.top import top
+from seq2seq.search.selection import top
 from seq2seq.search.words import Words
 
 # Ends a phrase in `OpenHypotheses.phrases`, and pads them.
