@@ -9,8 +9,9 @@ float64 with random inputs and parameters.
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +45,8 @@ DEPTH = 8
 SizedSettings = Callable[[int, int, int], Mapping[str, Any]]
 
 
-class Measured(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Measured:
     """Measurement of the bidirectional or causal form of a mixer.
 
     Attributes:
@@ -115,23 +117,6 @@ def measure(mixer: SelfMixer) -> Measured:
         linear=_is_linear(mixer),
     )
     return Measured(properties, window, rank)
-
-
-def measure_forms(settings: SizedSettings) -> tuple[Measured, Measured | None, SelfMixer | None]:
-    """Measure both forms of a mixer.
-
-    Returns:
-        The measurements of both forms, and the causal mixer. The last two are None for an encoder-only mixer.
-    """
-    values = measured_values(settings)
-    bidirectional = measure(build_self_mixer(values, dim=DIM, causal=False))
-    try:
-        causal = build_self_mixer(values, dim=DIM, causal=True, where="decoder")
-    except ValueError as error:
-        if "encoder-only" not in str(error):
-            raise
-        return bidirectional, None, None
-    return bidirectional, measure(causal), causal
 
 
 def state_growth(mixer: SelfMixer) -> str:

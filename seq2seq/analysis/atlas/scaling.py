@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +25,8 @@ FITTED = 4
 REPEATS = 5  # timed runs of each length
 
 
-class Growth(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Growth:
     """Cost of a forward and backward pass by length.
 
     Attributes:
