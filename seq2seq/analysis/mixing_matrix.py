@@ -44,6 +44,20 @@ class View:
     details: dict[str, Tensor]
     columns: int | None = None
 
+    @property
+    def title(self) -> str:
+        """Layer and mixer."""
+        return f"{self.layer} {self.mixer}"
+
+    def matrices(self) -> list[tuple[str, Tensor]]:
+        """Return the mixing matrices (T, S) with their names: the whole mixer, then each head."""
+        return [("all", self.total), *([] if self.heads is None else by_head(self.heads))]
+
+
+def by_head(heads: Tensor) -> list[tuple[str, Tensor]]:
+    """Name the entries of a tensor (H, ...)."""
+    return [(f"head {number}", matrix) for number, matrix in enumerate(heads, 1)]
+
 
 def views(
     model: Seq2Seq,
