@@ -50,7 +50,9 @@ class Group:
         return " ".join(f"{key}={written(value)}" for key, value in self.settings.items())
 
     def by_seed(self, split: str, metric: str) -> dict[int, float]:
-        """Return a score by seed, as `seed_means` does."""
+        """Return a score by seed, as `seed_means` does; empty if a run lacks the score."""
+        if any(metric not in run.results[split] for run in self.runs):
+            return {}
         return seed_means((run.seed, run.score(split, metric)) for run in self.runs)
 
     def values(self, split: str, metric: str) -> list[float]:
