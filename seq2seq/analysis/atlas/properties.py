@@ -96,7 +96,12 @@ def measured_values(settings: SizedSettings) -> dict[str, Any]:
 
 def measure(mixer: SelfMixer) -> Measured:
     """Measure a mixer of width DIM with HEADS heads, bidirectional or causal; noise is added to its parameters."""
-    mixer = _randomize(mixer.double().eval())
+    mixer = mixer.double().eval()
+    # The zeros and ones of initialization hide what a mixer can do. The noise is from torch's global generator, which
+    # `write_atlas.measure` seeds for each mixer
+    with torch.no_grad():
+        for parameter in mixer.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
     inputs = _inputs()
     # Two inputs that agree at odd positions: M is compared at these columns
     first = _jacobian(mixer, inputs[0])  # (N, D, N, D)
@@ -135,15 +140,6 @@ def _numbers(state: Any) -> int:
         # A cache is allocated for the longest target, and counts in full
         return state.values.numel() + state.owner.numel()
     return state.numel() if isinstance(state, Tensor) else sum(map(_numbers, state))
-
-
-def _randomize(mixer: SelfMixer) -> SelfMixer:
-    """Add noise to every parameter: the zeros and ones of initialization hide what a mixer can do."""
-    with torch.no_grad():
-        for parameter in mixer.parameters():
-            # From torch's global generator, which `write_atlas.measure` seeds for each mixer
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    return mixer
 
 
 def _inputs() -> Tensor:
