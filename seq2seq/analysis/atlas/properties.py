@@ -98,7 +98,7 @@ def measure(mixer: SelfMixer) -> Measured:
     """Measure a mixer of width DIM with HEADS heads, bidirectional or causal; noise is added to its parameters."""
     mixer = mixer.double().eval()
     # The zeros and ones of initialization hide what a mixer can do. The noise is from torch's global generator, which
-    # `write_atlas.measure` seeds for each mixer
+    # `write_atlas` seeds for each mixer
     with torch.no_grad():
         for parameter in mixer.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
