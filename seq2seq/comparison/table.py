@@ -88,6 +88,7 @@ def _without_empty(rows: Sequence[Mapping[str, str]]) -> str:
 def _cells(group: Group, split: str, shared: str) -> dict[str, str]:
     """Format a group's row, by column."""
     estimate = mean(group.values(split, "bleu"))
+    parameters = group.mean("parameters")
     return {
         "mixer": group.mixer,
         "settings": group.settings_text,
@@ -97,7 +98,8 @@ def _cells(group: Group, split: str, shared: str) -> dict[str, str]:
         "letters": shared,
         "chrF": mean_and_deviation(group.values(split, "chrf")),
         "COMET": mean_and_deviation(group.values(split, "comet")),
-        "parameters": _count(group.mean("parameters")),
+        # Papers report model sizes in millions
+        "parameters": f"{parameters / 1e6:.2f}M" if parameters >= 1e5 else _whole(parameters),
         "tokens/s": _by_accelerator(group, "target_tokens_per_second", _whole),
         "time": _by_accelerator(group, "seconds", _time),
         _CPU_TIME: _cpu_clock(group),
@@ -139,11 +141,6 @@ def mean_and_deviation(values: Sequence[float]) -> str:
         return ""
     mean = f"{statistics.fmean(values):.2f}"
     return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else mean
-
-
-def _count(number: float) -> str:
-    # Papers report model sizes in millions
-    return f"{number / 1e6:.2f}M" if number >= 1e5 else _whole(number)
 
 
 def _whole(number: float) -> str:

@@ -129,22 +129,15 @@ class Diverse(Selection):
             choice = _cut(total, token, size, self.eos, paid)
             real = (choice.kept.log_prob > NEVER).to(counts.dtype)  # (B, size)
             counts.scatter_add_(2, choice.kept.token[:, None], real[:, None])
-            may_end.append(_shifted(choice.may_end, start))
-            kept.append(_shifted(choice.kept, start))
+            # Parents count from the first row of the beam
+            may_end.append(choice.may_end._replace(parent=choice.may_end.parent + start))
+            kept.append(choice.kept._replace(parent=choice.kept.parent + start))
         return Choice(_joined(may_end), _joined(kept))
-
-
-def _shifted(extensions: Extensions, start: int) -> Extensions:
-    """Count parents from the first row of the beam in place of row `start`."""
-    return extensions._replace(parent=extensions.parent + start)
 
 
 def _joined(groups: list[Extensions]) -> Extensions:
     """Put the extensions of all groups side by side."""
-    log_prob = torch.cat([group.log_prob for group in groups], 1)
-    parent = torch.cat([group.parent for group in groups], 1)
-    token = torch.cat([group.token for group in groups], 1)
-    return Extensions(log_prob, parent, token)
+    return Extensions(*(torch.cat(parts, 1) for parts in zip(*groups, strict=True)))
 
 
 def _part(scores: Scores, sentences: int, part: slice) -> Scores:

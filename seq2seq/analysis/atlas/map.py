@@ -131,8 +131,10 @@ def _box(axes: Axes, center: tuple[float, float], here: Sequence[Point], dynamic
     height = LINE_HEIGHT * len(here) + 0.12
     corner = (center[0] - WIDTH / 2, center[1] - height / 2)
     style = "round,pad=0,rounding_size=0.1"
-    colors = {"facecolor": FILL[dynamic], "edgecolor": LINE[dynamic]}
-    axes.add_patch(FancyBboxPatch(corner, WIDTH, height, boxstyle=style, **colors, linewidth=1, zorder=1))
+    box = FancyBboxPatch(corner, WIDTH, height, boxstyle=style, linewidth=1, zorder=1)
+    box.set_facecolor(FILL[dynamic])
+    box.set_edgecolor(LINE[dynamic])
+    axes.add_patch(box)
     for row, point in enumerate(sorted(here, key=lambda point: point.name)):
         measured = point.bidirectional
         # Marks for two measurements without an axis, which `_captions` explains
