@@ -15,7 +15,7 @@ from seq2seq.settings.data import SPLITS
 from seq2seq.settings.dicts import UNSET
 from seq2seq.settings.values import written
 
-# These do not change the weights but cost time, which matters under a time budget and in a table of speeds.
+# These settings do not change the weights but cost time, which matters under a time budget and in a table of speeds.
 _SLOW = ("accelerator", "checkpoint_activations", "lightning.detect_anomaly", "profile", "strategy")
 _COSTLY = {f"trainer.{key}" for key in _SLOW}
 _IGNORED = {*HARMLESS, "seed"} - _COSTLY
@@ -96,7 +96,6 @@ def group_runs(runs: Sequence[RunResult], ignore: Collection[str] = ()) -> list[
     """Group runs in order of appearance, and name the settings in which the groups differ.
 
     Args:
-        runs: The runs.
         ignore: Settings, `section.name`, in which runs of one group may differ, besides the harmless ones.
 
     Three rules decide which runs form a group and how it is named:

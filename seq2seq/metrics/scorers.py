@@ -19,7 +19,7 @@ from seq2seq.settings.data import METRICS, USUAL_METRICS
 from seq2seq.system.errors import first_line
 
 TOKENIZERS = tuple(BLEU.TOKENIZERS)
-# Tokenizers whose model sacreBLEU downloads at the first use, and the longest silence of the network then.
+# Tokenizers whose model sacreBLEU downloads at the first use; the download fails after so many seconds of silence.
 _DOWNLOADED = ("spm", "flores101", "flores200", "spBLEU-1K")
 NETWORK_SECONDS = 10.0
 
@@ -153,7 +153,7 @@ def paired_bootstrap(
     Reference:
         Koehn 2004, Statistical significance tests for machine translation evaluation.
     """
-    # Every system by itself: sacreBLEU's message would not name the system whose number of lines differs
+    # Check each system here: sacreBLEU's message does not name the system whose number of lines differs
     streams: list[list[str]] = []
     for name, hypotheses in systems.items():
         streams = _streams(hypotheses, references, name)

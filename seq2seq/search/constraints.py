@@ -270,7 +270,7 @@ class Constrained(Selection):
         return found
 
     def _allocate(self, candidates: list[Candidate], every: int, size: int) -> tuple[list[Candidate], list[Candidate]]:
-        """Return candidates that may end, and `size` to keep: each bank's best, fullest bank first, then its next."""
+        """Return candidates that may end, and `size` to keep: the best of each bank, fullest first, then the next."""
         last = [each for each in candidates if each.bank == every][:size]
         ended = [each for each in last if each.token == self.eos]
         open_ones = [each for each in candidates if each.token != self.eos]

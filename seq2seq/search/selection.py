@@ -148,7 +148,7 @@ def _part(scores: Scores, sentences: int, part: slice) -> Scores:
 
 
 def _alone(value: Tensor, token: Tensor, scores: Scores) -> tuple[Tensor, Tensor]:
-    """Replace the best tokens (N, width) by `only`, in rows that have one."""
+    """Replace the best tokens (N, width) by the forced token, in rows that have one."""
     single = (scores.only >= 0)[:, None]  # (N, 1)
     best = torch.arange(value.shape[1], device=value.device) == 0  # (width,)
     alone = torch.where(best, scores.only_log_prob[:, None], NEVER)  # (N, width)

@@ -70,9 +70,6 @@ def sized(settings: SizedSettings, dim: int, heads: int, length: int) -> dict[st
 
     Args:
         settings: The mixer's settings by width, heads and longest sequence.
-        dim: Width.
-        heads: Number of heads.
-        length: Longest sequence.
     """
     values = layer_values(settings(dim, heads, length), DEPTH - 1, DEPTH)
     return values | ({"max_len": length} if isinstance(values.get("max_len"), int) else {})
@@ -145,8 +142,8 @@ def _numbers(state: Any) -> int:
 def _inputs() -> Tensor:
     """Draw three sequences (3, N, D), random at even positions, whose rows are compared; the columns are at odd ones.
 
-    At odd positions the first two sequences agree and repeat VECTORS vectors, so that these columns have the same V in
-    both sequences, and again after each turn. All odd positions of the third are equal and have one V.
+    At odd positions the first two sequences agree and repeat VECTORS vectors: these columns have the same V in both
+    sequences, and V repeats every 2 VECTORS positions. The third sequence has one vector at all odd positions.
     """
     inputs = torch.randn(3, LENGTH, DIM, dtype=torch.float64)
     # Column 2 start + 1 and every 2 VECTORS-th after it have one vector
