@@ -89,7 +89,7 @@ def _train(plan: RunPlan) -> float:
 
 def _fail_job_of_sweep(error: Exception) -> None:
     """In a sweep, raise an error that fails this job alone: sys.exit would end the whole sweep."""
-    if hydra_callback.folder():
+    if hydra_callback.job_folder():
         raise hydra_callback.JobError(str(error)) from error
 
 

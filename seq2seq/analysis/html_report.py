@@ -175,8 +175,17 @@ def write(folder: Path, title: str, facts: Sequence[tuple[str, str]], sections: 
     page = folder / "report.html"
     # The anchors name the figures of the earlier page; other files stay
     earlier = set(re.findall(r'<h2 id="([\w-]+)">', page.read_text("utf-8"))) if page.is_file() else set()
-    figures = [_figure(section, folder) for section in sections]
+    figures = []
     # Escape everything: the text comes from users and corpora
+    for section in sections:
+        path = save(section.figure, folder / section.name)
+        # Embedded in the page, so that report.html can be sent alone
+        image = base64.b64encode(path.read_bytes()).decode("ascii")
+        heading = html.escape(section.heading)
+        figures.append(
+            f'<h2 id="{section.name}">{heading}</h2>\n<p class="legend">{html.escape(section.text)}</p>\n'
+            f'<img alt="{heading}" src="data:image/png;base64,{image}">'
+        )
     rows = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in facts)
     links = " · ".join(f'<a href="#{section.name}">{html.escape(section.heading)}</a>' for section in sections)
     text = (
@@ -190,15 +199,3 @@ def write(folder: Path, title: str, facts: Sequence[tuple[str, str]], sections: 
         for suffix in ("png", "svg"):
             (folder / f"{name}.{suffix}").unlink(missing_ok=True)
     return page
-
-
-def _figure(section: ReportSection, folder: Path) -> str:
-    """Save a figure, and return its part of the page with the embedded image."""
-    path = save(section.figure, folder / section.name)
-    # Embedded in the page, so that report.html can be sent alone
-    image = base64.b64encode(path.read_bytes()).decode("ascii")
-    heading = html.escape(section.heading)
-    return (
-        f'<h2 id="{section.name}">{heading}</h2>\n<p class="legend">{html.escape(section.text)}</p>\n'
-        f'<img alt="{heading}" src="data:image/png;base64,{image}">'
-    )

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from seq2seq.analysis.html_report import Pair, ReportSection
 from seq2seq.analysis.mixing_matrix import View
+from seq2seq.analysis.plots import Row, panels
 from seq2seq.images.lines import unpack
 from seq2seq.settings.tokenizer import PatchGrid
 from seq2seq.system.canvas import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-# A row of panels: its title, and for each panel its name and the shares of the patches, (S,).
-Row = tuple[str, list[tuple[str, torch.Tensor]]]
 
 
 def sections(views: Sequence[View], src: torch.Tensor, pair: Pair, grid: PatchGrid) -> list[ReportSection]:
@@ -33,15 +31,13 @@ def sections(views: Sequence[View], src: torch.Tensor, pair: Pair, grid: PatchGr
     pixels = unpack(src.numpy(), grid)[0]
     query = busiest_patch(pixels, grid)
     found: list[ReportSection] = []
-    encoder: list[Row] = []
-    for view in (view for view in views if view.part == "encoder"):
-        heads = [] if view.heads is None else list(enumerate(view.heads, 1))
-        panels = [("all", view.total[query]), *((f"head {number}", matrix[query]) for number, matrix in heads)]
-        encoder.append((f"{view.layer} {view.mixer}", panels))
-    cross: list[Row] = [
-        (f"{view.layer} {view.mixer}", list(zip(pair.target, view.total, strict=True)))
+    encoder: list[Row] = [
+        (view.title, [(name, matrix[query]) for name, matrix in view.matrices()])
         for view in views
-        if view.part == "cross"
+        if view.part == "encoder"
+    ]
+    cross: list[Row] = [
+        (view.title, list(zip(pair.target, view.total, strict=True))) for view in views if view.part == "cross"
     ]
     scale = "The opacity of the red is a patch's share relative to the largest share of the panel."
     text = f"What the patch in the frame (row and column {pair.source[query]}) reads, by layer and head. {scale}"
@@ -59,10 +55,10 @@ def busiest_patch(pixels: np.ndarray, grid: PatchGrid) -> int:
     return int(cells.astype(np.float64).std(1).argmax())
 
 
-def overlay(shares: torch.Tensor, grid: PatchGrid) -> np.ndarray:
+def overlay(shares: np.ndarray, grid: PatchGrid) -> np.ndarray:
     """Return a red layer (height, width, 4) whose opacity follows the shares (S,) of the patches."""
-    opacity = shares / shares.max().clamp_min(torch.finfo(shares.dtype).tiny)
-    cells = opacity.reshape(grid.rows, grid.columns).cpu().numpy()
+    opacity = shares / max(shares.max(), np.finfo(shares.dtype).tiny)
+    cells = opacity.reshape(grid.rows, grid.columns)
     layer = np.zeros((grid.height, grid.width, 4))
     layer[..., 0] = 0.85
     layer[..., 3] = 0.8 * cells.repeat(grid.size, 0).repeat(grid.size, 1)  # the image shows through
@@ -80,20 +76,14 @@ def draw(rows: Sequence[Row], pixels: np.ndarray, grid: PatchGrid, query: int | 
     """
     from matplotlib.patches import Rectangle
 
-    columns = max(len(panels) for _, panels in rows)
+    columns = max(len(entries) for _, entries in rows)
     width = min(1.6, max(0.6, grid.width / 20))  # inches of a panel
     figure = new_figure(0.3 + columns * (width + 0.1), 0.3 + len(rows) * (width * grid.height / grid.width + 0.3))
-    panels: Any = figure.subplots(len(rows), columns, squeeze=False)
-    for axes in panels.flat:
+    for _, _, axes, shares in panels(figure, rows, fontsize=6):
         axes.set_axis_off()
-    for (title, entries), line in zip(rows, panels, strict=True):
-        # Rows may differ in the number of heads
-        for number, ((name, shares), axes) in enumerate(zip(entries, line, strict=False)):
-            axes.imshow(pixels, cmap="gray", vmin=0, vmax=255)
-            axes.imshow(overlay(shares.detach(), grid))
-            axes.set_title(name if number else f"{title}: {name}", fontsize=6, loc="center" if number else "left")
-            axes.title.set_parse_math(False)  # a piece may be a dollar sign
-            if query is not None:
-                corner = (query % grid.columns * grid.size - 0.5, query // grid.columns * grid.size - 0.5)
-                axes.add_patch(Rectangle(corner, grid.size, grid.size, fill=False, edgecolor="red", linewidth=1))
+        axes.imshow(pixels, cmap="gray", vmin=0, vmax=255)
+        axes.imshow(overlay(shares, grid))
+        if query is not None:
+            corner = (query % grid.columns * grid.size - 0.5, query // grid.columns * grid.size - 0.5)
+            axes.add_patch(Rectangle(corner, grid.size, grid.size, fill=False, edgecolor="red", linewidth=1))
     return figure

@@ -40,31 +40,23 @@ def jacobian(
     count = len(directions)
     rows = torch.arange(length * count, device=x.device)
     size = max(1, NUMBERS // x.numel())
-    parts = [_rows(function, x, part // count, directions[part % count], routed_by) for part in rows.split(size)]
+    parts = []
+    for part in rows.split(size):
+        copies = x.detach().expand(len(part), *x.shape).clone().requires_grad_()  # (n, S, D)
+        marked = None
+        # Record the mixing of the other sequence, then replay it for x
+        if routed_by is not None:
+            with torch.no_grad(), freeze_mixing() as marked:
+                function(routed_by.expand_as(copies))
+        # Callers may be inside no_grad
+        with torch.enable_grad(), freeze_mixing(marked):
+            y = function(copies)  # (n, T, D')
+            chosen = y[torch.arange(len(part), device=x.device), part // count]  # (n, D')
+            # Copies are separate sentences, so the gradient of the sum has separate rows
+            total = (chosen * directions[part % count]).sum()
+            # An output that does not depend on x has no graph, and a Jacobian of zeros
+            gradient = torch.zeros_like(copies)
+            if total.requires_grad:
+                (gradient,) = torch.autograd.grad(total, copies, materialize_grads=True)
+        parts.append(gradient)
     return torch.cat(parts).unflatten(0, (length, count))  # (T R, S, D) -> (T, R, S, D)
-
-
-def _rows(
-    function: Callable[[Tensor], Tensor],
-    x: Tensor,
-    positions: Tensor,
-    directions: Tensor,
-    routed_by: Tensor | None,
-) -> Tensor:
-    """Return rows (n, S, D) of the Jacobian: the gradients at these positions (n,) in these directions (n, D')."""
-    copies = x.detach().expand(len(positions), *x.shape).clone().requires_grad_()  # (n, S, D)
-    marked = None
-    # Record the mixing of the other sequence, then replay it for x
-    if routed_by is not None:
-        with torch.no_grad(), freeze_mixing() as marked:
-            function(routed_by.expand_as(copies))
-    # Callers may be inside no_grad
-    with torch.enable_grad(), freeze_mixing(marked):
-        y = function(copies)  # (n, T, D')
-        chosen = y[torch.arange(len(positions), device=x.device), positions]  # (n, D')
-        # Copies are separate sentences, so the gradient of the sum has separate rows
-        total = (chosen * directions).sum()
-        # An output that does not depend on x has no graph, and a Jacobian of zeros
-        if not total.requires_grad:
-            return torch.zeros_like(copies)
-        return torch.autograd.grad(total, copies, materialize_grads=True)[0]

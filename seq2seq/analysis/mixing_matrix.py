@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,8 @@ from seq2seq.search import NotFiniteScoresError
 
 # Random directions in which outputs are differentiated; all channels of a narrower output.
 DIRECTIONS = 32
+
+KeyT = TypeVar("KeyT")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +43,20 @@ class View:
     heads: Tensor | None
     details: dict[str, Tensor]
     columns: int | None = None
+
+    @property
+    def title(self) -> str:
+        """Layer and mixer."""
+        return f"{self.layer} {self.mixer}"
+
+    def matrices(self) -> list[tuple[str, Tensor]]:
+        """Return the mixing matrices (T, S) with their names: the whole mixer, then each head."""
+        return [("all", self.total), *([] if self.heads is None else by_head(self.heads))]
+
+
+def by_head(heads: Tensor) -> list[tuple[str, Tensor]]:
+    """Name the entries of a tensor (H, ...)."""
+    return [(f"head {number}", matrix) for number, matrix in enumerate(heads, 1)]
 
 
 def views(
@@ -68,32 +85,34 @@ def views(
         NotFiniteScoresError: A number is not finite.
     """
     model.eval()
-    # Run the model once to record the input of every mixer
-    inputs, memory = _inputs(model, src, tgt)
-    _require_finite([*inputs.values(), memory])
     # One sentence, so no padding
-    src_mask = torch.ones_like(src).bool()
-    tgt_mask = torch.ones_like(tgt).bool()
+    masks = {"encoder": torch.ones_like(src).bool(), "decoder": torch.ones_like(tgt).bool()}
+    mixers: dict[tuple[str, int], Any] = {}
+    for part, stack in (("encoder", model.encoder), ("decoder", model.decoder), ("cross", model.decoder)):
+        for layer, block in enumerate(stack.layers, 1):
+            mixer = block.cross_mixer if part == "cross" else block.self_mixer
+            # A slot may be empty, as in the decoder of recurrent models
+            if mixer is not None:
+                mixers[part, layer] = mixer
+    with torch.no_grad(), _recorded_inputs(mixers) as inputs:
+        memory, memory_mask = model.encoder(src, masks["encoder"])
+        # Features, not logits: the output layer mixes nothing
+        model.features(src, masks["encoder"], tgt)
+    _require_finite([*inputs.values(), memory])
     result = []
-    halvings: list[Halving] = []
-    # A slot may be empty, as in the decoder of recurrent models
-    for layer, block in enumerate(model.encoder.layers, 1):
-        if layer - 1 in model.encoder.halvings:
-            halvings.append(model.encoder.halvings[layer - 1])
-        if block.self_mixer is not None:
-            report(f"encoder layer {layer} of {len(model.encoder.layers)}")
-            x = inputs["encoder", layer]
-            view = _self_view(block.self_mixer, x, src_mask[:, : x.shape[1]], "encoder", layer)
-            # Only the source can be an image
-            result.append(dataclasses.replace(_lengthened(view, halvings, src_mask), columns=columns))
-    for layer, block in enumerate(model.decoder.layers, 1):
-        if block.self_mixer is not None:
-            report(f"decoder layer {layer} of {len(model.decoder.layers)}")
-            result.append(_self_view(block.self_mixer, inputs["decoder", layer], tgt_mask, "decoder", layer))
-    for layer, block in enumerate(model.decoder.layers, 1):
-        report(f"cross mixer {layer} of {len(model.decoder.layers)}")
-        view = _cross_view(block.cross_mixer, inputs["cross", layer], memory, src_mask[:, : memory.shape[1]], layer)
-        result.append(_lengthened(view, halvings, src_mask))
+    for (part, layer), mixer in mixers.items():
+        x = inputs[part, layer]
+        if part == "cross":
+            report(f"cross mixer {layer} of {len(model.decoder.layers)}")
+            view = _view(mixer, x, memory_mask, memory, part, layer)
+        else:
+            report(f"{part} layer {layer} of {len(getattr(model, part).layers)}")
+            view = _view(mixer, x, masks[part][:, : x.shape[1]], None, part, layer)
+        if part != "decoder":
+            halvings = [each for at, each in model.encoder.halvings.items() if part == "cross" or at < layer]
+            view = _lengthened(view, halvings, masks["encoder"])
+        # Only the source can be an image
+        result.append(dataclasses.replace(view, columns=columns) if part == "encoder" else view)
     _require_finite([view.total for view in result])
     return result
 
@@ -169,36 +188,21 @@ def locality(view: View) -> float:
     return mean_distance(view.total, view.columns) / reference if reference else 0.0
 
 
-def _inputs(model: Seq2Seq, src: Tensor, tgt: Tensor) -> tuple[dict[tuple[str, int], Tensor], Tensor]:
-    """Record the input x (1, T, D) of each mixer by part and layer, and the memory, while the model reads the pair."""
-    inputs: dict[tuple[str, int], Tensor] = {}
-    slots = (
-        ("encoder", "self_mixer", model.encoder),
-        ("decoder", "self_mixer", model.decoder),
-        ("cross", "cross_mixer", model.decoder),
-    )
+@contextlib.contextmanager
+def _recorded_inputs(modules: Mapping[KeyT, nn.Module]) -> Iterator[dict[KeyT, Tensor]]:
+    """Record the last input of each module, its first positional argument, by the module's key."""
+    inputs: dict[KeyT, Tensor] = {}
 
-    # The first positional argument of every mixer is the sequence that it mixes
-    def record(key: tuple[str, int], _: nn.Module, arguments: tuple[Any, ...]) -> None:
+    def record(key: KeyT, _: nn.Module, arguments: tuple[Any, ...]) -> None:
         inputs[key] = arguments[0]
 
-    handles = []
-    for part, name, stack in slots:
-        for layer, block in enumerate(stack.layers, 1):
-            mixer = getattr(block, name)
-            if mixer is not None:
-                handles.append(mixer.register_forward_pre_hook(functools.partial(record, (part, layer))))
-    memories: list[Any] = []
-    handles.append(model.encoder.register_forward_hook(lambda _, __, found: memories.append(found[0])))
+    handles = [module.register_forward_pre_hook(functools.partial(record, key)) for key, module in modules.items()]
     try:
-        with torch.no_grad():
-            # Features, not logits: the output layer mixes nothing
-            model.features(src, torch.ones_like(src).bool(), tgt)
+        yield inputs
     finally:
         # Also after an error: the model may be used again
         for handle in handles:
             handle.remove()
-    return inputs, memories[-1]
 
 
 @runtime_checkable
@@ -216,41 +220,28 @@ class Introspectable(Protocol):
         ...
 
 
-def _self_view(mixer: Any, x: Tensor, mask: Tensor, part: str, layer: int) -> View:
-    """Differentiate a self mixer as a function of its input x (1, T, D)."""
+def _view(mixer: Any, x: Tensor, mask: Tensor, memory: Tensor | None, part: str, layer: int) -> View:
+    """Differentiate a mixer.
 
-    # The Jacobian passes many copies of the sentence at once
-    def function(z: Tensor) -> Tensor:
-        return mixer(z, mask.expand(len(z), -1))
+    Args:
+        x: The mixer's input (1, T, D).
+        mask: Mask of the positions that are mixed.
+        memory: The memory (1, S, M), which a cross mixer mixes; None for a self mixer, which mixes x.
+    """
 
-    return _view(mixer, function, x, (x, mask), part, layer)
+    # The Jacobian passes many copies of the mixed sequence at once
+    def function(mixed: Tensor) -> Tensor:
+        every = mask.expand(len(mixed), -1)
+        if memory is None:
+            return mixer(mixed, every)
+        return mixer(x.expand(len(mixed), -1, -1), mixer.project(mixed, every))
 
-
-def _cross_view(mixer: Any, x: Tensor, memory: Tensor, mask: Tensor, layer: int) -> View:
-    """Differentiate a cross mixer as a function of the memory (1, S, D)."""
-
-    # The decoder's side stays constant
-    def function(z: Tensor) -> Tensor:
-        return mixer(x.expand(len(z), -1, -1), mixer.project(z, mask.expand(len(z), -1)))
-
+    mixed = (x if memory is None else memory)[0]
+    total = shares(jacobian(function, mixed, _directions(mixer.out_dim, x)))
+    heads = _heads(mixer, function, mixed)
     with torch.no_grad():
-        context = mixer.project(memory, mask)
-    return _view(mixer, function, memory, (x, context), "cross", layer)
-
-
-def _view(
-    mixer: Any,
-    function: Callable[[Tensor], Tensor],
-    x: Tensor,
-    shown: tuple[Tensor, Any],
-    part: str,
-    layer: int,
-) -> View:
-    """Differentiate a function of x (1, S, D); `shown` has the arguments of the mixer's `introspect`."""
-    total = shares(jacobian(function, x[0], _directions(mixer.out_dim, x)))
-    heads = _heads(mixer, function, x[0])
-    with torch.no_grad():
-        details = mixer.introspect(*shown) if isinstance(mixer, Introspectable) else {}
+        context = mask if memory is None else mixer.project(memory, mask)
+        details = mixer.introspect(x, context) if isinstance(mixer, Introspectable) else {}
     return View(part, layer, type(mixer).__name__, total, heads, details)
 
 
@@ -270,6 +261,12 @@ def _heads(mixer: Any, function: Callable[[Tensor], Tensor], x: Tensor) -> Tenso
         return None
     norm = getattr(mixer, "norm", None)
     entry = norm if isinstance(norm, nn.Module) else out
+
+    def input_of_heads(z: Tensor) -> Tensor:
+        with _recorded_inputs({"heads": entry}) as inputs:
+            function(z)
+        return inputs["heads"]
+
     width = out.in_features // heads
     # All heads together cost about as much as the whole mixer
     basis = _directions(width, x, most=max(1, DIRECTIONS // heads))
@@ -278,24 +275,8 @@ def _heads(mixer: Any, function: Callable[[Tensor], Tensor], x: Tensor) -> Tenso
         # Zero outside the channels of this head
         directions = basis.new_zeros(len(basis), out.in_features)
         directions[:, head * width : (head + 1) * width] = basis
-        matrices.append(shares(jacobian(_input_of(entry, function), x, directions)))
+        matrices.append(shares(jacobian(input_of_heads, x, directions)))
     return torch.stack(matrices)  # (H, T, S)
-
-
-def _input_of(module: nn.Module, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Return the function whose result is the input of a module while `function` runs."""
-
-    def inner(z: Tensor) -> Tensor:
-        inputs: list[Tensor] = []
-        # Mixers have no other way to return the input of the projection
-        handle = module.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
-        try:
-            function(z)
-        finally:
-            handle.remove()
-        return inputs[-1]
-
-    return inner
 
 
 def _directions(width: int, like: Tensor, most: int = DIRECTIONS) -> Tensor:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from seq2seq.analysis.mixing_matrix import View, distance_profile, locality, uniform_weights
+from seq2seq.analysis.mixing_matrix import View, by_head, distance_profile, locality, uniform_weights
 from seq2seq.kernels.band_matrix import left_padding
 from seq2seq.system.canvas import look, new_figure
 
@@ -38,7 +38,29 @@ def families() -> list[str]:
     return ["DejaVu Sans", *(name for name in WIDE_FONTS if name in installed)]
 
 
-def matrices(rows: Sequence[tuple[str, list[tuple[str, torch.Tensor]]]], down: list[str], across: list[str]) -> Figure:
+# A row of panels: its title, and for each panel its name and numbers.
+Row = tuple[str, Sequence[tuple[str, torch.Tensor]]]
+
+
+def panels(figure: Figure, rows: Sequence[Row], *, fontsize: int = 7) -> Iterator[tuple[int, int, Axes, np.ndarray]]:
+    """Add a grid of titled panels to a figure; the title of the first panel in a row also names the row.
+
+    Yields:
+        The row, column, axes and numbers of each panel.
+    """
+    # Layers may differ in the number of heads
+    grid: Any = figure.subplots(len(rows), max(len(entries) for _, entries in rows), squeeze=False)
+    for r, (title, entries) in enumerate(rows):
+        for axes in grid[r, len(entries) :]:
+            axes.set_axis_off()
+        for c, ((name, values), axes) in enumerate(zip(entries, grid[r], strict=False)):
+            text = axes.set_title(name if c else f"{title}: {name}", fontsize=fontsize, loc="center" if c else "left")
+            # A piece may be a dollar sign
+            text.set_parse_math(False)
+            yield r, c, axes, values.detach().cpu().numpy()
+
+
+def matrices(rows: Sequence[Row], down: list[str], across: list[str]) -> Figure:
     """Draw matrices (T, S) as a grid.
 
     Args:
@@ -46,28 +68,18 @@ def matrices(rows: Sequence[tuple[str, list[tuple[str, torch.Tensor]]]], down: l
         down: Names of the T positions.
         across: Names of the S positions.
     """
-    # Layers may differ in the number of heads
-    columns = max(len(panels) for _, panels in rows)
+    columns = max(len(entries) for _, entries in rows)
     width = _inches(across)
     height = _inches(down)
     # Inches: 1.5 for the names at the left and the scale at the right, 1.0 for the names below
     figure = new_figure(1.5 + columns * (width + 0.15), 1.0 + len(rows) * (height + 0.3))
-    grid: Any = figure.subplots(len(rows), columns, squeeze=False)
-    image: Any = None
-    for r, (title, panels) in enumerate(rows):
-        for c, axes in enumerate(grid[r]):
-            if c >= len(panels):
-                axes.set_axis_off()
-                continue
-            name, matrix = panels[c]
-            # aspect auto: all panels have one size
-            image = axes.imshow(matrix.detach().cpu().numpy(), cmap=COLOR_MAP, norm=_shades(), aspect="auto")
-            # The first panel has the title of the row
-            axes.set_title(name if c else f"{title}: {name}", fontsize=7, loc="left" if c == 0 else "center")
-            # Only the last panel of a column names the columns
-            lowest = r == len(rows) - 1 or c >= len(rows[r + 1][1])
-            _name_ticks(axes, down if c == 0 else None, across if lowest else None)
-    _bar(figure, image, grid, len(rows) * height, "share of the row")
+    for r, c, axes, matrix in panels(figure, rows):
+        # aspect auto: all panels have one size
+        axes.imshow(matrix, cmap=COLOR_MAP, norm=_shades(), aspect="auto")
+        # Only the last panel of a column names the columns
+        lowest = r == len(rows) - 1 or c >= len(rows[r + 1][1])
+        _name_ticks(axes, down if c == 0 else None, across if lowest else None)
+    _bar(figure, len(rows) * height, "share of the row")
     return figure
 
 
@@ -97,12 +109,13 @@ def _colors(weights: Sequence[torch.Tensor]) -> dict[str, Any]:
     return {"cmap": "RdBu", "norm": Normalize(-most, most)}
 
 
-def _bar(figure: Figure, image: Any, grid: Any, height: float, label: str) -> None:
-    """Draw the scale of all matrices in `grid`, which is about `height` inches high."""
+def _bar(figure: Figure, height: float, label: str) -> None:
+    """Draw the scale of all matrices of a figure, whose grid is about `height` inches high."""
+    (image,) = figure.axes[0].images
     # At most 2.4 inches high
-    bar = figure.colorbar(image, ax=grid, shrink=min(1.0, 2.4 / height), aspect=25, pad=0.01)
+    bar = figure.colorbar(image, ax=figure.axes, shrink=min(1.0, 2.4 / height), aspect=25, pad=0.01)
     # More ticks among small shares
-    if image.cmap.name == COLOR_MAP:
+    if image.get_cmap().name == COLOR_MAP:
         bar.set_ticks([0, 0.05, 0.2, 0.5, 1])
     bar.ax.tick_params(labelsize=6)
     bar.set_label(label, fontsize=7)
@@ -128,21 +141,12 @@ def _name_ticks(axes: Axes, down: list[str] | None, across: list[str] | None) ->
 
 def mixing(views: Sequence[View], down: list[str], across: list[str]) -> Figure:
     """Draw the mixing matrices of one part by layer: the whole mixer, then each head."""
-    rows = []
-    for view in views:
-        heads = [] if view.heads is None else _by_head(view.heads)
-        rows.append((f"{view.layer} {view.mixer}", [("all", view.total), *heads]))
-    return matrices(rows, down, across)
-
-
-def _by_head(heads: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-    return [(f"head {number}", matrix) for number, matrix in enumerate(heads, 1)]
+    return matrices([(view.title, view.matrices()) for view in views], down, across)
 
 
 def weights(views: Sequence[View], name: str, down: list[str], across: list[str]) -> Figure:
     """Draw weights that mixers report themselves, (B, H, T, S), of the first sentence."""
-    rows = [(f"{view.layer} {view.mixer}", _by_head(view.details[name][0])) for view in views]
-    return matrices(rows, down, across)
+    return matrices([(view.title, by_head(view.details[name][0])) for view in views], down, across)
 
 
 def distances(views: Sequence[View]) -> Figure:
@@ -159,7 +163,7 @@ def distances(views: Sequence[View]) -> Figure:
         for view in mine:
             style = look(view.layer - 1)
             profile = distance_profile(view.total, view.columns).cpu().numpy()
-            axes.plot(profile, markersize=2.5, linewidth=1.2, label=f"{view.layer} {view.mixer}", **style)
+            axes.plot(profile, markersize=2.5, linewidth=1.2, label=view.title, **style)
             last.barh(len(ticks), locality(view), color=style["color"])
             ticks.append(f"{part} {view.layer}")
         # All layers of a part have the same positions
@@ -187,35 +191,28 @@ def kernels(views: Sequence[View], name: str) -> Figure:
             offsets = _offsets(view, len(kernel))
             axes.plot(offsets, kernel, markersize=2.5, linewidth=1, label=f"head {head + 1}", **look(head))
         axes.xaxis.get_major_locator().set_params(integer=True)
-        _label(axes, f"{view.layer} {view.mixer}", "offset j - i", "weight" if view is views[0] else "")
+        _label(axes, view.title, "offset j - i", "weight" if view is views[0] else "")
     axes.legend(fontsize=6, frameon=False)
     return figure
 
 
 def predicted_kernels(views: Sequence[View], name: str, pieces: list[str]) -> Figure:
     """Draw kernels (B, T, H, K) along the first sentence: a row for each layer, a panel for each head."""
-    # Layers may differ in the number of heads
-    heads = max(view.details[name].shape[2] for view in views)
+    # (H, T, K) for each layer
+    rows = [(view.title, by_head(view.details[name][0].transpose(0, 1))) for view in views]
     height = _inches(pieces)
-    figure = new_figure(1.5 + 1.5 * heads, 0.8 + len(views) * (height + 0.45))
-    grid: Any = figure.subplots(len(views), heads, squeeze=False)
+    columns = max(len(entries) for _, entries in rows)
+    figure = new_figure(1.5 + 1.5 * columns, 0.8 + len(views) * (height + 0.45))
     colors = _colors([view.details[name][0] for view in views])
-    image: Any = None
-    for view, line in zip(views, grid, strict=True):
-        kernels = view.details[name][0].detach().transpose(0, 1).cpu().numpy()  # (H, T, K)
-        offsets = _offsets(view, kernels.shape[2])
-        for head, axes in enumerate(line):
-            if head >= len(kernels):
-                axes.set_axis_off()
-                continue
-            # Ticks are at the centers of cells
-            extent = (offsets[0] - 0.5, offsets[-1] + 0.5, len(pieces) - 0.5, -0.5)
-            image = axes.imshow(kernels[head], **colors, aspect="auto", extent=extent)
-            axes.set_title(f"{view.layer} {view.mixer}: head 1" if head == 0 else f"head {head + 1}", fontsize=7)
-            _name_ticks(axes, pieces if head == 0 else None, None)
-            axes.set_xticks([offsets[0], 0, offsets[-1]])
-            axes.set_xlabel("offset j - i", fontsize=6, labelpad=1)
-    _bar(figure, image, grid, len(views) * height, "weight")
+    for r, c, axes, kernel in panels(figure, rows):
+        offsets = _offsets(views[r], kernel.shape[1])
+        # Ticks are at the centers of cells
+        extent = (offsets[0] - 0.5, offsets[-1] + 0.5, len(pieces) - 0.5, -0.5)
+        axes.imshow(kernel, **colors, aspect="auto", extent=extent)
+        _name_ticks(axes, pieces if c == 0 else None, None)
+        axes.set_xticks([offsets[0], 0, offsets[-1]])
+        axes.set_xlabel("offset j - i", fontsize=6, labelpad=1)
+    _bar(figure, len(views) * height, "weight")
     return figure
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from seq2seq.comparison.estimates import LEVEL
-from seq2seq.metrics.scorers import bleu_of_counts
+from seq2seq.metrics.scorers import bleu_of_counts, bootstrap_p
 
 # Resamples whose sentences are in memory at once.
 _CHUNK = 500
@@ -75,10 +75,8 @@ def resample_seeds(group: SeedScores, baseline: SeedScores) -> Resampled:
     else:
         means = _means(ours.scores, generator, samples) - _means(theirs.scores, generator, samples)
     difference = ours.whole.mean() - theirs.whole.mean()
-    # The share of resampled differences at least as far from their mean as the difference is from 0
-    count = np.sum(np.abs(means - means.mean()) >= abs(difference))
     low, high = np.quantile(means, [LEVEL / 2, 1 - LEVEL / 2])
-    return Resampled((float(low), float(high)), float((count + 1) / (samples + 1)))
+    return Resampled((float(low), float(high)), bootstrap_p(difference, means))
 
 
 def _means(scores: np.ndarray, generator: np.random.Generator, samples: int) -> np.ndarray:

@@ -11,11 +11,10 @@ from typing import NamedTuple
 from seq2seq.comparison.comet import with_comet
 from seq2seq.comparison.further_sets import further_sets
 from seq2seq.comparison.groups import group_runs
-from seq2seq.comparison.planned_seeds import plan
 from seq2seq.comparison.score_plot import draw, overlapping
 from seq2seq.comparison.scored_sets import scored_sets, text_differences
 from seq2seq.comparison.setting_scores import Breakdown, require_setting, score_by_setting
-from seq2seq.comparison.significance import choose_pairs, differences
+from seq2seq.comparison.significance import choose_pairs, differences, plan
 from seq2seq.comparison.source_length import score_by_length
 from seq2seq.comparison.table import Table, differences_csv, legend, markdown, notes, scores_csv
 from seq2seq.runs.results import CollectedRuns, RunResult, collect

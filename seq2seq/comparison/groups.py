@@ -15,7 +15,7 @@ from seq2seq.settings.data import SPLITS
 from seq2seq.settings.dicts import UNSET
 from seq2seq.settings.values import written
 
-# These do not change the weights but cost time, which matters under a time budget and in a table of speeds.
+# These settings do not change the weights but cost time, which matters under a time budget and in a table of speeds.
 _SLOW = ("accelerator", "checkpoint_activations", "lightning.detect_anomaly", "profile", "strategy")
 _COSTLY = {f"trainer.{key}" for key in _SLOW}
 _IGNORED = {*HARMLESS, "seed"} - _COSTLY
@@ -50,7 +50,9 @@ class Group:
         return " ".join(f"{key}={written(value)}" for key, value in self.settings.items())
 
     def by_seed(self, split: str, metric: str) -> dict[int, float]:
-        """Return a score by seed, as `seed_means` does."""
+        """Return a score by seed, as `seed_means` does; empty if a run lacks the score."""
+        if any(metric not in run.results[split] for run in self.runs):
+            return {}
         return seed_means((run.seed, run.score(split, metric)) for run in self.runs)
 
     def values(self, split: str, metric: str) -> list[float]:
@@ -94,7 +96,6 @@ def group_runs(runs: Sequence[RunResult], ignore: Collection[str] = ()) -> list[
     """Group runs in order of appearance, and name the settings in which the groups differ.
 
     Args:
-        runs: The runs.
         ignore: Settings, `section.name`, in which runs of one group may differ, besides the harmless ones.
 
     Three rules decide which runs form a group and how it is named:

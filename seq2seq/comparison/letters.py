@@ -30,7 +30,8 @@ def letters(scores: Mapping[str, Sequence[float]]) -> dict[str, str]:
     differing = [pair for pair, p in zip(pairs, holm(tests), strict=True) if p < LEVEL]
     best = sorted(scores, key=lambda name: -sum(scores[name]) / len(scores[name]))
     alike = sorted(_sets_without(differing, frozenset(scores)), key=lambda names: sorted(map(best.index, names)))
-    return {name: "".join(_letter(number) for number, names in enumerate(alike) if name in names) for name in scores}
+    signs = [*string.ascii_letters, *(f"({number})" for number in range(53, len(alike) + 1))]
+    return {name: "".join(sign for sign, names in zip(signs, alike, strict=False) if name in names) for name in scores}
 
 
 def _sets_without(differing: Sequence[tuple[str, str]], names: frozenset[str]) -> set[frozenset[str]]:
@@ -42,7 +43,3 @@ def _sets_without(differing: Sequence[tuple[str, str]], names: frozenset[str]) -
         # Drop subsets of other sets
         found = {each for each in split if not any(each < other for other in split)}
     return found
-
-
-def _letter(number: int) -> str:
-    return string.ascii_letters[number] if number < len(string.ascii_letters) else f"({number + 1})"

@@ -58,8 +58,11 @@ def _settings(run: RunResult, split: str) -> dict[str, Any]:
 
 def _titles(sets: Sequence[Sequence[RunResult]], split: str) -> list[str]:
     """Name every set by its corpora; sets with the same name are told apart by the first facts that differ."""
-    titles = [_corpora(runs, split) for runs in sets]
     firsts = [runs[0] for runs in sets]
+    sources = [run.test_lines("src") if split == "test" else None for run in firsts]
+    counts = ["" if lines is None else f", {len(lines):,} sentences" for lines in sources]
+    corpora = [" = ".join(dict.fromkeys(run.corpus for run in runs)) for runs in sets]
+    titles = [name + count for name, count in zip(corpora, counts, strict=True)]
     signatures = [[first_signature(run, split)] for run in firsts]
     digests = [run.test_digest() for run in firsts]
     texts = [[f"text {digest[:8]}" if digest else "text not saved"] for digest in digests]
@@ -72,13 +75,6 @@ def _titles(sets: Sequence[Sequence[RunResult]], split: str) -> list[str]:
             for title, mine, others in zip(titles, known, alike, strict=True)
         ]
     return titles
-
-
-def _corpora(runs: Sequence[RunResult], split: str) -> str:
-    names = dict.fromkeys(run.corpus for run in runs)
-    lines = runs[0].test_lines("src") if split == "test" else None
-    count = "" if lines is None else f", {len(lines):,} sentences"
-    return " = ".join(names) + count
 
 
 def first_signature(run: RunResult, split: str) -> str:

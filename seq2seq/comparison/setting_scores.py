@@ -92,7 +92,7 @@ def require_setting(runs: Sequence[RunResult], key: str, option: str) -> None:
 def score_by_setting(runs: Sequence[RunResult], key: str, split: str, ignore: Collection[str] = ()) -> Breakdown | None:
     """Collect the scores of runs by the value of a setting.
 
-    The runs of a row may differ in the setting, and in settings that always have the same value as it.
+    The runs of a row may differ in this setting, and in settings that always equal it.
 
     Args:
         runs: Runs on one set. Runs without the setting, of other mixers, are left out.

@@ -1,8 +1,9 @@
-"""Compare groups of runs on one test set: choose the baseline, and test for significance."""
+"""Compare groups of runs on one test set: choose the baseline, test for significance, and plan further seeds."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from seq2seq.comparison.bootstrap import Resampled, resample_seeds, resample_sentences
-from seq2seq.comparison.estimates import LEVEL, Estimate, holm, paired, welch
+from seq2seq.comparison.estimates import LEVEL, Deviation, Estimate, Power, holm, paired, pooled_deviation, welch
 from seq2seq.comparison.groups import Group
 from seq2seq.metrics.scorers import TOKENIZERS, bleu_counts
 from seq2seq.runs.results import RunResult
@@ -177,3 +178,39 @@ def scoring(run: RunResult) -> tuple[str, bool]:
     # Some tokenizers have a version in the signature: ja-mecab-0.996-IPA
     fitting = [name for name in TOKENIZERS if named == name or named.startswith(f"{name}-")]
     return max(fitting, key=len, default=named), values.get("case") == "lc"
+
+
+def plan(differences: Sequence[Difference], split: str, seeds: int, margin: float) -> str:
+    """Describe the power of the t test of each difference with this number of seeds.
+
+    The test is paired if any difference has pairs of equal seeds; otherwise it is of two groups with one deviation.
+
+    Args:
+        split: "test" or "valid".
+        seeds: The planned number of seeds of each group.
+        margin: The margin of equivalence; also the difference whose power is computed.
+    """
+    pairs = [each.paired for each in differences if each.paired]
+    if pairs:
+        # A row's deviation is its standard error times the square root of the number of pairs, freedom + 1
+        freedom = sum(int(each.freedom) for each in pairs)
+        total = sum(each.error**2 * (each.freedom + 1) * each.freedom for each in pairs)
+        deviation = Deviation(math.sqrt(total / freedom), freedom)
+        scores = "Differences of equal seeds"
+        power = Power(deviation.value / math.sqrt(seeds), seeds - 1)
+    else:
+        groups = {group.label: group for each in differences for group in (each.group, each.baseline)}
+        pooled = pooled_deviation([group.values(split, "bleu") for group in groups.values()])
+        if not pooled:
+            return "The deviation over seeds is unknown: no row has two seeds with different scores.\n"
+        deviation = pooled
+        scores = "Scores of a row"
+        power = Power(deviation.value * math.sqrt(2 / seeds), 2 * (seeds - 1))
+    smallest = power._replace(level=LEVEL / len(differences)).detectable()
+    rows = f" ({smallest:.2f} where its p is the smallest of {len(differences)})" if len(differences) > 1 else ""
+    return (
+        f"Planned: {seeds} seeds. {scores} have a standard deviation of {deviation.value:.2f} BLEU "
+        f"({deviation.freedom} degrees of freedom).\nIf that is the true one, a difference of {power.detectable():.2f}"
+        f"{rows} is significant in 80% of cases, and one of {margin:g} in {power.of_difference(margin):.0%}.\n"
+        f"Equal rows are shown to be equivalent within {margin:g} in {power.of_equivalence(margin):.0%}.\n"
+    )

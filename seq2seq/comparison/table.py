@@ -88,6 +88,7 @@ def _without_empty(rows: Sequence[Mapping[str, str]]) -> str:
 def _cells(group: Group, split: str, shared: str) -> dict[str, str]:
     """Format a group's row, by column."""
     estimate = mean(group.values(split, "bleu"))
+    parameters = group.mean("parameters")
     return {
         "mixer": group.mixer,
         "settings": group.settings_text,
@@ -96,8 +97,9 @@ def _cells(group: Group, split: str, shared: str) -> dict[str, str]:
         "95% interval": f"{estimate.interval[0]:.2f} to {estimate.interval[1]:.2f}" if estimate else "",
         "letters": shared,
         "chrF": mean_and_deviation(group.values(split, "chrf")),
-        "COMET": mean_and_deviation(group.values(split, "comet")) if _has_comet(group, split) else "",
-        "parameters": _count(group.mean("parameters")),
+        "COMET": mean_and_deviation(group.values(split, "comet")),
+        # Papers report model sizes in millions
+        "parameters": f"{parameters / 1e6:.2f}M" if parameters >= 1e5 else _whole(parameters),
         "tokens/s": _by_accelerator(group, "target_tokens_per_second", _whole),
         "time": _by_accelerator(group, "seconds", _time),
         _CPU_TIME: _cpu_clock(group),
@@ -106,33 +108,23 @@ def _cells(group: Group, split: str, shared: str) -> dict[str, str]:
     }
 
 
-def _has_comet(group: Group, split: str) -> bool:
-    return all("comet" in run.results[split] for run in group.runs)
-
-
 def _difference_cells(difference: Difference, names: Mapping[str, str]) -> dict[str, str]:
     """Format the row of a difference, by column.
 
     Args:
         names: Name of each group by its label.
     """
-    p_values = {name: p_text(p) for name, p in difference.adjusted.items()}
-    return {
+    cells = {
         "difference": f"{names[difference.group.label]} - {names[difference.baseline.label]}",
         "Δ BLEU": f"{difference.value:+.2f}",
-        "paired interval": _interval(difference.paired),
-        "paired p": p_values.get("paired", ""),
-        "Welch interval": _interval(difference.welch),
-        "Welch p": p_values.get("welch", ""),
-        "bootstrap interval": _interval(difference.bootstrap),
-        "bootstrap p": p_values.get("bootstrap", ""),
-        "equivalence p": p_values.get("equivalence", ""),
-        "verdict": difference.verdict,
     }
-
-
-def _interval(found: Estimate | Resampled | None) -> str:
-    return f"{found.interval[0]:+.2f} to {found.interval[1]:+.2f}" if found else ""
+    for test in TESTS:
+        name = "Welch" if test == "welch" else test
+        if test != "equivalence":
+            found: Estimate | Resampled | None = getattr(difference, test)
+            cells[f"{name} interval"] = f"{found.interval[0]:+.2f} to {found.interval[1]:+.2f}" if found else ""
+        cells[f"{name} p"] = p_text(difference.adjusted[test]) if test in difference.adjusted else ""
+    return cells | {"verdict": difference.verdict}
 
 
 def _by_accelerator(group: Group, key: str, text: Callable[[float], str]) -> str:
@@ -144,14 +136,11 @@ def _by_accelerator(group: Group, key: str, text: Callable[[float], str]) -> str
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:
-    """Format the mean, with the sample standard deviation if there are two values or more."""
+    """Format the mean, with the sample standard deviation if there are two values or more; "" without values."""
+    if not values:
+        return ""
     mean = f"{statistics.fmean(values):.2f}"
     return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else mean
-
-
-def _count(number: float) -> str:
-    # Papers report model sizes in millions
-    return f"{number / 1e6:.2f}M" if number >= 1e5 else _whole(number)
 
 
 def _whole(number: float) -> str:
@@ -199,7 +188,7 @@ def _numbers(table: Table, group: Group, split: str) -> dict[str, Any]:
         "set": table.title,
     }
     for metric in ("bleu", "chrf", "comet"):
-        values = group.values(split, metric) if metric != "comet" or _has_comet(group, split) else []
+        values = group.values(split, metric)
         # A single run has no sample deviation
         row[f"{metric}_mean"] = round(statistics.fmean(values), 4) if values else ""
         row[f"{metric}_std"] = round(statistics.stdev(values), 4) if len(values) > 1 else ""

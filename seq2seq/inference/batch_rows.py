@@ -6,7 +6,7 @@ import torch
 
 from seq2seq.network.state import Cache, leaves
 from seq2seq.search import longest_target
-from seq2seq.search.rows import AnyModel
+from seq2seq.search.models import AnyModel
 from seq2seq.settings.search import SearchSettings
 
 # Most numbers that a step of a search computes, 1 GiB in float32; wide beams get smaller batches.

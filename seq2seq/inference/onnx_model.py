@@ -52,7 +52,7 @@ class _Graph:
 
 
 class OnnxModel(nn.Module):
-    """A model for the search (see `seq2seq.search.rows.Model`) whose `context` and `step` are ONNX graphs.
+    """A model for the search (see `seq2seq.search.models.Model`) whose `context` and `step` are ONNX graphs.
 
     Args:
         form: The model on the meta device, for the form of contexts and states.

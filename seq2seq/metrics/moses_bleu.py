@@ -51,12 +51,8 @@ def convention_bleu(
 
     check_convention(convention, lang)
     # multi-bleu.perl only splits at spaces
-    ours = [_tokens(line, convention, lang) for line in hypotheses]
-    theirs = [_tokens(line, convention, lang) for line in references]
-    # After tokenizing, like multi-bleu.perl -lc: Moses' rules depend on case
-    if lowercase:
-        ours = [line.lower() for line in ours]
-        theirs = [line.lower() for line in theirs]
+    ours = [_tokens(line, convention, lang, lowercase) for line in hypotheses]
+    theirs = [_tokens(line, convention, lang, lowercase) for line in references]
     # tokenize="none" splits at spaces; no smoothing, so a corpus without a common 4-gram scores 0
     result = BLEU(tokenize="none", smooth_method="none", force=True).corpus_score(ours, [theirs])
     # sacreBLEU's own signature does not know the tokenization
@@ -73,10 +69,12 @@ def split_compounds(line: str) -> str:
     return _COMPOUND.sub(rb"\1 ##AT##-##AT## \2", line.encode("utf-8", "replace")).decode("utf-8")
 
 
-def _tokens(line: str, convention: str, lang: str) -> str:
+def _tokens(line: str, convention: str, lang: str, lowercase: bool) -> str:
     # escape=False is -no-escape, which keeps & and quotes
     tokens = str(_moses(lang).tokenize(line, return_str=True, escape=False))
-    return split_compounds(tokens) if convention == "compound-split" else tokens
+    tokens = split_compounds(tokens) if convention == "compound-split" else tokens
+    # After tokenizing, like multi-bleu.perl -lc: Moses' rules depend on case
+    return tokens.lower() if lowercase else tokens
 
 
 @functools.cache

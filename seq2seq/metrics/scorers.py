@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from seq2seq.settings.data import METRICS, USUAL_METRICS
 from seq2seq.system.errors import first_line
 
 TOKENIZERS = tuple(BLEU.TOKENIZERS)
-# Tokenizers whose model sacreBLEU downloads at the first use, and the longest silence of the network then.
+# Tokenizers whose model sacreBLEU downloads at the first use; the download fails after so many seconds of silence.
 _DOWNLOADED = ("spm", "flores101", "flores200", "spBLEU-1K")
 NETWORK_SECONDS = 10.0
 
@@ -154,7 +153,7 @@ def paired_bootstrap(
     Reference:
         Koehn 2004, Statistical significance tests for machine translation evaluation.
     """
-    # Every system by itself: sacreBLEU's message would not name the system whose number of lines differs
+    # Check each system here: sacreBLEU's message does not name the system whose number of lines differs
     streams: list[list[str]] = []
     for name, hypotheses in systems.items():
         streams = _streams(hypotheses, references, name)
@@ -172,7 +171,7 @@ def paired_bootstrap(
         for system, (score, scores) in zip(systems, rows, strict=True):
             mean, interval = map(float, estimate_ci(scores))
             first, firsts = rows[0]
-            p_value = None if score is first else _p_value(score.score - first.score, scores - firsts)
+            p_value = None if score is first else bootstrap_p(score.score - first.score, scores - firsts)
             found.append(Comparison(system, score.name, float(score.score), mean, interval, p_value, str(signature)))
     return found
 
@@ -210,7 +209,7 @@ def _resampled(
     return metric._aggregate_and_compute(counts), np.array(scores)
 
 
-def _p_value(difference: float, resampled: np.ndarray) -> float:
+def bootstrap_p(difference: float, resampled: np.ndarray) -> float:
     """Return the share of resampled differences at least as far from their mean as `difference` is from 0."""
     count = np.sum(np.abs(resampled - resampled.mean()) >= abs(difference))
     return float((count + 1) / (len(resampled) + 1))
@@ -221,37 +220,28 @@ def _metrics(names: Sequence[str], tokenize: str, lowercase: bool) -> dict[str, 
     unknown = [name for name in names if name not in METRICS]
     if unknown:
         raise ValueError(f"unknown metric '{unknown[0]}': choose from {', '.join(METRICS)}")
+    asian = tokenize in _IDEOGRAPHIC
     make = {
         "bleu": lambda: _bleu(tokenize, lowercase),
         "chrf": lambda: CHRF(lowercase=lowercase),
         # Includes 1- and 2-grams of words (Popovic 2017)
         "chrf++": lambda: CHRF(lowercase=lowercase, word_order=2),
-        "ter": lambda: _ter(tokenize),
+        # 100 * edits, shifts included, per reference word; smaller is better (Snover et al. 2006). Chinese and Japanese
+        # are split into characters, which needs `normalized`, other text at spaces
+        "ter": lambda: TER(normalized=asian, asian_support=asian),
     }
     return {name: make[name]() for name in names}
-
-
-def _ter(tokenize: str) -> TER:
-    """Make the metric TER: 100 * edits, shifts included, per reference word; smaller is better.
-
-    Args:
-        tokenize: BLEU's tokenizer; Chinese and Japanese are split into characters, other text at spaces.
-
-    Reference:
-        Snover et al. 2006, A study of translation edit rate with targeted human annotation.
-    """
-    # normalized: tokenize punctuation, too; asian_support: split ideographs, which needs normalized
-    asian = tokenize in _IDEOGRAPHIC
-    return TER(normalized=asian, asian_support=asian)
 
 
 def _bleu(tokenize: str, lowercase: bool) -> BLEU:
     if tokenize not in TOKENIZERS:
         raise ValueError(f"unknown BLEU tokenizer '{tokenize}': choose one of {', '.join(TOKENIZERS)}")
+    # By default a download waits forever
+    patience = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(NETWORK_SECONDS)
     try:
         # force: no warning for every line that looks tokenized
-        with _impatient():
-            return BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
+        return BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
     # The download of a model failed, or its file is damaged
     except (OSError, RuntimeError) as error:
         if tokenize not in _DOWNLOADED:
@@ -263,6 +253,8 @@ def _bleu(tokenize: str, lowercase: bool) -> BLEU:
         ) from error
     except ImportError as error:
         raise _unusable(tokenize) from error
+    finally:
+        socket.setdefaulttimeout(patience)
 
 
 def _unusable(tokenize: str) -> ValueError:
@@ -272,17 +264,6 @@ def _unusable(tokenize: str) -> ValueError:
     key = f"data.tokenize.{tokenize[:2]}=char" if tokenize[2:] == "-mecab" else "data.tokenize.<language>=char"
     remedy = f"install {extra}, or score by character: {key} in training, --tokenize char in seq2seq.score"
     return ValueError(f"the BLEU tokenizer '{tokenize}' cannot be used here: {remedy}")
-
-
-@contextlib.contextmanager
-def _impatient() -> Iterator[None]:
-    """Let a download fail after NETWORK_SECONDS of silence; by default it waits forever."""
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(NETWORK_SECONDS)
-    try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)
 
 
 def _score(metric: BLEU | CHRF | TER, hypotheses: Sequence[str], references: References) -> Score:

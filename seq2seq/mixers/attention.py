@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -132,7 +133,7 @@ class Attention(SelfMixer):
         self.norm = _norm_of(weights, dim, packed=packed)
         # The norm divides by the size of the values
         if self.norm is not None and self.properties:
-            self.properties = self.properties._replace(linear=False)
+            self.properties = dataclasses.replace(self.properties, linear=False)
         self.qkv = attention_inputs(dim, dim, self.kv_dim, self.kv_dim)
         self.out = projection(dim, dim)
 

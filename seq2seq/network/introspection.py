@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-class MixingProperties(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class MixingProperties:
     """Properties of a mixer's mixing matrix M: y_i = g_i(sum_j M_ij(x) v(x_j)).
 
     M excludes the maps of single positions before mixing (v) and after it (g_i: projections, output gates).

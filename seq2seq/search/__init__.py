@@ -14,17 +14,17 @@ from operator import itemgetter
 import torch
 from torch import Tensor
 
+from seq2seq.search.choice import Selection as Selection
 from seq2seq.search.constraints import Constrained as Constrained
-from seq2seq.search.ensemble import Ensemble as Ensemble
-from seq2seq.search.ensemble import models_of as models_of
 from seq2seq.search.graphs import Graphs as Graphs
 from seq2seq.search.hypothesis import Hypothesis as Hypothesis
 from seq2seq.search.hypothesis import NotFiniteScoresError as NotFiniteScoresError
 from seq2seq.search.hypothesis import Specials as Specials
 from seq2seq.search.hypothesis import length_divisor as length_divisor
 from seq2seq.search.hypothesis import longest_target as longest_target
-from seq2seq.search.rows import Model as AnyModel
-from seq2seq.search.rows import Selection as Selection
+from seq2seq.search.models import AnyModel
+from seq2seq.search.models import Ensemble as Ensemble
+from seq2seq.search.models import models_of as models_of
 from seq2seq.search.running import SHARE, Running, Setup
 from seq2seq.search.running import Shortlist as Shortlist
 from seq2seq.search.running import Source as Source
@@ -43,6 +43,8 @@ def search(
     special: Specials,
     settings: SearchSettings,
     prefixes: Sequence[Sequence[int]] | None = None,
+    seeds: Sequence[int] | None = None,
+    selection: Selection | None = None,
     suppress: Sequence[int] = (),
     shortlist: Shortlist | None = None,
     graphs: Graphs | None = None,
@@ -58,7 +60,8 @@ def search(
         special: Ids of the special tokens.
         settings: Width of the beam, limits of length, ranking, rules.
         prefixes: Tokens that each translation begins with.
-        suppress, shortlist, graphs: As in `search_stream`.
+        seeds: A seed for each sentence, for a selection that draws.
+        selection, suppress, shortlist, graphs: As in `search_stream`.
 
     Returns:
         For each sentence settings.n_best hypotheses, or at least one if fewer have ended.
@@ -66,9 +69,12 @@ def search(
     Raises:
         NotFiniteScoresError: The model's logits are not finite.
     """
-    sources = _sources(src, src_mask)
+    lengths = src_mask.sum(1).tolist()
+    sources = [Source(row[:length]) for row, length in zip(src.tolist(), lengths, strict=True)]
     if prefixes is not None:
         sources = [source._replace(prefix=prefix) for source, prefix in zip(sources, prefixes, strict=True)]
+    if seeds is not None:
+        sources = [source._replace(seed=seed) for source, seed in zip(sources, seeds, strict=True)]
     found = search_stream(
         model,
         sources,
@@ -76,11 +82,12 @@ def search(
         settings=settings,
         rows=len(sources),
         device=src.device,
+        selection=selection,
         suppress=suppress,
         shortlist=shortlist,
         graphs=graphs,
     )
-    return _in_order(found)
+    return [hypotheses for _, hypotheses in sorted(found, key=itemgetter(0))]
 
 
 def sample(
@@ -114,30 +121,8 @@ def sample(
     """
     settings = settings or SearchSettings(beam_size=1)
     selection = Drawn(special.eos, temperature, top_k, top_p)
-    sources = _sources(src, src_mask)
-    seeds = torch.randint(1 << 62, (len(sources),)).tolist() if seeds is None else seeds
-    sources = [source._replace(seed=seed) for source, seed in zip(sources, seeds, strict=True)]
-    found = search_stream(
-        model,
-        sources,
-        special=special,
-        settings=settings,
-        rows=len(sources),
-        device=src.device,
-        selection=selection,
-    )
-    return _in_order(found)
-
-
-def _sources(src: Tensor, src_mask: Tensor) -> list[Source]:
-    """Return the rows of a padded batch without their padding."""
-    lengths = src_mask.sum(1).tolist()
-    return [Source(row[:length]) for row, length in zip(src.tolist(), lengths, strict=True)]
-
-
-def _in_order(found: Iterable[tuple[int, list[Hypothesis]]]) -> list[list[Hypothesis]]:
-    """Return the hypotheses of all sentences in the order of the sentences."""
-    return [hypotheses for _, hypotheses in sorted(found, key=itemgetter(0))]
+    seeds = torch.randint(1 << 62, (len(src),)).tolist() if seeds is None else seeds
+    return search(model, src, src_mask, special=special, settings=settings, seeds=seeds, selection=selection)
 
 
 def search_stream(

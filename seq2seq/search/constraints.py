@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from seq2seq.search.characters import Characters
+from seq2seq.search.choice import Choice, Extensions, OpenHypotheses, Scores, Selection
 from seq2seq.search.hypothesis import NEVER
-from seq2seq.search.rows import Choice, Extensions, OpenHypotheses, Scores, Selection
-from seq2seq.search.top import top
+from seq2seq.search.selection import top
 from seq2seq.search.words import Words
 
 # Ends a phrase in `OpenHypotheses.phrases`, and pads them.
@@ -270,7 +270,7 @@ class Constrained(Selection):
         return found
 
     def _allocate(self, candidates: list[Candidate], every: int, size: int) -> tuple[list[Candidate], list[Candidate]]:
-        """Return candidates that may end, and `size` to keep: each bank's best, fullest bank first, then its next."""
+        """Return candidates that may end, and `size` to keep: the best of each bank, fullest first, then the next."""
         last = [each for each in candidates if each.bank == every][:size]
         ended = [each for each in last if each.token == self.eos]
         open_ones = [each for each in candidates if each.token != self.eos]

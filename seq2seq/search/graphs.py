@@ -11,7 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,29 +23,11 @@ from seq2seq.system.errors import first_line
 log = logging.getLogger(__name__)
 
 
-class Recorder(Protocol):
-    """Captures steps of one search, to be replayed in any order."""
-
-    @property
-    def stale(self) -> bool:
-        """True if a replay would repeat random numbers."""
-        ...
-
-    def warm_up(self, step: Callable[[], None]) -> None:
-        """Run a step without capturing it, on the stream of captures."""
-        ...
-
-    def record(self, step: Callable[[], None]) -> Callable[[], None]:
-        """Capture a step without running it, and return its replay; RuntimeError if it cannot be captured."""
-        ...
-
-    def release(self) -> None:
-        """Wait for the replays that are running."""
-        ...
-
-
 class CudaRecorder:
-    """Recorder of CUDA graphs; they share a memory pool, in which they keep nothing between replays."""
+    """Captures steps as CUDA graphs, to be replayed in any order.
+
+    The graphs share a memory pool, in which they keep nothing between replays.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -55,11 +37,11 @@ class CudaRecorder:
 
     @property
     def stale(self) -> bool:
-        """True if a failed capture of any recorder has renewed the device's generator."""
+        """True if replays would repeat random numbers: a failed capture has renewed the device's generator."""
         return self._renewals != _RENEWALS[self.device]
 
     def warm_up(self, step: Callable[[], None]) -> None:
-        """Run a step on the stream of captures, between the past and future work of the current stream."""
+        """Run a step without capturing it, on the stream of captures, between earlier and later work."""
         current = torch.cuda.current_stream(self.device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -67,7 +49,7 @@ class CudaRecorder:
         current.wait_stream(self._stream)
 
     def record(self, step: Callable[[], None]) -> Callable[[], None]:
-        """See `Recorder.record`."""
+        """Capture a step without running it, and return its replay; RuntimeError if it cannot be captured."""
         graph = torch.cuda.CUDAGraph()
         current = torch.cuda.current_stream(self.device)
         try:
@@ -75,7 +57,10 @@ class CudaRecorder:
             with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
                 step()
         except BaseException:
-            renew_generator(torch.cuda.default_generators[self.device.index or 0])
+            # Torch believes that the state of the generator is still being captured, and refuses later draws
+            # ("Offset increment outside graph capture"). A copy of the state is free; earlier graphs keep the old one
+            generator = torch.cuda.default_generators[self.device.index or 0]
+            generator.graphsafe_set_state(generator.clone_state())
             _RENEWALS[self.device] += 1
             raise
         finally:
@@ -92,15 +77,6 @@ class CudaRecorder:
 _RENEWALS: Counter[torch.device] = Counter()
 
 
-def renew_generator(generator: torch.Generator) -> None:
-    """Give a generator a copy of its own state.
-
-    After a failed capture torch believes that the old state is still being captured, and every later draw is an error
-    ("Offset increment outside graph capture"). Graphs that were captured before keep the old state.
-    """
-    generator.graphsafe_set_state(generator.clone_state())
-
-
 @functools.cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
     # One stream for all searches, since cuBLAS keeps memory for each
@@ -115,7 +91,7 @@ class Graphs:
         quiet: Do not warn if steps are not captured, as when the user did not ask for it.
     """
 
-    def __init__(self, make: Callable[[], Recorder], *, quiet: bool = False) -> None:
+    def __init__(self, make: Callable[[], CudaRecorder], *, quiet: bool = False) -> None:
         self.make = make
         self.quiet = quiet
         self.count = 0

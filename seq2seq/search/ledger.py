@@ -44,15 +44,15 @@ class Sentence:
     Args:
         key: The caller's name for it.
         limit: Length of its longest target, the end included.
-        groups: Parts of its beam, each with its own finished hypotheses, of which no two groups have the same.
+        groups: Number of parts of its beam. Each part has its own finished hypotheses; no two parts share one.
     """
 
     def __init__(self, key: int, limit: int, groups: int = 1) -> None:
         self.key = key
         self.limit = limit
-        self.steps = 0  # which the device has been given
+        self.steps = 0  # steps that the device has been given
         self.done = False
-        self._parents: list[np.ndarray] = []  # of each step that the host has read, (beam,)
+        self._parents: list[np.ndarray] = []  # (beam,) for each step that the host has read
         self._tokens: list[np.ndarray] = []
         # Score, log p, step and parent row
         self._ended: list[list[tuple[float, float, int, int]]] = [[] for _ in range(groups)]

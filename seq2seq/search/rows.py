@@ -5,164 +5,55 @@ Shapes: B rows, each a sentence; N = B * beam hypotheses, L the longest target, 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from seq2seq.network.state import Nested, first, move, refill, reorder, set_length
 from seq2seq.search.characters import Characters
-from seq2seq.search.columns import Columns
+from seq2seq.search.choice import Choice, Extensions, OpenHypotheses, Rule, Scores, Selection
 from seq2seq.search.hypothesis import Specials
-
-# A model's context, state and narrow output layer, which a search does not look into
-ContextT = TypeVar("ContextT")
-StateT = TypeVar("StateT")
-OutputT = TypeVar("OutputT")
+from seq2seq.search.models import AnyModel, step_log_probs
 
 
-class Model(Protocol[ContextT, StateT, OutputT]):
-    """A model that can be searched, such as `seq2seq.network.model.Seq2Seq` or an ensemble.
+class Columns(NamedTuple):
+    """Columns of a step's scores, where each sentence has a shortlist of the tokens that its translation may have.
 
-    A model whose logits are log-probabilities has an attribute `normalized` that is True.
-    """
-
-    def context(self, src: Tensor, src_mask: Tensor) -> ContextT:
-        """Compute the context of the source, once per sentence."""
-        ...
-
-    def init_state(self, context: ContextT, *, beam_size: int, max_len: int) -> StateT:
-        """Return the state before the first position."""
-        ...
-
-    def narrow(self, ids: Tensor, allowed: Tensor) -> OutputT:
-        """Return an output layer for `step` of the tokens ids (U,): -inf where allowed (B, U) is False."""
-        ...
-
-    def step(
-        self, token: Tensor, context: ContextT, state: StateT, position: Tensor, output: OutputT | None = None
-    ) -> tuple[Tensor, StateT]:
-        """Return logits (N, V) of the token after `token` (N,) at position (N,), and the next state.
-
-        Args:
-            output: An output layer of `narrow`, to return its logits (N, U) instead.
-        """
-        ...
-
-
-# Any model: the types of its context, state and output are its own
-AnyModel: TypeAlias = Model[Any, Any, Any]
-
-
-def step_log_probs(
-    model: Model[ContextT, StateT, OutputT],
-    token: Tensor,
-    context: ContextT,
-    state: StateT,
-    position: Tensor,
-    output: OutputT | None = None,
-) -> tuple[Tensor, StateT]:
-    """Return log p (N, V) in float32, or (N, U) of a narrow output, and the next state of a model's step."""
-    given = () if output is None else (output,)
-    logits, state = model.step(token, context, state, position, *given)
-    logits = logits.float()
-    return (logits if getattr(model, "normalized", False) else logits.log_softmax(-1)), state
-
-
-class OpenHypotheses(NamedTuple):
-    """The open hypotheses of each row; all tensors have rows first.
+    A step scores the union of its sentences' shortlists. A token outside a sentence's own list has probability 0, so
+    that results do not depend on the other sentences of the batch. Rules and selections work on columns, hypotheses
+    store tokens.
 
     Attributes:
-        last: The last token, which the next step reads, (B, beam).
-        log_prob: log p so far, (B, beam); -inf for an empty place in the beam.
-        position: The position of the last token, (B,).
-        limits: The length of the longest target, the end included, (B,).
-        forced: The prefix, (B, L), -1 after it.
-        tokens: Tokens so far, (B, beam, L), if a rule or the selection reads them; else (B, beam, 0).
-        draws: A uniform number for each sample and position, (B, beam, L), for sampling; else (B, beam, 0).
-        phrases: Phrases that the translation must have, as `constraints.flatten` writes them, (B, tokens).
-        partial: State of the character that byte pieces write, (B, beam); (B, 0) without byte pieces.
-        allowed: Mask of the shortlist, (B, V); (B, 0) without one.
+        ids: The token of each column, (U,): first the tokens that rules name, whose columns never change, then the
+            others in order.
+        place: The column of each token, (V,); 0 for tokens without one.
     """
 
-    last: Tensor
-    log_prob: Tensor
-    position: Tensor
-    limits: Tensor
-    forced: Tensor
-    tokens: Tensor
-    draws: Tensor
-    phrases: Tensor
-    partial: Tensor
-    allowed: Tensor
+    ids: Tensor
+    place: Tensor
 
+    @classmethod
+    def of(cls, allowed: Tensor, rule_tokens: Tensor) -> Columns:
+        """Return the columns of the shortlists allowed (B, V), `rule_tokens` first."""
+        others = allowed.any(0)  # (V,)
+        others[rule_tokens] = False
+        ids = torch.cat([rule_tokens, others.nonzero().squeeze(1)])
+        place = torch.zeros_like(others, dtype=torch.int64)
+        place[ids] = torch.arange(len(ids), device=ids.device)
+        return cls(ids, place)
 
-class Scores(NamedTuple):
-    """Scores of a step.
+    def of_rows(self, rows: OpenHypotheses) -> OpenHypotheses:
+        """Replace the tokens that rules and selections read by their columns."""
+        # Negative numbers are no tokens
+        phrases = torch.where(rows.phrases < 0, rows.phrases, self.place[rows.phrases.clamp(min=0)])
+        return rows._replace(tokens=self.place[rows.tokens], phrases=phrases)
 
-    Attributes:
-        log_probs: log p, (N, V), in nats; -inf for forbidden tokens. A logit that is not finite makes a row NaN.
-        only: The forced token, (N,); -1 for rows that may choose.
-        only_log_prob: log p of the forced token, (N,), before rules.
-        characters: The automaton of byte pieces; None without byte pieces.
-        ids: The token of each column, (V,); None if all tokens are scored.
-    """
-
-    log_probs: Tensor
-    only: Tensor
-    only_log_prob: Tensor
-    characters: Characters | None = None
-    ids: Tensor | None = None
-
-
-class Extensions(NamedTuple):
-    """Extensions of a row's hypotheses by one token: log p, the row of the parent within the beam, and the token."""
-
-    log_prob: Tensor
-    parent: Tensor
-    token: Tensor
-
-
-class Choice(NamedTuple):
-    """Choice of a step, (B, beam) each: extensions of which some may have ended, and extensions to continue."""
-
-    may_end: Extensions
-    kept: Extensions
-
-
-class Rule(ABC):
-    """A restriction of the next token.
-
-    Attributes:
-        reads_tokens: True if it reads `OpenHypotheses.tokens`.
-    """
-
-    reads_tokens = False
-
-    @abstractmethod
-    def __call__(self, log_probs: Tensor, rows: OpenHypotheses) -> None:
-        """Set log p (N, V) of forbidden tokens to -inf, in place."""
-
-
-class Selection(ABC):
-    """A way to choose among the extensions of a step.
-
-    Attributes:
-        reorders: False if every hypothesis continues itself.
-        reads_tokens: True if it reads `OpenHypotheses.tokens`.
-        waits: True if it reads results of the device on the host.
-        groups: Number of equal parts of the beam, each of which has its own finished hypotheses.
-    """
-
-    reorders = True
-    reads_tokens = False
-    waits = False
-    groups = 1
-
-    @abstractmethod
-    def __call__(self, scores: Scores, rows: OpenHypotheses) -> Choice:
-        """Choose the extensions that may end, and those to keep."""
+    def tokens_of(self, choice: Choice) -> Choice:
+        """Replace columns by their tokens."""
+        may_end = choice.may_end._replace(token=self.ids[choice.may_end.token])
+        kept = choice.kept._replace(token=self.ids[choice.kept.token])
+        return choice._replace(may_end=may_end, kept=kept)
 
 
 class Rows:

@@ -1,16 +1,17 @@
-"""Rules that forbid next tokens."""
+"""Rules that forbid next tokens, and the columns of the tokens that they name."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from seq2seq.search.characters import Characters
+from seq2seq.search.choice import OpenHypotheses, Rule
 from seq2seq.search.hypothesis import NEVER, Specials
-from seq2seq.search.rows import OpenHypotheses, Rule
 from seq2seq.settings.search import SearchSettings
 
 
@@ -73,6 +74,29 @@ class WholeCharacters(Rule):
     def __call__(self, log_probs: Tensor, rows: OpenHypotheses) -> None:
         """Forbid tokens that would leave a character incomplete."""
         self.characters.forbid(log_probs, rows.partial, rows.limits - rows.position)
+
+
+class RuleTokens(NamedTuple):
+    """The tokens that rules name, and their columns.
+
+    Attributes:
+        ids: The tokens, in the order of their columns.
+        special: The special tokens, by their columns.
+        suppress: The columns of tokens that are never generated.
+    """
+
+    ids: list[int]
+    special: Specials
+    suppress: list[int]
+
+    @classmethod
+    def of(cls, special: Specials, suppress: Sequence[int]) -> RuleTokens:
+        """Give the special tokens, byte pieces and suppressed tokens the first columns."""
+        ids = list(dict.fromkeys([special.pad, special.bos, special.eos, *special.byte_of, *suppress]))
+        place = {token: column for column, token in enumerate(ids)}
+        byte_of = {place[token]: byte for token, byte in special.byte_of.items()}
+        own = Specials(place[special.bos], place[special.eos], place[special.pad], byte_of)
+        return cls(ids, own, [place[token] for token in suppress])
 
 
 def rules_of(

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from seq2seq.search.characters import characters_of
-from seq2seq.search.columns import RuleTokens
+from seq2seq.search.choice import OpenHypotheses, Selection
 from seq2seq.search.constraints import STOP, flatten
 from seq2seq.search.graphs import Graphs, Steps
 from seq2seq.search.hypothesis import NEVER, Specials, longest_target
 from seq2seq.search.ledger import Results, Sentence
-from seq2seq.search.rows import AnyModel, OpenHypotheses, Rows, Selection
-from seq2seq.search.rules import rules_of
+from seq2seq.search.models import AnyModel
+from seq2seq.search.rows import Rows
+from seq2seq.search.rules import RuleTokens, rules_of
 from seq2seq.settings.search import SearchSettings
 
 # Rows are refilled or dropped when 1 / SHARE of them are free: each time costs an encoder pass or copies.

@@ -7,9 +7,11 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from seq2seq.search.choice import Choice, Extensions, OpenHypotheses, Scores, Selection
 from seq2seq.search.hypothesis import NEVER
-from seq2seq.search.rows import Choice, Extensions, OpenHypotheses, Scores, Selection
-from seq2seq.search.top import top
+
+# Columns of a block in `top`.
+_BLOCK = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,22 +129,15 @@ class Diverse(Selection):
             choice = _cut(total, token, size, self.eos, paid)
             real = (choice.kept.log_prob > NEVER).to(counts.dtype)  # (B, size)
             counts.scatter_add_(2, choice.kept.token[:, None], real[:, None])
-            may_end.append(_shifted(choice.may_end, start))
-            kept.append(_shifted(choice.kept, start))
+            # Parents count from the first row of the beam
+            may_end.append(choice.may_end._replace(parent=choice.may_end.parent + start))
+            kept.append(choice.kept._replace(parent=choice.kept.parent + start))
         return Choice(_joined(may_end), _joined(kept))
-
-
-def _shifted(extensions: Extensions, start: int) -> Extensions:
-    """Count parents from the first row of the beam in place of row `start`."""
-    return extensions._replace(parent=extensions.parent + start)
 
 
 def _joined(groups: list[Extensions]) -> Extensions:
     """Put the extensions of all groups side by side."""
-    log_prob = torch.cat([group.log_prob for group in groups], 1)
-    parent = torch.cat([group.parent for group in groups], 1)
-    token = torch.cat([group.token for group in groups], 1)
-    return Extensions(log_prob, parent, token)
+    return Extensions(*(torch.cat(parts, 1) for parts in zip(*groups, strict=True)))
 
 
 def _part(scores: Scores, sentences: int, part: slice) -> Scores:
@@ -153,7 +148,7 @@ def _part(scores: Scores, sentences: int, part: slice) -> Scores:
 
 
 def _alone(value: Tensor, token: Tensor, scores: Scores) -> tuple[Tensor, Tensor]:
-    """Replace the best tokens (N, width) by `only`, in rows that have one."""
+    """Replace the best tokens (N, width) by the forced token, in rows that have one."""
     single = (scores.only >= 0)[:, None]  # (N, 1)
     best = torch.arange(value.shape[1], device=value.device) == 0  # (width,)
     alone = torch.where(best, scores.only_log_prob[:, None], NEVER)  # (N, width)
@@ -176,3 +171,24 @@ def _cut(total: Tensor, token: Tensor, size: int, eos: int, paid: Tensor | None 
         may_end = may_end._replace(log_prob=may_end.log_prob + cost[:, :size])
         log_prob = log_prob + cost.gather(1, kept)
     return Choice(may_end, Extensions(log_prob, parent, chosen))
+
+
+def top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k largest numbers of each row of x (N, V), best first, and their columns, as `topk` does.
+
+    They are in the k blocks of columns with the largest maxima. NaN counts as the largest number.
+    """
+    size = x.shape[1]
+    blocks = size // _BLOCK
+    # `topk` is slow on long rows of a CPU, where the maxima of blocks take one pass over memory
+    if x.is_cuda or blocks < 2 * k:
+        values, index = x.topk(k, -1)
+        return values, index
+    maxima = x[:, : blocks * _BLOCK].unflatten(1, (blocks, _BLOCK)).amax(-1)  # (N, blocks)
+    chosen = maxima.topk(k, -1).indices  # (N, k)
+    columns = chosen[:, :, None] * _BLOCK + torch.arange(_BLOCK, device=x.device)  # (N, k, block)
+    # Columns after the last whole block are always candidates
+    rest = torch.arange(blocks * _BLOCK, size, device=x.device).expand(x.shape[0], -1)
+    columns = torch.cat([columns.flatten(1), rest], 1)
+    values, at = x.gather(1, columns).topk(k, -1)
+    return values, columns.gather(1, at)

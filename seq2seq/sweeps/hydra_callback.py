@@ -28,17 +28,12 @@ from seq2seq.sweeps.job_records import Job, Process, read_jobs, write_sweep
 log = logging.getLogger(__name__)
 
 
-def folder() -> Path | None:
-    """Return the folder of the sweep that this process is part of; None outside a sweep."""
+def job_folder() -> Path | None:
+    """Return the folder `<sweep>/<number>` of the job in this process; None outside a sweep."""
     # Python callers of `train` do not use Hydra
     if not HydraConfig.initialized() or HydraConfig.get().mode is not RunMode.MULTIRUN:
         return None
-    return Path(HydraConfig.get().sweep.dir)
-
-
-def job_folder() -> Path | None:
-    """Return the folder `<sweep>/<number>` of the job in this process; None outside a sweep."""
-    return Path(HydraConfig.get().runtime.output_dir) if folder() else None
+    return Path(HydraConfig.get().runtime.output_dir)
 
 
 def compare_command(sweep: Path, *options: str) -> str:

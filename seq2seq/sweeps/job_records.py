@@ -16,9 +16,9 @@ from seq2seq.system.json_file import read_json, read_json_or_none
 from seq2seq.system.slurm import this_job
 
 RECORD = "job.json"
-# Process of a job that has not started, written by the launcher; the job itself writes the record.
+# The process of a job that has not started. The launcher writes this file; the job itself writes the record.
 SUBMITTED = "submitted.json"
-# Process that launches the jobs of a sweep, and if it has ended.
+# The process that launches the jobs of a sweep, and whether it has ended.
 SWEEP = "sweep.json"
 
 ACTIVE = ("waiting", "running")

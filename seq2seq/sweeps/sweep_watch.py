@@ -10,7 +10,7 @@ from pathlib import Path
 from seq2seq.sweeps.job_records import ACTIVE, Job, common_overrides, is_sweep, launcher, read_jobs
 from seq2seq.system.json_file import read_json
 
-# A launcher on another machine cannot be checked: its sweep counts as ended after so long without a change.
+# A launcher on another machine cannot be checked: its sweep counts as ended after this time without a change.
 SILENT_SECONDS = 60.0
 
 

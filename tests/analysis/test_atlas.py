@@ -143,7 +143,8 @@ def test_window_is_measured_in_differences_of_sums():
             at = torch.arange(N)
             return self.out(total[:, (at + 3).clamp(max=N)] - total[:, (at - 2).clamp(min=0)])
 
-    assert properties.measure(Sums(None)) == (MixingProperties(True, True, True, False, True), 5, 1)
+    expected = MixingProperties(True, True, True, False, True)
+    assert properties.measure(Sums(None)) == properties.Measured(expected, 5, 1)
 
 
 def test_disagreement_names_the_mixer_and_the_property(monkeypatch):

@@ -507,7 +507,7 @@ def test_maps_over_an_image():
     pixels[2:, 2:4] = [[0, 255], [255, 0]]
     assert image_maps.busiest_patch(pixels, grid) == 4
     shares = torch.tensor([0.0, 0.1, 0.2, 0.0, 0.4, 0.3])
-    opacity = image_maps.overlay(shares, grid)[..., 3]
+    opacity = image_maps.overlay(shares.numpy(), grid)[..., 3]
     for i in range(4):
         for j in range(6):
             assert opacity[i, j] == pytest.approx(0.8 * float(shares[i // 2 * 3 + j // 2]) / 0.4)

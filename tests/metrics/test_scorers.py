@@ -196,7 +196,7 @@ def test_the_bootstrap_scores_as_asked(how):
 
 def test_no_p_value_is_zero():
     """The observed value counts as one more sample."""
-    assert scorers._p_value(5.0, np.zeros(99)) == pytest.approx(1 / 100)
+    assert scorers.bootstrap_p(5.0, np.zeros(99)) == pytest.approx(1 / 100)
 
 
 def test_p_values_of_equal_systems_are_uniform():
@@ -207,7 +207,7 @@ def test_p_values_of_equal_systems_are_uniform():
         swapped = np.array([(a, b) if random.random() < 0.5 else (b, a) for a, b in zip(one, two, strict=True)])
         lines = np.random.randint(200, size=(200, 200))
         difference = swapped[:, 0] - swapped[:, 1]
-        values.append(scorers._p_value(difference.mean(), difference[lines].mean(1)))
+        values.append(scorers.bootstrap_p(difference.mean(), difference[lines].mean(1)))
     assert 0.01 < np.mean(np.array(values) < 0.05) < 0.1
     assert 0.4 < np.mean(np.array(values) < 0.5) < 0.6
 

@@ -22,7 +22,7 @@ from seq2seq.network.model import Seq2Seq
 from seq2seq.network.state import NoState
 from seq2seq.search import Hypothesis, NotFiniteScoresError, Source, Specials, sample, search, search_stream
 from seq2seq.search.hypothesis import length_divisor, longest_target
-from seq2seq.search.top import top
+from seq2seq.search.selection import top
 from seq2seq.settings.search import SearchSettings
 
 ENCODER_ONLY = {"bigru", "resolutions"}

@@ -18,8 +18,9 @@ import seq2seq.search.graphs
 from seq2seq.inference.translator import Translator
 from seq2seq.network.state import Ancestry, ancestries
 from seq2seq.search import Constrained, Drawn, Ensemble, Graphs, NotFiniteScoresError, Source, Specials, search_stream
+from seq2seq.search.choice import OpenHypotheses
 from seq2seq.search.graphs import choose_graphs, cuda_graphs
-from seq2seq.search.rows import OpenHypotheses, Rows
+from seq2seq.search.rows import Rows
 from seq2seq.settings.search import SearchSettings
 
 MODELS = {preset: (f"mixer={preset}",) for preset in PRESETS} | {

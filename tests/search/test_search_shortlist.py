@@ -14,7 +14,8 @@ from textbook_search import beam_search
 from torch import Tensor
 
 from seq2seq.search import Constrained, Drawn, Ensemble, Source, search, search_stream
-from seq2seq.search.columns import Columns, RuleTokens
+from seq2seq.search.rows import Columns
+from seq2seq.search.rules import RuleTokens
 from seq2seq.settings.search import SearchSettings
 
 ONE_LAYER = ("mixer=transformer", "model.encoder_layers=1", "model.decoder_layers=1")

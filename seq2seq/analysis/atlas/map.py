@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
 # Gray codes: neighbors differ in one property.
 COLUMNS = ((False, True), (False, False), (True, False), (True, True))  # dynamic, sparse
-ROWS = ((True, True), (False, True), (False, False), (True, False))  # shared over positions, over channels
+# Weights shared over positions, over channels, and the name of the row.
+ROWS = {
+    (True, True): "positions\nand channels",
+    (False, True): "channels",
+    (False, False): "nothing",
+    (True, False): "positions",
+}
 # Colors of a box, by `dynamic`: blue for static mixers, orange for dynamic ones.
 FILL = {False: "#E8F1FA", True: "#FCEBDD"}
 LINE = {False: "#0072B2", True: "#D55E00"}
@@ -94,7 +100,7 @@ def draw(points: Sequence[Point], stem: Path) -> Path:
 
 
 def _at(row: int, column: int) -> Place:
-    return Place(*COLUMNS[column], *ROWS[row])
+    return Place(*COLUMNS[column], *list(ROWS)[row])
 
 
 def _edge(axes: Axes, one: Place, other: Place, centers: dict[Place, tuple[float, float]]) -> None:
@@ -104,8 +110,8 @@ def _edge(axes: Axes, one: Place, other: Place, centers: dict[Place, tuple[float
 
     start = centers[one]
     end = centers[other]
-    column, row = _cell(one)
-    other_column, other_row = _cell(other)
+    column, other_column = (COLUMNS.index((place.dynamic, place.sparse)) for place in (one, other))
+    row, other_row = (list(ROWS).index((place.shares_positions, place.shares_channels)) for place in (one, other))
     # The control point of the curve
     middle_x = (start[0] + end[0]) / 2
     middle_y = (start[1] + end[1]) / 2
@@ -118,31 +124,17 @@ def _edge(axes: Axes, one: Place, other: Place, centers: dict[Place, tuple[float
     axes.add_patch(PathPatch(outline, facecolor="none", edgecolor="#AAAAAA", linewidth=1.1, zorder=0))
 
 
-def _cell(place: Place) -> tuple[int, int]:
-    """Return column and row of a place."""
-    column = COLUMNS.index((place.dynamic, place.sparse))
-    row = ROWS.index((place.shares_positions, place.shares_channels))
-    return column, row
-
-
 def _box(axes: Axes, center: tuple[float, float], here: Sequence[Point], dynamic: bool) -> None:
     """Draw a place as a box with the names of its mixers."""
     from matplotlib.patches import FancyBboxPatch
 
     height = LINE_HEIGHT * len(here) + 0.12
     corner = (center[0] - WIDTH / 2, center[1] - height / 2)
-    axes.add_patch(
-        FancyBboxPatch(
-            corner,
-            WIDTH,
-            height,
-            boxstyle="round,pad=0,rounding_size=0.1",
-            facecolor=FILL[dynamic],
-            edgecolor=LINE[dynamic],
-            linewidth=1,
-            zorder=1,
-        )
-    )
+    style = "round,pad=0,rounding_size=0.1"
+    box = FancyBboxPatch(corner, WIDTH, height, boxstyle=style, linewidth=1, zorder=1)
+    box.set_facecolor(FILL[dynamic])
+    box.set_edgecolor(LINE[dynamic])
+    axes.add_patch(box)
     for row, point in enumerate(sorted(here, key=lambda point: point.name)):
         measured = point.bidirectional
         # Marks for two measurements without an axis, which `_captions` explains
@@ -157,14 +149,8 @@ def _captions(axes: Axes, tops: Sequence[float], heights: Sequence[float], total
     for column, (dynamic, sparse) in enumerate(COLUMNS):
         name = f"{'dynamic' if dynamic else 'static'}, {'sparse' if sparse else 'dense'}"
         axes.text(column * (WIDTH + GAP) + WIDTH / 2, -0.35, name, ha="center", fontsize=10, color=LINE[dynamic])
-    names = {
-        (True, True): "positions\nand channels",
-        (False, True): "channels",
-        (False, False): "nothing",
-        (True, False): "positions",
-    }
-    for row, key in enumerate(ROWS):
-        axes.text(-0.3, tops[row] + heights[row] / 2, names[key], ha="right", va="center", fontsize=10)
+    for top, height, name in zip(tops, heights, ROWS.values(), strict=True):
+        axes.text(-0.3, top + height / 2, name, ha="right", va="center", fontsize=10)
     axes.text(-0.3, -0.35, "weights shared over", ha="right", fontsize=9, color="#666666")
     text = (
         "A line joins places that differ in one of these four properties.    "

@@ -9,8 +9,9 @@ float64 with random inputs and parameters.
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +45,8 @@ DEPTH = 8
 SizedSettings = Callable[[int, int, int], Mapping[str, Any]]
 
 
-class Measured(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Measured:
     """Measurement of the bidirectional or causal form of a mixer.
 
     Attributes:
@@ -68,9 +70,6 @@ def sized(settings: SizedSettings, dim: int, heads: int, length: int) -> dict[st
 
     Args:
         settings: The mixer's settings by width, heads and longest sequence.
-        dim: Width.
-        heads: Number of heads.
-        length: Longest sequence.
     """
     values = layer_values(settings(dim, heads, length), DEPTH - 1, DEPTH)
     return values | ({"max_len": length} if isinstance(values.get("max_len"), int) else {})
@@ -94,7 +93,12 @@ def measured_values(settings: SizedSettings) -> dict[str, Any]:
 
 def measure(mixer: SelfMixer) -> Measured:
     """Measure a mixer of width DIM with HEADS heads, bidirectional or causal; noise is added to its parameters."""
-    mixer = _randomize(mixer.double().eval())
+    mixer = mixer.double().eval()
+    # The zeros and ones of initialization hide what a mixer can do. The noise is from torch's global generator, which
+    # `write_atlas` seeds for each mixer
+    with torch.no_grad():
+        for parameter in mixer.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
     inputs = _inputs()
     # Two inputs that agree at odd positions: M is compared at these columns
     first = _jacobian(mixer, inputs[0])  # (N, D, N, D)
@@ -117,23 +121,6 @@ def measure(mixer: SelfMixer) -> Measured:
     return Measured(properties, window, rank)
 
 
-def measure_forms(settings: SizedSettings) -> tuple[Measured, Measured | None, SelfMixer | None]:
-    """Measure both forms of a mixer.
-
-    Returns:
-        The measurements of both forms, and the causal mixer. The last two are None for an encoder-only mixer.
-    """
-    values = measured_values(settings)
-    bidirectional = measure(build_self_mixer(values, dim=DIM, causal=False))
-    try:
-        causal = build_self_mixer(values, dim=DIM, causal=True, where="decoder")
-    except ValueError as error:
-        if "encoder-only" not in str(error):
-            raise
-        return bidirectional, None, None
-    return bidirectional, measure(causal), causal
-
-
 def state_growth(mixer: SelfMixer) -> str:
     """Classify the growth of a causal mixer's state with the longest target: "linear", "constant", or "other"."""
     # Equal steps: linear growth has equal differences
@@ -152,20 +139,11 @@ def _numbers(state: Any) -> int:
     return state.numel() if isinstance(state, Tensor) else sum(map(_numbers, state))
 
 
-def _randomize(mixer: SelfMixer) -> SelfMixer:
-    """Add noise to every parameter: the zeros and ones of initialization hide what a mixer can do."""
-    with torch.no_grad():
-        for parameter in mixer.parameters():
-            # From torch's global generator, which `write_atlas.measure` seeds for each mixer
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    return mixer
-
-
 def _inputs() -> Tensor:
     """Draw three sequences (3, N, D), random at even positions, whose rows are compared; the columns are at odd ones.
 
-    At odd positions the first two sequences agree and repeat VECTORS vectors, so that these columns have the same V in
-    both sequences, and again after each turn. All odd positions of the third are equal and have one V.
+    At odd positions the first two sequences agree and repeat VECTORS vectors: these columns have the same V in both
+    sequences, and V repeats every 2 VECTORS positions. The third sequence has one vector at all odd positions.
     """
     inputs = torch.randn(3, LENGTH, DIM, dtype=torch.float64)
     # Column 2 start + 1 and every 2 VECTORS-th after it have one vector

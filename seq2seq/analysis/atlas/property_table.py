@@ -54,25 +54,13 @@ def markdown(points: Sequence[Point]) -> str:
 
 def as_json(points: Sequence[Point]) -> list[dict[str, Any]]:
     """Convert all measurements to plain values for JSON."""
-    return [_plain(dataclasses.asdict(point) | {"disagreements": point.disagreements()}) for point in points]
-
-
-def _plain(value: Any) -> Any:
-    """Convert named tuples to dictionaries and tuples to lists, also inside."""
-    # First: named tuples are tuples, too
-    if hasattr(value, "_asdict"):
-        value = value._asdict()
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return value
+    return [dataclasses.asdict(point) | {"disagreements": point.disagreements()} for point in points]
 
 
 def _row(point: Point) -> list[str]:
     measured = point.bidirectional
     causal = measured.properties if point.causal is None else point.causal.properties
-    cells = [_yes(*both) for both in zip(measured.properties, causal, strict=True)]
+    cells = [_yes(value, vars(causal)[key]) for key, value in vars(measured.properties).items()]
     if measured.properties.sparse:
         # The first cell is `sparse`
         cells[0] += f" ({measured.window})"

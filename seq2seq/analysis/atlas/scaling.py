@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 import time
+import timeit
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +26,8 @@ FITTED = 4
 REPEATS = 5  # timed runs of each length
 
 
-class Growth(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Growth:
     """Cost of a forward and backward pass by length.
 
     Attributes:
@@ -75,8 +78,8 @@ def measure(
             break
         step()  # warm-up
         growth.lengths.append(length)
-        # The shortest: other programs can only add time
-        growth.seconds.append(min(_seconds(step) for _ in range(REPEATS)))
+        # CPU time does not count waiting for the core; the shortest, as other programs can only add time
+        growth.seconds.append(min(timeit.repeat(step, timer=time.process_time, repeat=REPEATS, number=1)))
         growth.peak_bytes.append(peak_bytes(step))
     return growth
 
@@ -120,10 +123,3 @@ def _step(settings: SizedSettings, length: int, dim: int) -> Callable[[], None]:
         torch.autograd.grad(y, [x, *mixer.parameters()], upstream)
 
     return step
-
-
-def _seconds(work: Callable[[], None]) -> float:
-    # CPU time does not count waiting for the core
-    start = time.process_time()
-    work()
-    return time.process_time() - start

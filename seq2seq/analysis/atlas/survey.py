@@ -56,7 +56,7 @@ class Point:
         """Describe each difference between declaration and measurement in a sentence."""
         if self.declared is None:
             # The message can be pasted into the class
-            seen = ", ".join(f"{key}={value}" for key, value in self.bidirectional.properties._asdict().items())
+            seen = ", ".join(f"{key}={value}" for key, value in vars(self.bidirectional.properties).items())
             return [f"{self.name} declares no `properties`: set them in its class (measured: {seen})"]
         wrong = _differences(self.name, self.declared, self.bidirectional)
         if self.declared_causal is not None and self.causal is not None:
@@ -67,11 +67,11 @@ class Point:
 
 
 def _differences(name: str, declared: MixingProperties, measured: Measured) -> list[str]:
-    seen = measured.properties._asdict()
+    seen = vars(measured.properties)
     return [
         f"{name} declares {key}={value}, but measured is {key}={seen[key]} "
         f"(window {measured.window}, rank {measured.rank})"
-        for key, value in declared._asdict().items()
+        for key, value in vars(declared).items()
         if value != seen[key]
     ]
 
@@ -88,16 +88,22 @@ def survey(name: str, settings: SizedSettings, *, limit: float | None) -> Point:
         ValueError: It cannot be built or measured; names the mixer.
     """
     try:
-        bidirectional, causal, decoder = properties.measure_forms(settings)
-        # Declarations may depend on settings: read them from the mixer as measured
         values = properties.measured_values(settings)
-        declared = getattr(build_self_mixer(values, dim=properties.DIM, causal=False), "properties", None)
+        encoder = build_self_mixer(values, dim=properties.DIM, causal=False)
+        bidirectional = properties.measure(encoder)
+        try:
+            decoder = build_self_mixer(values, dim=properties.DIM, causal=True, where="decoder")
+        except ValueError as error:
+            if "encoder-only" not in str(error):
+                raise
+            decoder = None
         return Point(
             name=name,
-            declared=declared,
-            declared_causal=None if decoder is None else getattr(decoder, "properties", None),
+            # Declarations may depend on settings, so the measured mixers have them
+            declared=getattr(encoder, "properties", None),
+            declared_causal=getattr(decoder, "properties", None),
             bidirectional=bidirectional,
-            causal=causal,
+            causal=None if decoder is None else properties.measure(decoder),
             state=None if decoder is None else properties.state_growth(decoder),
             declared_state=None if decoder is None else getattr(decoder, "state_growth", "linear"),
             parameters=properties.parameters(settings, **PARAMETER_SIZES),

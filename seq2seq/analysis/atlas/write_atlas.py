@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from seq2seq.analysis.atlas import map as atlas_map
 from seq2seq.analysis.atlas.properties import SizedSettings
 from seq2seq.analysis.atlas.property_table import as_json, markdown
-from seq2seq.analysis.atlas.survey import Point, survey
+from seq2seq.analysis.atlas.survey import survey
 from seq2seq.options.command_line import require_folder, warn
 from seq2seq.settings.compose import compose_settings, self_mixers
 from seq2seq.settings.values import require_known
@@ -43,7 +43,15 @@ def write_atlas(names: Sequence[str] | None, *, limit: float, figure: bool, out:
     known = self_mixers()
     names = known if names is None else [require_known(name.strip(), known, "self mixer") for name in names]
     folder = require_folder(out or Path("inspect") / "atlas", files=("atlas.md", "atlas.json"))
-    points = measure(names, limit=limit or None, seed=seed)
+    points = []
+    for name in names:
+        settings = settings_of(name)
+        progress = "measuring ..." if settings else "left out: a stack of several mixers"
+        print_error(f"{name}: {progress}")
+        # Before each mixer, so that its numbers do not depend on the others
+        torch.manual_seed(seed)
+        if settings:
+            points.append(survey(name, settings, limit=limit or None))
     page = markdown(points)
     # Standard output gets the page alone, so that it can be redirected
     print(page, end="", flush=True)
@@ -58,20 +66,6 @@ def write_atlas(names: Sequence[str] | None, *, limit: float, figure: bool, out:
     for line in wrong:
         warn(line)
     return 1 if wrong else 0
-
-
-def measure(names: Sequence[str], *, limit: float | None, seed: int) -> list[Point]:
-    """Measure mixers one by one; stacks of several mixers are left out."""
-    points = []
-    for name in names:
-        settings = settings_of(name)
-        progress = "measuring ..." if settings else "left out: a stack of several mixers"
-        print_error(f"{name}: {progress}")
-        # Before each mixer, so that its numbers do not depend on the others
-        torch.manual_seed(seed)
-        if settings:
-            points.append(survey(name, settings, limit=limit))
-    return points
 
 
 def settings_of(name: str) -> SizedSettings | None:

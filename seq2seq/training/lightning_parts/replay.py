@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.data.batching import Batch
-from seq2seq.search.graphs import Recorder
+from seq2seq.search.graphs import CudaRecorder
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.system.errors import first_line
 from seq2seq.training.objective.loss import LossSums
@@ -74,12 +74,12 @@ class Replay:
         counts: Numbers of "captured", "replayed" and "plain" passes, and the "seconds" of captures.
     """
 
-    def __init__(self, passes: Passes, parameters: Iterable[nn.Parameter], *, make: Callable[[], Recorder]) -> None:
+    def __init__(self, passes: Passes, parameters: Iterable[nn.Parameter], *, make: Callable[[], CudaRecorder]) -> None:
         self.counts: dict[str, float] = {"captured": 0, "replayed": 0, "plain": 0, "seconds": 0.0}
         self._passes = passes
         self._parameters = list(parameters)
         self._make = make
-        self._recorder: Recorder | None = None
+        self._recorder: CudaRecorder | None = None
         self._failed = False
         self._trained: list[bool] = []
         self._gradients: list[Tensor | None] = []

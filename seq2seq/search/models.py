@@ -1,15 +1,68 @@
-"""Ensembles: several models that search together."""
+"""Models that can be searched, alone or as an ensemble."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from seq2seq.network.state import Nested
-from seq2seq.search.rows import AnyModel, step_log_probs
+
+# A model's context, state and narrow output layer, which a search does not look into
+ContextT = TypeVar("ContextT")
+StateT = TypeVar("StateT")
+OutputT = TypeVar("OutputT")
+
+
+class Model(Protocol[ContextT, StateT, OutputT]):
+    """A model that can be searched, such as `seq2seq.network.model.Seq2Seq` or an ensemble.
+
+    A model whose logits are log-probabilities has an attribute `normalized` that is True.
+    """
+
+    def context(self, src: Tensor, src_mask: Tensor) -> ContextT:
+        """Compute the context of the source, once per sentence."""
+        ...
+
+    def init_state(self, context: ContextT, *, beam_size: int, max_len: int) -> StateT:
+        """Return the state before the first position."""
+        ...
+
+    def narrow(self, ids: Tensor, allowed: Tensor) -> OutputT:
+        """Return an output layer for `step` of the tokens ids (U,): -inf where allowed (B, U) is False."""
+        ...
+
+    def step(
+        self, token: Tensor, context: ContextT, state: StateT, position: Tensor, output: OutputT | None = None
+    ) -> tuple[Tensor, StateT]:
+        """Return logits (N, V) of the token after `token` (N,) at position (N,), and the next state.
+
+        Args:
+            output: An output layer of `narrow`, to return its logits (N, U) instead.
+        """
+        ...
+
+
+# Any model: the types of its context, state and output are its own
+AnyModel: TypeAlias = Model[Any, Any, Any]
+
+
+def step_log_probs(
+    model: Model[ContextT, StateT, OutputT],
+    token: Tensor,
+    context: ContextT,
+    state: StateT,
+    position: Tensor,
+    output: OutputT | None = None,
+) -> tuple[Tensor, StateT]:
+    """Return log p (N, V) in float32, or (N, U) of a narrow output, and the next state of a model's step."""
+    given = () if output is None else (output,)
+    logits, state = model.step(token, context, state, position, *given)
+    logits = logits.float()
+    return (logits if getattr(model, "normalized", False) else logits.log_softmax(-1)), state
 
 
 def models_of(model: AnyModel) -> list[AnyModel]:
