@@ -214,7 +214,7 @@ class Run:
             processes=self.plan.trainer.processes,
         )
         data.describe()
-        checks.look_at_references(data.texts, self.tokenize)
+        checks.look_at_references(data, self.tokenize)
         return data
 
     def _threads(self) -> int | None:

@@ -89,10 +89,10 @@ def test_batches_hold_the_text_that_index_names(folder):
     for split, loader in loaders.items():
         rows = sorted(texts(made.prepared, loader()))
         assert [index for index, _, _ in rows] == list(range(SIZES[split]))
-        assert [src for _, src, _ in rows] == made.texts.sources(split)
-        assert [tgt for _, _, tgt in rows] == made.texts.references(split)
+        assert [src for _, src, _ in rows] == made.prepared.sources(split)
+        assert [tgt for _, _, tgt in rows] == made.prepared.references(split)
         assert made.prepared.size(split) == SIZES[split]
-    assert made.texts.references("test") == (folder / "test.en").read_text().splitlines()
+    assert made.prepared.references("test") == (folder / "test.en").read_text().splitlines()
     batches = list(made.train_dataloader())
     masks = [mask for batch in batches for mask in (batch.src_mask, batch.tgt_mask)]
     real, cells = sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks)

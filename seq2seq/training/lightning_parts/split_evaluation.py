@@ -28,7 +28,7 @@ from seq2seq.training.objective.batch_loss import sum_losses
 from seq2seq.training.objective.loss import LossSums
 
 if TYPE_CHECKING:
-    from seq2seq.training.lightning_parts.datamodule import EvalTexts
+    from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class EvaluatedModule(L.LightningModule):
         make_whole(self.model)
         require_finite_weights(self.model, self.optim, step=self.trainer.global_step)
         self._split = split
-        self._evaluator = make_evaluator(self, self.trainer.datamodule.texts, split)  # type: ignore[attr-defined]
+        self._evaluator = make_evaluator(self, self.trainer.datamodule, split)  # type: ignore[attr-defined]
 
     def _finish(self, name: str) -> None:
         """Score the split, and log its scores under a name; all ranks must call this together."""
@@ -131,7 +131,7 @@ class EvaluatedModule(L.LightningModule):
         make_parts(self.model)
 
 
-def make_evaluator(task: EvaluatedModule, data: EvalTexts, split: str) -> Evaluator:
+def make_evaluator(task: EvaluatedModule, data: TranslationDataModule, split: str) -> Evaluator:
     """Make the evaluator of a split, with the task's current search."""
     search = task.search
     translator = Translator(
@@ -145,8 +145,8 @@ def make_evaluator(task: EvaluatedModule, data: EvalTexts, split: str) -> Evalua
     )
     return Evaluator(
         translator,
-        data.sources(split),
-        data.references(split),
+        data.prepared.sources(split),
+        data.prepared.references(split),
         tokenize=task.description["tokenize"],
         directions=data.directions(split),
         limit=task.sentences.get(split),
