@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import multiprocessing
 import os
 import random
@@ -409,10 +408,9 @@ def test_impossible_value_is_refused(folder, key, value):
         read_settings(folder, **{key: value})
 
 
-def test_values_may_be_written_as_on_the_command_line(folder):
-    """YAML reads 1e3 as a float, and Hydra hands over .inf as a word."""
-    plan = read_settings(folder, max_tokens=1e3, temperature=".inf")
-    assert (plan.max_tokens, plan.data.temperature) == (1000, math.inf)
+def test_a_number_may_be_written_as_on_the_command_line(folder):
+    """YAML reads 1e3 as a float."""
+    assert read_settings(folder, max_tokens=1e3).max_tokens == 1000
 
 
 EXHAUSTIVE = {"test_several_processes_write_the_same_cache", "test_a_killed_process_of_several_is_told"}
