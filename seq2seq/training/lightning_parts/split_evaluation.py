@@ -116,7 +116,8 @@ class EvaluatedModule(L.LightningModule):
             parts: list[Any] = [None] * self.trainer.world_size
             dist.all_gather_object(parts, evaluator.partial())
             evaluator.merge(parts)
-        self.evaluation = evaluator.result()
+        evaluation: Evaluation = evaluator.result()
+        self.evaluation = evaluation
         # After the merge all ranks know all lengths.
         if self._split not in self._reported and self.trainer.is_global_zero:
             log_lengths(evaluator, self._split)
@@ -126,7 +127,7 @@ class EvaluatedModule(L.LightningModule):
                 log.warning("test set: translations and references differ in Unicode form: %s", found)
         self._reported.add(self._split)
         # Every rank has the same values: they come from gathered texts and summed losses.
-        values = {f"{name}/{key}": value for key, value in self.evaluation.numbers().items()}
+        values = {f"{name}/{key}": value for key, value in evaluation.numbers().items()}
         self.log_dict(values, logger=False, batch_size=1, rank_zero_only=True)
         make_parts(self.model)
 

@@ -1,4 +1,4 @@
-"""The LightningModule: the loss of a micro-batch, the update of a window, and what a checkpoint keeps of both."""
+"""The LightningModule: the loss of a micro-batch, the update of a window, and the state in a checkpoint."""
 
 from __future__ import annotations
 
