@@ -122,6 +122,10 @@ class Evaluator:
         self.cut: set[int] = set()
         self.beyond: set[int] = set()
 
+    def chosen(self, rows: np.ndarray) -> np.ndarray:
+        """Return the sentences among `rows` that are evaluated."""
+        return rows if self._chosen is None else rows[np.isin(rows, self._chosen)]
+
     def add(self, batch: Batch, losses: Callable[[Batch], Losses]) -> None:
         """Decode a batch and sum its losses, both on pairs cut to the longest line.
 

@@ -154,5 +154,6 @@ def present_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     for name, cls in SECTIONS.items():
         # Only in sections that exist: a checkpoint keeps the settings of its model alone.
         if name and isinstance(config.get(name), Mapping):
-            result[name] = merged(defaults(cls), config[name])
+            known = {key: value for key, value in defaults(cls).items() if value != "???"}
+            result[name] = merged(known, config[name])
     return result

@@ -453,7 +453,7 @@ def test_an_epoch_is_not_continued_beyond_its_end(corpus, tmp_path):
     given = ("run=it", "trainer.test=false", "force=true")
     execute(toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=4"))
     other = ("resume=auto", "trainer.max_steps=8", "data.max_tokens=8192")
-    with pytest.raises(ValueError, match=r"after batch 4 of an epoch, .* has [123]: resume with the settings"):
+    with pytest.raises(ValueError, match=r"after batch 4 of an epoch, .* has [123] batches: resume with the settings"):
         execute(toycorpus.settings(corpus, tmp_path, *given, *other))
 
 

@@ -233,7 +233,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (("trainer.strategy=fsdp", "optim=anneal"), r"trainer\.strategy=fsdp has none: set data\.max_tokens"),
         (("trainer.strategy=fsdp", "optim=muon"), r"optim\.name=muon .*trainer\.strategy=fsdp"),
-        (("data.batch_tokens=null",), r"data\.batch_tokens="),
+        (("data.batch_tokens=null",), r"data\.batch_tokens=25000"),
     ],
 )
 def test_settings_without_a_size_to_measure_are_refused(corpus, tmp_path, words, message):

@@ -119,8 +119,11 @@ def test_a_peak_rate_without_effect_is_refused():
         (["data=files", "data.train=a", "data.revision=b"], "data.revision=b .* data.path=null"),
         (["data.holdout=5"], "data.holdout=5 .* data.valid and data.test: .* to null"),
         (["trainer.accumulate_share=0.3"], "accumulate_share=0.3 .* trainer.accumulate_start=null"),
-        (["trainer.accumulate_start=1"], "accumulate_start=1 .* trainer.accumulate=1: .* to a multiple"),
-        (["trainer.accumulate=2", "trainer.accumulate_start=2"], "accumulate_start=2 .* trainer.accumulate=2"),
+        (["trainer.accumulate_start=1"], "accumulate_start=1 .* trainer.accumulate to a multiple"),
+        (
+            ["trainer.accumulate=2", "trainer.accumulate_start=2"],
+            "accumulate_start=2 .* trainer.accumulate to a multiple",
+        ),
         (["optim.warmup_init_lr=1e-3", "optim.warmup_share=0"], "init_lr=0.001 .*warmup_share=0"),
         (["trainer.median_stop=4"], "median_stop=4 .* sweep: leave it out"),
         (["trainer.val_share=0.2"], "val_share=0.2 .* updates or epochs"),
