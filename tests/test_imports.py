@@ -18,7 +18,7 @@ MODULES = {
     for path in sorted(ROOT.rglob("*.py"))
 }
 # The parts of the package, lowest first. A part imports itself and parts of lower levels.
-# A module that is named by itself (`evaluation.metrics`) is a part of its own; the commands are what no level names.
+# A module that is named by itself (`training.command`) is a part of its own; the commands are what no level names.
 LEVELS = (
     ("system",),
     ("kernels", "settings", "sweeps"),

@@ -25,8 +25,8 @@ class SelfMixer(nn.Module, ABC, Generic[StateT]):
     In a causal mixer position t sees positions <= t only. It also decodes: starting from `empty_state`, `step` computes
     `forward` one position at a time. An encoder-only mixer raises ValueError on causal=True.
 
-    Further attributes are optional: see `seq2seq.network.build.Adaptable`, `seq2seq.training.machine.compilation` and
-    `seq2seq.analysis`.
+    A mixer also declares `properties` (see `seq2seq.network.introspection`). Further attributes are optional: see
+    `seq2seq.network.build.Adaptable`, `seq2seq.training.machine.compilation` and `seq2seq.analysis.atlas.survey`.
 
     Args (of every constructor; a mixer's own docstring describes the others):
         dim: Width D of the input.
