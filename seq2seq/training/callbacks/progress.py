@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 _REFRESH = 0.5  # seconds between updates of the bar: each one waits for the device
 _RATE_KNOWN = 5.0  # seconds after which the rate of a run is known well enough to announce the time left
-# A first update is slow, and reported, if it takes so many seconds or this share of a limit of time.
+# A first update that takes this many seconds, or this share of a limit of time, is slow, and is reported.
 _SLOW_SECONDS = 10.0
 _SLOW_SHARE = 0.1
 
@@ -65,7 +65,7 @@ class ProgressLog(L.Callback):
         self._rated_from = (0.0, 0.0)
         self._tokens = 0.0  # before this part of the run
         self._started = False  # the first update of this part is done
-        self._announced = settings.dry_run  # the time left: of two updates it says nothing
+        self._announced = settings.dry_run  # the time left; the two updates of a dry run need no estimate
         self._logged_step = 0
         self._meter_state: dict[str, Any] | None = None  # of a resumed run, until there is a meter
         self._bar: Progress | None = None
