@@ -13,7 +13,8 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from seq2seq.settings.compose import chosen_settings, plain_settings, typed_settings
+from seq2seq.settings.compose import chosen_settings, typed_settings
+from seq2seq.settings.hydra_call import plain_settings
 from seq2seq.system.resources import conf_dir
 from seq2seq.training.command import exit_interrupted, refuse, run_program, wants_traceback
 from seq2seq.training.plan import make_plan

@@ -12,7 +12,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from seq2seq.runs.folder import mixer_label
-from seq2seq.settings.compose import chosen_settings, plain_settings, typed_settings
+from seq2seq.settings.compose import chosen_settings, typed_settings
+from seq2seq.settings.hydra_call import plain_settings
 from seq2seq.sweeps import hydra_callback
 from seq2seq.system.resources import conf_dir
 from seq2seq.training.command import INTERRUPTED, exit_interrupted, refuse, run_program, wants_traceback

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmarks.gpu.steps import wait
+from benchmarks.gpu.machine import wait
 from seq2seq.kernels.attention import attention, packed_attention
 from seq2seq.kernels.attention.short_rows import divide
 from seq2seq.kernels.fused import fused

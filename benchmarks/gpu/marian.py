@@ -15,7 +15,7 @@ from torch import Tensor
 
 from benchmarks.data import data_plan
 from benchmarks.gpu.command import settings
-from benchmarks.gpu.steps import wait
+from benchmarks.gpu.machine import wait
 from benchmarks.train import SMOOTHING, marian_model
 from seq2seq.data.batching import Batch
 from seq2seq.data.preparation import prepare_corpora

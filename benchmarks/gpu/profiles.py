@@ -9,7 +9,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu.decoding import waits_of
-from benchmarks.gpu.steps import wait
+from benchmarks.gpu.machine import wait
 
 _SHOWN = 14
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from benchmarks.gpu.machine import wait
+from benchmarks.gpu.profiles import profiled
 from benchmarks.gpu.trainer import Trainer
 from benchmarks.gpu.training_data import Prepared, synthetic
 from seq2seq.data.batching import Batch
@@ -39,9 +41,6 @@ def run(job: PartJob) -> None:
 
 
 def _measure(job: PartJob, name: str) -> None:
-    # Imports this module
-    from benchmarks.gpu.profiles import profiled
-
     trainer = Trainer(Prepared(job.data).model(*name.split("/")), device=torch.device(job.device), compile=False)
     row: dict[str, Any] = {}
     for tokens, length in _SIZES if job.on_gpu else _TINY:
@@ -54,12 +53,6 @@ def _measure(job: PartJob, name: str) -> None:
         if not job.result.get(name):
             row["profile"] = profiled(functools.partial(trainer._step, next(batches), share=0.5), trainer.device)
         job.save(**{name: row})
-
-
-def wait(device: torch.device) -> None:
-    """Wait for a GPU."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def microseconds(call: Callable[[], object], device: torch.device, calls: int) -> tuple[float, float]:

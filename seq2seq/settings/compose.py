@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig
 
 from seq2seq.settings.dicts import differences
-from seq2seq.system.errors import first_line
-from seq2seq.system.resources import choices, conf_dir
+from seq2seq.settings.explain import REFUSALS, refusal, wrong_word
+from seq2seq.settings.hydra_call import compose_or_raise, plain_settings
+from seq2seq.system.resources import choices
 
 
 def presets() -> list[str]:
@@ -35,9 +32,7 @@ def compose_settings(overrides: Sequence[str] = ()) -> DictConfig:
     try:
         # Explaining composes again, so only where Hydra has refused.
         return compose_or_raise(overrides)
-    except (HydraException, OmegaConfBaseException) as error:
-        from seq2seq.settings.explain import refusal, wrong_word
-
+    except REFUSALS as error:
         # from None: the traceback is in Hydra's own files.
         raise ValueError(wrong_word(overrides) or refusal(error, overrides)) from None
 
@@ -49,35 +44,6 @@ def resolved_settings(overrides: Sequence[str] = ()) -> dict[str, Any]:
         ValueError: Hydra refuses the overrides, or an interpolation has no value.
     """
     return plain_settings(compose_settings(overrides))
-
-
-def compose_or_raise(overrides: Sequence[str], **options: Any) -> DictConfig:
-    """Compose settings, and pass on errors of Hydra and OmegaConf."""
-    # In a command that Hydra runs, which may have been given another configuration folder.
-    if GlobalHydra.instance().is_initialized():
-        return compose("train", list(overrides), **options)
-    # An absolute path, which also works from console scripts and launchers.
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return compose("train", list(overrides), **options)
-
-
-def plain_settings(config: DictConfig) -> dict[str, Any]:
-    """Return composed settings as plain values, interpolations resolved.
-
-    Raises:
-        ValueError: An interpolation has no value, or leads back to itself.
-    """
-    try:
-        return OmegaConf.to_container(config, resolve=True)  # type: ignore[return-value]
-    except OmegaConfBaseException as error:
-        raise ValueError(one_line(error)) from None
-    except RecursionError:
-        raise ValueError("settings: an interpolation ${...} leads back to itself") from None
-
-
-def one_line(error: Exception) -> str:
-    """Return the first line of an error of Hydra; the others are advice for its own files."""
-    return f"settings: {first_line(error)}"
 
 
 # Sections that an experiment chooses as a whole: its values that equal the defaults are chosen, too.

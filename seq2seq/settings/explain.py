@@ -14,8 +14,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from seq2seq.settings.aliases import elsewhere, setting_for
-from seq2seq.settings.compose import compose_or_raise, one_line, resolved_settings
 from seq2seq.settings.dicts import flat
+from seq2seq.settings.hydra_call import compose_or_raise, one_line, plain_settings
 from seq2seq.settings.run import read_settings
 from seq2seq.settings.values import shown, suggestion
 from seq2seq.system.resources import choices, conf_dir
@@ -102,9 +102,12 @@ def _wrong_job(overrides: Sequence[str]) -> str:
             job.append(word)
         elif values := _values(override):
             job.append(f"{override.get_key_element()}={values[0]}")
+    # Only a job knows its number.
+    job = [re.sub(r"\$\{hydra:[^}]*\}", "0", word) for word in job]
     try:
-        # Only a job knows its number.
-        read_settings(resolved_settings([re.sub(r"\$\{hydra:[^}]*\}", "0", word) for word in job]))
+        read_settings(plain_settings(compose_or_raise(job)))
+    except REFUSALS as error:
+        return refusal(error, job)
     except ValueError as error:
         return str(error)
     return ""

@@ -149,20 +149,12 @@ class Rehearsal:
 
 
 def find_max_tokens(
-    make_task: Callable[[], TranslationTask],
-    *,
-    longest: tuple[int, int],
-    device: torch.device,
-    precision: str,
-    copies: int = 0,
-    src_multiple: int = 1,
-    most: int = MOST,
-    replayed: bool = False,
+    rehearse: Callable[[], Rehearsal], *, device: torch.device, most: int = MOST, replayed: bool = False
 ) -> int:
-    """Find the most tokens with which a task can be trained on `device`; the run does not depend on the search.
+    """Find the most tokens of a micro-batch that fit `device`; the search leaves no trace in the run.
 
     Args:
-        make_task: Builds the task of a `Rehearsal`, which has the arguments that are not named here.
+        rehearse: Makes the rehearsal, on `device`.
         most: Largest number to try.
         replayed: Passes are captured, which needs as much memory again.
 
@@ -176,10 +168,7 @@ def find_max_tokens(
         limited(device, 2 if replayed else 1),
     ):
         try:
-            rehearsal = Rehearsal(
-                make_task(), longest=longest, device=device, precision=precision, copies=copies,
-                src_multiple=src_multiple,
-            )  # fmt: skip
+            rehearsal = rehearse()
             found = largest_that_fits(rehearsal.fits, most=min(most, MOST))
             del rehearsal
         except (RuntimeError, MemoryError) as error:

@@ -25,7 +25,7 @@ from seq2seq.training import finetune
 from seq2seq.training.plan import RunPlan
 
 if TYPE_CHECKING:
-    from seq2seq.training.lightning_parts.datamodule import EvalTexts
+    from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 
 log = logging.getLogger(__name__)
 
@@ -123,14 +123,14 @@ def score_tokenizer(plan: RunPlan, lang: str) -> str:
     return tokenize
 
 
-def look_at_references(data: EvalTexts, tokenize: str) -> None:
+def look_at_references(data: TranslationDataModule, tokenize: str) -> None:
     """Warn if the references of the validation set do not suit its scores, which choose the best checkpoint.
 
     `tokenize` is sacreBLEU's tokenizer of a run with one direction.
     """
     if not is_first_process():
         return
-    references = data.references("valid")
+    references = data.prepared.references("valid")
     whole = Direction("references", tokenize, range(len(references)))
     for part in data.directions("valid") or [whole]:
         named = {f"validation set, {part.name}": [references[row] for row in part.rows]}

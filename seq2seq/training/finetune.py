@@ -85,7 +85,7 @@ def _remedy(key: str, there: Any, here: Any) -> str:
 
 
 def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
-    """Return the plan with model and languages of the checkpoint and a rate for fine-tuning, but for what was chosen.
+    """Return the plan with the checkpoint's model and languages and a fine-tuning rate, unless the user chose them.
 
     Raises:
         ValueError: A choice of the user contradicts the checkpoint; names both values.
@@ -133,7 +133,7 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
 def adopt_data(
     data: DataSettings, meta: Mapping[str, Any], *, origin: str, chosen: Iterable[str] | None
 ) -> DataSettings:
-    """Return the section `data` with languages and tag of the checkpoint `origin`, but for what was chosen.
+    """Return the section `data` with languages and tag of the checkpoint `origin`, unless the user chose them.
 
     A run that translates between other languages than the checkpoint gets a warning.
 

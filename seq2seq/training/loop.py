@@ -140,7 +140,7 @@ def make_callbacks(
     last = LastCheckpoint(folder, state, average)
     agreement = state.budget.agreement
     stopping = Stopping(state)
-    validation = Validation(state, settings, last)
+    validation = Validation(state, last)
     signals = Signals(state, last, agreement)
     save_last = SaveLast(last, state, origin)
     # A signal is obeyed after the decision to validate, so that a resumed run makes this validation. The batch grows

@@ -26,7 +26,7 @@ from seq2seq.settings.data import CPU_MICRO_BATCH
 from seq2seq.sweeps.job_records import record_run
 from seq2seq.system import files, ranks
 from seq2seq.training import checks, finetune
-from seq2seq.training.auto_batch_size import find_max_tokens
+from seq2seq.training.auto_batch_size import Rehearsal, find_max_tokens
 from seq2seq.training.bounds.budget import Budget
 from seq2seq.training.bounds.divergence import Divergence
 from seq2seq.training.bounds.faults import TrainingFault, as_fault
@@ -214,7 +214,7 @@ class Run:
             processes=self.plan.trainer.processes,
         )
         data.describe()
-        checks.look_at_references(data.texts, self.tokenize)
+        checks.look_at_references(data, self.tokenize)
         return data
 
     def _threads(self) -> int | None:
@@ -226,22 +226,25 @@ class Run:
         if count is not None or self.plan.trainer.processes > 1 or self.compile:
             return count
         self._trial_shape = typical_shape(self.prepared)
-        return measure_threads(self._task, self._trial_shape, precision=self.precision)
+        return measure_threads(lambda: self._rehearsal(torch.device("cpu")), self._trial_shape)
 
     def _largest_batch(self) -> int:
         """Find the micro-batch for data.max_tokens=auto on this rank's device; the ranks agree when they meet."""
         if self.accelerator != "gpu":
             return max(CPU_MICRO_BATCH, int(padded_width(max(self.prepared.longest))))
-        return find_max_tokens(
-            self._task,
+        device = torch.device("cuda", ranks.local_rank())
+        most = self.data_plan.part_tokens
+        return find_max_tokens(lambda: self._rehearsal(device), device=device, most=most, replayed=self.graphs)
+
+    def _rehearsal(self, device: torch.device) -> Rehearsal:
+        return Rehearsal(
+            self._task(),
             longest=self.prepared.longest,
-            most=self.data_plan.part_tokens,
-            device=torch.device("cuda", ranks.local_rank()),
+            device=device,
             precision=self.precision,
             # The gradients that several processes exchange, and the average of the weights.
             copies=(self.plan.trainer.processes > 1) + (self.plan.trainer.ema is not None),
             src_multiple=self.src_multiple,
-            replayed=self.graphs,
         )
 
     def _task(self, budget: Budget | None = None) -> TranslationTask:

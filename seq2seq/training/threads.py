@@ -17,7 +17,6 @@ import torch
 from seq2seq.data.batching import padded_width
 from seq2seq.data.preparation import PreparedData
 from seq2seq.training.auto_batch_size import Rehearsal
-from seq2seq.training.lightning_parts.task import TranslationTask
 
 log = logging.getLogger(__name__)
 
@@ -48,18 +47,18 @@ def known_threads(setting: int | None, recorded: int | None) -> int | None:
     return recorded or (1 if torch.get_num_threads() == 1 else None)
 
 
-def measure_threads(make_task: Callable[[], TranslationTask], shape: tuple[int, int, int], *, precision: str) -> int:
+def measure_threads(rehearse: Callable[[], Rehearsal], shape: tuple[int, int, int]) -> int:
     """Train a temporary task with one thread and with all, and return the better number.
 
     The random state and the results of the run do not depend on it.
 
     Args:
+        rehearse: Makes the rehearsal, on a CPU.
         shape: Sentences, source width and target width of a typical batch.
-        precision: Lightning's name of it.
     """
     began = time.monotonic()
     with torch.random.fork_rng(devices=[]):
-        rehearsal = Rehearsal(make_task(), longest=shape[1:], device=torch.device("cpu"), precision=precision)
+        rehearsal = rehearse()
         rates = measure_rates(functools.partial(rehearsal.update, *shape), (1, torch.get_num_threads()))
     # Reference cycles may keep the task, which is as large as the run's own.
     del rehearsal

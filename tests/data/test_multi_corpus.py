@@ -239,8 +239,8 @@ def test_languages_by_tag(folder):
     assert [firsts[i] for i in range(390)] == [ids["<2en>"]] * 300 + [ids["<2fr>"]] * 90
     assert made.prepared.size("test") == 24
     assert {int(row[0]) for b in made.val_dataloader() for row in b.src} == {ids["<2en>"]}
-    assert made.texts.directions("valid") == []
-    assert [(d.name, d.tokenize, d.rows) for d in made.texts.directions("test")] == [
+    assert made.directions("valid") == []
+    assert [(d.name, d.tokenize, d.rows) for d in made.directions("test")] == [
         ("de-en", "13a", range(11)), ("en-fr", "13a", range(11, 24)),
     ]  # fmt: skip
     with pytest.raises(ValueError, match=r"several target languages \(en, fr\).*data\.tag_target=true"):

@@ -92,7 +92,7 @@ def test_every_pair_comes_once_a_round_with_its_position(folder):
     # No training text is written to the disk
     assert made.prepared.fingerprint.endswith("-70")
     with pytest.raises(ValueError, match="'train' is streamed"):
-        made.texts.sources("train")
+        made.prepared.sources("train")
     sizes = [path.stat().st_size for path in (folder / "cache").glob("text-*/*.arrow")]
     assert sum(sizes) < (folder / "train.de").stat().st_size
 

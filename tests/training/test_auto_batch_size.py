@@ -105,7 +105,7 @@ def test_no_batch_is_worse_than_the_worst(max_tokens, longest_src, longest_tgt, 
 
 
 class Memory(TorchDispatchMode):
-    """Has no room for a tensor of more than `most` numbers."""
+    """Refuse tensors of more than `most` numbers."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Memory(TorchDispatchMode):
 
 
 def task(**model: Any) -> TranslationTask:
-    """Of width 16: the widest thing in it has 48 numbers a piece, the queries, keys and values."""
+    """Make a task of width 16, whose widest tensor, of queries, keys and values, has 48 numbers a piece."""
     t = tiny.tokenizer()
     config = tiny.model_config(t, **model)
     return TranslationTask(
@@ -130,9 +130,13 @@ def task(**model: Any) -> TranslationTask:
     )  # fmt: skip
 
 
+def rehearse(precision: str = "32-true", copies: int = 0) -> Rehearsal:
+    return Rehearsal(task(), longest=(20, 20), device=CPU, precision=precision, copies=copies)
+
+
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Gives the search on a CPU so much memory and no more."""
+    """Limit the memory of the search on a CPU."""
 
     def limit(most: int) -> Memory:
         found = Memory(most)
@@ -150,7 +154,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_an_update_fits_or_not():
     pieces = 9_984
-    rehearsal = Rehearsal(task(), longest=(20, 20), device=CPU, precision="32-true", copies=2)
+    rehearsal = rehearse(copies=2)
     assert {"exp_avg", "exp_avg_sq"} <= rehearsal._optimizer.state[next(rehearsal.task.parameters())].keys()
     assert all(weight.grad is not None for weight in rehearsal.task.parameters())
     assert len(rehearsal._copies) == 2 * len(list(rehearsal.task.parameters()))
@@ -163,12 +167,16 @@ def test_an_update_fits_or_not():
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true"])
 def test_the_search_leaves_no_trace(memory, precision):
-    """The hand count: 48 numbers a piece, of which memory has room for 48 x 12,000."""
+    """A piece takes 48 numbers, and memory has room for 48 x 12,000."""
     limit, made = memory(48 * 12_000), []
     state, kind = torch.get_rng_state(), torch.get_default_dtype()
-    found = find_max_tokens(
-        lambda: made.append(task()) or made[-1], longest=(20, 20), device=CPU, precision=precision, copies=1
-    )
+
+    def noted() -> Rehearsal:
+        rehearsal = rehearse(precision, copies=1)
+        made.append(rehearsal.task)
+        return rehearsal
+
+    found = find_max_tokens(noted, device=CPU)
     assert 0.95 * 12_000 - 256 < found <= 12_000
     assert limit.largest > 48 * 12_000
     assert torch.get_rng_state().equal(state)
@@ -180,14 +188,14 @@ def test_the_search_leaves_no_trace(memory, precision):
 def test_a_model_that_does_not_fit_is_refused(memory):
     memory(48 * 200)
     with pytest.raises(TrainingFault, match=r"not even 256 pieces.*smaller model.*checkpoint_activations"):
-        find_max_tokens(task, longest=(20, 20), device=CPU, precision="32-true")
+        find_max_tokens(rehearse, device=CPU)
     memory(100)  # not even the weights
     with pytest.raises(TrainingFault, match="not even 256 pieces"):
-        find_max_tokens(task, longest=(20, 20), device=CPU, precision="32-true")
+        find_max_tokens(rehearse, device=CPU)
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch):
-    rehearsal = Rehearsal(task(), longest=(20, 20), device=CPU, precision="32-true", copies=0)
+    rehearsal = rehearse()
     monkeypatch.setattr(rehearsal.task, "sum_losses", lambda batch: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         rehearsal.fits(256)
@@ -215,8 +223,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search runs on a CPU, where `memory` limits it."""
 
     def search(run: Run) -> int:
-        longest, most = run.prepared.longest, run.data_plan.part_tokens
-        return find_max_tokens(run._task, longest=longest, device=CPU, precision=run.precision, most=most)
+        return find_max_tokens(lambda: run._rehearsal(CPU), device=CPU, most=run.data_plan.part_tokens)
 
     monkeypatch.setattr(Run, "_largest_batch", search)
 
@@ -230,7 +237,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_settings_without_a_size_to_measure_are_refused(corpus, tmp_path, words, message):
-    """A sharded model, which has no whole on a GPU; and updates of unknown size."""
+    """No GPU has the whole of a sharded model, and the size of an update must be known."""
     with pytest.raises(ValueError, match=message):
         planned(auto(corpus, tmp_path, "trainer.devices=2", *words))
 
@@ -369,7 +376,7 @@ def test_processes_take_the_least(corpus, tmp_path):
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_the_budget_of_a_gpu_can_be_trained_with_and_twice_of_it_cannot(precision):
-    """With all but 2 GiB of the GPU taken away, so that the answer lies far below the most that is tried."""
+    """The limit of 2 GiB keeps the answer far below the largest size that is tried."""
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     device = torch.device("cuda", 0)
@@ -378,10 +385,14 @@ def test_the_budget_of_a_gpu_can_be_trained_with_and_twice_of_it_cannot(precisio
     before = torch.cuda.get_per_process_memory_fraction(device)
     torch.cuda.set_per_process_memory_fraction(min(before, 2 * 2**30 / total), device)
     try:
-        found = find_max_tokens(lambda: task(**sizes), longest=(100, 100), device=device, precision=precision)
+
+        def rehearse() -> Rehearsal:
+            return Rehearsal(task(**sizes), longest=(100, 100), device=device, precision=precision)
+
+        found = find_max_tokens(rehearse, device=device)
         assert torch.cuda.memory_allocated(device) < 2**28  # work space of cuBLAS
         assert torch.cuda.get_per_process_memory_fraction(device) == pytest.approx(min(before, 2 * 2**30 / total))
-        rehearsal = Rehearsal(task(**sizes), longest=(100, 100), device=device, precision=precision, copies=0)
+        rehearsal = rehearse()
         assert rehearsal.fits(found)
         assert not rehearsal.fits(2 * found)
     finally:

@@ -33,7 +33,8 @@ def test_data_tokenize_names_a_language_by_any_of_its_codes():
 
 
 def references(lines: list[str], *parts: Direction) -> Any:
-    return SimpleNamespace(references={"valid": lines}.__getitem__, directions={"valid": list(parts)}.__getitem__)
+    prepared = SimpleNamespace(references={"valid": lines}.__getitem__)
+    return SimpleNamespace(prepared=prepared, directions={"valid": list(parts)}.__getitem__)
 
 
 def test_references_are_looked_at_before_training(caplog):

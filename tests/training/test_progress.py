@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 from rich.console import Console
 
 from seq2seq.settings.trainer import TrainerSettings
-from seq2seq.training.callbacks.progress import IntervalAverages, ProgressLog
+from seq2seq.training.bounds.budget import Budget
+from seq2seq.training.callbacks.progress import IntervalAverages, ProgressLog, slow_start
 from seq2seq.training.lightning_parts.run_state import BestScore, RunState
 
 
@@ -39,6 +41,26 @@ def test_cpu_seconds_of_several_processes_stay_unknown():
     logs[1].load_state_dict(logs[0].state_dict())
     assert logs[1].watch.seconds == 70
     assert logs[1].state.cpu_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "took", "said"),
+    [
+        (None, 9.0, None),
+        (None, 30.0, "the first update took 30.0 s"),
+        (90.0, 8.0, None),
+        (90.0, 9.5, "the first update took 9.5 s of trainer.max_time=90 s"),
+        (90.0, 95.0, "the first update took 95.0 s of trainer.max_time=90 s: .*raise trainer.max_time"),
+    ],
+)
+def test_a_slow_first_update_is_reported(limit, took, said):
+    budget = Budget(TrainerSettings(max_steps=9, max_time=limit))
+    budget.begin()
+    budget.training.load(took)
+    budget.clock.load(took)
+    budget.end_update()
+    text = slow_start(budget, compiled=False)
+    assert text is None if said is None else re.fullmatch(said, text or "")
 
 
 def test_likelihood_decides_between_validations_with_equal_bleu():

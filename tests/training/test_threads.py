@@ -18,6 +18,7 @@ from seq2seq.network.build import build_model
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.settings.search import SearchSettings
 from seq2seq.training import threads
+from seq2seq.training.auto_batch_size import Rehearsal
 from seq2seq.training.lightning_parts.task import TranslationTask
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
@@ -32,10 +33,10 @@ def two_threads(monkeypatch):
         yield
 
 
-def make_task() -> TranslationTask:
+def rehearse() -> Rehearsal:
     tokenizer = tiny.tokenizer()
     torch.manual_seed(1)
-    return TranslationTask(
+    task = TranslationTask(
         model=build_model(tiny.model_config(tokenizer)),
         tokenizer=tokenizer,
         description={},
@@ -43,6 +44,7 @@ def make_task() -> TranslationTask:
         search=SearchSettings(),
         seed=1,
     )
+    return Rehearsal(task, longest=(4, 6), device=torch.device("cpu"), precision="32-true")
 
 
 def test_what_decides_the_number_of_threads(monkeypatch, two_threads):
@@ -88,7 +90,7 @@ def test_measuring_leaves_no_trace(monkeypatch, two_threads, caplog):
     caplog.set_level("INFO")
     monkeypatch.setattr(threads, "_ROUND_SECONDS", 0.0)
     state = torch.get_rng_state()
-    count = threads.measure_threads(make_task, (3, 4, 6), precision="32-true")
+    count = threads.measure_threads(rehearse, (3, 4, 6))
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == 2
     assert count in (1, 2)

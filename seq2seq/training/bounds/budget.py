@@ -100,7 +100,7 @@ class Budget:
         self.updates += 1
         if self.updates == 1:
             self._first_ended = self.training.seconds
-            self.start_seconds += self._first_ended - self._begun
+            self.start_seconds += self.first_update_seconds
 
     def begin_validation(self) -> None:
         """Start to measure a validation."""
@@ -111,6 +111,11 @@ class Budget:
         """Record the time of the validation; a second call includes the checkpoints that were saved since."""
         self.validation_seconds = self.clock.seconds - self._validation_began
         self.validations_spent = self._spent_before + self.validation_seconds
+
+    @property
+    def first_update_seconds(self) -> float:
+        """Seconds of this part's first update."""
+        return self._first_ended - self._begun
 
     @property
     def trained_seconds(self) -> float:

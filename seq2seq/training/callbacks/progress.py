@@ -14,15 +14,20 @@ from rich.progress import BarColumn, Progress, TaskID
 
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.settings.values import clock
-from seq2seq.training.bounds.budget import epochs_done
+from seq2seq.training.bounds.budget import Budget, epochs_done
 from seq2seq.training.callbacks.window_end import window_ends
 from seq2seq.training.lightning_parts.run_state import RunState
 from seq2seq.training.lightning_parts.task import TranslationTask
+from seq2seq.training.machine.compilation import is_compiled
 from seq2seq.training.machine.throughput import Meter
 
 log = logging.getLogger(__name__)
 
 _REFRESH = 0.5  # seconds between updates of the bar: each one waits for the device
+_RATE_KNOWN = 5.0  # seconds after which the rate of a run is known well enough to announce the time left
+# A first update that takes this many seconds, or this share of a limit of time, is slow, and is reported.
+_SLOW_SECONDS = 10.0
+_SLOW_SHARE = 0.1
 
 
 class IntervalAverages:
@@ -60,6 +65,7 @@ class ProgressLog(L.Callback):
         self._rated_from = (0.0, 0.0)
         self._tokens = 0.0  # before this part of the run
         self._started = False  # the first update of this part is done
+        self._announced = settings.dry_run  # the time left; the two updates of a dry run need no estimate
         self._logged_step = 0
         self._meter_state: dict[str, Any] | None = None  # of a resumed run, until there is a meter
         self._bar: Progress | None = None
@@ -110,13 +116,19 @@ class ProgressLog(L.Callback):
         # Sums and gradient norm belong to whole updates.
         if not window_ends(trainer, batch_idx):
             return
+        budget = self.state.budget
         if not self._started:
             self._started = True
             # The start is no measure of the rate.
-            self._rated_from = (self.state.budget.clock.seconds, self.state.budget.used_share(trainer))
+            self._rated_from = (budget.clock.seconds, budget.used_share(trainer))
             self.state.start_tokens += float(pl_module.train_sums[2]) - self._tokens
+            if text := slow_start(budget, compiled=is_compiled(pl_module.model)):
+                self._print(text)
         if trainer.global_step % self.settings.log_steps == 0:
             self._log(trainer, pl_module)
+        if not self._announced and budget.clock.seconds - self._rated_from[0] >= _RATE_KNOWN:
+            self._announced = True
+            self._print(f"about {self._left(trainer)} left of {_bounds(self.settings)}")
         wait = _REFRESH if self._bar else self.settings.line_time
         if time.monotonic() - self._shown >= wait:
             self._show(trainer, pl_module)
@@ -215,9 +227,7 @@ class ProgressLog(L.Callback):
     def _show(self, trainer: L.Trainer, task: TranslationTask) -> None:
         now = self._for_bar.take(task, self.watch.seconds)
         share = self.state.budget.used_share(trainer)
-        began, begun = self._rated_from
-        passed = self.state.budget.clock.seconds - began
-        left = clock(passed * (1 - share) / (share - begun)) if share > begun else "?"
+        left = self._left(trainer)
         text = (
             f"step {trainer.global_step:,}  epoch {epochs_done(trainer):.2f}  loss {now['loss']:.3f}  "
             f"lr {_rate(trainer):.2e}  {now['tokens_per_second']:,.0f} tokens/s"
@@ -227,6 +237,35 @@ class ProgressLog(L.Callback):
             self._bar.refresh()
         else:
             self._print(f"{100 * share:3.0f}%  {text}  {left} left")
+
+    def _left(self, trainer: L.Trainer) -> str:
+        """Estimate the time to the end of the run from its rate; "?" if it is unknown."""
+        share = self.state.budget.used_share(trainer)
+        began, begun = self._rated_from
+        passed = self.state.budget.clock.seconds - began
+        return clock(passed * (1 - share) / (share - begun)) if share > begun else "?"
+
+
+def slow_start(budget: Budget, *, compiled: bool) -> str | None:
+    """Say how long the first update took if it was slow; else return None."""
+    limit = budget.settings.max_time
+    took = budget.first_update_seconds
+    if took < min(_SLOW_SECONDS, _SLOW_SHARE * (limit or math.inf)):
+        return None
+    text = f"{'compiling and the first update' if compiled else 'the first update'} took {took:.1f} s"
+    if limit is None:
+        return text
+    end = "" if budget.clock.seconds < limit else ": the run ends after it; raise trainer.max_time"
+    return f"{text} of trainer.max_time={limit:g} s{end}"
+
+
+def _bounds(settings: TrainerSettings) -> str:
+    """Name the limits of a run, as in "10 epochs, 0:30:00 at most"."""
+    counts = {"epoch": settings.max_epochs, "update": settings.max_steps}
+    words = [f"{count:,} {name}{'s' if count > 1 else ''}" for name, count in counts.items() if count]
+    if settings.max_time:
+        words.append(f"{clock(settings.max_time)} at most")
+    return ", ".join(words)
 
 
 def _rate(trainer: L.Trainer) -> float:

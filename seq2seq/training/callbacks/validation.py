@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import lightning as L
 
 from seq2seq.checkpoint import updates
 from seq2seq.runs.folder import RunFolder
-from seq2seq.settings.trainer import TrainerSettings
-from seq2seq.training.bounds.budget import Budget
 from seq2seq.training.callbacks.checkpointing import LastCheckpoint
 from seq2seq.training.callbacks.window_end import NO_VALIDATION
 from seq2seq.training.lightning_parts.run_state import RunState
@@ -64,30 +62,66 @@ class RecordScores(L.Callback):
         self.best.load_state_dict(state_dict)
 
 
-class ValidationSchedule:
-    """Schedule of validations: every `val_steps` updates or `val_time` seconds, else every epoch.
+class Validation(L.Callback):
+    """Callback that validates every `val_steps` updates or `val_time` seconds, else every epoch, and once at the end.
 
     If updates or epochs end the run and define the interval, elapsed time has no influence, so that the run is
     reproducible. If time alone ends the run, or defines the interval, a validation that is due waits until all of them
     take at most `val_share` of the run's time, without its start. It is skipped if less than a twentieth of the run
     would be left after it.
+
+    A resumed run first repeats a validation that a signal or a kill interrupted.
     """
 
-    def __init__(self, settings: TrainerSettings, budget: Budget) -> None:
-        self.settings = settings
-        self.budget = budget
+    def __init__(self, state: RunState, last: LastCheckpoint) -> None:
+        self.settings = state.settings
+        self.best = state.best
+        self.budget = state.budget
+        self.last = last
+        self.validated_step = -1
+        self.pending = False  # a validation is due, or under way, at this update
         # Validate at the end of each epoch.
-        self._by_epochs = settings.val_steps is None and settings.val_time is None
+        self._by_epochs = self.settings.val_steps is None and self.settings.val_time is None
         self._validated = 0.0  # second of the run's clock at which the last one ended
         self._waiting = False  # one is due, and waits for its time
         self._told = False
 
-    def end(self) -> None:
-        """Record the duration of a validation."""
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Repeat an interrupted validation, and do not train at all if the budget is spent."""
+        # A resumed run may have ended already, or been stopped during its last validation.
+        spent = self.budget.is_spent(trainer)
+        unscored = self.validated_step != trainer.global_step or not self.best.step
+        if self.pending or (spent and unscored):
+            self._validate_first(trainer)
+            spent = self.budget.is_spent(trainer)
+        # A callback of the user may also have requested a stop.
+        trainer.should_stop = trainer.should_stop or spent
+
+    def votes(self, trainer: L.Trainer) -> Sequence[float]:
+        """Return 1 if a validation is due."""
+        return (float(self.is_due(trainer)),)
+
+    def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
+        """Let Lightning validate right after this hook, as it always does before it stops."""
+        self.pending = trainer.should_stop or bool(agreed[0])
+        # Lightning validates if the batch's number is a multiple of it.
+        trainer.val_check_batch = 1 if self.pending else NO_VALIDATION
+
+    def on_validation_start(self, *_: Any) -> None:
+        """Start to measure how long a validation takes."""
+        self.budget.begin_validation()
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Record that this update is validated."""
+        if trainer.state.fn != "fit":
+            return
         # The interval counts from here, so that slow validations do not follow one another.
         self._validated = self.budget.clock.seconds
         self._waiting = False
         self.budget.end_validation()
+        self.validated_step = trainer.global_step
+        # `SaveLast` is called later, so last.ckpt says that the validation is done.
+        self.pending = False
 
     def is_due(self, trainer: L.Trainer) -> bool:
         """Return True if the run is to be validated after this update."""
@@ -108,12 +142,32 @@ class ValidationSchedule:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a resumed run continues from."""
-        return {"validated": self._validated, "waiting": self._waiting}
+        return {
+            "validated": self._validated,
+            "waiting": self._waiting,
+            "validated_step": self.validated_step,
+            "pending": self.pending,
+        }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from an earlier part of the run."""
-        self._validated = state["validated"]
-        self._waiting = state["waiting"]
+        self._validated = state_dict["validated"]
+        self._waiting = state_dict["waiting"]
+        self.validated_step = state_dict["validated_step"]
+        self.pending = state_dict["pending"]
+
+    def _validate_first(self, trainer: L.Trainer) -> None:
+        """Validate before the first batch, as Lightning does between two batches."""
+        loop = trainer.fit_loop.epoch_loop.val_loop
+        trainer.validating = True
+        loop.restarting = False  # from the beginning, wherever an earlier part was stopped
+        self.last.before_training = True
+        loop.run()
+        self.last.before_training = False
+        # A restored loop at the end of its epoch must still ask for a batch to find that out, and does so only until
+        # a validation has run.
+        loop._has_run = False
+        trainer.training = True
 
     def _is_counted(self, trainer: L.Trainer) -> bool:
         """Return True if the number of updates or the end of an epoch asks for a validation."""
@@ -142,75 +196,3 @@ class ValidationSchedule:
             )  # fmt: skip
         self._told = True
         return False
-
-
-class Validation(L.Callback):
-    """Callback that validates when the schedule says so, and once at the end.
-
-    A resumed run first repeats a validation that a signal or a kill interrupted.
-    """
-
-    def __init__(self, state: RunState, settings: TrainerSettings, last: LastCheckpoint) -> None:
-        self.schedule = ValidationSchedule(settings, state.budget)
-        self.best = state.best
-        self.budget = state.budget
-        self.last = last
-        self.validated_step = -1
-        self.pending = False  # a validation is due, or under way, at this update
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Repeat an interrupted validation, and do not train at all if the budget is spent."""
-        # A resumed run may have ended already, or been stopped during its last validation.
-        spent = self.budget.is_spent(trainer)
-        unscored = self.validated_step != trainer.global_step or not self.best.step
-        if self.pending or (spent and unscored):
-            self._validate_first(trainer)
-            spent = self.budget.is_spent(trainer)
-        # A callback of the user may also have requested a stop.
-        trainer.should_stop = trainer.should_stop or spent
-
-    def votes(self, trainer: L.Trainer) -> Sequence[float]:
-        """Return 1 if a validation is due."""
-        return (float(self.schedule.is_due(trainer)),)
-
-    def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
-        """Let Lightning validate right after this hook, as it always does before it stops."""
-        self.pending = trainer.should_stop or bool(agreed[0])
-        # Lightning validates if the batch's number is a multiple of it.
-        trainer.val_check_batch = 1 if self.pending else NO_VALIDATION
-
-    def on_validation_start(self, *_: Any) -> None:
-        """Start to measure how long a validation takes."""
-        self.budget.begin_validation()
-
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Record that this update is validated."""
-        if trainer.state.fn != "fit":
-            return
-        self.schedule.end()
-        self.validated_step = trainer.global_step
-        # `SaveLast` is called later, so last.ckpt says that the validation is done.
-        self.pending = False
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state that a resumed run continues from."""
-        return self.schedule.state_dict() | {"validated_step": self.validated_step, "pending": self.pending}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from an earlier part of the run."""
-        self.schedule.load_state_dict(state_dict)
-        self.validated_step = state_dict["validated_step"]
-        self.pending = state_dict["pending"]
-
-    def _validate_first(self, trainer: L.Trainer) -> None:
-        """Validate before the first batch, as Lightning does between two batches."""
-        loop = trainer.fit_loop.epoch_loop.val_loop
-        trainer.validating = True
-        loop.restarting = False  # from the beginning, wherever an earlier part was stopped
-        self.last.before_training = True
-        loop.run()
-        self.last.before_training = False
-        # A restored loop at the end of its epoch must still ask for a batch to find that out, and does so only until
-        # a validation has run.
-        loop._has_run = False
-        trainer.training = True

@@ -57,7 +57,7 @@ def validation_seconds(trainer: L.Trainer, task: TranslationTask, data: Translat
     An untrained model does not end its translations before their limit, so later validations take less time.
     """
     loader = data.val_dataloader()
-    evaluator = make_evaluator(task, data.texts, "valid")
+    evaluator = make_evaluator(task, data, "valid")
     # Without the sentences that trainer.val_sentences leaves out
     batches = [rows for rows in map(evaluator.chosen, loader.batch_sampler) if len(rows)]  # type: ignore[arg-type]
     batch: Batch = loader.dataset.__getitems__(batches[len(batches) // 2])  # type: ignore[attr-defined]

@@ -24,23 +24,6 @@ from seq2seq.training.machine.prefetch import StreamCopier, copied_ahead
 log = logging.getLogger(__name__)
 
 
-class EvalTexts:
-    """Raw text of the splits of prepared data, by the position of a sentence in its file."""
-
-    def __init__(self, prepared: PreparedData) -> None:
-        self.prepared = prepared
-        self.sources = prepared.sources
-        self.references = prepared.references
-
-    def directions(self, split: str) -> list[Direction]:
-        """List the parts of a split that are scored separately; empty for a single corpus."""
-        plan = self.prepared.plan
-        corpora = self.prepared.corpora(split)
-        parts = [part for part, _ in corpora]
-        sizes = [len(pairs) for _, pairs in corpora]
-        return directions(parts, sizes, lambda language: tokenize_for(language, plan.data.tokenize))
-
-
 class TranslationDataModule(LightningDataModule):
     """Batches of prepared data, different on each rank.
 
@@ -56,7 +39,6 @@ class TranslationDataModule(LightningDataModule):
         self._window = window
         self.processes = processes
         self.prepared = prepared
-        self.texts = EvalTexts(prepared)
         self.epoch = 0
         self._train_sampler: TokenBatchSampler | None = None
         self._stream: PairStream | None = None
@@ -94,6 +76,14 @@ class TranslationDataModule(LightningDataModule):
         else:
             updates = -(-count // (self.window * self.processes // self._world()[1]))
             log.info("padding %.1f%% of all cells, batches an epoch: %d (%d updates)", padding, count, updates)
+
+    def directions(self, split: str) -> list[Direction]:
+        """List the parts of a split that are scored separately; empty for a single corpus."""
+        plan = self.prepared.plan
+        corpora = self.prepared.corpora(split)
+        parts = [part for part, _ in corpora]
+        sizes = [len(pairs) for _, pairs in corpora]
+        return directions(parts, sizes, lambda language: tokenize_for(language, plan.data.tokenize))
 
     # Epochs and positions
 

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import lightning as L
 import torch
 import torch.distributed as dist
 
 from seq2seq.data.batching import Batch
 from seq2seq.data.text_checks import form_difference
+from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.evaluation.evaluator import Evaluation, Evaluator
 from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.translator import Translator
 from seq2seq.metadata import search_settings
+from seq2seq.network.model import Seq2Seq
 from seq2seq.search.graphs import Graphs, cuda_graphs
+from seq2seq.settings.optim import OptimSettings
+from seq2seq.settings.search import SearchSettings
 from seq2seq.training.bounds.divergence import require_finite_loss, require_finite_weights
 from seq2seq.training.machine.compilation import eager
 from seq2seq.training.machine.fsdp import is_sharded, make_parts, make_whole
+from seq2seq.training.objective.batch_loss import sum_losses
 from seq2seq.training.objective.loss import LossSums
 
 if TYPE_CHECKING:
-    from seq2seq.training.lightning_parts.datamodule import EvalTexts
-    from seq2seq.training.lightning_parts.task import TranslationTask
+    from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 
 log = logging.getLogger(__name__)
 
@@ -30,49 +36,90 @@ log = logging.getLogger(__name__)
 _MANY = 0.01
 
 
-class SplitEvaluations:
-    """Validations and the test of a task: each starts, adds batches and finishes."""
+class EvaluatedModule(L.LightningModule):
+    """The part of a task that validates and tests a model.
 
-    def __init__(self, task: TranslationTask) -> None:
-        self._task = task
+    Args:
+        description: The model, languages and search that a checkpoint keeps for translation.
+        search: The search of validations; the test replaces it.
+        sentences: Numbers of "valid" and "test" sentences that are evaluated (default: all).
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Seq2Seq,
+        tokenizer: Tokenizer,
+        description: dict[str, Any],
+        optim: OptimSettings,
+        search: SearchSettings,
+        sentences: Mapping[str, int | None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.description = description
+        self.optim = optim
+        self.search = search
+        self.sentences = sentences or {}
+        self.evaluation: Evaluation | None = None  # the last one
         self._evaluator: Any = None
         self._split = "valid"
         self._reported: set[str] = set()  # splits whose lengths have been logged
 
-    def start(self, split: str) -> None:
-        """Start to evaluate a split; refuse weights that are not finite."""
-        task = self._task
-        # Ranks decode different numbers of steps, so sharded weights are gathered first.
-        make_whole(task.model)
-        require_finite_weights(task.model, task.optim, step=task.trainer.global_step)
-        self._split = split
-        self._evaluator = make_evaluator(task, task.trainer.datamodule.texts, split)  # type: ignore[attr-defined]
+    def sum_losses(self, batch: Batch) -> LossSums:
+        """Sum the losses of a batch, in training with R-Drop if it is set."""
+        return sum_losses(self.model, batch, self.optim)
 
-    def add(self, batch: Batch) -> None:
+    def on_validation_epoch_start(self) -> None:
+        """Start a validation."""
+        self._start("valid")
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Decode a batch and sum its losses."""
-        task = self._task
 
         def finite_losses(batch: Batch) -> LossSums:
-            sums = task.sum_losses(batch)
-            require_finite_loss(sums.loss, task.optim, step=task.trainer.global_step, split=self._split)
+            sums = self.sum_losses(batch)
+            require_finite_loss(sums.loss, self.optim, step=self.trainer.global_step, split=self._split)
             return sums
 
-        with eager(task.model):
+        with eager(self.model):
             self._evaluator.add(batch, finite_losses)
 
-    def finish(self, name: str) -> None:
+    def on_validation_epoch_end(self) -> None:
+        """Score the validation set and log it."""
+        self._finish("val")
+
+    def on_test_epoch_start(self) -> None:
+        """Start the test."""
+        self._start("test")
+
+    test_step = validation_step
+
+    def on_test_epoch_end(self) -> None:
+        """Score the test set and log it."""
+        self._finish("test")
+
+    def _start(self, split: str) -> None:
+        """Start to evaluate a split; refuse weights that are not finite."""
+        # Ranks decode different numbers of steps, so sharded weights are gathered first.
+        make_whole(self.model)
+        require_finite_weights(self.model, self.optim, step=self.trainer.global_step)
+        self._split = split
+        self._evaluator = make_evaluator(self, self.trainer.datamodule, split)  # type: ignore[attr-defined]
+
+    def _finish(self, name: str) -> None:
         """Score the split, and log its scores under a name; all ranks must call this together."""
         evaluator, self._evaluator = self._evaluator, None  # the evaluator's texts are freed with it
-        task = self._task
-        if task.trainer.world_size > 1:
+        if self.trainer.world_size > 1:
             # Every rank decoded other sentences: gather their texts and losses.
-            parts: list[Any] = [None] * task.trainer.world_size
+            parts: list[Any] = [None] * self.trainer.world_size
             dist.all_gather_object(parts, evaluator.partial())
             evaluator.merge(parts)
         evaluation: Evaluation = evaluator.result()
-        task.evaluation = evaluation
+        self.evaluation = evaluation
         # After the merge all ranks know all lengths.
-        if self._split not in self._reported and task.trainer.is_global_zero:
+        if self._split not in self._reported and self.trainer.is_global_zero:
             log_lengths(evaluator, self._split)
             texts = evaluator.texts()
             # Translations of an early validation have few of the references' characters
@@ -81,11 +128,11 @@ class SplitEvaluations:
         self._reported.add(self._split)
         # Every rank has the same values: they come from gathered texts and summed losses.
         values = {f"{name}/{key}": value for key, value in evaluation.numbers().items()}
-        task.log_dict(values, logger=False, batch_size=1, rank_zero_only=True)
-        make_parts(task.model)
+        self.log_dict(values, logger=False, batch_size=1, rank_zero_only=True)
+        make_parts(self.model)
 
 
-def make_evaluator(task: TranslationTask, data: EvalTexts, split: str) -> Evaluator:
+def make_evaluator(task: EvaluatedModule, data: TranslationDataModule, split: str) -> Evaluator:
     """Make the evaluator of a split, with the task's current search."""
     search = task.search
     translator = Translator(
@@ -99,15 +146,15 @@ def make_evaluator(task: TranslationTask, data: EvalTexts, split: str) -> Evalua
     )
     return Evaluator(
         translator,
-        data.sources(split),
-        data.references(split),
+        data.prepared.sources(split),
+        data.prepared.references(split),
         tokenize=task.description["tokenize"],
         directions=data.directions(split),
         limit=task.sentences.get(split),
     )
 
 
-def decoding_graphs(task: TranslationTask) -> Graphs | None:
+def decoding_graphs(task: EvaluatedModule) -> Graphs | None:
     """Return the graphs that capture decoding steps on a GPU, one object for the whole run; None for plain steps."""
     # Sharded layers have hooks on the host, and weights in bf16 are decoded within Lightning's default type
     narrow = any(parameter.dtype != torch.float32 for parameter in task.model.parameters())

@@ -1,4 +1,4 @@
-"""The LightningModule: the loss of a micro-batch, the update of a window, and validation by real decoding."""
+"""The LightningModule: the loss of a micro-batch, the update of a window, and the state in a checkpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from torch.profiler import record_function
 
 from seq2seq.data.batching import Batch
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.evaluation.evaluator import Evaluation
 from seq2seq.metadata import KEY
 from seq2seq.network.build import hidden_matrices
 from seq2seq.network.model import Seq2Seq
@@ -26,10 +25,9 @@ from seq2seq.settings.search import SearchSettings
 from seq2seq.training.bounds.budget import Budget
 from seq2seq.training.bounds.divergence import SkippedUpdates, remedies, require_finite_weights
 from seq2seq.training.lightning_parts.replay import Replay
-from seq2seq.training.lightning_parts.split_evaluation import SplitEvaluations
+from seq2seq.training.lightning_parts.split_evaluation import EvaluatedModule
 from seq2seq.training.machine.compilation import FIRST_UPDATES, settle
 from seq2seq.training.machine.fsdp import is_sharded, shard
-from seq2seq.training.objective.batch_loss import sum_losses
 from seq2seq.training.objective.loss import LossSums
 from seq2seq.training.objective.optim import Schedule, build_optimizer, scale_and_clip
 
@@ -37,16 +35,14 @@ from seq2seq.training.objective.optim import Schedule, build_optimizer, scale_an
 FORWARD = "forward pass"
 
 
-class TranslationTask(L.LightningModule):
+class TranslationTask(EvaluatedModule):
     """Train a Seq2Seq: token losses are summed, and divided by the tokens of the accumulation window.
 
     A window consists of the micro-batches of one update on all ranks, so accumulation and the number of ranks change
     rounding alone. Dropout is a function of (seed, update, micro-batch of the window).
 
     Args:
-        description: The model, languages and search that a checkpoint keeps for translation.
-        search: The search of validations; the test replaces it.
-        sentences: Numbers of "valid" and "test" sentences that are evaluated (default: all).
+        model, tokenizer, description, search, sentences: As for `EvaluatedModule`.
         graphs: Capture and replay the passes, which needs a GPU; see `resolve_graphs`.
     """
 
@@ -64,16 +60,15 @@ class TranslationTask(L.LightningModule):
         budget: Budget | None = None,
         graphs: bool = False,
     ) -> None:
-        super().__init__()
-        self.model = model
-        self.tokenizer = tokenizer
-        self.description = description
-        self.optim = optim
-        self.search = search
+        super().__init__(
+            model=model,
+            tokenizer=tokenizer,
+            description=description,
+            optim=optim,
+            search=search,
+            sentences=sentences,
+        )
         self.seed = seed
-        self.sentences = sentences or {}
-        self.evaluation: Evaluation | None = None
-        self.evaluations = SplitEvaluations(self)
         self.budget = budget  # an annealed learning rate follows its used share
         self.graphs = graphs
         self.replay: Replay | None = None
@@ -186,34 +181,6 @@ class TranslationTask(L.LightningModule):
                 settle(self.model)
             scheduler.share = self.budget.schedule_share(self.trainer)
         scheduler.step()
-
-    def sum_losses(self, batch: Batch) -> LossSums:
-        """Sum the losses of a batch, in training with R-Drop if it is set."""
-        return sum_losses(self.model, batch, self.optim)
-
-    # Validation and test
-
-    def on_validation_epoch_start(self) -> None:
-        """Start a validation."""
-        self.evaluations.start("valid")
-
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Decode a batch and sum its losses."""
-        self.evaluations.add(batch)
-
-    def on_validation_epoch_end(self) -> None:
-        """Score the validation set and log it."""
-        self.evaluations.finish("val")
-
-    def on_test_epoch_start(self) -> None:
-        """Start the test."""
-        self.evaluations.start("test")
-
-    test_step = validation_step
-
-    def on_test_epoch_end(self) -> None:
-        """Score the test set and log it."""
-        self.evaluations.finish("test")
 
     # Checkpoint
 

@@ -48,10 +48,6 @@ class TrainingFlops:
     """
 
     def __init__(self, model: Seq2Seq, longest: int | None = None) -> None:
-        if not next(model.parameters()).is_meta:
-            raise ValueError(
-                "FLOPs are counted on the meta device: build the model under seq2seq.network.build.on_meta_device"
-            )
         self._model = model.eval()  # dropout is elementwise
         self._counted = cache(self._count)
         # One table for one row, one for two; other numbers of rows are on the line through both.
