@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from seq2seq.data.tokenizer import same_pieces
 from seq2seq.metadata import KEY
 from seq2seq.runs.folder import BUDGETS, HARMLESS, ORIGIN, PER_PROCESS, ROUNDING, RunFolder, with_window
-from seq2seq.runs.training_state import newest_state, read_state, require_fit, updates
+from seq2seq.runs.training_state import is_whole, newest_state, read_state, require_fit, updates
 from seq2seq.settings.dicts import differences, without
 from seq2seq.settings.run import present_settings
 from seq2seq.settings.values import written
@@ -47,10 +47,10 @@ def resolve_resume(
         folder, path = _named(str(resume))
     if resume == "auto" and (found := newest_state(folder)):
         return folder, found
-    if resume != "auto" and requeued() and (found := newest_state(folder)):
-        # The job has advanced beyond the checkpoint that it began with
-        if path is None or (updates(found) or 0) >= (updates(path) or 0):
-            return folder, found
+    found = newest_state(folder) if requeued() else None
+    # The job may have advanced beyond the checkpoint that it began with
+    if found and (path is None or (updates(found) or 0) >= (updates(path) or 0)):
+        return folder, found
     # A requeued job may have ended between its first checkpoint for use and its first state
     if path is None and folder.used and not (force or requeued()):
         raise _in_use(folder, str(resume))
@@ -155,7 +155,7 @@ class Resumed(NamedTuple):
             changed += [_change(*each) for each in budgets if _moves_rates(each[0], before, now)]
         require_fit(payload, config, path)
         step = payload["global_step"]
-        later = None if path == folder.last else updates(folder.last)
+        later = updates(folder.last) if path != folder.last and is_whole(folder.last) else None
         if later is not None and later > step:
             raise ValueError(
                 f"resume={path} is of update {step:,}, and the run in {folder.path} has continued to update {later:,}: "

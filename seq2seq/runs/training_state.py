@@ -91,13 +91,26 @@ def newest_state(folder: RunFolder) -> Path | None:
 
 
 def require_whole(path: Path) -> None:
-    """Raise ValueError if the state of a training is damaged, which its checksums tell."""
+    """Raise ValueError if the checksums of a state do not fit its content, or it is no state at all."""
     read_state(path, mmap=True)
-    with zipfile.ZipFile(path) as archive:
-        # torch does not compress, so that small files stay small
-        packed = any(each.compress_type != zipfile.ZIP_STORED for each in archive.infolist())
-        if packed or archive.testzip() is not None:
-            raise ValueError(f"{path}: is damaged")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            # torch does not compress, and a small file must not become a large one
+            stored = all(each.compress_type == zipfile.ZIP_STORED for each in archive.infolist())
+            whole = stored and archive.testzip() is None
+    except Exception:  # zipfile raises many types for a damaged file
+        whole = False
+    if not whole:
+        raise ValueError(f"{path}: is damaged")
+
+
+def is_whole(path: Path) -> bool:
+    """Return True for a state that `require_whole` accepts."""
+    try:
+        require_whole(path)
+    except ValueError:
+        return False
+    return True
 
 
 def updates(path: Path) -> int | None:
