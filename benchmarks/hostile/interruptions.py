@@ -1,4 +1,4 @@
-"""Kills and interruptions at random moments and writes; the repeated command must end as without an interruption."""
+"""Kills at random moments and writes, and damaged states; the repeated command must end as without an interruption."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from benchmarks.campaign import Row
 from benchmarks.hostile.attempts import Attempt, judge, leftovers, message_lines, row
 from benchmarks.hostile.processes import Command, Done, run
 from benchmarks.hostile.world import LONGER, World, same_files
+from seq2seq.runs.folder import RunFolder
 from seq2seq.runs.training_state import read_state
 from seq2seq.system.model_path import LAST
 
@@ -43,6 +44,8 @@ def carry_out(rng: random.Random, world: World, folder: Path) -> Row:
         first = dataclasses.replace(command, before=at_write(event, number, work))
         what = f"{name}: {number.name} at write {event}"
     done = run(first, work, kept)
+    if name == "train":
+        what += damage(rng, RunFolder(work / "runs" / "base"))
     attempt = Attempt(what=what, command=command, must="work", check=check)
     wrong = _interrupted(done, SIGNALS[number], work)
     if wrong:
@@ -54,6 +57,26 @@ def carry_out(rng: random.Random, world: World, folder: Path) -> Row:
     again = run(command, work, kept)
     outcome, why = judge(attempt, again, work)
     return row(what, command, again, outcome, f"run again: {why}" if why else "")
+
+
+def damage(rng: random.Random, run_folder: RunFolder) -> str:
+    """Damage one of the two states of an interrupted training, and say which; "" without two, or one time in two."""
+    if len(run_folder.states) < 2 or rng.random() < 0.5:
+        return ""
+    path = rng.choice(run_folder.states)
+    content = bytearray(path.read_bytes())
+    kind = rng.choice(("cut", "zeros", "one bit", "removed"))
+    if kind == "removed":
+        path.unlink()
+    elif kind == "cut":
+        path.write_bytes(content[: rng.randrange(len(content))])
+    elif kind == "zeros":
+        path.write_bytes(bytes(len(content)))
+    else:
+        # The middle of the file has values of tensors; its end and the gaps between records may be without meaning
+        content[len(content) // 2] ^= 1 << rng.randrange(8)
+        path.write_bytes(content)
+    return f", {path.name}: {kind}"
 
 
 def _command(name: str, world: World, folder: Path) -> tuple[Command, Callable[[Done], str]]:

@@ -20,7 +20,7 @@ from seq2seq.settings.run import changed_values
 from seq2seq.settings.values import written
 from seq2seq.system.files import reserved, write_text
 from seq2seq.system.json_file import read_json_or_none
-from seq2seq.system.model_path import BEST, LAST
+from seq2seq.system.model_path import BEST, LAST, PREVIOUS
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +55,7 @@ class RunFolder:
         results: Scores, times and versions; written when the run ends.
         best: Checkpoint with the best validation score, for use.
         last: State of the training, from which the run is resumed.
+        previous: The state before, in case that `last` is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,6 +64,7 @@ class RunFolder:
         self.results = path / "results.json"
         self.best = path / BEST
         self.last = path / LAST
+        self.previous = path / PREVIOUS
 
     @classmethod
     def of_checkpoint(cls, path: str | os.PathLike[str]) -> RunFolder | None:
@@ -97,6 +99,17 @@ class RunFolder:
             return self.last.stat().st_mtime_ns
         except OSError:
             return None
+
+    @property
+    def states(self) -> list[Path]:
+        """States of the training that exist, the newest first."""
+        # Includes broken links: reading one reports that, where a new run would replace it
+        return [path for path in (self.last, self.previous) if os.path.lexists(path)]
+
+    @property
+    def used(self) -> bool:
+        """True if an earlier run left results or checkpoints."""
+        return self.results.exists() or any(self.best.parent.glob("[!.]*"))
 
     def create(self, config_yaml: str) -> None:
         """Make the folder, delete unfinished files of a killed run, and write config.yaml unless there is one."""

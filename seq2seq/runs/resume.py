@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 from seq2seq.data.tokenizer import same_pieces
 from seq2seq.metadata import KEY
 from seq2seq.runs.folder import BUDGETS, HARMLESS, ORIGIN, PER_PROCESS, ROUNDING, RunFolder, with_window
-from seq2seq.runs.training_state import read_state, require_fit, updates
+from seq2seq.runs.training_state import is_whole, newest_state, read_state, require_fit, updates
 from seq2seq.settings.dicts import differences, without
 from seq2seq.settings.run import present_settings
 from seq2seq.settings.values import written
@@ -26,7 +25,9 @@ _PLACE = re.compile(r"data\.(corpora\..+\.)?(train|valid|test)(\..+)?|tokenizer\
 _LISTED = 5
 
 
-def resolve_resume(resume: str | None, folder: RunFolder, *, named: bool = False) -> tuple[RunFolder, Path | None]:
+def resolve_resume(
+    resume: str | None, folder: RunFolder, *, named: bool = False, force: bool = False
+) -> tuple[RunFolder, Path | None]:
     """Return the folder to run in and the state to continue from, None for a fresh start.
 
     A run that is named by path continues in its own folder. A job that SLURM starts again continues its own work,
@@ -36,31 +37,24 @@ def resolve_resume(resume: str | None, folder: RunFolder, *, named: bool = False
         resume: None, "auto", or a run's folder or a state in it.
         folder: The folder that the settings name.
         named: True if `run` gives its name, and not a hash of the settings.
+        force: A new run may replace an earlier one.
 
     Raises:
-        ValueError: The path is not a run's, or there is a run already and `resume` is None.
+        ValueError: The path is not a run's, its states are damaged, or a new run would replace an earlier one.
     """
     path = None
     if resume not in (None, "auto"):
         folder, path = _named(str(resume))
-    # Includes a broken link: reading it reports that, where a new run would replace it
-    if os.path.lexists(folder.last):
-        if resume == "auto":
-            return folder, folder.last
-        # The job has advanced beyond the checkpoint that it began with; 0 for a file that cannot be read
-        if requeued() and (path is None or (updates(folder.last) or 0) >= (updates(path) or 0)):
-            return folder, folder.last
-    if resume is None and not requeued() and (folder.best.exists() or folder.last.exists()):
-        raise ValueError(
-            f"{folder.path} holds an earlier run: continue it with resume=auto, if its settings are the same, or start "
-            "another next to it with run=<name> (or delete the folder)"
-        )
+    if resume == "auto" and (found := newest_state(folder)):
+        return folder, found
+    found = newest_state(folder) if requeued() else None
+    # The job may have advanced beyond the checkpoint that it began with
+    if found and (path is None or (updates(found) or 0) >= (updates(path) or 0)):
+        return folder, found
+    # A requeued job may have ended between its first checkpoint for use and its first state
+    if path is None and folder.used and not (force or requeued()):
+        raise _in_use(folder, str(resume))
     if resume == "auto":
-        if folder.results.exists():
-            raise ValueError(
-                f"resume=auto: {folder.path} holds a run that has ended and lost its last.ckpt: begin another from its "
-                f"weights with init_from={folder.path} run=<name>, or move the folder away"
-            )
         unnamed = (
             " (its name stands for all settings, budgets too; to continue a run under others, give both commands "
             "run=<name>, or this one resume=<folder>)"
@@ -69,12 +63,26 @@ def resolve_resume(resume: str | None, folder: RunFolder, *, named: bool = False
     return folder, path
 
 
+def _in_use(folder: RunFolder, resume: str) -> ValueError:
+    """Explain that a new run would replace an earlier one."""
+    if folder.states:
+        return ValueError(
+            f"{folder.path} holds an earlier run: continue it with resume=auto, if its settings are the same, or start "
+            "another next to it with run=<name> (or delete the folder)"
+        )
+    weights = f" from its weights with init_from={folder.path} run=<name>" if folder.best.exists() else ""
+    return ValueError(
+        f"resume={resume}: {folder.path} holds an earlier run that has lost its last.ckpt: begin another"
+        f"{weights or ' with run=<name>'}, or move the folder away (force=true replaces it)"
+    )
+
+
 def _named(resume: str) -> tuple[RunFolder, Path]:
     """Return the run's folder and the state that resume=<path> names."""
     # Absolute, as the paths of the folder that it lies in
     path = Path(resume).absolute()
     if path.is_dir():
-        path = RunFolder(path).last
+        path = newest_state(RunFolder(path)) or RunFolder(path).last
     if not path.is_file():
         raise ValueError(f"resume={resume}: no such file; name a run's folder, or use resume=auto")
     if path.suffix == ".safetensors":
@@ -147,7 +155,7 @@ class Resumed(NamedTuple):
             changed += [_change(*each) for each in budgets if _moves_rates(each[0], before, now)]
         require_fit(payload, config, path)
         step = payload["global_step"]
-        later = updates(folder.last) if path != folder.last and os.path.lexists(folder.last) else None
+        later = updates(folder.last) if path != folder.last and is_whole(folder.last) else None
         if later is not None and later > step:
             raise ValueError(
                 f"resume={path} is of update {step:,}, and the run in {folder.path} has continued to update {later:,}: "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,12 @@ import torch
 from seq2seq import checkpoint
 from seq2seq.metadata import KEY
 from seq2seq.network.build import build_model, on_meta_device
-from seq2seq.runs.folder import ORIGIN
+from seq2seq.runs.folder import ORIGIN, RunFolder
 from seq2seq.settings.classes import packages_of
 from seq2seq.system.files import atomic_file
+from seq2seq.system.model_path import LAST, PREVIOUS
+
+log = logging.getLogger(__name__)
 
 # Before the names of the model's weights in Lightning's dictionary.
 PREFIX = "model."
@@ -23,14 +28,14 @@ _PARTS = (KEY, ORIGIN, "state_dict", "optimizer_states", "lr_schedulers", "loops
 
 
 def save_state(path: Path, payload: Mapping[str, Any]) -> None:
-    """Write the state of a training atomically.
+    """Write the state of a training atomically; a run's last.ckpt becomes its previous.ckpt.
 
     Raises:
         NotFiniteWeightsError: It holds a weight that is nan or inf.
         ValueError: A callback keeps more than plain values and tensors.
     """
     checkpoint.require_finite(model_weights(payload), path)
-    with atomic_file(path) as file:
+    with atomic_file(path, keep=PREVIOUS.name if path.parts[-2:] == LAST.parts else None) as file:
         torch.save(dict(payload), file)
         # Check that the file can be read before it replaces the last one; mapped, this reads no tensors
         file.flush()
@@ -59,6 +64,53 @@ def read_state(path: Path, *, mmap: bool = False) -> dict[str, Any]:
     if missing:
         raise ValueError(f"{path}: is not the state of a run: it has no '{missing[0]}'")
     return payload
+
+
+def newest_state(folder: RunFolder) -> Path | None:
+    """Return the newest state of a run that is whole, None if there is no state; log that it is the previous one.
+
+    Raises:
+        ValueError: None of its states is whole.
+    """
+    faults = []
+    for path in folder.states:
+        try:
+            require_whole(path)
+        except ValueError as error:
+            faults.append(str(error))
+            continue
+        if path != folder.last:
+            reason = faults[0] if faults else f"{folder.last} is missing"
+            log.warning("%s: continuing from %s, of update %s", reason, path, f"{updates(path):,}")
+        return path
+    if not faults:
+        return None
+    weights = f"start a new run from its weights with init_from={folder.path} run=<name>"
+    rest = weights if folder.best.exists() else "delete the folder to start anew"
+    raise ValueError(f"{'; '.join(faults)}; no whole state is left: {rest}")
+
+
+def require_whole(path: Path) -> None:
+    """Raise ValueError if the checksums of a state do not fit its content, or it is no state at all."""
+    read_state(path, mmap=True)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            # torch does not compress, and a small file must not become a large one
+            stored = all(each.compress_type == zipfile.ZIP_STORED for each in archive.infolist())
+            whole = stored and archive.testzip() is None
+    except Exception:  # zipfile raises many types for a damaged file
+        whole = False
+    if not whole:
+        raise ValueError(f"{path}: is damaged")
+
+
+def is_whole(path: Path) -> bool:
+    """Return True for a state that `require_whole` accepts."""
+    try:
+        require_whole(path)
+    except ValueError:
+        return False
+    return True
 
 
 def updates(path: Path) -> int | None:

@@ -26,7 +26,7 @@ class RunSettings(Section):
 
     seed: int = setting(1, "seed of weights, order of the data, and dropout", least=0, most=2**32 - 1)
     resume: str | None = setting(None, "auto continues the run of these settings if it exists; or a checkpoint")
-    force: bool = setting(False, "continue a run whose settings have changed, and report each change")
+    force: bool = setting(False, "continue a run whose settings have changed, or replace one that has lost its state")
     init_from: str | None = setting(None, "a checkpoint whose weights and tokenizer a new run starts from")
     runs: str = setting("runs", "folder of all runs")
     run: str | None = setting(None, "name of the run's folder; null = <data>-<mixer>-<hash of these settings>")

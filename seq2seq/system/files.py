@@ -43,11 +43,11 @@ ABANDONED_SECONDS = 7 * 24 * 3600.0
 
 
 @contextlib.contextmanager
-def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+def atomic_file(path: str | os.PathLike[str], *, keep: str | None = None) -> Iterator[IO[bytes]]:
     """Open a binary file that replaces `path` if the block succeeds, and vanishes if it fails.
 
     The file is written next to `path`, flushed to the disk and moved into place. A link keeps its target. A device or a
-    pipe is written directly.
+    pipe is written directly. The file that is replaced gets the name `keep`, if there is one.
 
     Raises:
         IsADirectoryError: `path` is a directory.
@@ -70,6 +70,9 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             file.flush()
             # After a power cut, the new name must not lead to an empty file
             os.fsync(file.fileno())
+        # A process that ends between the two renames leaves the old content at `keep`
+        if keep and final.exists():
+            os.replace(final, final.with_name(keep))
         put_in_place(temporary, final)
     # KeyboardInterrupt and SystemExit as well
     except BaseException:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-# Files in a run's folder: the best checkpoint, and the state that training resumes from.
+# Files in a run's folder: the best checkpoint, the state that training resumes from, and the state before.
 BEST = Path("checkpoints", "best.safetensors")
 LAST = Path("checkpoints", "last.ckpt")
+PREVIOUS = Path("checkpoints", "previous.ckpt")
 # The checkpoint in a folder that export has written.
 WEIGHTS = Path("model.safetensors")
 

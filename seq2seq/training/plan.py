@@ -121,7 +121,7 @@ def make_plan(
         _require_effect(plan, typed)
     except ValueError:
         # A resumed run continues with the settings that it began with.
-        resumed = os.path.lexists(plan.folder.last) if resume == "auto" else resume is not None
+        resumed = bool(plan.folder.states) if resume == "auto" else resume is not None
         if not resumed:
             raise
     return plan

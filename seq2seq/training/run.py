@@ -105,7 +105,9 @@ class Run:
         # The data, and the folder with the state to resume from.
         data_plan = checks.plan_data(plan, self.start)
         self.tokenize = checks.score_tokenizer(plan, plan.data.tgt)
-        self.folder, last = resolve_resume(plan.run.resume, plan.folder, named=plan.run.run is not None)
+        self.folder, last = resolve_resume(
+            plan.run.resume, plan.folder, named=plan.run.run is not None, force=plan.run.force
+        )
         self._found = self.folder.version()
         self.resumed = Resumed.open(last, plan.config, self.folder) if last else None
         self.data_plan = checks.decide_max_tokens(plan, data_plan, self.resumed)
@@ -147,6 +149,9 @@ class Run:
         plan = self.plan
         if ranks.is_first_process():
             self.folder.create(plan.config_yaml)
+            # The last state is gone or damaged: it must not take the place of the whole one at the next save
+            if self.resumed and self.resumed.path == self.folder.previous:
+                self.folder.last.unlink(missing_ok=True)
         log.info("run folder: %s", self.folder.path)
         # Shared by the task (learning rate), the callbacks (budget, best score) and the report.
         state = RunState(plan.trainer, plan.run.callbacks, self.resumed and self.resumed.continued)
@@ -287,7 +292,7 @@ class Run:
 
 
 def _how_to_continue(folder: RunFolder, *, trained: bool) -> str:
-    if not folder.last.exists():
+    if not folder.states:
         return "there was no checkpoint yet: the same command starts anew"
     if trained:
         return f"training is done, and {folder.best} is whole: resume=auto continues with the test"

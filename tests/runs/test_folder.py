@@ -6,9 +6,11 @@ import copy
 from pathlib import Path
 
 import pytest
+import torch
 
 from seq2seq.runs import folder
 from seq2seq.runs.resume import resolve_resume
+from seq2seq.runs.training_state import save_state, updates
 from seq2seq.settings import dicts
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.run import read_settings
@@ -117,7 +119,7 @@ def test_replaced_slots_show_in_the_label(overrides, label):
 def test_resume_by_path_continues_in_the_checkpoints_own_folder(tmp_path, monkeypatch):
     here, there = folder.RunFolder(tmp_path / "here"), folder.RunFolder(tmp_path / "there")
     there.create("a: 1\n")
-    there.last.write_bytes(b"x")
+    write_state(there.last, 6)
     assert resolve_resume("auto", here) == (here, None)
     owner, found = resolve_resume(str(there.last), here)
     assert (owner.path, found) == (there.path, there.last)
@@ -152,19 +154,17 @@ def test_a_requeued_job_continues_its_own_work(tmp_path, monkeypatch):
     here = folder.RunFolder(tmp_path / "here")
     here.create("a: 1\n")
     other = here.last.with_name("other.ckpt")
-    other.write_bytes(b"x")
-    counts = {other: 5, here.last: 6}
-    monkeypatch.setattr("seq2seq.runs.resume.updates", counts.get)
+    write_state(other, 5)
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     # Killed before its first checkpoint
     assert resolve_resume(str(other), here)[1] == other
     here.best.write_bytes(b"x")
     assert resolve_resume(None, here) == (here, None)
-    here.last.write_bytes(b"x")
+    write_state(here.last, 6)
     for resume in (None, "auto", str(other)):
         assert resolve_resume(resume, here)[1] == here.last
     # Requeued before it saved anything: the folder has an older state
-    counts[here.last] = 4
+    write_state(here.last, 4)
     assert resolve_resume(str(other), here)[1] == other
     monkeypatch.setenv("SLURM_RESTART_COUNT", "0")
     assert resolve_resume(str(other), here)[1] == other
@@ -215,4 +215,59 @@ def test_a_broken_link_is_not_replaced_by_a_new_run(tmp_path):
     here = folder.RunFolder(tmp_path / "run")
     here.last.parent.mkdir(parents=True)
     here.last.symlink_to(here.last.name)
-    assert resolve_resume("auto", here) == (here, here.last)
+    with pytest.raises(ValueError, match="cannot be read"):
+        resolve_resume("auto", here)
+
+
+def write_state(path, step):
+    """Write a state of a training that has no weights; last.ckpt moves to previous.ckpt."""
+    parts = ("seq2seq", "run", "state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks")
+    save_state(path, {part: {} for part in parts} | {"global_step": step, "table": torch.zeros(50)})
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def zeroed(path):
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def one_bit(path):
+    data = bytearray(path.read_bytes())
+    where = data.index(bytes(200))  # the values of the table
+    data[where + 100] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", [cut, zeroed, one_bit, Path.unlink])
+def test_the_newest_whole_state_is_resumed(tmp_path, caplog, damage):
+    run = folder.RunFolder(tmp_path / "run")
+    run.create("a: 1\n")
+    write_state(run.last, 2)
+    write_state(run.last, 4)
+    assert [updates(path) for path in run.states] == [4, 2]
+    assert resolve_resume("auto", run)[1] == run.last
+    damage(run.previous)
+    assert resolve_resume("auto", run)[1] == run.last
+    write_state(run.last, 6)
+    damage(run.last)
+    assert resolve_resume("auto", run)[1] == run.previous
+    assert "previous.ckpt, of update 4" in caplog.text
+    assert resolve_resume(str(run.path), folder.RunFolder(tmp_path / "other"))[1] == run.previous
+    damage(run.previous)
+    if run.states:
+        with pytest.raises(ValueError, match=r"last.ckpt.*previous.ckpt"):
+            resolve_resume("auto", run)
+
+
+@pytest.mark.parametrize("left", ["checkpoints/best.safetensors", "checkpoints/step-6.safetensors", "results.json"])
+@pytest.mark.parametrize("resume", [None, "auto"])
+def test_an_earlier_run_without_a_state_is_replaced_by_force_alone(tmp_path, left, resume):
+    run = folder.RunFolder(tmp_path / "run")
+    run.create("a: 1\n")
+    assert resolve_resume(resume, run) == (run, None)
+    (run.path / left).write_bytes(b"x")
+    with pytest.raises(ValueError, match="force=true"):
+        resolve_resume(resume, run)
+    assert resolve_resume(resume, run, force=True) == (run, None)

@@ -328,7 +328,7 @@ def test_run_that_is_stopped_early_is_not_scored(corpus, tmp_path):
         after = (tmp_path / "runs" / "stops" / "results.json").read_bytes()
         assert (json.loads(after)["steps"], after == before) == (steps, least == "2")
     kept = {path.name for path in (tmp_path / "runs" / "goes" / "checkpoints").iterdir()}
-    assert kept == {"best.safetensors", "last.ckpt", "step-6.safetensors", "step-8.safetensors"}
+    assert kept == {"best.safetensors", "last.ckpt", "previous.ckpt", "step-6.safetensors", "step-8.safetensors"}
 
 
 def test_missing_logger_is_named_before_anything_is_written(corpus, tmp_path, monkeypatch):
