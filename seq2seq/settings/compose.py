@@ -8,8 +8,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from seq2seq.settings.dicts import differences
-from seq2seq.settings.explain import REFUSALS, refusal, wrong_word
-from seq2seq.settings.hydra_call import compose_or_raise, plain_settings
+from seq2seq.settings.hydra_call import REFUSALS, compose_or_raise, plain_settings, refusal, wrong_word
 from seq2seq.system.resources import choices
 
 

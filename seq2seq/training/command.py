@@ -13,7 +13,7 @@ from typing import NoReturn
 from hydra._internal import utils
 
 from seq2seq.settings.declare import settings_rows
-from seq2seq.settings.explain import REFUSALS, mistake, refusal
+from seq2seq.settings.hydra_call import REFUSALS, mistake, refusal
 from seq2seq.settings.run import SECTIONS
 from seq2seq.settings.values import written
 from seq2seq.sweeps.hydra_callback import JobError

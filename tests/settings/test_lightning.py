@@ -10,7 +10,7 @@ import pytest
 from seq2seq.settings.aliases import REFUSED, elsewhere
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.declare import keys
-from seq2seq.settings.explain import mistake
+from seq2seq.settings.hydra_call import mistake
 from seq2seq.settings.run import read_settings
 from seq2seq.settings.trainer import LightningSettings, TrainerSettings
 

@@ -14,7 +14,7 @@ from conftest import PATIENCE
 from seq2seq.settings.aliases import SETTING_OF_NAME
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.declare import settings_rows
-from seq2seq.settings.explain import mistake
+from seq2seq.settings.hydra_call import mistake
 from seq2seq.settings.run import SECTIONS, read_settings
 from seq2seq.system.resources import conf_dir
 from seq2seq.training.command import refuse_mistakes, run_program, with_home
