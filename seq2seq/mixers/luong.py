@@ -150,8 +150,7 @@ class LuongAttention(CrossMixer):
 
     y_i = tanh(W_c [sum_j w_ij h_j; x_i]), w_ij = softmax_j(x_i' W h_j) or another score in a window.
 
-    Args:
-        score, scope, half_window, max_len: As in `LuongRead`, with x in place of s.
+    The arguments score, scope, half_window and max_len are as in `LuongRead`, with x in place of s.
 
     Cost:
         (M + D) D parameters, and M D (general), (M + D + 2) D (concat) or D max_len (location), and D^2
@@ -217,7 +216,7 @@ class Luong(CrossMixer):
     Args:
         dim: Width D of input, state and output.
         memory_dim: Width M of the encoder's output h.
-        score, scope, half_window, max_len: As in `LuongRead`.
+        score: As in `LuongRead`, as are scope, half_window and max_len.
         input_feeding: Feed y_{i-1}, zero before the first.
         coverage: Add to score=concat how much h_j has been read, C_ij = sum_{k < i} w_kj: v' tanh(W [s; h_j] + Z C_ij).
 

@@ -61,7 +61,7 @@ def search(
         settings: Width of the beam, limits of length, ranking, rules.
         prefixes: Tokens that each translation begins with.
         seeds: A seed for each sentence, for a selection that draws.
-        selection, suppress, shortlist, graphs: As in `search_stream`.
+        selection: As in `search_stream`, as are suppress, shortlist and graphs.
 
     Returns:
         For each sentence settings.n_best hypotheses, or at least one if fewer have ended.

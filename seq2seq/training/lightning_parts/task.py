@@ -42,7 +42,7 @@ class TranslationTask(EvaluatedModule):
     rounding alone. Dropout is a function of (seed, update, micro-batch of the window).
 
     Args:
-        model, tokenizer, description, search, sentences: As for `EvaluatedModule`.
+        model: As for `EvaluatedModule`, as are tokenizer, description, search and sentences.
         graphs: Capture and replay the passes, which needs a GPU; see `resolve_graphs`.
     """
 
