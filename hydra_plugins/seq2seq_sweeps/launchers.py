@@ -258,7 +258,7 @@ class LocalLauncher(_ReportingLauncher):
 
 
 def _runs(job: Any) -> bool:
-    """Return True until a job has its result, which its process may outlast."""
+    """Return True until a job has its result; its process may still run then."""
     return not (job.done() or job.paths.result_pickle.exists())
 
 

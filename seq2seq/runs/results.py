@@ -21,7 +21,7 @@ from seq2seq.sweeps.job_records import Job, common_overrides, is_sweep, read_job
 from seq2seq.system.json_file import read_json
 
 SPLITS = ("test", "valid")
-# Settings that may be `auto`, with the keys of results.json that have the value that was chosen.
+# Settings that may be `auto`, with the keys of results.json that hold the chosen values.
 _DECIDED = {
     "data.max_tokens": "max_tokens",
     "trainer.precision": "precision",

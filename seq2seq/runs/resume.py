@@ -136,7 +136,7 @@ class Resumed(NamedTuple):
         origin = payload[ORIGIN]
         # Fill in all defaults on both sides, because the state of an earlier version lacks newer settings
         before, now = present_settings(origin["settings"]), present_settings(config)
-        # Micro-batches of an update are compared over all ranks
+        # `with_window`, so that micro-batches of an update are compared over all ranks
         free = (*HARMLESS, *BUDGETS, *ROUNDING)
         moved, changed = [], []
         for key, a, b in differences(*(without(with_window(each), free) for each in (before, now))):

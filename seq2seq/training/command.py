@@ -85,7 +85,7 @@ def run_program(program: str, main: Callable[[], object]) -> None:
             words = [word for word in sys.argv[1:] if word[0] != "-" and ("=" in word or word[0] == "~")]
             refuse(program, refusal(error, words))
     except KeyboardInterrupt:
-        # While Hydra composes: `main` has its own handler.
+        # Ctrl-C while Hydra composes; `main` has its own handler.
         exit_interrupted(program)
 
 

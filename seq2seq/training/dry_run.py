@@ -18,7 +18,7 @@ from seq2seq.training.plan import RunPlan
 
 log = logging.getLogger(__name__)
 
-# Sentences in each of validation and test; updates.
+# Sentences of the validation and of the test; updates of training.
 DRY_SENTENCES, DRY_UPDATES = 8, 2
 # Settings that make the run short. Batches (of their final size), model, precision and processes do not change.
 _SHORT = {

@@ -185,7 +185,7 @@ def _require_same_tokenizer(plan: RunPlan, tokenizer: Tokenizer, origin: str) ->
     # data=files or tokenizer=... chooses a file of conf/, whose values are defaults, not choices of the user
     keys = [each for each in plan.chosen or () if each not in ("data", "tokenizer")]
     for name, value in plan.config["tokenizer"].items():
-        # Sampling is part of training, not of the pieces
+        # Sampling affects training, not the pieces
         if name == "sampling_alpha" or value in known.get(name, ()):
             continue
         names = [f"{section}.{name}" for section in ("data", "tokenizer")]

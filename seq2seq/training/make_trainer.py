@@ -98,8 +98,8 @@ def prepare_for_training(model: Seq2Seq, settings: TrainerSettings, *, compile: 
     if compile:
         compile_parts(model)
     if settings.checkpoint_activations:
-        # Set on the instance, so that hooks and names in the checkpoint do not change. The checkpoint wraps the
-        # compiled call, because torch does not compile a function that begins with a checkpoint
+        # Set on the instance, so that hooks and names in saved checkpoints do not change. Recomputation wraps a
+        # compiled call, because torch does not compile a function that begins with `activation_checkpoint`
         name = "_compiled_call_impl" if compile else "forward"
         for layer in (*model.encoder.layers, *model.decoder.layers):
             again = functools.partial(activation_checkpoint, getattr(layer, name), use_reentrant=False)

@@ -73,7 +73,7 @@ class SkippedUpdates:
         self._rows.append(rows)
 
     def judge(self, norm: Tensor, optimizer: torch.optim.Optimizer, step: int) -> Tensor:
-        """Let `optimizer` skip update `step` if the gradient's `norm` is not finite; return True then, as a tensor."""
+        """Let `optimizer` skip update `step` if `norm` is not finite; return a scalar bool that is True if it does."""
         bad = ~norm.isfinite()
         own = getattr(optimizer, "optimizer", optimizer)  # Lightning wraps it
         if getattr(own, "defaults", {}).get("fused"):

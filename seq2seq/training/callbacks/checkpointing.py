@@ -23,7 +23,7 @@ class LastCheckpoint:
 
     Attributes:
         saved: Second of the run at which last.ckpt was written.
-        before_training: True while a resumed run repeats a validation before it trains; only callbacks change then.
+        before_training: True while a resumed run repeats a validation; `save` then updates only callback states.
     """
 
     def __init__(self, folder: RunFolder, state: RunState, average: AverageWeights | None) -> None:

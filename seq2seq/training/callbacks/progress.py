@@ -61,7 +61,7 @@ class ProgressLog(L.Callback):
         self._for_log = IntervalAverages()
         self._for_bar = IntervalAverages()
         self._shown = 0.0
-        # Seconds and used share of the run at the start of the measurement of its rate, which estimates the time left.
+        # Seconds and used share of the run at the point from which its rate is measured, to estimate the time left.
         self._rated_from = (0.0, 0.0)
         self._tokens = 0.0  # target tokens before this part of the run
         self._started = False  # the first update of this part is done

@@ -18,8 +18,8 @@ from seq2seq.training.lightning_parts.task import TranslationTask
 
 log = logging.getLogger(__name__)
 
-# The run validates at its end, so a validation shortly before the end is skipped: if less than _NEAR * `val_steps`
-# updates are left, or, for a validation that must be worth its time, if it would leave less than _LEFT of the run.
+# The run validates at its end, so a validation shortly before the end is skipped: one by `val_steps` if fewer than
+# _NEAR * `val_steps` updates are left, one that time bounds if less than _LEFT of the run would be left after it.
 _NEAR = 0.1
 _LEFT = 0.05
 
@@ -33,7 +33,8 @@ class RecordScores(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Forget the best score of an earlier part of the run if best.safetensors does not have its weights."""
-        # last.ckpt may have been copied without best.safetensors, or a kill came between both writes. Rank 0 decides.
+        # last.ckpt may have been copied alone, or the run may have been killed after it wrote only one of both files.
+        # Rank 0 decides.
         if self.best.step and trainer.strategy.broadcast(updates(self.path)) != self.best.step:
             log.info(
                 "%s does not have the weights of update %d, the best so far: the best validation to come is kept",

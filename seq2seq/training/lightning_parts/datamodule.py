@@ -113,7 +113,7 @@ class TranslationDataModule(LightningDataModule):
     def padding_share(self) -> float:
         """Share of padding in all cells of an epoch (for a stream: of its first shuffle buffer), both sides together.
 
-        With sampled segmentations, this is the share for the best ones.
+        If segmentations are sampled, this is the share for the best segmentations.
         """
         if self.streaming:
             return self.prepared.first_padding
