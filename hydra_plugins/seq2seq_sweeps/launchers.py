@@ -1,7 +1,7 @@
 """Launchers for sweeps on SLURM and in local processes that report every job as soon as it ends.
 
-They differ from hydra-submitit-launcher's only in how they wait. Those wait for the jobs in order, give up at the first
-failure, and need SLURM's accounting to notice a job that was killed.
+They differ from the launchers of hydra-submitit-launcher mainly in how they wait. The latter wait for the jobs in
+order, give up at the first failure, and need SLURM's accounting to notice a job that was killed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from seq2seq.training.command import INTERRUPTED, wants_traceback
 
 
 class _Missing(Launcher):
-    """Base class if hydra-submitit-launcher is not installed, which refuses to launch."""
+    """Base class that refuses to launch, used if hydra-submitit-launcher is not installed."""
 
     def __init__(self, **params: Any) -> None:
         self.params = params
@@ -37,7 +37,7 @@ class _Missing(Launcher):
         raise missing_package("hydra-submitit-launcher", "this hydra/launcher", extra="slurm")
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Do nothing: `setup` has raised."""
+        """Raise NotImplementedError; Hydra does not get here, because `setup` has raised."""
         raise NotImplementedError
 
 
@@ -50,7 +50,7 @@ with contextlib.suppress(ImportError):
 
 # Seconds between two checks of the jobs' result files.
 POLL_SECONDS = 1.0
-# Seconds that the result of a job that has ended may take through a shared file system.
+# Seconds that the result of an ended job may take to appear on a shared file system.
 GRACE_SECONDS = 10.0
 
 
@@ -68,12 +68,12 @@ class _ReportingLauncher(_Base):
             initial_job_idx: Number of the first job; a sweeper launches several batches.
 
         Returns:
-            The results in the order of the jobs, failures among them.
+            The results in the order of the jobs, including failures.
         """
         try:
             return self._launch(job_overrides, initial_job_idx)
         except (ValueError, TypeError) as error:
-            # Hydra would print a traceback. Submitit's executors refuse settings by TypeErrors, too.
+            # Hydra would print a traceback. Submitit's executors refuse some settings with a TypeError.
             if wants_traceback():
                 raise
             print(f"train: hydra.launcher: {' '.join(str(error).split())}", file=sys.stderr)
@@ -87,11 +87,11 @@ class _ReportingLauncher(_Base):
             Job(folder=sweep / str(number), overrides=tuple(overrides), state="waiting")
             for number, overrides in enumerate(job_overrides, initial_job_idx)
         ]
-        # All records before the first job: `compare --watch` shows jobs that wait
+        # Write all records before the first job starts, so that `compare --watch` shows waiting jobs
         for record in records:
             record.write()
         state = Singleton.get_state()
-        # What hydra-submitit-launcher passes to the job, in its order: `__call__` receives it
+        # Arguments of `__call__`, in the order of hydra-submitit-launcher
         arguments = [
             (list(record.overrides), "hydra.sweep.dir", record.number, f"job_id_for_{record.number}", state)
             for record in records
@@ -110,7 +110,7 @@ class _ReportingLauncher(_Base):
         try:
             submitted = executor.map_array(self, *zip(*arguments, strict=True))
         except RuntimeError as error:
-            # Submitit's error for a message of sbatch, such as that SLURM has no controller
+            # Submitit raises this for an error of sbatch, for example if SLURM has no controller
             raise ValueError(f"the jobs cannot be submitted: {error}") from error
         for record, job in zip(records, submitted, strict=True):
             record.submitted(self._process(job))
@@ -126,7 +126,7 @@ class _ReportingLauncher(_Base):
         executor = submitit.AutoExecutor(folder=self.params["submitit_folder"], cluster=self._EXECUTOR)
         settings = {}
         for key in (key for key in self.params if key not in ("submitit_folder", *self._OWN)):
-            # Settings of one cluster alone have its prefix, as slurm_partition
+            # Settings of only one cluster have its name as a prefix: slurm_partition
             settings[key if key in shared else f"{self._EXECUTOR}_{key}"] = self.params[key]
         executor.update_parameters(**settings)
         return executor
@@ -135,7 +135,7 @@ class _ReportingLauncher(_Base):
         """Raise ValueError unless every job has as many processes as devices."""
         assert self.config is not None
         tasks = str(self.params.get("tasks_per_node", 1))
-        # The sweep may set the devices, also to several numbers
+        # The sweep may set the number of devices, even to several values
         words = [word for overrides in job_overrides for word in overrides]
         devices = {word.split("=", 1)[1] for word in words if word.startswith("trainer.devices=")}
         if wrong := (devices or {str(self.config.trainer.devices)}) - {tasks}:
@@ -161,7 +161,7 @@ class _ReportingLauncher(_Base):
                     continue
                 result = _outcome(record, job)
                 if result is None and (reason := self._gone(job)):
-                    # Its result may arrive late
+                    # The result may arrive late
                     since = ended.setdefault(index, time.monotonic())
                     if time.monotonic() - since > GRACE_SECONDS:
                         result = _failure(record, reason)
@@ -215,7 +215,7 @@ class LocalLauncher(_ReportingLauncher):
     def __call__(self, *arguments: Any) -> JobReturn:
         """Run a job, in its own process, as hydra-submitit-launcher does."""
         if self._gpu is not None:
-            # Submitit has set it to nothing, and torch has not read it yet
+            # Submitit has set this variable to nothing, and torch has not read it yet
             os.environ["CUDA_VISIBLE_DEVICES"] = self._gpu
         return super().__call__(*arguments)
 
@@ -252,13 +252,13 @@ class LocalLauncher(_ReportingLauncher):
         return "its process ended without a result" if job.done() else ""
 
     def _interrupted(self, submitted: Sequence[Any]) -> None:
-        # They would run on without this process
+        # The jobs would continue without this process
         for job in submitted:
             job.cancel()
 
 
 def _runs(job: Any) -> bool:
-    """Return True until a job has its result, which its process may outlast."""
+    """Return True until a job has its result; its process may still run then."""
     return not (job.done() or job.paths.result_pickle.exists())
 
 
@@ -287,7 +287,7 @@ class SlurmLauncher(_ReportingLauncher):
         return f"SLURM ended it ({state or 'it has left the queue'})" if over else ""
 
     def _interrupted(self, submitted: Sequence[Any]) -> None:
-        # 7 of 7_2: scancel ends a whole array by it
+        # The number of the array (7 of job 7_2), with which scancel ends all of its jobs
         arrays = sorted({job.job_id.split("_")[0] for job in submitted})
         _say(f"interrupted; the jobs continue without this process (to end them: scancel {' '.join(arrays)})")
 
@@ -297,7 +297,7 @@ def _outcome(record: Job, job: Any) -> JobReturn | None:
     # A task is one process of the job, on SLURM one for each device
     tasks = [job.task(index) for index in range(job.num_tasks)]
     results = [_result(record, task) for task in tasks if task.paths.result_pickle.exists()]
-    # Without waiting for the other processes, which may hang in a collective
+    # A failure does not wait for the other processes, which may hang in a collective operation
     for result in results:
         if result.status is JobStatus.FAILED:
             return result

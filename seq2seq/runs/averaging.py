@@ -90,7 +90,7 @@ def is_from_training(path: Path) -> bool:
 
 
 def _require_same(one: Mapping[str, Any], other: Mapping[str, Any], first: Path, path: Path) -> None:
-    # Settings that are newer have their defaults, and languages one order
+    # Fill in defaults for newer settings, and sort the languages, so that only real differences count
     one, other = (
         {**entry, "model": present_settings(entry["model"]), "tgt_langs": sorted(target_languages(entry))}
         for entry in (one, other)
@@ -106,7 +106,7 @@ def _require_same(one: Mapping[str, Any], other: Mapping[str, Any], first: Path,
 
 
 def _add(sums: Weights, weights: Weights, first: Path, path: Path) -> None:
-    """Add `weights` to `sums`; ValueError unless names, shapes and whole numbers agree."""
+    """Add `weights` to `sums`; raise ValueError unless names, shapes and whole numbers agree."""
     shapes, others = ({name: [*weight.shape] for name, weight in each.items()} for each in (sums, weights))
     for name, mine, theirs in differences(shapes, others):
         raise ValueError(

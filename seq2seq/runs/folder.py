@@ -35,9 +35,9 @@ HARMLESS = (
     *(f"trainer.{key}" for key in _HARMLESS_TRAINER),
     *(f"trainer.lightning.{key}" for key in ("detect_anomaly", "enable_model_summary", "inference_mode")),
 )
-# Settings that bound a run: they count for its name, but a run may be resumed with others.
+# Settings that bound a run: they are part of its name, but a run may be resumed with other bounds.
 BUDGETS = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "trainer.patience")
-# So may these, which change the rounding of sums, as another machine does.
+# Settings that change the rounding of sums, as another machine does; a run may be resumed with other values.
 ROUNDING = ("trainer.compile", "trainer.fused", "trainer.bf16_residual")
 # Settings that count the micro-batches of an update on each process.
 PER_PROCESS = ("trainer.accumulate", "trainer.accumulate_start")
@@ -55,7 +55,7 @@ class RunFolder:
         results: Scores, times and versions; written when the run ends.
         best: Checkpoint with the best validation score, for use.
         last: State of the training, from which the run is resumed.
-        previous: The state before, in case that `last` is damaged.
+        previous: The state before `last`, in case `last` is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -68,8 +68,8 @@ class RunFolder:
 
     @classmethod
     def of_checkpoint(cls, path: str | os.PathLike[str]) -> RunFolder | None:
-        """Return the folder of the run of a checkpoint, which may be named by that folder; None if there is no run."""
-        # The path may be relative to either folder
+        """Return the run's folder, given its own path or the path of a checkpoint in it; None if there is no run."""
+        # The working directory may be the run's folder or its folder of checkpoints
         whole = Path(os.path.abspath(path))
         run = cls(whole if whole.is_dir() else whole.parent.parent)
         inside = whole == run.path or whole.parent == run.last.parent
@@ -94,7 +94,7 @@ class RunFolder:
             yield
 
     def version(self) -> int | None:
-        """Return a number that changes whenever last.ckpt is written; None without one."""
+        """Return a number that changes whenever last.ckpt is written; None if there is no last.ckpt."""
         try:
             return self.last.stat().st_mtime_ns
         except OSError:
@@ -103,7 +103,7 @@ class RunFolder:
     @property
     def states(self) -> list[Path]:
         """States of the training that exist, the newest first."""
-        # Includes broken links: reading one reports that, where a new run would replace it
+        # Broken links are included, so that reading one reports the problem; otherwise a new run would replace it
         return [path for path in (self.last, self.previous) if os.path.lexists(path)]
 
     @property
@@ -117,7 +117,7 @@ class RunFolder:
         # The temporary files of `files.atomic_file`
         for unfinished in (*self.path.glob(".*.tmp"), *self.best.parent.glob(".*.tmp")):
             unfinished.unlink(missing_ok=True)
-        # One that exists belongs to the weights in the folder, until training continues
+        # An existing config.yaml belongs to the weights in the folder, until training continues
         if not self.config.exists():
             write_text(self.config, config_yaml)
 
@@ -176,7 +176,7 @@ def folder_of(config: Mapping[str, Any], mixer: str) -> Path:
 def config_hash(config: Mapping[str, Any]) -> str:
     """Hash every setting that differs from its default, except HARMLESS ones, to eight hexadecimal digits.
 
-    So a setting that a later version adds renames no run.
+    A setting that a later version adds therefore renames no run.
     """
     from seq2seq.network.make_mixer import default_arguments
 
@@ -239,7 +239,7 @@ def translate_command(checkpoint: str | os.PathLike[str], *options: str, trust: 
     """Return the command that translates with `checkpoint`.
 
     Args:
-        trust: Packages of its mixers, which must be named, except this one.
+        trust: Packages of the checkpoint's mixers; the command names all but this package.
     """
     trusted = [part for package in trust if package != "seq2seq" for part in ("--trust", package)]
     return shlex.join(["python", "-m", "seq2seq.translate", "--ckpt", str(checkpoint), *trusted, *options])

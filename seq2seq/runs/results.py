@@ -21,7 +21,7 @@ from seq2seq.sweeps.job_records import Job, common_overrides, is_sweep, read_job
 from seq2seq.system.json_file import read_json
 
 SPLITS = ("test", "valid")
-# Settings that may be `auto`, with the keys of results.json that have the value that was chosen.
+# Settings that may be `auto`, with the keys of results.json that hold the chosen values.
 _DECIDED = {
     "data.max_tokens": "max_tokens",
     "trainer.precision": "precision",
@@ -85,7 +85,7 @@ class RunResult:
         return self.results.get("whole_corpus")
 
     def number(self, key: str) -> float:
-        """Return a number of results.json; nan where a run has none."""
+        """Return a number of results.json; nan if the run does not have it."""
         value = self.results.get(key)
         return math.nan if value is None else float(value)
 
@@ -96,7 +96,7 @@ class RunResult:
         """
         values = {key: self.results.get(name) for key, name in _DECIDED.items()}
         values["data.corpus"] = self.fingerprint
-        # The micro-batch then depends on the machine
+        # With data.batch_tokens, the micro-batch depends on the machine
         if self.config["data"].get("batch_tokens"):
             del values["data.max_tokens"]
         decided = {key: value for key, value in values.items() if value is not None}
@@ -132,8 +132,8 @@ class RunResult:
         return bool(self.texts) or all(self.folder.test_file(side).is_file() for side in ("ref", "hyp"))
 
     def curve(self, against: str = "time") -> list[tuple[float, float]]:
-        """Return (x, BLEU) of every validation, x being "time" of training, "cpu" time, or "updates"."""
-        # The CPU time of a run on a GPU says nothing
+        """Return (x, BLEU) of every validation, where x is "time" of training, "cpu" time or "updates"."""
+        # The CPU time of a run on a GPU is meaningless
         measured = against != "cpu" or self.results.get("accelerator", "cpu") == "cpu"
         return read_curve(self.folder.path / "metrics.csv", _AXES[against]) if measured else []
 
@@ -153,9 +153,9 @@ class CollectedRuns(NamedTuple):
 
 
 def read_curve(path: Path, column: str) -> list[tuple[float, float]]:
-    """Return (x, BLEU) of every validation, in order of x, from a metrics.csv; none if there is no file.
+    """Return (x, BLEU) of every validation, in order of x, from a metrics.csv; empty if the file is missing.
 
-    A validation has a row with its scores and another, of the same step, about training, which has x in `column`.
+    A validation has two rows of the same step: one with its scores, and one about training, which has x in `column`.
     """
     positions: dict[str, float] = {}
     scores: dict[str, float] = {}
@@ -199,14 +199,14 @@ def _read_all(path: Path, split: str) -> list[RunResult | Unusable]:
         if is_sweep(path):
             jobs = read_jobs(path)
             common = common_overrides(jobs)
-            # `checked`: a job that was killed has failed, although its record says that it runs
+            # `checked`, because the record of a killed job still says that the job runs
             results = [_read_job(job.checked(), split, common) for job in jobs]
         else:
             # There may be files next to the runs, such as tables of earlier comparisons
             folders = [child for child in sorted(path.iterdir()) if child.is_dir() and not child.name.startswith(".")]
             if folders and all(map(is_sweep, folders)):
                 return [Unusable(str(path), "has records of sweeps, whose runs lie next to it: name a sweep")]
-            # Leaves out runs/sweeps, whose jobs have their runs next to it
+            # Leave out runs/sweeps: the runs of its jobs lie next to it
             folders = [child for child in folders if is_run(child) or not any(map(is_sweep, child.iterdir()))]
             results = [read_run(child, split) for child in folders]
     except OSError as error:
@@ -241,7 +241,7 @@ def read_run(path: Path, split: str) -> RunResult | Unusable:
     except (OSError, ValueError) as error:
         return Unusable(str(path), str(error))
     if results.get("stopped"):
-        # By the sweep's median rule: its score is not one of the full budget
+        # The sweep's median rule stopped the run, so its score is not comparable to scores of the full budget
         return Unusable(str(path), f"stopped early: {results['stopped']}")
     if split in results:
         return RunResult(folder, str(results["mixer"]), config, results)
@@ -257,13 +257,13 @@ def read_run(path: Path, split: str) -> RunResult | Unusable:
 def read_config(path: Path) -> dict[str, Any]:
     """Read config.yaml under the present names, with defaults for settings that are newer than the run."""
     config = read_yaml(path)
-    # No other program's config.yaml has these
+    # The config.yaml of another program lacks these keys
     missing = [key for key in ("data", "mixer", "seed") if key not in config]
     if missing:
         raise ValueError(f"config.yaml is not a run's: it has no {missing[0]}")
     try:
         config = present_settings(config)
-        # What a comparison computes from it, so that it fails here, with a reason
+        # A comparison computes this later; a failure here has a reason
         flat(with_window(config))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"config.yaml is damaged ({type(error).__name__}: {error})") from None
@@ -271,9 +271,9 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_origin(ckpt: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return results.json and config.yaml of the run that a checkpoint belongs to, each {} if there is none.
+    """Return results.json and config.yaml of the run that a checkpoint belongs to, each {} if it is missing.
 
-    Scores are left out if another checkpoint of the run has them.
+    Scores are left out unless `ckpt` is the best checkpoint, to which they belong, or the run's folder.
     """
     folder = RunFolder.of_checkpoint(ckpt)
     if folder is None:

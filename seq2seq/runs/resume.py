@@ -19,9 +19,9 @@ from seq2seq.system.ranks import requeued
 
 log = logging.getLogger(__name__)
 
-# Settings that name a file, whose content counts: text and tokenizer are compared when they are read.
+# Settings that name a file. Only its content counts: text and tokenizer are compared when they are read.
 _PLACE = re.compile(r"data\.(corpora\..+\.)?(train|valid|test)(\..+)?|tokenizer\.((src|tgt)_)?model")
-# Changed settings that a message lists.
+# Most changed settings that a message lists.
 _LISTED = 5
 
 
@@ -36,7 +36,7 @@ def resolve_resume(
     Args:
         resume: None, "auto", or a run's folder or a state in it.
         folder: The folder that the settings name.
-        named: True if `run` gives its name, and not a hash of the settings.
+        named: True if the setting `run` names the folder, False if a hash of the settings does.
         force: A new run may replace an earlier one.
 
     Raises:
@@ -79,7 +79,7 @@ def _in_use(folder: RunFolder, resume: str) -> ValueError:
 
 def _named(resume: str) -> tuple[RunFolder, Path]:
     """Return the run's folder and the state that resume=<path> names."""
-    # Absolute, as the paths of the folder that it lies in
+    # Absolute, like the paths of the run's folder
     path = Path(resume).absolute()
     if path.is_dir():
         path = newest_state(RunFolder(path)) or RunFolder(path).last
@@ -129,14 +129,14 @@ class Resumed(NamedTuple):
             folder: The folder in which the run continues.
 
         Raises:
-            ValueError: It is not the state of a training; or the run in `folder` has continued since; or other settings
-                than HARMLESS ones, BUDGETS and ROUNDING have changed, and `force` is not set.
+            ValueError: The file is not the state of a training, the run in `folder` has continued since, or settings
+                besides HARMLESS, BUDGETS and ROUNDING have changed and `force` is not set.
         """
         payload = read_state(path)
         origin = payload[ORIGIN]
-        # Both with all defaults, as an earlier version lacks settings that are newer
+        # Fill in all defaults on both sides, because the state of an earlier version lacks newer settings
         before, now = present_settings(origin["settings"]), present_settings(config)
-        # Micro-batches of an update are compared over all ranks
+        # `with_window`, so that micro-batches of an update are compared over all ranks
         free = (*HARMLESS, *BUDGETS, *ROUNDING)
         moved, changed = [], []
         for key, a, b in differences(*(without(with_window(each), free) for each in (before, now))):

@@ -21,7 +21,7 @@ from seq2seq.system.model_path import LAST, PREVIOUS
 
 log = logging.getLogger(__name__)
 
-# Before the names of the model's weights in Lightning's dictionary.
+# Prefix of the names of the model's weights in Lightning's dictionary.
 PREFIX = "model."
 # The entries that a run resumes from.
 _PARTS = (KEY, ORIGIN, "state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "global_step")
@@ -37,7 +37,7 @@ def save_state(path: Path, payload: Mapping[str, Any]) -> None:
     checkpoint.require_finite(model_weights(payload), path)
     with atomic_file(path, keep=PREVIOUS.name if path.parts[-2:] == LAST.parts else None) as file:
         torch.save(dict(payload), file)
-        # Check that the file can be read before it replaces the last one; mapped, this reads no tensors
+        # Check that the file can be read before it replaces the last one; with mmap, this reads no tensors
         file.flush()
         try:
             torch.load(file.name, map_location="cpu", weights_only=True, mmap=True)
@@ -67,10 +67,10 @@ def read_state(path: Path, *, mmap: bool = False) -> dict[str, Any]:
 
 
 def newest_state(folder: RunFolder) -> Path | None:
-    """Return the newest state of a run that is whole, None if there is no state; log that it is the previous one.
+    """Return the newest whole state of a run, None if the run has no state; warn if it is the previous one.
 
     Raises:
-        ValueError: None of its states is whole.
+        ValueError: The run has states, but all are damaged.
     """
     faults = []
     for path in folder.states:
@@ -91,11 +91,11 @@ def newest_state(folder: RunFolder) -> Path | None:
 
 
 def require_whole(path: Path) -> None:
-    """Raise ValueError if the checksums of a state do not fit its content, or it is no state at all."""
+    """Raise ValueError if the checksums of a state do not fit its content, or the file is not a state."""
     read_state(path, mmap=True)
     try:
         with zipfile.ZipFile(path) as archive:
-            # torch does not compress, and a small file must not become a large one
+            # torch does not compress; a small compressed file could unpack to a huge one
             stored = all(each.compress_type == zipfile.ZIP_STORED for each in archive.infolist())
             whole = stored and archive.testzip() is None
     except Exception:  # zipfile raises many types for a damaged file

@@ -164,7 +164,7 @@ def _first_task() -> bool:
 def _log_file() -> str:
     """Return the file that standard output is redirected to, or ""."""
     with contextlib.suppress(OSError, ValueError):
-        # Linux only; terminals, pipes and captured streams are no files or have no descriptor
+        # Linux only; terminals, pipes and captured streams are not files, or have no descriptor
         path = Path(f"/proc/self/fd/{sys.stdout.fileno()}").resolve()
         return str(path) if path.is_file() else ""
     return ""

@@ -16,9 +16,9 @@ from seq2seq.system.json_file import read_json, read_json_or_none
 from seq2seq.system.slurm import this_job
 
 RECORD = "job.json"
-# The process of a job that has not started. The launcher writes this file; the job itself writes the record.
+# Holds the process of a job that has not started. The launcher writes this file; the job itself writes the record.
 SUBMITTED = "submitted.json"
-# The process that launches the jobs of a sweep, and whether it has ended.
+# Holds the process that launches the jobs of a sweep, and whether it has ended.
 SWEEP = "sweep.json"
 
 ACTIVE = ("waiting", "running")
@@ -149,7 +149,7 @@ class Job:
 
     @classmethod
     def read(cls, folder: Path) -> Job | None:
-        """Read the record of `<sweep>/<number>`, or None; a job with a damaged record has failed."""
+        """Read the record of `<sweep>/<number>`, None if it is missing; a job with a damaged record has failed."""
         try:
             record = read_json(folder / RECORD)
             process = record.get("process") or {}

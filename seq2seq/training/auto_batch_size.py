@@ -1,4 +1,4 @@
-"""`data.max_tokens=auto`: the largest micro-batch, in tokens, that fits the memory of a GPU."""
+"""Find the largest micro-batch, in tokens, that fits the memory of a GPU: `data.max_tokens=auto`."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from seq2seq.training.objective.optim import build_optimizer, scale_and_clip
 
 log = logging.getLogger(__name__)
 
-# The sizes that are tried are multiples of GRAIN, and at most MOST: no recipe wants more, and 2^19 pieces of 4,096
-# channels are the 2^31 numbers that a kernel can count in 32 bits.
+# The search tries multiples of GRAIN up to MOST. No recipe needs more, and 2^19 pieces of 4,096 channels are 2^31
+# numbers, as many as a kernel can count in 32 bits.
 GRAIN, MOST = 256, 1 << 19
 # The search ends when its bounds are this close, relative to the lower one.
 _TOLERANCE = 0.05
-# Used share of the free memory: the rest is for what torch does not allocate (work space of libraries, communication)
-# and for holes between blocks, which come with time.
+# Share of the free memory to use. The rest is for memory that torch does not allocate (workspaces of libraries,
+# communication) and for fragmentation, which grows with time.
 _SHARE = 0.9
-# Messages for a launch grid with too many rows.
+# Parts of the error messages for a launch grid with too many rows.
 _TOO_MANY = ("invalid configuration argument", "triton error [cuda]: invalid argument")
 
 
@@ -38,7 +38,7 @@ def largest_that_fits(fits: Callable[[int], bool], *, most: int = MOST) -> int:
     """Search for the largest number up to `most` that fits, to within 5%; 0 if GRAIN does not.
 
     Tries `most` first, then doubles from GRAIN while it fits, then bisects; every number is a multiple of GRAIN, or
-    `most`. The answer has itself been tried, even if `fits` is not monotone.
+    `most`. The result itself has been tried, even if `fits` is not monotone.
     """
     if fits(most):
         return most
@@ -67,7 +67,7 @@ def worst_shapes(max_tokens: int, longest: tuple[int, int], *, src_multiple: int
         longest: Pieces of the longest source and target.
         src_multiple: The source is padded to a multiple of this.
     """
-    # Every padded width that a batch of so many tokens can have, and the rows that it leaves room for.
+    # Every padded width that a batch of `max_tokens` can have, and the number of rows that fit with it.
     limit = min(int(padded_width(max(longest))), longest_width(max_tokens))
     widths = np.unique(padded_width(np.arange(1, limit + 1)))
     widths = widths[widths <= limit]
@@ -89,8 +89,8 @@ class Rehearsal:
     Args:
         task: Its weights and the state of its optimizer are changed; discard it afterwards.
         longest: Pieces of the longest source and target.
-        precision: Lightning's name of it.
-        copies: Further copies of the weights to allocate, as an average or the message of several processes would.
+        precision: Lightning's name of the precision.
+        copies: Further copies of the weights to allocate, for an average or for the gradients that processes exchange.
         src_multiple: The source is padded to a multiple of this.
     """
 
@@ -128,7 +128,7 @@ class Rehearsal:
             if not (is_out_of_memory(error) or any(words in str(error).lower() for words in _TOO_MANY)):
                 raise
             fitting = False
-        # After the handler, whose traceback keeps the tensors of a failed update.
+        # Not inside the handler, where the traceback still keeps the tensors of a failed update.
         _free(self.device)
         return fitting
 
@@ -151,7 +151,7 @@ class Rehearsal:
 def find_max_tokens(
     rehearse: Callable[[], Rehearsal], *, device: torch.device, most: int = MOST, replayed: bool = False
 ) -> int:
-    """Find the most tokens of a micro-batch that fit `device`; the search leaves no trace in the run.
+    """Find the most tokens of a micro-batch that fit `device`; the search does not affect the run.
 
     Args:
         rehearse: Makes the rehearsal, on `device`.
@@ -159,7 +159,7 @@ def find_max_tokens(
         replayed: Passes are captured, which needs as much memory again.
 
     Raises:
-        TrainingFault: Not even the fewest fit.
+        TrainingFault: Not even the smallest micro-batch fits.
     """
     began = time.monotonic()
     found = 0

@@ -98,10 +98,10 @@ def _refuse_epochs(trainer: TrainerSettings) -> None:
 
 
 def decide_max_tokens(plan: RunPlan, data: DataPlan, resumed: Resumed | None) -> DataPlan:
-    """Return `data` with the size that data.max_tokens=auto chose for an earlier part of the run, if there was one.
+    """Return `data` with the size that data.max_tokens=auto chose for an earlier part of the run, if any.
 
     Raises:
-        ValueError: A size must be measured, and the model is sharded.
+        ValueError: A size must be measured, but the model is sharded.
     """
     # Another size would change the random numbers of micro-batches.
     auto = plan.data.max_tokens == "auto"

@@ -40,7 +40,7 @@ usage: python -m seq2seq.prepare [group=choice] [setting=value] ...
 
   python -m seq2seq.prepare data=wmt14_de_en data.num_proc=16
 """
-# Allowed values that need no mention, as the default shows them.
+# Kinds of allowed values that the help does not mention, because the default shows them.
 _PLAIN = ("a word", "a word or null", "true or false", "a mapping {key: value}", "anything")
 # Meanings of the groups of conf/.
 _GROUPS = {
@@ -58,10 +58,10 @@ _GROUPS = {
 
 
 def run_program(program: str, main: Callable[[], object]) -> None:
-    """Run a program that Hydra composes settings for; a setting that Hydra refuses is one line and status 2.
+    """Run a program whose settings Hydra composes; if Hydra refuses a setting, exit with one line and status 2.
 
     Args:
-        program: Begins the line of an error.
+        program: Name of the program, with which an error message begins.
         main: Function decorated by `hydra.main`.
     """
     sys.argv[1:] = map(with_home, sys.argv[1:])
@@ -72,12 +72,12 @@ def run_program(program: str, main: Callable[[], object]) -> None:
         except BrokenPipeError:
             # The reader of the help has left (| head): 128 + SIGPIPE
             sys.exit(141)
-        # Hydra's own would print an error on many lines, and exit.
+        # Hydra's own function would print an error on many lines, and exit.
         utils.run_and_report = lambda work: work()
         try:
             main()
         except JobError:
-            # The sweep has reported it.
+            # The sweep has reported the failed job.
             sys.exit(1)
         except REFUSALS as error:
             if wants_traceback():
@@ -85,12 +85,12 @@ def run_program(program: str, main: Callable[[], object]) -> None:
             words = [word for word in sys.argv[1:] if word[0] != "-" and ("=" in word or word[0] == "~")]
             refuse(program, refusal(error, words))
     except KeyboardInterrupt:
-        # While Hydra composes: `main` has its own handler.
+        # Ctrl-C while Hydra composes; `main` has its own handler.
         exit_interrupted(program)
 
 
 def with_home(word: str) -> str:
-    """Replace a `~` that begins the value of a setting by the home folder, as the shell does not."""
+    """Replace a `~` that begins the value of a setting by the home folder, which the shell does not do."""
     return re.sub(r"^([\w.@/+]+=[\"']?)~(?=/)", lambda match: match[1] + os.path.expanduser("~"), word)
 
 
@@ -138,6 +138,6 @@ def help_text(program: str) -> str:
 
 
 def _item(name: str, text: str) -> str:
-    """Format a name and its text, next to it or below."""
+    """Format a name with its text next to it or below it."""
     body = textwrap.indent(textwrap.fill(text, width=84, break_long_words=False), " " * 36)
     return f"  {name:<32}  {body.lstrip()}" if len(name) <= 32 else f"  {name}\n{body}"

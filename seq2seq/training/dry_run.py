@@ -18,9 +18,9 @@ from seq2seq.training.plan import RunPlan
 
 log = logging.getLogger(__name__)
 
-# Sentences of the validation and of the test, and updates.
+# Sentences of the validation and of the test; updates of training.
 DRY_SENTENCES, DRY_UPDATES = 8, 2
-# Settings that make the run short. Batches (of their final size), model, precision and processes stay.
+# Settings that make the run short. Batches (of their final size), model, precision and processes do not change.
 _SHORT = {
     "max_steps": DRY_UPDATES, "max_time": None, "patience": None, "median_stop": None, "val_time": None,
     "val_sentences": DRY_SENTENCES, "log_steps": 1, "accumulate_start": None,
@@ -31,13 +31,13 @@ def dry_run(plan: RunPlan, execute: Callable[[RunPlan], float]) -> float:
     """Execute `plan` with two updates, one validation and one test, in a folder that is deleted afterwards.
 
     Args:
-        execute: Trains by a plan and returns the best validation BLEU, which is returned.
+        execute: Trains by a plan and returns the best validation BLEU, which `dry_run` returns too.
     """
     began = time.monotonic()
     short = shortened(plan)
     if plan.run.resume:
         log.info("dry run: resume=%s is left out, and a new run is tried", plan.run.resume)
-    # Weights & Biases gets no page for it.
+    # Weights & Biases gets no page for a dry run.
     os.environ["WANDB_MODE"] = "offline"
     first = ranks.is_first_process()
     if first:
@@ -58,8 +58,8 @@ def dry_run(plan: RunPlan, execute: Callable[[RunPlan], float]) -> float:
 
 
 def shortened(plan: RunPlan) -> RunPlan:
-    """Return the plan of the dry run; no other run has its name."""
-    # A number of threads that was set is tried; measuring one takes seconds.
+    """Return the plan of the dry run, under a name that no other run has."""
+    # A number of threads that is set is tried; measuring the best number would take seconds.
     short: dict[str, Any] = {**_SHORT, "threads": plan.trainer.threads or 1}
     # A stream needs an interval, so a missing one is refused here as in the run itself.
     if plan.trainer.val_steps or plan.trainer.val_time:
@@ -69,7 +69,7 @@ def shortened(plan: RunPlan) -> RunPlan:
 
 
 def _clear(folder: RunFolder) -> None:
-    """Delete the folder; ValueError if another dry run of these settings is in it."""
+    """Delete the folder; raise ValueError if another dry run of these settings is using it."""
     with folder.reserved():
         for path in folder.path.iterdir():
             # Releasing the lock deletes its file, and then the empty folder.

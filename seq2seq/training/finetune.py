@@ -31,17 +31,17 @@ from seq2seq.training.plan import RunPlan
 
 log = logging.getLogger(__name__)
 
-# Highest learning rate of a run that starts from weights, unless it is set: a fortieth (tiny) to a fifth (big) of
-# the rates from scratch, as Marian's and fairseq's recipes for fine-tuning have it.
+# Highest learning rate of a run that starts from weights, unless the user sets a rate: a fortieth (tiny) to a fifth
+# (big) of the rates from scratch, as in the fine-tuning recipes of Marian and fairseq.
 LEARNING_RATE = 1e-4
 # Settings of model and mixer, by their last name, that do not change the function that the weights compute.
 _FREE = ("dropout", "activation_dropout", "attention_dropout", "weight_dropout", "backend", "packed")
-# Settings of the model, and the arguments of mixers that refer to them in conf/mixer.
+# Settings of the model, each with the argument of mixers that refers to it in conf/mixer.
 _FOLLOWED = {"attention_dropout": "dropout", "weight_dropout": "weight_dropout"}
 
 
 def load_start(start: str | None, *, trust: Sequence[str]) -> Loaded | None:
-    """Load the checkpoint, or the best one of the folder, that a run starts from; None without one."""
+    """Load the checkpoint that a run starts from, or the best checkpoint of a folder; return None without `start`."""
     if start is None:
         return None
     path = Path(start)
@@ -63,7 +63,7 @@ def require_same_model(
     Args:
         before: The settings of the checkpoint.
         origin: The checkpoint's name.
-        chosen: Keys that the user chose, which alone are compared; None: all are.
+        chosen: Keys that the user chose: only these are compared. None compares all keys.
     """
     # Settings that are newer than the checkpoint have their defaults on both sides.
     old, new = ({name: present_settings(each)[name] for name in ("model", "mixer")} for each in (before, config))
@@ -88,7 +88,7 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
     """Return the plan with the checkpoint's model and languages and a fine-tuning rate, unless the user chose them.
 
     Raises:
-        ValueError: A choice of the user contradicts the checkpoint; names both values.
+        ValueError: A choice of the user contradicts the checkpoint; the message names both values.
     """
     origin = str(plan.run.init_from)
     chosen = plan.chosen
@@ -105,7 +105,7 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
     for key, _, here in differences(before, {name: plan.config[name] for name in before}):
         if is_chosen(key, chosen) and here != UNSET:
             put(sections, key, here)
-    # A mixer that had a dropout of the model follows it.
+    # If a mixer's dropout equals the dropout of the checkpoint's model, it follows the user's choice for the model.
     for name, own in _FOLLOWED.items():
         for _, path, values in mixers_of(sections["mixer"]) if is_chosen(f"model.{name}", chosen) else ():
             if values.get(own) == before["model"][name] and not is_chosen(f"{path}.{own}", chosen):
@@ -139,17 +139,17 @@ def adopt_data(
 
     Args:
         meta: The `seq2seq` entry of the checkpoint.
-        chosen: Keys that the user chose; None: all are.
+        chosen: Keys that the user chose; None if every key counts as chosen.
 
     Raises:
         ValueError: The checkpoint's sources begin with a tag, and the user chose data.tag_target=false.
     """
-    # data=files chooses a file: its languages are defaults, not a choice
+    # data=files chooses a file of conf/, whose languages are defaults, not choices of the user
     keys = None if chosen is None else [each for each in chosen if each != "data"]
     own = {"src": str(meta["src_lang"]), "tgt": str(meta["tgt_lang"])}
-    # A data set has its languages, in either direction; files of the user may have any
+    # A known data set has fixed languages, in either direction; the user's files may have any languages
     known = data.languages or ((data.src, data.tgt) if data.path else own.values())
-    # They become part of the names of files, and the checkpoint may come from a stranger
+    # Languages become part of file names, and the checkpoint may come from a stranger
     valid = all(re.fullmatch(r"[\w-]+", code) for code in own.values())
     if keys is not None and valid and set(own.values()) <= set(known):
         free = {side: code for side, code in own.items() if not is_chosen(f"data.{side}", keys)}
@@ -174,18 +174,18 @@ def adopt_data(
 
 
 def target_languages_of(data: DataPlan, start: Loaded | None) -> list[str]:
-    """Return the languages that tags ask for: the run's own, then those that the checkpoint's weights know, too."""
+    """Return the target languages that have tags: the run's own, then further languages of the checkpoint."""
     own = data.target_languages
     return list(dict.fromkeys([*own, *(tagged_languages(start.meta) if own and start else ())]))
 
 
 def _require_same_tokenizer(plan: RunPlan, tokenizer: Tokenizer, origin: str) -> None:
-    """Raise ValueError for a chosen setting of the tokenizer that differs: the weights need the checkpoint's."""
+    """Raise ValueError for a chosen tokenizer setting that differs: the weights need the checkpoint's tokenizer."""
     known = {"vocab_size": [tokenizer.src_vocab_size, tokenizer.tgt_vocab_size], "joint": [tokenizer.joint]}
-    # data=files or tokenizer=... chooses a file: its values are defaults, not a choice
+    # data=files or tokenizer=... chooses a file of conf/, whose values are defaults, not choices of the user
     keys = [each for each in plan.chosen or () if each not in ("data", "tokenizer")]
     for name, value in plan.config["tokenizer"].items():
-        # Sampling is part of training, not of the pieces
+        # Sampling affects training, not the pieces
         if name == "sampling_alpha" or value in known.get(name, ()):
             continue
         names = [f"{section}.{name}" for section in ("data", "tokenizer")]
@@ -199,16 +199,16 @@ def _require_same_tokenizer(plan: RunPlan, tokenizer: Tokenizer, origin: str) ->
 def _label(meta: Mapping[str, Any]) -> str:
     """Return the label of a checkpoint's mixer, or the module of its first class if it has no valid label."""
     preset = meta.get("preset")
-    # It becomes part of names and tables, and the file may come from a stranger
+    # The label becomes part of names and tables, and the file may come from a stranger
     if isinstance(preset, str) and re.fullmatch(r"[\w.+-]{1,100}", preset):
         return preset
-    # The encoder's; if it has no mixers, the cross mixer's.
+    # The first mixer of the encoder, or the cross mixer if the encoder has no mixers.
     first = next(values for slot, _, values in mixers_of(meta["model"]["mixer"]) if slot != "decoder")
     return str(first["_target_"]).split(".")[-2]
 
 
 def ready_models(tokenizer: Tokenizer, settings: TokenizerSettings, cache: Path) -> TokenizerSettings:
-    """Write a checkpoint's SentencePiece models to `cache`; return `settings` with them in place of others."""
+    """Write a checkpoint's SentencePiece models to `cache`; return `settings` that name these models instead."""
     state = tokenizer.to_state()
     # Named by content: runs from one checkpoint share the files.
     folder = cache / f"init-{tokenizer.fingerprint}"

@@ -1,7 +1,7 @@
-"""The training loop, in the order in which it happens, and the callbacks that make it.
+"""List the hooks of the training loop in the order of their calls, and make the callbacks of a run.
 
 Lightning runs the loop and calls the hooks below. `TranslationTask` computes; the callbacks watch, decide and save.
-All decisions are made between two updates, where a run can be resumed bit for bit. A test compares this page with a
+All decisions are made between two updates, where a run can be resumed bit for bit. A test compares this list with a
 run.
 
 Start of training:
@@ -23,7 +23,7 @@ Start of training:
 
 A micro-batch:
 
-    SetResultsAside.on_train_batch_start    First one only: set results of an earlier part of the run aside.
+    SetResultsAside.on_train_batch_start    Before the first one: set aside results of an earlier part of the run.
     ProgressLog.on_train_batch_start        Start the watch of training time.
     WindowEnd.on_train_batch_start          Correct Lightning's epoch count after a resume at the end of an epoch.
     TranslationTask.training_step           Seed dropout, compute the summed loss; replayed passes do the backward too.
@@ -43,8 +43,8 @@ After each micro-batch, with decisions after each window:
     WindowEnd.on_train_batch_end            After an update: let all ranks agree on the decisions below, in order.
     BatchGrowth.decide                      Grow the accumulation window (trainer.accumulate_start).
     Stopping.decide                         Stop, if the budget is spent.
-    Validation.decide                       Validate, if due, or before the run stops.
-    Signals.decide                          Save and leave, if a signal arrived.
+    Validation.decide                       Validate, if a validation is due or the run is about to stop.
+    Signals.decide                          Save and end the run, if a signal arrived.
     SaveLast.decide                         Write last.ckpt, if trainer.save_time has passed.
 
 A validation, which follows the decision at once:
@@ -59,7 +59,7 @@ A validation, which follows the decision at once:
     ProgressLog.on_validation_end           Show and log the scores.
     LogSamples.on_validation_end            Print and log a few translations.
     RecordScores.on_validation_end          Compare with the best score; save the best checkpoint, if this is the best.
-    KeepBest.on_validation_end              Save the weights, if among the best (trainer.keep_best).
+    KeepBest.on_validation_end              Save the weights, if the score is among the best (trainer.keep_best).
     AverageWeights.on_validation_end        Put the trained weights back.
     Stopping.on_validation_end              Stop, if the score has not improved for trainer.patience validations.
     Validation.on_validation_end            Record that this update is validated.
@@ -73,7 +73,7 @@ End of training, and the test:
     Stopping.on_train_end                   Stop the clock: the test is not part of the budget.
     Signals.on_train_end                    Obey a signal that arrived since the last validation.
     TranslationTask.on_train_end            Free the memory of replayed passes.
-    Signals.on_test_start                   Take signals again.
+    Signals.on_test_start                   Handle signals again.
     TranslationTask.on_test_epoch_start     Prepare to decode; `Report` has loaded the best weights.
     TranslationTask.test_step               Decode a batch, and sum its losses.
     Signals.on_test_batch_end               Obey a signal between two batches.
@@ -126,15 +126,16 @@ def make_callbacks(
 ) -> list[L.Callback]:
     """Make the callbacks of a run, which share their results through `state`.
 
-    Lightning calls them in the order of the list, in every hook; the comments say what must have happened before. The
-    user's own come first: their state after a hook is in the checkpoints of that hook, and an average is still in
-    place. Lightning itself moves a Checkpoint, such as ModelCheckpoint, to the end.
+    In every hook, Lightning calls the callbacks in the order of the list; the comments explain this order. The user's
+    callbacks come first: checkpoints that a hook writes include their state after the hook, and at the end of a
+    validation they still see the averaged weights. Lightning itself moves a Checkpoint, such as ModelCheckpoint, to
+    the end.
 
     Args:
         origin: See `SaveLast`.
         job: The folder of this job of a sweep.
     """
-    # Used by several callbacks.
+    # Several callbacks share these objects.
     console = Console(quiet=not ranks.is_first_process())
     average = AverageWeights(task.model, settings.ema) if settings.ema else None
     last = LastCheckpoint(folder, state, average)
@@ -143,40 +144,40 @@ def make_callbacks(
     validation = Validation(state, last)
     signals = Signals(state, last, agreement)
     save_last = SaveLast(last, state, origin)
-    # A signal is obeyed after the decision to validate, so that a resumed run makes this validation. The batch grows
-    # before anything is saved, so that a resumed run has the same one.
+    # `signals` decides after `validation`, so that a resumed run makes a validation that was due. The batch grows
+    # before anything is saved, so that a resumed run has the same batch size.
     growth = [BatchGrowth(settings, state.budget)] if settings.accumulate_start else []
     deciders = [*growth, stopping, validation, signals, save_last]
-    # A budget of time alone makes equal times comparable, any other equal updates.
+    # Jobs with a budget of time alone are compared at equal times, all others at equal updates.
     axis = "step" if settings.max_steps or settings.max_epochs else "train/seconds_after_start"
     callbacks: list[L.Callback | None] = [
         SetResultsAside(folder, config_yaml),
-        # No clock runs yet.
+        # Before the clocks start.
         WarmUp(state.budget),
-        # Its row about this update is in the checkpoints that later callbacks write.
+        # Before the callbacks that write checkpoints, so that these include its state after this update.
         ProgressLog(state=state, settings=settings, console=console),
         LogSamples(settings.samples, console=console),
         Profile(folder.path, updates=settings.max_steps) if settings.profile else None,
-        # The average is still in place, so these two save the validated weights.
+        # Before `average` puts the trained weights back, so that these two save the validated weights.
         RecordScores(folder, state),
         KeepBest(folder, settings.keep_best) if settings.keep_best else None,
-        # The best weights are saved; last.ckpt, with the trained weights, is not yet.
+        # After the best weights are saved, and before last.ckpt is written with the trained weights.
         average,
-        # The score is compared; last.ckpt, which says whether the run has ended, is not yet saved.
+        # After `RecordScores` has compared the score, and before last.ckpt records whether the run has ended.
         stopping,
-        # The clock runs, or has stopped.
+        # After `stopping` has started or stopped the clock.
         signals,
-        # Clock, progress and signals are ready for a validation that is repeated.
+        # After clock, progress and signals are ready, since it may repeat an interrupted validation at once.
         validation,
-        # The score is compared.
+        # After `RecordScores` has compared the score.
         MedianStop(state=state, job=job, peers=settings.median_stop, axis=axis)
         if job and settings.median_stop
         else None,
-        # last.ckpt does not yet say that this validation is done.
+        # Before last.ckpt records that this validation is done.
         KeepLast(folder, settings.keep_last) if settings.keep_last else None,
-        # All states include the validation.
+        # After all callbacks with a state, so that last.ckpt has their states after the validation.
         save_last,
-        # The average has this update's weights, progress its row.
+        # After the average includes this update's weights and `ProgressLog` has written its row.
         WindowEnd(deciders, agreement),
     ]
     return [callback for callback in callbacks if callback]

@@ -1,4 +1,4 @@
-"""Make the task and the trainer of a run, with which Lightning works."""
+"""Make the LightningModule and Lightning's trainer for a run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def make_task(
         search: How the test set is decoded; see `validation_search` for validations.
         tokenize: sacreBLEU's tokenizer.
         compile: Compile the model, see `resolve_compile`.
-        graphs: Capture and replay its passes, see `resolve_graphs`.
+        graphs: Capture and replay the model's passes, see `resolve_graphs`.
     """
     data = prepared.plan
     tokenizer = prepared.tokenizer
@@ -61,7 +61,7 @@ def make_task(
     if start:
         model.load_state_dict(start.model.state_dict())
     prepare_for_training(model, plan.trainer, compile=compile)
-    description = describe(  # in every checkpoint: translation needs no other file
+    description = describe(  # stored in every checkpoint, so translation needs no other file
         model_config=config,
         tokenizer=tokenizer,
         src_lang=plan.data.src,
@@ -89,17 +89,17 @@ def make_task(
 
 
 def prepare_for_training(model: Seq2Seq, settings: TrainerSettings, *, compile: bool) -> None:
-    """Change, in place, how a model computes while it is trained; its weights and their names stay."""
+    """Change how a model computes in training, in place; its weights and their names do not change."""
     if settings.bf16_residual:
         keep_stream_in_bf16(model, on_gpus_alone=settings.bf16_residual == "auto")
-    # Compiled layers cast in their kernels; sharded and recomputed ones read their weights again in the backward pass
+    # Compiled layers cast in their kernels; sharded and recomputed layers read their weights again in the backward pass
     if not (compile or settings.sharded or settings.checkpoint_activations):
         cast_together(model)
     if compile:
         compile_parts(model)
     if settings.checkpoint_activations:
-        # Set on the instance, so that hooks and names in the checkpoint stay. Outside the compiled call, if there is
-        # one, as torch compiles no function that begins with a checkpoint
+        # Set on the instance, so that hooks and names in saved checkpoints do not change. Recomputation wraps a
+        # compiled call, because torch does not compile a function that begins with `activation_checkpoint`
         name = "_compiled_call_impl" if compile else "forward"
         for layer in (*model.encoder.layers, *model.decoder.layers):
             again = functools.partial(activation_checkpoint, getattr(layer, name), use_reentrant=False)
@@ -107,7 +107,7 @@ def prepare_for_training(model: Seq2Seq, settings: TrainerSettings, *, compile: 
 
 
 def keep_stream_in_bf16(model: Seq2Seq, *, on_gpus_alone: bool = False) -> None:
-    """Let a model's residual stream have the type that autocast gives to products."""
+    """Keep a model's residual stream in the type that autocast uses for matrix products."""
 
     def to_autocast_type(module: torch.nn.Module, inputs: Any, x: Tensor) -> Tensor:
         device = x.device.type
@@ -122,9 +122,9 @@ def keep_stream_in_bf16(model: Seq2Seq, *, on_gpus_alone: bool = False) -> None:
 
 
 def validation_search(search: SearchSettings, settings: TrainerSettings) -> SearchSettings:
-    """Return the search of validations, with a beam of one group and a limit of length of their own.
+    """Return the search of validations: one beam group, a separate beam size, and lower length limits.
 
-    An untrained model repeats itself up to the limit of length, and the test's limit is generous.
+    An untrained model repeats itself up to the length limit, and the limit of the test is generous.
     """
     return dataclasses.replace(
         search,
@@ -147,7 +147,7 @@ def make_trainer(
     """Make Lightning's trainer, which leaves budget, validation, checkpoints and progress to our callbacks."""
     settings = plan.trainer
     arguments = dataclasses.asdict(settings.lightning)
-    # A validation gathers the weights of a sharded model, which training then uses.
+    # Training uses the weights of a sharded model that a validation gathered, so they cannot be inference tensors.
     arguments["inference_mode"] &= not settings.sharded
     return L.Trainer(
         accelerator=accelerator,
@@ -167,10 +167,10 @@ def make_trainer(
         callbacks=callbacks,
         plugins=plugins(),
         logger=loggers,
-        # Ours are callbacks of other types; Lightning allows the user's only with these.
+        # Our callbacks have other types; Lightning allows a user's Checkpoint or ProgressBar only with these flags.
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
-        # For callbacks that log with Lightning's own means.
+        # For a user's callbacks that log through Lightning.
         log_every_n_steps=settings.log_steps,
         default_root_dir=folder,
         **arguments,

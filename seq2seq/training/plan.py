@@ -55,7 +55,7 @@ class RunPlan(Settings):
 
     @property
     def start(self) -> str | None:
-        """Checkpoint with the model and the tokenizer of a fine-tuned run: its own one if `init_from` was deleted."""
+        """Checkpoint with the model and tokenizer of a fine-tuned run: `init_from`, or its own if that was deleted."""
         start, resume = self.run.init_from, self.run.resume
         own = start and not os.path.exists(start) and resume not in (None, "auto")
         run = RunFolder.of_checkpoint(resume) if own and resume else None
@@ -63,7 +63,7 @@ class RunPlan(Settings):
 
     @property
     def folder(self) -> RunFolder:
-        """The folder that the settings name; a checkpoint named by `resume` is continued in its own."""
+        """The folder that the settings name; a run that `resume` names by path continues in its own folder instead."""
         return RunFolder(folder_of(self.config, self.mixer))
 
     @cached_property
@@ -76,10 +76,10 @@ class RunPlan(Settings):
         return {"model": plain(self.model), "mixer": self.config["mixer"], **sizes}
 
     def opened(self, tokenizer: TokenizerSettings | None = None) -> RunPlan:
-        """Return the plan with its corpora opened; ValueError if one cannot be used.
+        """Return the plan with its corpora opened; raise ValueError if a corpus cannot be used.
 
         Args:
-            tokenizer: Replaces the settings' own.
+            tokenizer: Replaces the tokenizer of the settings.
         """
         if self.parts is not None:
             return self
@@ -128,7 +128,7 @@ def make_plan(
 
 
 def _require_effect(plan: RunPlan, typed: Collection[str]) -> None:
-    """Raise ValueError for a setting that the user typed and that has no effect with the others."""
+    """Raise ValueError for a setting that the user typed but that has no effect with the other settings."""
     for section in (plan.data, plan.tokenizer, plan.optim, plan.search, plan.trainer):
         require_used(section, typed)
     for _, path, values in mixers_of(plan.mixers):

@@ -111,7 +111,7 @@ class Run:
         self._found = self.folder.version()
         self.resumed = Resumed.open(last, plan.config, self.folder) if last else None
         self.data_plan = checks.decide_max_tokens(plan, data_plan, self.resumed)
-        # What the message of a fault depends on.
+        # State that the message of a fault depends on.
         self.trained = False
         self._trial_shape: tuple[int, int, int] | None = None
         self._trained_task: TranslationTask | None = None
@@ -127,7 +127,7 @@ class Run:
                     record_run(self.plan.job, self.folder.path)
                 self.data = self._prepared_data()
                 hardware.keep_freed_memory(self.accelerator)
-                # For training and the test alike: the number of threads changes rounding.
+                # Training and the test use the same number of threads, because the number changes rounding.
                 with use_threads(self._threads()):
                     return self._train()
         except TrainingInterrupt as stop:
@@ -149,7 +149,7 @@ class Run:
         plan = self.plan
         if ranks.is_first_process():
             self.folder.create(plan.config_yaml)
-            # The last state is gone or damaged: it must not take the place of the whole one at the next save
+            # last.ckpt is missing or damaged: at the next save it must not replace previous.ckpt, which is whole
             if self.resumed and self.resumed.path == self.folder.previous:
                 self.folder.last.unlink(missing_ok=True)
         log.info("run folder: %s", self.folder.path)
@@ -197,7 +197,7 @@ class Run:
         if not plan.trainer.dry_run:
             log.info("results: %s", self.folder.results)
             log.info("translate with: %s", translate_command(self.folder.path, trust=plan.trust))
-        # The run is done, so its job is not queued again; a sweep ends.
+        # The run is done, so its SLURM job is not queued again, but a sweep ends.
         if state.signum:
             log.info("stopped (%s) when the test was scored", signal.Signals(state.signum).name)
             sys.exit(128 + state.signum)
@@ -227,7 +227,7 @@ class Run:
         if self.accelerator != "cpu":
             return None
         count = known_threads(self.plan.trainer.threads, self.resumed.threads if self.resumed else None)
-        # Several processes share the cores, and compiling takes longer than a wrong choice costs.
+        # Not measured: several processes share the cores, and compiling takes longer than a wrong choice costs.
         if count is not None or self.plan.trainer.processes > 1 or self.compile:
             return count
         self._trial_shape = typical_shape(self.prepared)
@@ -311,7 +311,7 @@ def _quiet_libraries() -> None:
     logging.getLogger("datasets").setLevel(logging.WARNING)  # lists the versions of installed libraries
     # Inductor computes this softmax in another way, as intended.
     warnings.filterwarnings("ignore", message=r"\s*Online softmax is disabled")
-    # Lightning gives tips, and logs the devices, which the run does itself.
+    # Lightning gives tips, and logs the devices, which the run also logs.
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", category=PossibleUserWarning)

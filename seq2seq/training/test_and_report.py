@@ -42,7 +42,7 @@ class Report:
     state: RunState
 
     def write(self, trainer: L.Trainer, task: TranslationTask) -> None:
-        """Write results.json, score the test set, and write it again; results of this very update are kept."""
+        """Write results.json, score the test set, and write results.json again; keep results of the same update."""
         results = self._entries(trainer, task)
         if trainer.is_global_zero:
             self._warn_of_clock(trainer.global_step)
@@ -66,7 +66,7 @@ class Report:
         due = self.plan.trainer.test and not tested and "stopped" not in results
         if due:
             began = time.monotonic()
-            # The command becomes the one that gave the scores.
+            # Record the command that gave the scores.
             results = results | {"command": self.plan.command, "test": self._test(trainer, task)}
             results["test_seconds"] = round(time.monotonic() - began, 2)
             log.info("the test took %.0f s", results["test_seconds"])
@@ -129,7 +129,7 @@ class Report:
                 log.warning(
                     "%d calls found no compiled graph, and ran without: see torch's warnings above", compiled.eager
                 )
-        # Graphs of decoding steps, which a GPU replays. Not made here: the task has left its device by now.
+        # Graphs of decoding steps, which a GPU replays. They are not created here: the task has left its device by now.
         if decoding := vars(task).get("decoding_graphs"):
             entries["decoding_graphs"] = decoding.count
             entries["decoding_capture_seconds"] = round(decoding.seconds, 2)
@@ -147,7 +147,7 @@ class Report:
             "; trainer.max_time does not count it" if self.plan.trainer.max_time else "",
         )
         if self.precision == "bf16-true" and not self.plan.trainer.sharded:
-            # As `translate` and `score` load the checkpoint. FSDP has its own precision: there, bf16 weights decode.
+            # Decode in float32, as `translate` and `score` do. A sharded model decodes with its bf16 weights.
             trainer.strategy.precision_plugin = Precision()
             task.float()
         # The last weights are in the task; the best are in the file.

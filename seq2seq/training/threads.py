@@ -20,15 +20,15 @@ from seq2seq.training.auto_batch_size import Rehearsal
 
 log = logging.getLogger(__name__)
 
-# All threads are chosen only if they are faster than one by this factor: on small matrices they gain little more, and
-# lose nine tenths of their rate if another program keeps one of them waiting.
+# All threads are used only if they are faster than one thread by this factor. On small matrices they gain little, and
+# they lose nine tenths of their rate when another program keeps one of them waiting.
 _GAIN = 1.1
-# Rounds of both choices alternate, so that other work on the machine affects both alike. Each takes so many seconds, or
-# one update; and none begins after the limit.
+# Rounds with one thread and with all threads alternate, so that other work on the machine affects both alike. A round
+# takes _ROUND_SECONDS, or one update if that is longer. After _LIMIT seconds, no further round begins.
 _ROUNDS, _ROUND_SECONDS, _LIMIT = 3, 0.25, 2.0
-# Read by torch when it is imported, and by Lightning when it starts processes.
+# Torch reads this variable when it is imported, and Lightning when it starts processes.
 _VARIABLE = "OMP_NUM_THREADS"
-# Assumed for streams, whose lengths are not known before they are read.
+# Assumed length of a typical sentence of a stream, whose lengths are unknown before it is read.
 _STREAMED_LENGTH = 24
 
 
@@ -37,20 +37,20 @@ def known_threads(setting: int | None, recorded: int | None) -> int | None:
 
     Args:
         setting: `trainer.threads`, which comes first; the variable OMP_NUM_THREADS comes second.
-        recorded: The number that a resumed run began with: another one would round its sums differently.
+        recorded: The number of threads that a resumed run began with; another number would round sums differently.
     """
     if setting is not None:
         return setting
-    # torch has read the variable when it was imported.
+    # torch read the variable when it was imported.
     if os.environ.get(_VARIABLE):
         return torch.get_num_threads()
     return recorded or (1 if torch.get_num_threads() == 1 else None)
 
 
 def measure_threads(rehearse: Callable[[], Rehearsal], shape: tuple[int, int, int]) -> int:
-    """Train a temporary task with one thread and with all, and return the better number.
+    """Train a temporary task with one thread and with all threads, and return the better number of threads.
 
-    The random state and the results of the run do not depend on it.
+    The random state of the run does not change.
 
     Args:
         rehearse: Makes the rehearsal, on a CPU.
@@ -92,7 +92,7 @@ def measure_rates(update: Callable[[], object], counts: Sequence[int]) -> dict[i
 
 
 def choose(rates: Mapping[int, float]) -> int:
-    """Return the number of threads with the best rate, but 1 unless another one is clearly faster."""
+    """Return the number of threads with the best rate, or 1 unless another number is clearly faster."""
     best = max(rates, key=lambda count: rates[count])
     return best if rates[best] > _GAIN * rates[1] else 1
 
@@ -104,13 +104,13 @@ def use_threads(count: int | None) -> Iterator[None]:
     variable = os.environ.get(_VARIABLE)
     if count:
         torch.set_num_threads(count)
-        # Lightning would divide the cores among several processes otherwise.
+        # Otherwise Lightning would divide the cores among several processes.
         os.environ[_VARIABLE] = str(count)
     try:
         yield
     finally:
         torch.set_num_threads(before)
-        # Lightning sets it as well; the next job of a sweep must choose for itself.
+        # Lightning also sets the variable; the next job of a sweep must choose its own number.
         os.environ.pop(_VARIABLE, None)
         if variable is not None:
             os.environ[_VARIABLE] = variable

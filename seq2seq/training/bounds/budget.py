@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # The settings that may end a run. If several are reached, the last one in this order is named.
 BOUNDS = ("max_time", "patience", "max_epochs", "max_steps")
-# Named if a callback of the user stopped the run before it reached any of them.
+# Named if a user's callback stopped the run before it reached any bound.
 CALLBACKS = "callbacks"
 # Attributes of a budget that a resumed run continues from, besides the clock.
 _KEPT = ("start_seconds", "bad_validations", "validation_seconds", "validations_spent", "agreed_share")
@@ -40,12 +40,12 @@ class Stopwatch:
         return self._cpu_total + (time.process_time() - self._cpu_mark if self.running else 0.0)
 
     def start(self) -> None:
-        """Count from now on; has no effect on a stopwatch that runs."""
+        """Start to count; has no effect on a running stopwatch."""
         self.load(self.seconds, self.cpu_seconds)
         self.running = True
 
     def stop(self) -> None:
-        """Count no longer."""
+        """Stop counting."""
         self.load(self.seconds, self.cpu_seconds)
         self.running = False
 
@@ -65,7 +65,7 @@ class Budget:
     part, which compiles, loads and tunes.
 
     Args:
-        callbacks: The section `callbacks`: a run that its callbacks stopped continues if they are changed.
+        callbacks: The section `callbacks`: a run that a callback stopped continues if this section is changed.
     """
 
     def __init__(self, settings: TrainerSettings, callbacks: Mapping[str, Any] | None = None) -> None:
@@ -81,7 +81,7 @@ class Budget:
         self.agreement = Agreement()
         self.bad_validations = 0  # in a row without a better score; `Stopping` counts them
         self.ended_by: str | None = None  # one of BOUNDS, or CALLBACKS
-        # Clocks differ between ranks: the share that all of them agreed on after the last update.
+        # Used share of the time, on which all ranks agreed after the last update, because their clocks differ.
         self.agreed_share = 0.0
         # In seconds
         self.validation_seconds = 0.0  # of the last validation, or an estimate of the first
@@ -134,8 +134,8 @@ class Budget:
     def schedule_share(self, trainer: L.Trainer) -> float:
         """Return the share, 0 to 1, that an annealed learning rate follows.
 
-        A run that updates or epochs bound follows their share, so that it repeats bit for bit, even if the clock ends
-        it before. Any other run follows `trained_share`.
+        If the run has a bound of updates or epochs, this is the share of that bound, so that the run is reproducible
+        bit for bit, even if the clock ends it first. Otherwise it is `trained_share`.
         """
         if self.settings.max_steps or self.settings.max_epochs:
             return min(1.0, self._counted_share(trainer))
@@ -149,14 +149,14 @@ class Budget:
     def trained_share(self) -> float:
         """Return the used share of the time for training, 0 to 1; 0 without a limit of time.
 
-        This is the training after the start, divided by all the training that there will be: the limit minus the start
-        and all validations, including those to come.
+        This is the time trained after the start, divided by the whole time for training: the limit minus the start and
+        all validations, past and future.
         """
         limit = self.settings.max_time
         if not limit:
             return 0.0
         left = max(0.0, limit - self.clock.seconds - self._reserve())
-        # Validations before the last one, at the present interval and at most `val_share` of the run
+        # Subtract the validations before the last one: at the present interval, and at most `val_share` of the run
         took = self.validation_seconds
         between = left * took / (took + self.validation_interval) if took else 0.0
         left -= min(between, max(0.0, self.settings.val_share * limit - self.validations_spent))
@@ -208,7 +208,7 @@ class Budget:
         return {
             "elapsed": self.clock.seconds,
             **{name: getattr(self, name) for name in _KEPT},
-            # With its value: a run that is resumed with another value of the same bound continues.
+            # The bound with its value: a run that is resumed with another value of the same bound continues.
             "ended": [self.ended_by, self._limit(self.ended_by)] if self.ended_by else None,
         }
 
@@ -217,12 +217,12 @@ class Budget:
         self.clock.load(state["elapsed"])
         for name in _KEPT:
             setattr(self, name, state[name])
-        # Not left to the clock, which is below the limit if the last validation took less time than was reserved.
+        # The clock alone does not tell: it is below the limit if the last validation took less time than was reserved.
         bound, limit = state.get("ended") or (None, None)
         self.ended_by = bound if bound and self._limit(bound) == limit else None
 
     def _limit(self, ended_by: str) -> Any:
-        """Return the value of a bound; all values and the callbacks, if a callback stopped the run."""
+        """Return the value of a bound, or all values and the section `callbacks` if a callback stopped the run."""
         if ended_by == CALLBACKS:
             return [*(getattr(self.settings, bound) for bound in BOUNDS), self.callbacks]
         return getattr(self.settings, ended_by)
@@ -247,7 +247,7 @@ class Budget:
 
 
 def epochs_done(trainer: L.Trainer) -> float:
-    """Return the number of epochs, the finished part of the current one included."""
+    """Return the number of epochs, including the finished part of the current epoch."""
     # Infinite for a stream, which has no epochs: x / inf is 0.
     batches = trainer.num_training_batches
     epoch = trainer.fit_loop.epoch_loop

@@ -12,12 +12,12 @@ from seq2seq.training.bounds.faults import TrainingFault
 
 log = logging.getLogger(__name__)
 
-# Updates between two transfers of a GPU's verdicts; a CPU's are there at once.
+# Updates between two transfers of a GPU's verdicts; on a CPU, verdicts are available at once.
 _LOOK_EVERY = 64
 
 
 class Divergence(TrainingFault):
-    """The run has diverged: to continue from its last checkpoint may not help."""
+    """The run has diverged: continuing from its last checkpoint may not help."""
 
     def __init__(self, reason: str, optim: OptimSettings, step: int) -> None:
         super().__init__(
@@ -28,7 +28,7 @@ class Divergence(TrainingFault):
 
 def require_finite_weights(model: nn.Module, optim: OptimSettings, *, step: int) -> None:
     """Raise Divergence if a weight is infinite or nan."""
-    # One answer for all weights, so that a GPU is waited for once.
+    # One result for all weights, so that the host waits for a GPU only once.
     finite = torch.stack([parameter.detach().isfinite().all() for parameter in model.parameters()])
     if not bool(finite.all()):
         names = [name for (name, _), fine in zip(model.named_parameters(), finite.tolist(), strict=True) if not fine]
@@ -36,7 +36,7 @@ def require_finite_weights(model: nn.Module, optim: OptimSettings, *, step: int)
 
 
 def require_finite_loss(loss: Tensor, optim: OptimSettings, *, step: int, split: str) -> None:
-    """Raise Divergence if the loss of a batch of `split` is infinite or nan, as the scores of a search then are."""
+    """Raise Divergence if the loss of a batch of `split` is infinite or nan; its search would have such scores too."""
     if not bool(loss.isfinite()):
         raise Divergence(f"the loss of the {split} set is {float(loss)}", optim, step)
 
@@ -49,13 +49,14 @@ def remedies(optim: OptimSettings) -> str:
 
 
 class SkippedUpdates:
-    """Guard that skips updates whose gradient is not finite, as if their batches had not been there, up to a limit.
+    """Guard that skips updates whose gradient is not finite, as if their batches did not exist, up to a limit.
 
-    The optimizer reads a tensor on its own device, so that nothing waits for an answer. TrainingFault, with the numbers
-    of the sentences, comes a little later than the update that passed the limit.
+    On a GPU, the optimizer reads the verdict from a tensor on the device, so that the host does not wait for it.
+    TrainingFault, with the numbers of the sentences, therefore comes a little later than the update that exceeds the
+    limit.
 
     Args:
-        limit: Skipped updates that the run survives.
+        limit: Most updates that a run may skip.
         remedies: What to change, for the message of the fault.
     """
 
@@ -72,14 +73,14 @@ class SkippedUpdates:
         self._rows.append(rows)
 
     def judge(self, norm: Tensor, optimizer: torch.optim.Optimizer, step: int) -> Tensor:
-        """Let `optimizer` skip update `step` if the gradient's `norm` is not finite; return a scalar bool, if so."""
+        """Let `optimizer` skip update `step` if `norm` is not finite; return a scalar bool that is True if it does."""
         bad = ~norm.isfinite()
         own = getattr(optimizer, "optimizer", optimizer)  # Lightning wraps it
         if getattr(own, "defaults", {}).get("fused"):
-            # As a gradient scaler does: a fused AdamW, and our Muon, read the flag and change nothing.
+            # As a gradient scaler does: if this flag is set, a fused AdamW and our Muon change nothing.
             own.found_inf = bad.float()  # type: ignore[attr-defined]
         elif bad:
-            # An optimizer ignores parameters without gradients. The condition waits for the device.
+            # An optimizer ignores parameters without gradients. Reading `bad` waits for the device.
             own.zero_grad(set_to_none=True)
         self._updates.append((step, self._rows, bad))
         self._rows = []
@@ -91,7 +92,7 @@ class SkippedUpdates:
         """Count the updates that were skipped.
 
         Raises:
-            TrainingFault: They are more than the limit.
+            TrainingFault: More updates were skipped than the limit allows.
         """
         updates = self._updates
         self._updates = []

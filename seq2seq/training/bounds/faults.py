@@ -12,7 +12,7 @@ class TrainingFault(Exception):  # noqa: N818 - shown as a fault, not as a mista
     """Training cannot continue; the message says why and what to do.
 
     Args:
-        details: Written into the run's folder.
+        details: Data to write into the run's folder.
     """
 
     def __init__(self, message: str, details: dict[str, Any] | None = None) -> None:
@@ -49,7 +49,7 @@ def as_fault(
             f"out of memory before the first batch ({first_line(error)}): the model or the corpus is too large, or "
             "other programs hold the memory; take a smaller one, more memory or another device, or end the others"
         )
-    # From a search whose scores are not finite.
+    # A search raises this if its scores are not finite.
     if isinstance(error, FloatingPointError):
         return TrainingFault(str(error))
     fault = full_disk(error) or error

@@ -11,9 +11,10 @@ from seq2seq.training.bounds.budget import Budget
 
 
 class BatchGrowth:
-    """Decider that gives updates `trainer.accumulate` micro-batches once `trainer.accumulate_share` is used.
+    """Decider that gives updates `trainer.accumulate` micro-batches once a share of the budget is used.
 
-    Small batches learn more from the first tokens. Larger ones lower the noise of the gradient, as a lower rate does.
+    The share is `trainer.accumulate_share`. Small batches learn more from the first tokens. Larger batches lower the
+    noise of the gradient, as a lower learning rate does.
 
     Reference:
         Smith et al. 2018, Don't Decay the Learning Rate, Increase the Batch Size.

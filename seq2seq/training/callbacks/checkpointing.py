@@ -22,8 +22,8 @@ class LastCheckpoint:
     """Writer of last.ckpt, from which the run is resumed; shared by the callbacks that save.
 
     Attributes:
-        saved: Second of the run at which it was written.
-        before_training: Lightning's loops are being set up: the state of training still equals the checkpoint's.
+        saved: Second of the run at which last.ckpt was written.
+        before_training: True while a resumed run repeats a validation; `save` then updates only callback states.
     """
 
     def __init__(self, folder: RunFolder, state: RunState, average: AverageWeights | None) -> None:
@@ -35,7 +35,7 @@ class LastCheckpoint:
         self._training_watch = state.budget.training
 
     def save(self, trainer: L.Trainer) -> None:
-        """Save the weights that training continues with, and all state; every rank calls it together."""
+        """Save the weights that training continues with, and all state; all ranks must call this together."""
         # During a validation the averages may be in place; training continues from the trained weights.
         if self._average:
             self._average.swap_out()
@@ -46,7 +46,7 @@ class LastCheckpoint:
             trainer.save_checkpoint(self.path)
             return
         # Replace the state of the callbacks in the checkpoint that the run was resumed from: Lightning would save
-        # loops that are half set up. Every rank has parts of a sharded average.
+        # loops that are half set up. Every rank calls `state_dict`, because it has a shard of a sharded average.
         callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         states = {each.state_key: each.state_dict() for each in callbacks}
         if trainer.is_global_zero:
@@ -110,12 +110,12 @@ class KeepLast(L.Callback):
         self.count = count
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save, then delete the oldest beyond `count`."""
+        """Save the weights, then delete the oldest checkpoints beyond `count`."""
         if trainer.state.fn != "fit":
             return
         trainer.save_checkpoint(self.folder / f"step-{trainer.global_step}.safetensors", weights_only=True)
         if trainer.is_global_zero:
-            # Ordered by update. An earlier part may have saved later ones, after its last.ckpt.
+            # An earlier part of the run may have saved checkpoints of later updates, after its last.ckpt.
             paths = step_checkpoints(self.folder)
             kept = [path for path in paths if update_of(path) <= trainer.global_step][-self.count :]
             for path in set(paths) - set(kept):
@@ -125,7 +125,7 @@ class KeepLast(L.Callback):
 class KeepBest(L.Callback):
     """Callback that saves `top-<update>.safetensors`, for use, of the `count` validations with the highest BLEU.
 
-    Of equal scores the later one stays.
+    Of two equal scores, the later one is kept.
     """
 
     def __init__(self, folder: RunFolder, count: int) -> None:
@@ -134,27 +134,27 @@ class KeepBest(L.Callback):
         self.kept: list[tuple[float, int]] = []
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Forget scores of an earlier part whose files are not here: last.ckpt may have been copied alone."""
+        """Forget scores of an earlier part whose files are missing: last.ckpt may have been copied alone."""
         there = [checkpoints.updates(self._path(step)) == step for _, step in self.kept]
         there = trainer.strategy.broadcast(there)  # every rank keeps the same
         self.kept = [each for each, found in zip(self.kept, there, strict=True) if found]
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save if among the best, then delete the other files."""
+        """Save the weights if the score is among the best, then delete the other files."""
         if trainer.state.fn != "fit":
             return
         assert isinstance(pl_module, TranslationTask)
         assert pl_module.evaluation is not None
         step = trainer.global_step
-        # A validation that was interrupted comes again, with the same update
+        # An interrupted validation is repeated, at the same update
         others = [one for one in self.kept if one[1] != step]
-        # The later one first, if scores are equal
+        # The later update comes first if scores are equal
         self.kept = sorted([*others, (pl_module.evaluation.bleu.value, step)], reverse=True)[: self.count]
         kept = {self._path(each) for _, each in self.kept}
         if self._path(step) in kept:
             # On every rank, as each has shards of the weights
             trainer.save_checkpoint(self._path(step), weights_only=True)
-        # Includes files that an earlier part saved after its last.ckpt
+        # Also delete files that an earlier part saved after its last.ckpt
         if trainer.is_global_zero:
             for outdated in set(self.folder.glob("top-*.safetensors")) - kept:
                 outdated.unlink(missing_ok=True)
@@ -172,7 +172,7 @@ class KeepBest(L.Callback):
 
 
 class SetResultsAside(L.Callback):
-    """Callback that moves the results of an earlier part away when training continues: an unfinished run has none."""
+    """Callback that sets results of an earlier part aside when training continues: an unfinished run has no results."""
 
     def __init__(self, folder: RunFolder, config_yaml: str) -> None:
         self.folder = folder
@@ -180,7 +180,7 @@ class SetResultsAside(L.Callback):
         self._begun = False
 
     def on_train_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
-        """Move them before the first micro-batch: a run with nothing left to train keeps its results."""
+        """Set results aside before the first micro-batch: a run with nothing left to train keeps its results."""
         if not self._begun and trainer.is_global_zero:
             self.folder.train_from(trainer.global_step, self.config_yaml)
         self._begun = True

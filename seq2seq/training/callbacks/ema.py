@@ -1,4 +1,4 @@
-"""The exponential moving average of the weights."""
+"""Keep an exponential moving average of the weights."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class AverageWeights(L.Callback):
         self.swap_out()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the whole averages and the count; if the weights are sharded, every rank calls it, for rank 0."""
+        """Return the averages and the count; all ranks must call this, and sharded averages are gathered on rank 0."""
         averages = gathered(self._averages, keep=is_first_process())
         return {"average": {"averages": averages, "updates": self.updates}}
 
@@ -79,7 +79,7 @@ class AverageWeights(L.Callback):
         self._bind()
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         self.updates += 1
-        # W' + (1 - d) (w - w'), all weights in one launch.
+        # Compute w' + (1 - d) (w - w') for all weights in one launch.
         now: list[Tensor] = [weight.float() for weight in self._weights]
         torch._foreach_lerp_(self._averages, now, 1 - decay)  # pyright: ignore[reportPrivateImportUsage]
 
@@ -97,7 +97,7 @@ class AverageWeights(L.Callback):
         self._own = None
 
     def _bind(self) -> None:
-        """Move the averages to the device of the weights and, if the strategy has sharded these since, into parts."""
+        """Move the averages to the device of the weights, and shard them if the strategy has sharded the weights."""
         # Sharding replaces the parameters by new objects, so they are looked up again.
         self._weights = list(self._module.parameters())
         pairs = zip(self._averages, self._weights, strict=True)

@@ -18,11 +18,11 @@ log = logging.getLogger(__name__)
 
 
 class MedianStop(L.Callback):
-    """Callback that stops a job whose best BLEU so far is below the median of the other jobs' at this point.
+    """Callback that stops a job whose best BLEU so far is below the median of the other jobs at this point.
 
-    Only jobs that have reached the point are counted, and nothing is stopped before there are `peers` of them. The
-    point is an update (`axis` "step") or seconds of training after the start ("train/seconds_after_start"), which the
-    learning rate follows. All a job needs is the sweep's folder, so this works with every launcher and sweeper.
+    Only jobs that have reached the point are counted, and no job is stopped before `peers` others have reached it. The
+    point is an update (`axis` "step") or seconds of training after the start ("train/seconds_after_start"), whichever
+    the learning rate follows. A job needs only the sweep's folder, so this works with every launcher and sweeper.
 
     Reference:
         Golovin et al. 2017, Google Vizier: median stopping, here with maxima instead of running means.
@@ -44,7 +44,7 @@ class MedianStop(L.Callback):
         if trainer.state.fn != "fit" or trainer.should_stop:
             return
         point = trainer.global_step if self.axis == "step" else self.state.budget.trained_seconds
-        # Read at each validation; jobs that still run count as far as they have got.
+        # The records are read at each validation; a job that still runs counts up to its latest validation.
         others = [job.run for job in read_jobs(self.job.parent) if job.number != int(self.job.name) and job.run]
         curves = [read_curve(run / "metrics.csv", self.axis) for run in others]
         median = median_at(point, curves, peers=self.peers)

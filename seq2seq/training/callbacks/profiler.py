@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from seq2seq.training.lightning_parts.task import FORWARD
 
-# Micro-batches to skip, as new shapes compile and allocate, and to profile.
+# Micro-batches to skip, as new shapes compile and allocate, to warm up the profiler with, and to profile.
 _WAIT = 120
 _WARMUP = 2
 _ACTIVE = 5
@@ -57,7 +57,7 @@ class Profile(L.Callback):
         self._backward.__enter__()
 
     def on_after_backward(self, *_: Any) -> None:
-        """End the name."""
+        """End the range of the backward pass."""
         assert self._backward
         self._backward.__exit__(None, None, None)
 
@@ -67,14 +67,14 @@ class Profile(L.Callback):
             self._profile.step()
 
     def on_train_end(self, *_: Any) -> None:
-        """Stop; a run that the clock or its epochs end during the wait leaves no files."""
+        """Stop the profiler; a run that ends during the skipped micro-batches leaves no files."""
         if self._profile:
             self._profile.stop()
             self._profile = None
 
     def _write(self, result: profile) -> None:
         on_gpu = torch.cuda.is_available()
-        # By own time: an outer range has the time of its operators in its total.
+        # Sort by own time, because the total of an outer range includes the time of its operators.
         order = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
         averages = result.key_averages()
         table = averages.table(sort_by=order, row_limit=_ROWS, max_name_column_width=80)
@@ -90,13 +90,13 @@ def summary(averages: Iterable[Any], *, on_gpu: bool) -> str:
         on_gpu: Add a note on the columns of the GPU.
     """
     events = {event.key: event for event in averages}
-    seconds = {key: event.cpu_time_total / 1e6 for key, event in events.items()}  # they are in microseconds
+    seconds = {key: event.cpu_time_total / 1e6 for key, event in events.items()}  # events are in microseconds
     forward, backward = seconds.get(FORWARD, 0.0), seconds.get(_BACKWARD, 0.0)
     batches, inside = events[FORWARD].count if FORWARD in events else 0, forward + backward
-    # The longest is the outermost: an optimizer may have another one inside
+    # The longest range is the outermost: an optimizer may call another optimizer
     steps = [(seconds[key], event.count) for key, event in events.items() if key.startswith(_STEP)]
     total, updates = max(steps, default=(0.0, 0))
-    # The last micro-batch of a window is computed inside the step, the others before it
+    # The last micro-batch of a window is computed inside the step, the others before the step
     update = total - updates * inside / max(batches, 1)
     lines = [f"{batches} micro-batches, {updates} updates; milliseconds of this process, in all:"]
     for name, value in ((FORWARD, forward), (_BACKWARD, backward), ("clipping and update of the weights", update)):

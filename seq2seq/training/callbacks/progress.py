@@ -57,17 +57,17 @@ class ProgressLog(L.Callback):
         self.settings = settings
         self.console = console
         self.watch = state.budget.training
-        # Rows of metrics go by updates, the bar by seconds: each has intervals of its own.
+        # Rows of metrics follow updates and the bar follows seconds, so each has its own intervals.
         self._for_log = IntervalAverages()
         self._for_bar = IntervalAverages()
         self._shown = 0.0
-        # Seconds and used share of the run from which its rate is measured, to estimate the time left.
+        # Seconds and used share of the run at the point from which its rate is measured, to estimate the time left.
         self._rated_from = (0.0, 0.0)
-        self._tokens = 0.0  # before this part of the run
+        self._tokens = 0.0  # target tokens before this part of the run
         self._started = False  # the first update of this part is done
-        self._announced = settings.dry_run  # the time left; the two updates of a dry run need no estimate
+        self._announced = settings.dry_run  # the time left was printed; a dry run needs no estimate
         self._logged_step = 0
-        self._meter_state: dict[str, Any] | None = None  # of a resumed run, until there is a meter
+        self._meter_state: dict[str, Any] | None = None  # saved state of the meter, until the meter is made
         self._bar: Progress | None = None
         self._task = TaskID(0)
 
@@ -83,7 +83,7 @@ class ProgressLog(L.Callback):
         )
         if self._meter_state:
             self.state.meter.load(self._meter_state)
-        # Skips the sums of an earlier part; the log continues from them, as its rows do.
+        # The bar skips the sums of an earlier part; the log continues from them, because its rows continue.
         self._for_bar.take(pl_module, self.watch.seconds)
         self._tokens = float(pl_module.train_sums[2])
         share = budget.used_share(trainer)
@@ -119,7 +119,7 @@ class ProgressLog(L.Callback):
         budget = self.state.budget
         if not self._started:
             self._started = True
-            # The start is no measure of the rate.
+            # The first update does not count for the rate.
             self._rated_from = (budget.clock.seconds, budget.used_share(trainer))
             self.state.start_tokens += float(pl_module.train_sums[2]) - self._tokens
             if text := slow_start(budget, compiled=is_compiled(pl_module.model)):
@@ -132,7 +132,7 @@ class ProgressLog(L.Callback):
         wait = _REFRESH if self._bar else self.settings.line_time
         if time.monotonic() - self._shown >= wait:
             self._show(trainer, pl_module)
-            # Taken after the work, which waits for the device.
+            # Read the time after `_show`, which waits for the device.
             self._shown = time.monotonic()
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -178,7 +178,7 @@ class ProgressLog(L.Callback):
         """Return the state that a resumed run continues from."""
         return {
             "seconds": self.watch.seconds,
-            # Of this process alone: unknown to a run that continues with another number of processes.
+            # The CPU time of this process alone: with several processes, the time of the run is unknown.
             "cpu_seconds": math.nan if self.settings.processes > 1 else self.watch.cpu_seconds,
             "epochs": self.state.epochs,
             "start_tokens": self.state.start_tokens,

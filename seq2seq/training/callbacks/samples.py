@@ -21,7 +21,7 @@ class LogSamples(L.Callback):
         self.console = console
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Print and log them."""
+        """Print and log the sentences."""
         assert isinstance(pl_module, TranslationTask)
         assert pl_module.evaluation is not None
         chosen = samples(pl_module.evaluation, self.count)

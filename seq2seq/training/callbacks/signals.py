@@ -16,7 +16,7 @@ from seq2seq.training.lightning_parts.run_state import RunState
 
 
 class TrainingInterrupt(BaseException):
-    """Signal that ended the run; like KeyboardInterrupt, no `except Exception` takes it for an error."""
+    """Signal that ended the run; like KeyboardInterrupt, it is not caught by `except Exception`."""
 
     def __init__(self, signum: int, where: str = "") -> None:
         super().__init__(f"{signal.Signals(signum).name} {where}".rstrip())
@@ -39,7 +39,7 @@ def interruptible() -> Iterator[None]:
 
 
 class Signals(L.Callback):
-    """Callback that stops at the next window, or batch of a validation or test, after a signal to any rank.
+    """Callback that ends a run after a signal to any rank: between two windows, or two batches of a validation or test.
 
     Lightning's own handler of SIGTERM would send the other ranks a message for which they do not wait.
     """

@@ -35,7 +35,7 @@ class Stopping(L.Callback):
         # The learning rate of the next updates follows this share, the greatest of all ranks.
         reached, self.budget.agreed_share = agreed
         self.budget.end_by(int(reached))
-        # Not cleared here: another callback may have set it.
+        # `should_stop` is not cleared here, because another callback may have set it.
         trainer.should_stop = trainer.should_stop or bool(reached)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -46,10 +46,10 @@ class Stopping(L.Callback):
         self.budget.bad_validations = 0 if self.best.improved else self.budget.bad_validations + 1
         if self.budget.out_of_patience:
             log.info("no better BLEU in %d validations: stopping early", self.budget.bad_validations)
-        # The validation may have used the rest of the time. All ranks ask, whatever their callbacks have requested.
+        # The validation may have used the rest of the time. All ranks must ask, even if a callback requested a stop.
         spent = self.budget.is_spent(trainer)
         trainer.should_stop = trainer.should_stop or spent
-        # A callback of the user, called before, has stopped the run.
+        # If no bound ended the run, a user's callback, which was called before, has stopped it.
         if trainer.should_stop and not self.budget.ended_by:
             self.budget.ended_by = CALLBACKS
 

@@ -18,8 +18,8 @@ from seq2seq.training.lightning_parts.task import TranslationTask
 
 log = logging.getLogger(__name__)
 
-# No validation is made shortly before the last one, at the end of the run: within this share of `val_steps` before it,
-# and within this share of a run that the clock ends.
+# The run validates at its end, so a validation shortly before the end is skipped: one by `val_steps` if fewer than
+# _NEAR * `val_steps` updates are left, one that time bounds if less than _LEFT of the run would be left after it.
 _NEAR = 0.1
 _LEFT = 0.05
 
@@ -33,7 +33,8 @@ class RecordScores(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Forget the best score of an earlier part of the run if best.safetensors does not have its weights."""
-        # last.ckpt may have been copied without it, or the run was killed between the two. The first rank decides.
+        # last.ckpt may have been copied alone, or the run may have been killed after it wrote only one of both files.
+        # Rank 0 decides.
         if self.best.step and trainer.strategy.broadcast(updates(self.path)) != self.best.step:
             log.info(
                 "%s does not have the weights of update %d, the best so far: the best validation to come is kept",
@@ -66,9 +67,9 @@ class Validation(L.Callback):
     """Callback that validates every `val_steps` updates or `val_time` seconds, else every epoch, and once at the end.
 
     If updates or epochs end the run and define the interval, elapsed time has no influence, so that the run is
-    reproducible. If time alone ends the run, or defines the interval, a validation that is due waits until all of them
-    take at most `val_share` of the run's time, without its start. It is skipped if less than a twentieth of the run
-    would be left after it.
+    reproducible. If time alone ends the run, or defines the interval, a validation that is due waits until all
+    validations, including this one, take at most `val_share` of the run's time after its start. The validation is
+    skipped if less than a twentieth of the run would be left after it.
 
     A resumed run first repeats a validation that a signal or a kill interrupted.
     """
@@ -82,8 +83,8 @@ class Validation(L.Callback):
         self.pending = False  # a validation is due, or under way, at this update
         # Validate at the end of each epoch.
         self._by_epochs = self.settings.val_steps is None and self.settings.val_time is None
-        self._validated = 0.0  # second of the run's clock at which the last one ended
-        self._waiting = False  # one is due, and waits for its time
+        self._validated = 0.0  # second of the run's clock at which the last validation ended
+        self._waiting = False  # a validation is due, and waits until it is worth its time
         self._told = False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -102,9 +103,9 @@ class Validation(L.Callback):
         return (float(self.is_due(trainer)),)
 
     def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
-        """Let Lightning validate right after this hook, as it always does before it stops."""
+        """Let Lightning validate right after this hook if a validation is due or the run stops."""
         self.pending = trainer.should_stop or bool(agreed[0])
-        # Lightning validates if the batch's number is a multiple of it.
+        # Lightning validates if the number of the batch is a multiple of `val_check_batch`.
         trainer.val_check_batch = 1 if self.pending else NO_VALIDATION
 
     def on_validation_start(self, *_: Any) -> None:
@@ -132,7 +133,7 @@ class Validation(L.Callback):
         interval = (steps or math.inf) * (self.budget.update_seconds or math.inf)
         self.budget.validation_interval = min(interval, settings.val_time or math.inf)
         if self._is_counted(trainer):
-            # The clock alone ends the run: the validation must be worth its time.
+            # If the clock alone ends the run, the validation must be worth its time.
             self._waiting = bool(settings.max_time) and not (settings.max_steps or settings.max_epochs)
             if not self._waiting:
                 return True
@@ -160,12 +161,12 @@ class Validation(L.Callback):
         """Validate before the first batch, as Lightning does between two batches."""
         loop = trainer.fit_loop.epoch_loop.val_loop
         trainer.validating = True
-        loop.restarting = False  # from the beginning, wherever an earlier part was stopped
+        loop.restarting = False  # from the first batch, even if an earlier part stopped in its middle
         self.last.before_training = True
         loop.run()
         self.last.before_training = False
-        # A restored loop at the end of its epoch must still ask for a batch to find that out, and does so only until
-        # a validation has run.
+        # Lightning finds that a restored epoch is at its end by asking for one more batch. It asks only if `_has_run`
+        # is False.
         loop._has_run = False
         trainer.training = True
 

@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 
 # A validation that takes more than this share of a limit of time is called long.
 _LONG = 0.25
-# Assumed bytes a second of writing checkpoints, and bytes of best.safetensors and last.ckpt for each weight: the weight
-# twice, and two moments, in float32.
+# Assumed rate of writing checkpoints, in bytes per second, and bytes for each weight in best.safetensors and last.ckpt:
+# the weight twice and two moments, in float32.
 _WRITTEN, _SAVED = 1e9, 16
 
 
@@ -38,7 +38,7 @@ class WarmUp(L.Callback):
             context = trainer.precision_plugin.train_step_context
             warm_kernels(pl_module.model, pl_module.optim, data.shapes(), device=pl_module.device, context=context)
         limit = self.budget.settings.max_time
-        # The ranks of a sharded model would have to gather it
+        # An estimate would have to gather a sharded model
         if limit is None or self.budget.validation_seconds or self.budget.settings.sharded:
             return
         (seconds,) = self.budget.agreement.maxima([validation_seconds(trainer, pl_module, data)])
@@ -65,7 +65,7 @@ def validation_seconds(trainer: L.Trainer, task: TranslationTask, data: Translat
     took = 0.0
     task.eval()
     with torch.no_grad(), trainer.precision_plugin.val_step_context():
-        # On a GPU the first pass loads and tunes
+        # On a GPU the first pass loads and tunes kernels, so the second pass is timed
         for _ in range(2 if task.device.type == "cuda" else 1):
             began = time.monotonic()
             evaluator.add(batch, task.sum_losses)

@@ -10,7 +10,7 @@ import lightning as L
 from seq2seq.system.ranks import Agreement
 from seq2seq.training.bounds.budget import between_epochs
 
-# A number of batches between validations, with which Lightning starts none by itself.
+# Number of batches between validations, too large for Lightning to start one by itself.
 NO_VALIDATION = 2**62
 
 
@@ -38,9 +38,10 @@ class WindowEnd(L.Callback):
         self._stop = False  # a callback of the user has requested it within a window
 
     def on_train_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
-        """Count the beginning of an epoch, which Lightning does not if the run was resumed at the end of the last one.
+        """Count the start of an epoch, which Lightning omits if the run was resumed at the end of the previous epoch.
 
-        Otherwise the next checkpoint would lie between two epochs, and a run that resumes it would begin a new one.
+        Otherwise the next checkpoint would seem to lie between two epochs, and a run resumed from it would begin
+        another epoch.
         """
         if between_epochs(trainer):
             progress = trainer.fit_loop.epoch_progress
@@ -51,7 +52,7 @@ class WindowEnd(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Decide, if the window ends with this micro-batch."""
-        # Lightning reads it right after this hook, unless `Validation` changes it.
+        # Lightning reads this number right after the hook; `Validation.decide` may change it below.
         trainer.val_check_batch = NO_VALIDATION
         # A stop must wait for the end of the window.
         self._stop |= trainer.should_stop

@@ -18,7 +18,7 @@ from seq2seq.training.bounds.faults import TrainingFault
 
 
 class AtomicCheckpointIO(CheckpointIO):
-    """Write Lightning's dictionary: the part that translation needs to .safetensors files, and all of it to others."""
+    """Write the part of Lightning's dictionary that translation needs to .safetensors files, and all to other files."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Write `checkpoint` to `path`.

@@ -62,7 +62,7 @@ class TranslationDataModule(LightningDataModule):
             (least,) = Agreement().maxima([-self.max_tokens])
             if -int(least) != self.max_tokens:
                 self.prepared = self.prepared.with_max_tokens(-int(least))
-                # `describe` built them for another batch size; they are built again on first use.
+                # `describe` built the sampler or stream for another batch size; it is built again on first use.
                 self._train_sampler = self._stream = None
                 self.describe()
         if self.cut and self.trainer is not None:
@@ -113,7 +113,7 @@ class TranslationDataModule(LightningDataModule):
     def padding_share(self) -> float:
         """Share of padding in all cells of an epoch (for a stream: of its first shuffle buffer), both sides together.
 
-        With sampled segmentations, this is the share for the best ones.
+        If segmentations are sampled, this is the share for the best segmentations.
         """
         if self.streaming:
             return self.prepared.first_padding

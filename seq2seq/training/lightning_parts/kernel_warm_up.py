@@ -109,7 +109,7 @@ def _compilations(
 
 @contextlib.contextmanager
 def collected() -> Iterator[dict[Any, Compilation]]:
-    """Skip launches of kernels that are not compiled yet in this block; yield the compilations, each once."""
+    """In this block, skip launches of kernels that are not compiled yet; yield their compilations, each once."""
     from triton import knobs
 
     found: dict[Any, Compilation] = {}

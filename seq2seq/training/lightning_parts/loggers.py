@@ -20,7 +20,7 @@ from seq2seq.training.lightning_parts.user_classes import accepted, make, requir
 
 
 def check_loggers(section: Mapping[str, Any] | None) -> None:
-    """Import the classes of the section `logger` and check their arguments; some would write if they were made.
+    """Import the classes of the section `logger` and check their arguments, but make no logger, as some would write.
 
     Raises:
         ValueError: A class is missing, is not a logger, or takes other arguments.
@@ -59,8 +59,8 @@ def log_settings(loggers: Sequence[Logger], config: Mapping[str, Any]) -> None:
 def log_samples(loggers: Sequence[Logger], rows: Sequence[tuple[str, str, str]], step: int) -> None:
     """Log (source, hypothesis, reference) of a few sentences, on rank 0.
 
-    A logger needs `log_text(key, columns, data, step)`, as Lightning's WandbLogger has, or an experiment with
-    `add_text(tag, text, step)`, as TensorBoard's.
+    A logger needs `log_text(key, columns, data, step)`, like Lightning's WandbLogger, or an experiment with
+    `add_text(tag, text, step)`, like TensorBoardLogger.
     """
     columns = ["source", "hypothesis", "reference"]
     for logger in loggers:
@@ -83,7 +83,7 @@ def log_results(loggers: Sequence[Logger], config: Mapping[str, Any], results: M
         if isinstance(value, int | float)
     }
     for logger in loggers:
-        # results.json lies next to metrics.csv.
+        # metrics.csv needs no final scores, because results.json lies next to it.
         if isinstance(logger, CsvLogger):
             continue
         summary = getattr(getattr(logger, "experiment", None), "summary", None)

@@ -160,7 +160,7 @@ class Replay:
         try:
             if self._recorder is None:
                 self._recorder = self._make()
-                # Libraries load their kernels, and the gradients of these passes are undone
+                # The warm-up makes libraries load their kernels; its gradients are undone
                 gradients = [gradient for gradient in self._gradients if gradient is not None]
                 before = [gradient.clone() for gradient in gradients]
                 self._recorder.warm_up(passes)

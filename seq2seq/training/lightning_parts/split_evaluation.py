@@ -68,7 +68,7 @@ class EvaluatedModule(L.LightningModule):
         self._reported: set[str] = set()  # splits whose lengths have been logged
 
     def sum_losses(self, batch: Batch) -> LossSums:
-        """Sum the losses of a batch, in training with R-Drop if it is set."""
+        """Sum the losses of a batch; training uses R-Drop if it is set."""
         return sum_losses(self.model, batch, self.optim)
 
     def on_validation_epoch_start(self) -> None:
@@ -122,7 +122,7 @@ class EvaluatedModule(L.LightningModule):
         if self._split not in self._reported and self.trainer.is_global_zero:
             log_lengths(evaluator, self._split)
             texts = evaluator.texts()
-            # Translations of an early validation have few of the references' characters
+            # Only in the test: translations of an early validation have few of the references' characters
             if self._split == "test" and (found := form_difference(texts.hypotheses, texts.references)):
                 log.warning("test set: translations and references differ in Unicode form: %s", found)
         self._reported.add(self._split)
@@ -156,7 +156,7 @@ def make_evaluator(task: EvaluatedModule, data: TranslationDataModule, split: st
 
 def decoding_graphs(task: EvaluatedModule) -> Graphs | None:
     """Return the graphs that capture decoding steps on a GPU, one object for the whole run; None for plain steps."""
-    # Sharded layers have hooks on the host, and weights in bf16 are decoded within Lightning's default type
+    # Not for sharded layers, whose hooks run on the host, nor for bf16 weights, which decode with another default dtype
     narrow = any(parameter.dtype != torch.float32 for parameter in task.model.parameters())
     if task.device.type != "cuda" or is_sharded(task.model) or narrow:
         return None

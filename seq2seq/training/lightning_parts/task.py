@@ -148,7 +148,7 @@ class TranslationTask(EvaluatedModule):
         self.grad_norm = scale_and_clip(self.parameters(), scale, clip_norm=self.optim.clip_norm)
         skipped = self.skipped.count
         bad = self.skipped.judge(self.grad_norm, optimizer, self.trainer.global_step)
-        # A rank has only a shard of sharded weights; the limit of skipped updates ends such a run.
+        # Sharded weights are not checked, as a rank has only a shard; the limit of skipped updates ends such a run.
         if self.skipped.count > skipped and self.device_mesh is None:
             require_finite_weights(self.model, self.optim, step=self.trainer.global_step)
         self.train_sums = self.train_sums.to(sums.device) + torch.where(bad, torch.zeros_like(sums), sums)
@@ -174,7 +174,7 @@ class TranslationTask(EvaluatedModule):
             self.replay.release()
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        """Step the schedule after an update, with the used share of the budget; it takes no metric."""
+        """Step the schedule after an update, with the used share of the budget; `metric` is ignored."""
         if self.budget:
             self.budget.end_update()
             if self.budget.updates == FIRST_UPDATES:
@@ -202,7 +202,7 @@ class TranslationTask(EvaluatedModule):
 
 
 def window_state(trainer: L.Trainer, budget: Budget | None) -> dict[str, Any]:
-    """Return the number of ranks, the micro-batches of an update, and True if these have grown, for a checkpoint."""
+    """Return, for a checkpoint, the number of ranks, the micro-batches of an update, and whether they have grown."""
     window = trainer.accumulate_grad_batches
     grown = budget is not None and bool(budget.settings.accumulate_start) and window > budget.settings.first_window
     return {"processes": trainer.world_size, "accumulated": window, "grown": grown}
@@ -215,7 +215,7 @@ def restore_window(trainer: L.Trainer, checkpoint: Mapping[str, Any], budget: Bu
 
 
 def seek_data(checkpoint: dict[str, Any], trainer: L.Trainer, data: Any) -> None:
-    """Move the data behind the last batch of a checkpoint, and fit Lightning's counts to this run, in place."""
+    """Continue the data after the last batch of a checkpoint, and fit Lightning's counts to this run, in place."""
     loops = checkpoint["loops"]["fit_loop"]
     # `processed`, not `completed`, which lags by one in the hook that saves.
     epoch = loops["epoch_progress"]["current"]["processed"]

@@ -62,7 +62,7 @@ def require_call(key: str, node: Mapping[str, Any], base: type | None = None) ->
 
     Args:
         key: The entry, for messages.
-        base: The base class of a class; None leaves this check to `make`.
+        base: Class that a class must derive from; None leaves this check to `make`.
 
     Returns:
         The class or function.
@@ -87,7 +87,7 @@ def make(key: str, node: Mapping[str, Any], base: type[Made], **given: Any) -> M
     """Make the object of an entry.
 
     Args:
-        given: Arguments for which the entry may have other values.
+        given: Default arguments, which the entry may override.
 
     Raises:
         ValueError: The class refuses the arguments, or the object is not a `base`.

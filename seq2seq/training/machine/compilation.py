@@ -15,14 +15,14 @@ from seq2seq.network.model import Seq2Seq
 from seq2seq.settings.trainer import TrainerSettings
 
 log = logging.getLogger(__name__)
-# Updates before `settle`: their batches are of all kinds that a run has
+# Updates before `settle`; their batches cover the kinds of batches that a run has
 FIRST_UPDATES = 10
 # Most graphs of one layer: a size of 1 (a single row, a side of one piece) has a separate graph
 _GRAPHS = 4
 
 
 def resolve_compile(settings: TrainerSettings, accelerator: str, model: nn.Module) -> bool:
-    """Return True if a run compiles its model, which takes trainer.compile=true.
+    """Return True if a run compiles its model, which requires trainer.compile=true.
 
     `auto` does not compile: on an H200 the first update came 28 s (Transformer) and 62 s (DynamicConv) after the start,
     and later shapes stalled training for up to 20 s.
@@ -96,8 +96,8 @@ def is_compiled(model: Seq2Seq) -> bool:
 def eager(model: Seq2Seq) -> Any:
     """Return a context in which a compiled model runs eagerly.
 
-    A validation has no gradients, other types and many shapes. Each of these would take another of the graphs that
-    Dynamo allows a function, for a small part of the run.
+    A validation computes without gradients, in other types and with many shapes. Each difference would take another of
+    the few graphs that Dynamo allows a function, for a small part of the run.
     """
     return torch.compiler.set_stance("force_eager") if is_compiled(model) else contextlib.nullcontext()
 
@@ -128,6 +128,6 @@ def count_graphs() -> CompiledGraphs:
     """Count the graphs that Dynamo has compiled."""
     from torch._dynamo.utils import counters
 
-    # Dynamo gives up a function that has the maximum number of graphs, which torch reports only in a warning.
+    # Dynamo gives up on a function that has the maximum number of graphs, which torch reports only in a warning.
     frames = counters["frames"]
     return CompiledGraphs(counters["stats"]["unique_graphs"], frames["total"] - frames["ok"])

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 # A backward pass multiplies the output's gradient by the weights and by the inputs: twice the forward pass. Forward
 # passes that checkpointing repeats do not count.
 _TRAINING = 3
-# Rows, S and T of batches that check the polynomial. They exceed common windows, and the lengths from which on mixers
+# Rows, S and T of batches that check the polynomial. They exceed common windows, and the lengths from which mixers
 # compute in blocks (`kernels.band_matrix`, windowed attention).
 _OUTSIDE = ((3, 72, 68), (3, 272, 266))
 

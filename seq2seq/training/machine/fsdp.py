@@ -131,7 +131,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
     parts: dict[int, dict[str, Any]] = {}
     for number, owner in zip(numbers, parameters, strict=True):
         if number in state["state"]:
-            # Moments have the parameter's shape; every rank has counters whole
+            # Moments have the parameter's shape; counters are whole on every rank
             parts[number] = {
                 key: part_like(value, owner) if isinstance(value, Tensor) and value.shape == owner.shape else value
                 for key, value in state["state"][number].items()

@@ -20,7 +20,7 @@ def resolve_accelerator(settings: TrainerSettings) -> str:
     """Return `cpu` or `gpu`.
 
     Raises:
-        ValueError: A GPU or a feature of torch is missing that the settings ask for.
+        ValueError: The settings ask for a GPU or a feature of torch that is missing.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if settings.accelerator == "gpu" and gpus == 0:
@@ -36,7 +36,7 @@ def resolve_accelerator(settings: TrainerSettings) -> str:
         # Imported late: a run on one process does not need FSDP.
         from torch.distributed.fsdp import FSDPModule
 
-        # `make_parts` calls it after a validation.
+        # `make_parts` calls this method after a validation.
         if not hasattr(FSDPModule, "reset_iter_state"):
             raise ValueError(
                 f"trainer.strategy=fsdp needs torch 2.13, not {torch.__version__}; use trainer.strategy=ddp"
@@ -75,7 +75,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
 
 def keep_freed_memory(accelerator: str) -> None:
-    """Keep memory that freed CPU tensors held for later tensors, instead of returning it to the system.
+    """Keep the memory of freed CPU tensors for later tensors, instead of returning it to the system.
 
     glibc takes every block above 32 MiB from the system, and returns the free end of its heap. Each training step then
     touches fresh pages, which takes up to a fifth of its time. This function does nothing for a GPU, with another C

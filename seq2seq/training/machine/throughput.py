@@ -105,7 +105,7 @@ class Meter:
 
     Args:
         config: As for `build_model`.
-        passes: Times that the model sees a batch: 2 by R-Drop.
+        passes: Times that the model sees a batch: 2 with R-Drop.
     """
 
     def __init__(self, config: Mapping[str, Any], *, device: torch.device, dtype: torch.dtype, passes: int = 1) -> None:
@@ -172,7 +172,7 @@ class Meter:
         self._seconds = state["seconds"]
 
     def _settle(self) -> None:
-        """Add the batches since the last time to `_done`."""
+        """Add the batches since the last call to `_done`."""
         flops, cells, tokens = self._done
         # FLOPs are computed once for each shape, however many batches had it.
         for (rows, src_len, tgt_len), times in self._shapes.items():

@@ -12,7 +12,7 @@ from seq2seq.training.objective.r_drop import r_drop_cross_entropy
 
 
 def sum_losses(model: Seq2Seq, batch: Batch, settings: OptimSettings) -> LossSums:
-    """Sum the label-smoothed cross entropy of a batch; in training with R-Drop if `optim.r_drop` is set.
+    """Sum the label-smoothed cross entropy of a batch; training uses R-Drop if `optim.r_drop` is set.
 
     For R-Drop the batch is concatenated with itself, 2 B rows, and passes through the model once, so that the copies
     have different dropout masks. Static kernels draw one DropConnect mask for both copies, which adds no divergence.
@@ -27,8 +27,8 @@ def sum_losses(model: Seq2Seq, batch: Batch, settings: OptimSettings) -> LossSum
         sums = r_drop_cross_entropy(*given, smoothing=smoothing, weight=settings.r_drop)
     else:
         features = model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)  # (B, T, R)
-        # All positions, including padding: oneDNN compiles its kernels for every size, and the number of real tokens
-        # is new in every batch, while the number of positions takes few values.
+        # Padding is projected too: oneDNN compiles its kernels for every size. The number of real tokens is new in
+        # every batch, while the number of positions takes few values.
         sums = projected_cross_entropy(features, model.output, batch.tgt_out, batch.tgt_mask, smoothing=smoothing)
     # Only a batch of one row may be idle
     return sums if len(batch.index) > 1 else LossSums(*(each * (batch.index[0] >= 0) for each in sums))

@@ -166,7 +166,7 @@ class _Total:
         x, weight = self.features[part], mask.to(self.wide)  # (n, R), (n,)
         logits = F.linear(x, self.weight, self.bias)  # (n, V)
         if is_served(logits, self.backend):
-            # If gradients are wanted, it overwrites the logits by p - (1 - e) onehot
+            # If gradients are wanted, `cross_entropy_` overwrites the logits with p - (1 - e) onehot
             wanted = self.dx is not None
             costs = cross_entropy_(logits, labels, mask, at_label=1 - self.smoothing, gradient=wanted)  # (2, n)
             nll, uniform = costs.sum(1)
@@ -178,7 +178,7 @@ class _Total:
             self._gradients(part, x, logits, weight)
 
     def _blocks(self, x: Tensor, logits: Tensor, labels: Tensor, weight: Tensor) -> None:
-        """Do the same in torch operations, for rows x (n, R) with logits (n, V)."""
+        """Do the work of `cross_entropy_` in torch operations, for rows x (n, R) with logits (n, V)."""
         # On a CPU each block of rows fits the cache; a GPU takes all rows at once.
         cells = logits.shape[1] if logits.device.type == "cpu" else 1
         block = max(1, _CPU_CELLS // cells)
@@ -194,7 +194,7 @@ class _Total:
 
     def _softmax(self, logits: Tensor, labels: Tensor, weight: Tensor, spare: Tensor | None) -> None:
         """Add the cost of some rows and, for gradients, write p - (1 - e) onehot over their logits (n, V)."""
-        # (n, 1) both
+        # Both are (n, 1)
         at_label, highest = logits.gather(1, labels).to(self.wide), logits.amax(1, keepdim=True)
         if spare is None:
             p = torch.softmax(logits, -1, dtype=self.wide)
@@ -208,7 +208,7 @@ class _Total:
         if self.dx is not None:
             # The e / V of the smoothing is left out here: `_gradients` and `gradients` subtract it for whole sums.
             p.scatter_add_(1, labels, torch.full_like(at_label, self.smoothing - 1))
-            # `_gradients` reads these logits as their own gradient.
+            # `_gradients` reads the gradient of the logits from their memory.
             logits.copy_(p)
 
     def _gradients(self, part: slice, x: Tensor, grads: Tensor, weight: Tensor) -> None:

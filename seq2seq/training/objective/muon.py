@@ -18,11 +18,11 @@ from seq2seq.training.machine.hardware import has_bf16
 Matrices = Mapping[Tensor, tuple[int, ...]]
 # A matrix, and the first row and the end of one block.
 Block = tuple[Tensor, int, int]
-# a, b and c of each step of the quintic iteration. Three steps bring singular values from 0.005 to 1 as near to 1 as
-# possible: each polynomial p is the best one for the interval of the step before it. Beyond that interval p rises
-# steeply, and rounding leads there, so these are the coefficients of p(x / 1.02).
+# a, b and c of each step of the quintic iteration. Three steps bring singular values between 0.005 and 1 as close to 1
+# as possible: each polynomial p is the best one for the interval that the previous step maps to. Beyond that interval,
+# which rounding may exceed, p rises steeply, so these are the coefficients of p(x / 1.02).
 _COEFFICIENTS = ((8.1360, -23.0214, 16.3849), (3.8384, -2.7526, 0.5065), (3.1124, -2.2431, 0.4509))
-# Most numbers in the blocks that are updated together, because they are copied several times.
+# Most numbers in the blocks that are updated together; the limit saves memory, because blocks are copied several times.
 _MOST = 2**24
 
 

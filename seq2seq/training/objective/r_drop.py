@@ -56,7 +56,7 @@ def r_drop_cross_entropy(
             with torch.enable_grad():
                 logits = F.linear(x, w.to(x.dtype), None if b is None else b.to(x.dtype))  # (2, n, V)
                 loss, nll = _costs(logits, labels[part], smoothing, weight).where(counted[part], 0.0).sum(1)
-            # Here, not in the model's backward pass, so that only one chunk's logits exist at once
+            # Called here, not in the model's backward pass, so that only one chunk's logits exist at once
             loss.backward()
             assert x.grad is not None
             dx.append(x.grad)
