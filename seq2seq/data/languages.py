@@ -1,4 +1,4 @@
-"""Language codes, the writing of languages, and the tags that ask a model for a target language."""
+"""Language codes, languages without spaces, and the tags that ask a model for a target language."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _OTHER_CODES = {
     "zh": "zho chi cmn cn chs cht zhs zht zhcn zhtw chinese mandarin",
 }
 _LANGUAGE_OF = {other: code for code, others in _OTHER_CODES.items() for other in others.split()}
-# Languages in Chinese characters.
+# Languages that are written in Chinese characters.
 SINITIC = _codes("zh yue wuu lzh nan hak gan hsn cjy mnp cdo cpx czh czo csp cnp")
 # Languages without spaces between words, unless their code names another script. Korean has spaces.
 _UNSPACED = SINITIC | _codes("ja th lo km my bo dz dzo nod tts sou shn mnw rki khb tdd blt kht ii iii")
@@ -81,7 +81,7 @@ _SPACED_SCRIPTS = _codes("latn cyrl arab hang deva")
 
 
 def primary_subtag(lang: str) -> str:
-    """Return the shortest code of a language, as `zh` for zh-CN, zho_Hans and the common, wrong `cn`.
+    """Return the shortest code of a language, such as `zh` for zh-CN, zho_Hans and the common mistake `cn`.
 
     The result for an unknown code is its first part in lower case.
     """

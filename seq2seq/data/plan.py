@@ -22,7 +22,7 @@ class DataPlan:
 
     Args:
         data: The section; corpora of `data.corpora` may have other languages.
-        parts: The corpora to prepare; of a streamed corpus, only its validation and test sets.
+        parts: The corpora to prepare; a streamed corpus has only its validation and test sets here.
         tokenizer: The section, with the tags of all corpora among its symbols.
         stream: The training text that is read during training, if `data.streaming` is set.
         max_tokens: Tokens of a micro-batch, padding included; None until `data.max_tokens=auto` has been decided.
@@ -93,7 +93,7 @@ class DataPlan:
     @property
     def longest_allowed(self) -> int:
         """Length in tokens of the longest sentence allowed in training."""
-        # The most permissive corpus decides; None bounds nothing
+        # The most permissive corpus decides; None sets no limit
         rules = [part.corpus.clean.max_length or math.inf for part in self.all_parts]
         return int(min(max(rules), longest_width(self.part_tokens)))
 
