@@ -91,7 +91,7 @@ def token_batches(
             f"pair {order[first]} is {widest} tokens wide when padded, more than max_tokens={max_tokens}: "
             "raise data.max_tokens, or let the cleaning drop it (data.clean.max_length)"
         )
-    # A batch is a run of the sorted rows
+    # A batch is a range of the sorted rows
     bounds = _split_until(_boundaries(ends, classes.cost, max_tokens), multiple_of)
     batches = [order[start:end] for start, end in pairwise(bounds)]
     if shuffle:
@@ -137,7 +137,7 @@ class _WidthClasses(NamedTuple):
 
     width_of: np.ndarray  # (longest length + 1,): index of each length's padded width
     order_of: np.ndarray  # (widths, widths): class of each source and target width
-    cost: np.ndarray  # (classes,) int64: the wider side, rising
+    cost: np.ndarray  # (classes,) int64: the wider side, ascending
 
     @classmethod
     def of(cls, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> _WidthClasses:
@@ -188,7 +188,7 @@ def _boundaries(ends: np.ndarray, cost: np.ndarray, max_tokens: int) -> np.ndarr
 
     Args:
         ends: (classes,) rows up to the end of each class.
-        cost: (classes,) tokens that a row costs, rising.
+        cost: (classes,) tokens that a row costs, ascending.
     """
     # Merge classes of equal cost, which are filled alike
     last = np.flatnonzero(np.diff(cost, append=cost[-1] + 1))

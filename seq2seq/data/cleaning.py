@@ -1,4 +1,4 @@
-"""Cleaning of training pairs: rules on text, rules on lengths in tokens, and the table of what they dropped."""
+"""Cleaning of training pairs: rules on text, rules on lengths in tokens, and the table of dropped pairs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Dropped(NamedTuple):
     Args:
         rule: Name of the rule, as in `data.clean`.
         pairs: Number of pairs that it dropped.
-        example: The first of these pairs, shortened; "" if there is none.
+        example: The first of these pairs, shortened; "" for 0 pairs.
     """
 
     rule: str
@@ -78,7 +78,7 @@ class Cleaner:
 
 
 class HashSet:
-    """Set of 64-bit hashes in sorted arrays of falling size: 8 bytes a hash, twice that during a merge.
+    """Set of 64-bit hashes in sorted arrays of decreasing size: 8 bytes a hash, twice that during a merge.
 
     Arrays of similar size are merged, so that n hashes cost O(n log n). Two different pairs among n share a hash with
     probability n^2 / 2^65: 4e-5 at 40 million.

@@ -78,7 +78,7 @@ class Corpus(NamedTuple):
 
 
 def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:
-    """Read, clean and split a corpus, or memory-map what an earlier call with the same data and settings wrote.
+    """Read, clean and split a corpus, or memory-map the result of an earlier call with the same data and settings.
 
     Args:
         cache_dir: Folder in which the corpus gets a folder of its own, named by its fingerprint.

@@ -171,7 +171,7 @@ class PairDataset(Dataset):
 
     @property
     def room(self) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens that a batch reserves for every source and target, as `EncodedCorpus.room`."""
+        """Tokens that a batch reserves for every source and target, as in `EncodedCorpus.room`."""
         return _concatenated([part.room for part in self.parts])
 
     def sampled_by(self, sampler: TokenBatchSampler, src_multiple: int) -> PairDataset:
@@ -261,7 +261,7 @@ def views_of(data: Tensor, shape: tuple[int, int, int]) -> Batch:
 
 
 def _fields(shape: tuple[int, int, int]) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """List shape and type of each field of a Batch with the sizes B, S, T."""
+    """List the shape and type of each field of a Batch with the sizes B, S, T."""
     rows, src, tgt = shape
     ids = [((rows, src), torch.int64), ((rows, tgt), torch.int64)]
     masks = [((rows, src), torch.bool), ((rows, tgt), torch.bool)]
@@ -280,7 +280,7 @@ class PackedLoader(DataLoader):
         batching: `batch_sampler`, or `batch_size=None` for a data set that yields batches.
 
     Attributes:
-        ahead: Turns what the workers send into batches; may copy them to a GPU ahead of time.
+        ahead: Unpacks the batches that the workers send; may copy them to a GPU ahead of time.
     """
 
     ahead: Callable[[Iterator[Batch | Packed]], Iterator[Batch]] = staticmethod(_unpacked)

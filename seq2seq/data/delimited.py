@@ -154,7 +154,7 @@ def _unlikeliness(path: Path, delimiter: str, needed: int) -> tuple[bool, int, f
 
 
 def _column_numbers(path: Path, header: Sequence[str], columns: LanguageColumns) -> tuple[int, int]:
-    """Return the numbers of the source and the target column, from 0; ValueError if `header` lacks one."""
+    """Return the numbers of the source and target columns, from 0; raise ValueError if `header` lacks one."""
     chosen = []
     for column in columns.both:
         if isinstance(column, int):

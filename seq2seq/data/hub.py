@@ -122,7 +122,7 @@ class Repository(NamedTuple):
             except Exception as error:  # handled below, in the calling thread
                 answers.put(error)
 
-        # In a thread, since the lookup of a name has no time limit
+        # Ask in a thread, since the lookup of a host name has no time limit
         threading.Thread(target=ask, daemon=True).start()
         try:
             error = answers.get(timeout=PATIENCE)

@@ -129,7 +129,7 @@ def target_tags(meta: Mapping[str, Any], tokenizer: Tokenizer, tgt_lang: str | N
 
 
 def tagged_languages(meta: Mapping[str, Any]) -> list[str]:
-    """Return the languages that tags ask for; none for a model without tags."""
+    """Return the languages that can be requested by a tag; none for a model without tags."""
     found = meta.get("tgt_langs")
     # The file is not trusted
     return [str(language) for language in found] if isinstance(found, list) else []

@@ -62,7 +62,7 @@ class LineStatistics(NamedTuple):
 
     @classmethod
     def of_stream(cls, stream: TrainingStream, tokenizer: Tokenizer, most: int) -> LineStatistics:
-        """Compute the statistics of a stream's first `SAMPLE` pairs, or of at most `most`."""
+        """Compute the statistics of a stream's first pairs, at most `SAMPLE` and at most `most`."""
         counts: list[int] = []
         pieces: list[np.ndarray] = []
         for src, tgt in stream.head(min(SAMPLE, most)):
@@ -101,7 +101,7 @@ class LineStatistics(NamedTuple):
 
     @classmethod
     def common(cls, several: Sequence[LineStatistics]) -> LineStatistics:
-        """Return the statistics of an ensemble: the minimum of each over its members."""
+        """Return the statistics of an ensemble: the minimum of each value over the members."""
         sides = zip(*several, strict=True)
         return cls(*(min((value for value in values if value is not None), default=None) for values in sides))  # type: ignore[arg-type]
 

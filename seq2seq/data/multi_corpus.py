@@ -236,7 +236,7 @@ class Mixture:
         end = start + self.counts[i]
         rows = []
         for number in range(start // size, (end - 1) // size + 1):
-            # Seeded by its number, so that an epoch can be computed without earlier ones
+            # Seeded by the permutation's number, so that an epoch can be computed without earlier ones
             order = np.random.default_rng([self.seed, i, number]).permutation(size)
             rows.append(order[max(0, start - number * size) : end - number * size])
         return np.concatenate(rows)

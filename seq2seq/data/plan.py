@@ -80,7 +80,7 @@ class DataPlan:
         return part_tokens(self.data.batch_tokens) if self.data.batch_tokens else self.require_max_tokens()
 
     def require_max_tokens(self) -> int:
-        """Return the tokens of a micro-batch; ValueError while `auto` is undecided."""
+        """Return the tokens of a micro-batch; raise ValueError while `auto` is undecided."""
         if self.max_tokens is None:
             raise ValueError("only seq2seq.train decides data.max_tokens=auto: set data.max_tokens to a number")
         return self.max_tokens

@@ -35,7 +35,7 @@ from seq2seq.system.errors import LineError
 
 log = logging.getLogger(__name__)
 
-# Part of the fingerprint of encoded text: raise it when the same text and tokenizer give other files.
+# Part of the fingerprint of encoded text: raise it when the same text and tokenizer give different files.
 IDS_VERSION = 2
 
 # Training text of a tokenizer: its fingerprint, and a function that opens it at its beginning.
@@ -131,7 +131,7 @@ class PreparedData:
     def mixture(self) -> Mixture | None:
         """Return the sampling of several training corpora; None if an epoch has every pair once."""
         corpora = self.corpora("train")
-        # Either all corpora have a weight or none has: `parts_of` has checked it
+        # All corpora have a weight, or no corpus has one: `parts_of` has checked this
         weights = [part.weight for part, _ in corpora if part.weight is not None]
         temperature = self.plan.data.temperature
         if len(corpora) == 1 or (not weights and temperature == 1):

@@ -82,7 +82,7 @@ def find_files(split: str, settings: CorpusSettings) -> SplitFiles:
 
 
 def _two_files(location: Mapping[str, Any] | Sequence[Any], name: str, settings: CorpusSettings) -> list[str]:
-    """Find the source and the target file that a mapping by language, or a list, names."""
+    """Find the source and target files that a list or a mapping by language names."""
     named = location
     if isinstance(location, Mapping):
         languages = (settings.src, settings.tgt)

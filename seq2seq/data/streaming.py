@@ -54,7 +54,7 @@ class TrainingStream:
         return text if limit is None else f"{text}-{limit}"
 
     def blocks(self) -> Iterator[Pairs]:
-        """Read the raw text up to its first `data.limit` pairs: choosing a sample would mean reading all of it."""
+        """Read the raw text, or its first `data.limit` pairs: choosing a sample would mean reading all of it."""
         blocks = open_split("train", self.part.corpus, cache_dir=self.cache_dir, streaming=True)
         limit = self.part.corpus.limit
         if limit is None:
@@ -88,7 +88,7 @@ class _Buffer(NamedTuple):
 class PairStream(IterableDataset):
     """Endless data set of batches: repeats the text, and keeps every `world_size`-th pair for this rank.
 
-    A buffer of pairs is filled, shuffled and cut into batches, then the next. The order is a function of the text, the
+    One buffer of pairs after another is filled, shuffled and cut into batches. The order is a function of the text, the
     settings, (rank, world_size) and the seed, and does not depend on the number of workers (0 or 1). A rank may be some
     batches ahead of another rank in the text, since there is no end of an epoch on which ranks must agree.
 

@@ -57,7 +57,7 @@ def _id_type(vocab_size: int) -> np.dtype:
 def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: PairEncoder, num_proc: int, pace: Pace) -> None:
     """Encode `blocks` into `folder`; the files do not depend on the number of processes.
 
-    A side is <side>.ids (the flat array), <side>.lengths.npy (int32) and <side>.starts.npy (int64, first id of a row).
+    A side is <side>.ids (a flat array), <side>.lengths.npy (int32) and <side>.starts.npy (int64, where rows begin).
 
     Args:
         num_proc: Processes that encode; 1 for this process.

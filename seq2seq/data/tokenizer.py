@@ -21,7 +21,7 @@ from seq2seq.settings.declare import read_section
 from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3  # the special ids of every model that is trained here
-# Part of every fingerprint: raise it when the same model and settings give other ids.
+# Part of every fingerprint: raise it when the same model and settings give different ids.
 CODE_VERSION = 1
 _LONGEST_LINE = 16_384  # bytes; SentencePiece skips longer lines
 _TRAINER_THREADS = 4  # not the machine's core count: the model depends on this number, through sums of floats
@@ -178,7 +178,7 @@ class Tokenizer:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Tokenizer:
-        """Restore a tokenizer from the result of `to_state`; ValueError for anything else."""
+        """Restore a tokenizer from the result of `to_state`; raise ValueError for anything else."""
         if not isinstance(state, Mapping) or state.get("format") != 1:
             raise ValueError("not a tokenizer state of format 1; it was written by another version or is damaged")
         # Types first: bytes(n) of an integer n would take n bytes of memory
@@ -373,7 +373,7 @@ def _load(model: bytes) -> spm.SentencePieceProcessor:
 
 
 def _shared_id(name: str, src: int, tgt: int) -> int:
-    """Return the id that both models have for a special symbol; ValueError if they differ."""
+    """Return the id that both models have for a special symbol; raise ValueError if they differ."""
     if src != tgt:
         raise ValueError(
             f"the source model has {name}_id {src} and the target model {tgt}: "
