@@ -107,7 +107,7 @@ def _fitting(text: str, height: int, width: int) -> list[tuple[Any, Box]]:
 
 @lru_cache
 def has_letter(letter: str) -> bool:
-    """Return True if the font has a letter, for which it does not draw the box of a missing letter."""
+    """Return True if the font has a letter; for a missing letter, it draws a box."""
     # U+10FFFF is never a letter
     font = _font(FONT_SIZES[0])
     return letter.isspace() or bytes(font.getmask(letter)) != bytes(font.getmask("\U0010ffff"))

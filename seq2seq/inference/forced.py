@@ -132,7 +132,7 @@ def word_weights(weights: Tensor, source: Sequence[str], target: Sequence[str]) 
     The weight is the sum over the pieces of the source word, and the mean over the pieces of the target word.
 
     Args:
-        weights: (T, S) of pieces, ends and tags included.
+        weights: (T, S) for pieces, eos and tags included.
         source: Pieces of the source; see `words_of`.
         target: Pieces of the target, likewise.
     """

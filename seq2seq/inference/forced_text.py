@@ -77,8 +77,8 @@ def force_lines(
         lines: Sources with their translations.
         note: Called for every source that is cut.
         align: Align words, too.
-        left_out: Called with the number, from 0, of a translation that has more pieces than the model has positions,
-            and a message; nothing is computed for it. Without `left_out` such a translation is an error.
+        left_out: Called with the number (from 0) of a translation that has more pieces than the model has positions,
+            and with a message; nothing is computed for it. Without `left_out`, such a translation is an error.
 
     Raises:
         ValueError: A translation has more pieces than the model has positions, or the model is a folder of ONNX graphs.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # Pieces of a source, end of sentence included; a longer line is translated in parts. Attention's memory grows with the
-# square of this.
+# square of this number.
 LONGEST_SOURCE = 1024
 # A line is translated up to this many times the longest source: input that is not text must not take hours.
 MOST_PARTS = 64

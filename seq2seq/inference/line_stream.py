@@ -80,7 +80,7 @@ class LineStream:
         prefixes: A stream with the beginning of each translation, line by line.
         phrases: A stream with the phrases of each translation, line by line, separated by tabs.
         alignments: Output of the word alignments of the best translations, line by line.
-        details: Fields of `ForcedLine.as_dict` that the format prints of the best translation.
+        details: Fields of `ForcedLine.as_dict` that the format prints for the best translation.
         progress: Line on a terminal that shows the progress.
         partial: Output of an interrupted run, whose lines are skipped.
     """

@@ -17,7 +17,7 @@ from seq2seq.inference.limits import DTYPES
 from seq2seq.network.model import Seq2Seq
 from seq2seq.system.model_path import WEIGHTS, CheckpointError
 
-# Files that are fetched from a repository on the hub; none of them can be run.
+# Files that are fetched from a repository on the hub; none of them contains code.
 _HUB_FILES = (CONFIG, str(WEIGHTS), "*.onnx", "*.onnx.data", "output.npz", *TOKENIZER_FILES.values())
 _GPU = re.compile(r"cuda(?::(0|[1-9][0-9]*))?")  # cuda, cuda:0, cuda:1, ...
 

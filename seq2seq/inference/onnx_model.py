@@ -45,7 +45,7 @@ class _Graph:
         arrays = {name: part.contiguous().numpy() for name, part in feeds.items() if name in self.shapes}
         try:
             return [torch.from_numpy(array) for array in self.session.run(None, arrays)]
-        except Exception as error:  # the runtime's own, of a dozen types
+        except Exception as error:  # errors of the runtime have a dozen types
             sizes = ", ".join(f"{name} {tuple(array.shape)}" for name, array in arrays.items())
             reason = " ".join(str(error).split())[:200]
             raise RuntimeError(f"ONNX Runtime cannot run the graph on {sizes}: {reason}") from None
@@ -188,5 +188,5 @@ def _session(path: Path) -> Any:
     options.log_severity_level = 3
     try:
         return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # the runtime's own, of a dozen types
+    except Exception as error:  # errors of the runtime have a dozen types
         raise CheckpointError(f"{path}: does not load ({' '.join(str(error).split())[:200]})") from None

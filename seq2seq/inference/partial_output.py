@@ -15,7 +15,7 @@ from seq2seq.system.files import put_in_place, write_json, written_directly
 
 
 class PartialOutput:
-    """Output that is written window by window, and a JSON file next to it with the options that make it.
+    """Output that is written window by window, and a JSON file next to it with the options that produced it.
 
     Attributes:
         file: The output, open for appending.

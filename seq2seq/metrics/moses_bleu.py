@@ -55,7 +55,7 @@ def convention_bleu(
     theirs = [_tokens(line, convention, lang, lowercase) for line in references]
     # tokenize="none" splits at spaces; no smoothing, so a corpus without a common 4-gram scores 0
     result = BLEU(tokenize="none", smooth_method="none", force=True).corpus_score(ours, [theirs])
-    # sacreBLEU's own signature does not know the tokenization
+    # sacreBLEU's own signature does not name the tokenization
     case = "lc" if lowercase else "mixed"
     split = "|split:compound" if convention == "compound-split" else ""
     signature = (

@@ -195,7 +195,7 @@ def bleu_of_counts(counts: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):
         penalty = np.exp(np.minimum(0, 1 - lengths[..., 1] / lengths[..., 0]))
         score = 100 * penalty * np.exp(np.log(smoothed / total).mean(-1))
-    # BLEU is 0 without any match, and without any n-gram of one length
+    # BLEU is 0 if there is no match, or if there are no n-grams of some length n
     return np.where((matching.sum(-1) > 0) & (total.min(-1) > 0), score, 0.0)
 
 
@@ -227,7 +227,7 @@ def _metrics(names: Sequence[str], tokenize: str, lowercase: bool) -> dict[str, 
         # Includes 1- and 2-grams of words (Popovic 2017)
         "chrf++": lambda: CHRF(lowercase=lowercase, word_order=2),
         # 100 * edits, shifts included, per reference word; smaller is better (Snover et al. 2006). Chinese and Japanese
-        # are split into characters, which needs `normalized`, other text at spaces
+        # are split into characters, which needs `normalized`; other text is split at spaces
         "ter": lambda: TER(normalized=asian, asian_support=asian),
     }
     return {name: make[name]() for name in names}

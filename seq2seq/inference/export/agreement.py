@@ -13,12 +13,12 @@ from seq2seq.settings.search import SearchSettings
 
 # Number of drawn sentences.
 SENTENCES = 12
-# Most pieces of a sentence, and pieces of the last, which is longer than any block into which our layers cut a source.
+# Most pieces of a sentence. The last sentence has _LONG, more than any block into which our layers cut a source.
 _SHORT = 20
 _LONG = 140
 # Most pieces of a translation.
 _LIMIT = 30
-# Logits closer than this may swap their order when sums are computed in another order.
+# Logits closer than this may swap ranks when sums are computed in another order.
 TIE = 1e-3
 
 Rows = list[list[int]]

@@ -112,10 +112,10 @@ class _TracedHeadCache(_TracedCache):
         """See `Cache.attend`: one softmax over the scores of the past and of the position itself."""
         heads, size = self.values.shape[1], self.values.shape[-1]
         q = (q * size**-0.5).unflatten(1, (heads, -1))  # (B, G, H / G, beam, d)
-        keys, past = (part.values.flatten(2, 3)[:, :, None] for part in (self, values))  # (B, G, 1, slots, d)
+        keys, past = (part.values.flatten(2, 3)[:, :, None] for part in (self, values))  # (B, G, 1, L * beam, d)
         key, own = (part.own() for part in (self, values))  # (B, G, 1, beam, d)
         # The slots before the position itself
-        visible = self.visible(position)[:, None, None]  # (B, 1, 1, beam, slots)
+        visible = self.visible(position)[:, None, None]  # (B, 1, 1, beam, L * beam)
         scores = (q @ keys.transpose(-1, -2)).masked_fill(~visible, float("-inf"))
         both = normalize(torch.cat([scores, (q * key).sum(-1, keepdim=True)], -1), weights)
         before, here = both.split([scores.shape[-1], 1], -1)

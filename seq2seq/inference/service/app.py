@@ -114,7 +114,7 @@ class Service:
         try:
             results = await _results(request, entries, limits.timeout)
         finally:
-            # The time is over, or the client has left; this does nothing for a request that is answered
+            # The time limit has passed, or the client has left; this does nothing for an answered request
             self.batcher.abandon(entries)
         if results is None:
             return None
@@ -254,7 +254,7 @@ async def _results(request: Request, entries: list[Entry], seconds: float) -> li
     """Wait at most `seconds` for the results of a request; return None if the client has left.
 
     Raises:
-        RefusedError: The time is over, or the service has stopped.
+        RefusedError: The time limit has passed, or the service has stopped.
     """
 
     async def all_results() -> list[Translation]:

@@ -149,7 +149,7 @@ class Batcher:
                 entry.future.set_result(result)
 
     def _next_batch(self) -> list[Entry]:
-        """Wait for texts and take the next batch out of the queue; [] at the end."""
+        """Wait for texts and take the next batch out of the queue; return [] when the batcher is closed and idle."""
         with self._changed:
             self._working = []
             while True:
