@@ -27,7 +27,7 @@ def padded_width(lengths: np.ndarray | int) -> np.ndarray:
     """Round lengths up to the width of their padding: a multiple of 2 up to 16, of 4 up to 64, then of 8.
 
     Batches then have few shapes. Matrix libraries prepare a kernel for each shape (on a CPU, a small model trains a
-    third slower when every batch has its own), and a compiled model is compiled for each.
+    third slower when every batch has its own shape), and a compiled model is compiled for each shape.
     """
     lengths = np.asarray(lengths)
     # From 9 tokens on, rounding adds at most 18%
@@ -37,12 +37,12 @@ def padded_width(lengths: np.ndarray | int) -> np.ndarray:
 
 
 def aligned(width: Any, multiple: int) -> Any:
-    """Round a width, or each of an array, up to a multiple of `multiple`."""
+    """Round a width, or each width of an array, up to a multiple of `multiple`."""
     return -(-width // multiple) * multiple
 
 
 def longest_width(max_tokens: int) -> int:
-    """Compute the longest side of a pair that fits a budget of `max_tokens`: the largest padded width."""
+    """Compute the largest padded width that fits a budget of `max_tokens`; no side of a pair may be longer."""
     return int(next(width for width in range(max_tokens, 0, -1) if padded_width(width) <= max_tokens))
 
 
@@ -91,7 +91,7 @@ def token_batches(
             f"pair {order[first]} is {widest} tokens wide when padded, more than max_tokens={max_tokens}: "
             "raise data.max_tokens, or let the cleaning drop it (data.clean.max_length)"
         )
-    # A batch is a run of the sorted rows
+    # A batch is a range of the sorted rows
     bounds = _split_until(_boundaries(ends, classes.cost, max_tokens), multiple_of)
     batches = [order[start:end] for start, end in pairwise(bounds)]
     if shuffle:
@@ -130,18 +130,18 @@ def batch_shapes(
 
 
 class _WidthClasses(NamedTuple):
-    """Numbers of all pairs of padded widths (source, target), in the order of batching.
+    """Class numbers of all pairs of padded widths (source, target), in the order of batching.
 
-    By them, 40 million sentence pairs are sorted by counting, in a tenth of the time and a third of the memory.
+    A counting sort orders 40 million sentence pairs by these numbers in a tenth of the time and a third of the memory.
     """
 
     width_of: np.ndarray  # (longest length + 1,): index of each length's padded width
     order_of: np.ndarray  # (widths, widths): class of each source and target width
-    cost: np.ndarray  # (classes,) int64: the wider side, rising
+    cost: np.ndarray  # (classes,) int64: the wider side, ascending
 
     @classmethod
     def of(cls, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> _WidthClasses:
-        """Order the classes by the width of the longer side, then of the shorter; then longer targets first."""
+        """Order the classes by the longer side, then by the shorter side; longer targets come first in a tie."""
         longest = int(max(src_lengths.max(), tgt_lengths.max()))
         every = padded_width(np.arange(longest + 1))
         # Only widths that occur: there are W * W pairs, and a single line may have a hundred thousand tokens
@@ -188,7 +188,7 @@ def _boundaries(ends: np.ndarray, cost: np.ndarray, max_tokens: int) -> np.ndarr
 
     Args:
         ends: (classes,) rows up to the end of each class.
-        cost: (classes,) tokens that a row costs, rising.
+        cost: (classes,) tokens that a row costs, ascending.
     """
     # Merge classes of equal cost, which are filled alike
     last = np.flatnonzero(np.diff(cost, append=cost[-1] + 1))
@@ -212,7 +212,7 @@ def _boundaries(ends: np.ndarray, cost: np.ndarray, max_tokens: int) -> np.ndarr
 
 
 def _fill_up(start: int, i: int, ends: np.ndarray, rows: np.ndarray) -> int:
-    """Find the end of a batch of the last rows of class i and as many costlier ones as fit."""
+    """Find the end of a batch that holds the last rows of class i and as many costlier rows as fit."""
     stop = int(ends[i])
     for later in range(i + 1, len(ends)):
         # A costlier row raises the cost of every row of the batch
@@ -224,11 +224,11 @@ def _fill_up(start: int, i: int, ends: np.ndarray, rows: np.ndarray) -> int:
 
 
 def _split_until(bounds: np.ndarray, multiple_of: int) -> np.ndarray:
-    """Halve the fullest batches until their number divides by `multiple_of`; nothing is dropped or repeated."""
+    """Halve the fullest batches until their number is a multiple of `multiple_of`; no row is dropped or repeated."""
     while missing := -(len(bounds) - 1) % multiple_of:
         rows = np.diff(bounds)
         fullest = np.argsort(-rows, kind="stable")[:missing]
-        # A batch of one row cannot be halved; the next round halves halves
+        # A batch of one row cannot be halved; the next round halves the new halves
         fullest = fullest[rows[fullest] > 1]
         if fullest.size == 0:
             raise ValueError(
@@ -248,7 +248,7 @@ def collate(src: Ragged, tgt: Ragged, index: np.ndarray, *, pad_id: int, bos_id:
     """
     src_ids, src_mask = _pad(src, pad_id, src_multiple)  # (B, S)
     tgt_out, tgt_mask = _pad(tgt, pad_id)  # (B, T)
-    # Teacher forcing: step t reads y_(t-1), the first one bos
+    # Teacher forcing: step t reads y_(t-1), and the first step reads bos
     tgt_in = np.full_like(tgt_out, bos_id)
     tgt_in[:, 1:] = tgt_out[:, :-1]
     # The shift moved the eos of a shorter row to its first padded position

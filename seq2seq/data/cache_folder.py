@@ -14,19 +14,19 @@ from seq2seq.system.files import build_once, write_json
 
 log = logging.getLogger(__name__)
 
-# The file with the size of every other file.
+# File that lists the size of every other file.
 SIZES = "sizes.json"
 
 Content = TypeVar("Content")
 
 
 def cached(target: Path, what: str, *, build: Callable[[Path], Any], read: Callable[[Path], Content]) -> Content:
-    """Read the cache folder `target`; build it if it is missing, or if a file in it is missing, cut or unreadable.
+    """Read the cache folder `target`; build it if it or one of its files is missing, truncated or unreadable.
 
     Args:
         what: Name of the content in messages.
         build: Writes the files of the empty folder; one process builds while others wait.
-        read: Opens them.
+        read: Opens these files.
 
     Raises:
         ValueError: The folder cannot be written or replaced, or `build` raises it.
@@ -36,7 +36,7 @@ def cached(target: Path, what: str, *, build: Callable[[Path], Any], read: Calla
         build(folder)
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         for path in paths:
-            # Otherwise, after a power cut, a file of the right size may lack its content
+            # Without fsync, a file of the right size may lack its content after a power failure
             with path.open("rb") as file:
                 os.fsync(file.fileno())
         write_json(folder / SIZES, {str(path.relative_to(folder)): path.stat().st_size for path in paths})
@@ -59,7 +59,7 @@ def cached(target: Path, what: str, *, build: Callable[[Path], Any], read: Calla
 
 
 def _is_whole(folder: Path) -> bool:
-    """Return True if every file has its written size."""
+    """Return True if every file has its recorded size."""
     try:
         sizes = json.loads((folder / SIZES).read_bytes())
         return all((folder / name).stat().st_size == size for name, size in sizes.items())

@@ -1,4 +1,4 @@
-"""Cleaning of training pairs: rules on text, rules on lengths in tokens, and the table of what they dropped."""
+"""Cleaning of training pairs: rules on text, rules on lengths in tokens, and the table of dropped pairs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Dropped(NamedTuple):
     Args:
         rule: Name of the rule, as in `data.clean`.
         pairs: Number of pairs that it dropped.
-        example: The first of them, shortened; "" without one.
+        example: The first of these pairs, shortened; "" for 0 pairs.
     """
 
     rule: str
@@ -30,7 +30,7 @@ class Dropped(NamedTuple):
 
 
 class Cleaner:
-    """Rules on text, applied block by block, with the number of pairs that each dropped and an example."""
+    """Rules on text, applied block by block; each counts the pairs that it drops, and keeps an example."""
 
     def __init__(self, settings: CleanSettings) -> None:
         # A pair counts for the first rule that drops it. Readers decode invalid bytes to U+FFFD
@@ -60,7 +60,7 @@ class Cleaner:
                 kept.append(i)
             else:
                 self._drop(rule, src, tgt)
-        # Last, since only pairs that stay count as seen; for the whole block, which is fast in numpy
+        # Duplicates come last, since only kept pairs count as seen. The whole block at once is fast in numpy
         if self.duplicates and kept:
             fresh = self.seen.add(_pair_hashes(([block[0][i] for i in kept], [block[1][i] for i in kept])))
             for i in itertools.compress(kept, ~fresh):
@@ -73,12 +73,12 @@ class Cleaner:
         self.dropped[rule] = Dropped(rule, old.pairs + 1, old.example or f"{shorten(src)} | {shorten(tgt)}")
 
     def count_kept(self, block: Pairs) -> int:
-        """Count the pairs of a block that are among the training pairs kept; 0 without `duplicates`."""
+        """Count the pairs of a block that are among the kept training pairs; 0 if the rule `duplicates` is off."""
         return int(self.seen.contains(_pair_hashes(block)).sum())
 
 
 class HashSet:
-    """Set of 64-bit hashes in sorted arrays of falling size: 8 bytes a hash, twice that during a merge.
+    """Set of 64-bit hashes in sorted arrays of decreasing size: 8 bytes a hash, twice that during a merge.
 
     Arrays of similar size are merged, so that n hashes cost O(n log n). Two different pairs among n share a hash with
     probability n^2 / 2^65: 4e-5 at 40 million.
@@ -100,12 +100,12 @@ class HashSet:
         """Mark the hashes (N,) that have been added: (N,)."""
         found = np.zeros(len(hashes), dtype=bool)
         for level in self.levels:
-            # searchsorted returns level.size beyond the last hash, where any comparison fails
+            # searchsorted returns level.size for a larger hash than the last, which then differs from the last
             found |= level[np.minimum(np.searchsorted(level, hashes), level.size - 1)] == hashes
         return found
 
     def _merge(self, values: np.ndarray) -> None:
-        # Each array stays more than twice as large as the next: there are O(log n)
+        # Each array stays more than twice as large as the next, so that there are O(log n) arrays
         while self.levels and self.levels[-1].size <= 2 * values.size:
             values = np.concatenate([self.levels.pop(), values])
             values.sort()
@@ -120,7 +120,7 @@ def single_spaced(line: str) -> str:
 
 def text_hashes(lines: Iterable[str]) -> np.ndarray:
     """Hash every line to 64 bits, the same on every machine."""
-    # Python's hash() differs by process
+    # Python's hash() differs between processes
     digests = b"".join(hashlib.blake2b(line.encode("utf-8"), digest_size=8).digest() for line in lines)
     return np.frombuffer(digests, dtype="<u8")
 
@@ -145,7 +145,7 @@ def length_rules(
     names = ["max_length", *(["length_ratio"] * bool(settings.length_ratio))]
     masks = {name: np.zeros(len(src_lengths), dtype=bool) for name in names}
     limit = min(max_tokens, settings.max_length or max_tokens)
-    # In parts, so that no whole column of floats is made
+    # Compute in parts, so that no float array is as long as the corpus
     for start in range(0, len(src_lengths), 1 << 20):
         part = slice(start, start + (1 << 20))
         longest = np.maximum(src_lengths[part], tgt_lengths[part])  # (rows of the part,)

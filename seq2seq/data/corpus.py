@@ -40,7 +40,7 @@ class Corpus(NamedTuple):
         folder: Cache folder of the text.
         train_rows: Sorted rows of train.arrow, if `data.limit` chose a subset of the training split.
         whole_fingerprint: Fingerprint before the subset was chosen; "" without a subset.
-        trained: By split, the number of pairs of validation and test that are in the training text, too.
+        trained: By split (validation and test), the number of pairs that are also in the training text.
     """
 
     splits: DatasetDict
@@ -53,12 +53,12 @@ class Corpus(NamedTuple):
     trained: Mapping[str, int] = MappingProxyType({})
 
     def blocks(self, split: str) -> Iterator[Pairs]:
-        """Read the pairs of a split in their order, without keeping any in memory.
+        """Read the pairs of a split in order, one block in memory at a time.
 
         Yields:
-            Source lines and target lines of a block, never empty.
+            Source lines and target lines of a block that is not empty.
         """
-        # A split that is held out of training has rows of train.arrow, as has the rest of training
+        # A split held out of training consists of rows of train.arrow, and so does the rest of the training split
         own = self.folder / f"{split}.arrow"
         own = own if own.is_file() else self.folder / "train.arrow"
         chosen = _held_rows(self.folder, split)
@@ -78,7 +78,7 @@ class Corpus(NamedTuple):
 
 
 def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:
-    """Read, clean and split a corpus, or memory-map what an earlier call with the same data and settings wrote.
+    """Read, clean and split a corpus, or memory-map the result of an earlier call with the same data and settings.
 
     Args:
         cache_dir: Folder in which the corpus gets a folder of its own, named by its fingerprint.
@@ -110,7 +110,7 @@ def _write_corpus(folder: Path, settings: CorpusSettings, cache_dir: Path) -> No
             continue
         blocks = open_split(split, settings, cache_dir=cache_dir)
         rows[split], trained[split] = _write_split(folder, split, blocks, cleaner)
-        # Refused here, by the setting's name, rather than by an empty batch later
+        # Report the setting here; otherwise, an empty batch would fail later
         if rows[split] == 0:
             raise ValueError(f"data.{split}={settings.place(split)}: {_why_empty(split, cleaner)}")
     held_out = [split for split in settings.splits if split not in rows]
@@ -123,17 +123,17 @@ def _write_corpus(folder: Path, settings: CorpusSettings, cache_dir: Path) -> No
 
 
 def _write_split(folder: Path, split: str, blocks: Iterable[Pairs], cleaner: Cleaner) -> tuple[int, int]:
-    """Write a split as a stream of Arrow record batches, training after cleaning.
+    """Write a split as a stream of Arrow record batches; only training text is cleaned.
 
     Returns:
-        The number of pairs; and for validation and test, how many of them are in the training text, too.
+        The number of pairs; for validation and test, also how many of them are in the training text.
     """
     pace = Pace("reading and cleaning")
     rows = trained = 0
     with pa.OSFile(str(folder / f"{split}.arrow"), "wb") as sink, pa.ipc.new_stream(sink, _SCHEMA) as writer:
         for block in blocks:
             src, tgt = block
-            # Only training text is cleaned: scores are on all of validation and test
+            # Scores cover all pairs of validation and test
             if split == "train":
                 src, tgt = cleaner(block)
                 pace.add(len(block[0]))
@@ -161,7 +161,7 @@ def _why_empty(split: str, cleaner: Cleaner) -> str:
 
 
 def _hold_out(folder: Path, splits: list[str], size: int, rows: int) -> None:
-    """Hold `size` training pairs out for each split, chosen by the hashes of their sources.
+    """Hold out `size` training pairs for each split, chosen by the hashes of their sources.
 
     All translations of a source are in the same split.
     """
@@ -172,10 +172,10 @@ def _hold_out(folder: Path, splits: list[str], size: int, rows: int) -> None:
             f"for each of {', '.join(splits)}: name the files, or lower data.holdout"
         )
     dataset = _open_arrow(folder / "train.arrow")
-    # Sources that differ only in spaces are equal to the model
+    # Sources that differ only in spaces look the same to the model
     tables = (map(single_spaced, strings(table, ("src",))) for table in arrow_tables(dataset))
     hashes = np.concatenate([text_hashes(list(lines)) for lines in tables])
-    # By hash (rows,): the choice is random, but a function of the text
+    # Rows sorted by hash, (rows,): the choice is random, but a function of the text
     order = np.argsort(hashes, kind="stable")
     # The first row of each group of equal sources, in the order of the hashes
     groups = np.flatnonzero(np.diff(hashes[order], prepend=hashes[order[0]] ^ np.uint64(1)))
@@ -213,7 +213,7 @@ def _read_corpus(folder: Path, settings: CorpusSettings, fingerprint: str) -> Co
         held_out += 0 if named else len(splits[split])
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     dropped = [Dropped(*row) for row in report["dropped"]]
-    # Held-out pairs, too, are read and not trained on
+    # Held-out pairs are also read but not trained on
     if held_out:
         dropped.append(Dropped("holdout", held_out, ""))
     return Corpus(splits, dropped, report["read"], fingerprint, folder, trained=report["trained"])
@@ -226,7 +226,7 @@ def _open_arrow(path: Path) -> Dataset:
 
 
 def _held_rows(folder: Path, split: str) -> np.ndarray | None:
-    """Map the sorted rows of train.arrow that a split consists of; None if it has a file of its own."""
+    """Memory-map the sorted rows of train.arrow that a split consists of; return None if it has its own file."""
     rows = folder / f"{split}.npy"
     return np.load(rows, mmap_mode="r") if rows.is_file() else None
 
@@ -242,8 +242,8 @@ def limited(corpus: Corpus, limit: int | None, *, seed: int, cache_dir: Path, na
 
     Args:
         limit: None for all pairs.
-        cache_dir: Gets a folder with the rows of the subset.
-        name: The corpus in messages.
+        cache_dir: Folder in which the rows of the subset get a folder of their own.
+        name: Name of the corpus in messages.
     """
     if limit is None or "train" not in corpus.splits:
         return corpus
@@ -262,14 +262,14 @@ def limited(corpus: Corpus, limit: int | None, *, seed: int, cache_dir: Path, na
             text_hashes(f"{seed}\n{src}\n{tgt}" for src, tgt in zip(*block, strict=True))
             for block in corpus.blocks("train")
         ]
-        # Stable: of equal pairs the first ones, for every limit
+        # A stable sort chooses the first of several equal pairs, for every limit
         np.save(folder / "train.npy", np.sort(np.argsort(np.concatenate(hashes), kind="stable")[:limit]))
 
     def read(folder: Path) -> np.ndarray:
         return np.asarray(np.load(folder / "train.npy", mmap_mode="r"))
 
     rows = cached(cache_dir / f"limit-{fingerprint}", f"the subset of {name}", build=build, read=read)
-    # `rows` count within the training split; `inside`, within train.arrow
+    # `rows` are positions in the training split; `inside` are positions in train.arrow
     left = _held_rows(corpus.folder, "train")
     inside = rows if left is None else left[rows]
     return corpus._replace(

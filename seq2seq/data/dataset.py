@@ -24,7 +24,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.updates import TokenBatchSampler
 from seq2seq.system.ranks import SIGNALS
 
-# Pairs that show how much longer sampled segmentations are than the best ones, and the share of them that must fit.
+# Number of pairs whose sampled segmentations are compared with the best ones, and the share of them that must fit.
 _TRIED_ROWS = 1000
 _ROOM = 0.95
 # Each part of a packed batch begins at a multiple of this many bytes, for which kernels are compiled.
@@ -35,9 +35,9 @@ class DrawnLengths(NamedTuple):
     """Length to reserve for a sampled segmentation, (1 + growth) n + spread sqrt(n), where the best one has n tokens.
 
     Args:
-        growth: Mean growth of a token.
-        spread: Room for draws above the mean, in standard deviations of a sum of n draws.
-        widest: Most tokens that are reserved.
+        growth: Mean relative growth of the number of tokens.
+        spread: Room for lengths above the mean, in units of sqrt(n), like the standard deviation of a sum of n draws.
+        widest: Most tokens to reserve, unless the best segmentation has more.
     """
 
     growth: float
@@ -52,7 +52,7 @@ class DrawnLengths(NamedTuple):
         return cls(growth, max(spread, 0.0), widest)
 
     def __call__(self, best: np.ndarray) -> np.ndarray:
-        """Return the reserved lengths for best segmentations of these lengths; never less."""
+        """Return the lengths to reserve, given the lengths of the best segmentations; never fewer tokens than these."""
         room = np.ceil((1 + self.growth) * best + self.spread * np.sqrt(best)).astype(best.dtype)
         return np.maximum(best, np.minimum(room, self.widest))
 
@@ -64,9 +64,9 @@ class EncodedCorpus:
     Args:
         text: The raw pairs, in the order of the ids.
         rows: The rows of ids and text in the split (None: all).
-        tags: Ids before every source; `src` has them already.
+        tags: Ids before every source; `src` already contains them.
         sample_seed: Seed of subword regularization; None turns it off.
-        widest: Most tokens of a sampled segmentation (None: as many as the longest best one has).
+        widest: Most tokens of a sampled segmentation (None: the length of the longest best segmentation).
     """
 
     src: Ragged
@@ -90,7 +90,7 @@ class EncodedCorpus:
 
     @property
     def room(self) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens that a batch reserves for every source and target, (N,) each: more than they have if it samples."""
+        """Tokens that a batch reserves for every source and target, (N,) each: more than `lengths` with sampling."""
         src, tgt = self.lengths
         if self.sample_seed is None:
             return src, tgt
@@ -99,7 +99,7 @@ class EncodedCorpus:
 
     @cached_property
     def _drawn_lengths(self) -> tuple[DrawnLengths, DrawnLengths]:
-        """Lengths of sources and targets, from a sample that is the same on any rank and after any resume."""
+        """Lengths to reserve on both sides, fitted to a sample that is the same on any rank and after any resume."""
         rows = np.unique(np.linspace(0, len(self) - 1, _TRIED_ROWS).astype(np.int64))
         inside = rows if self.rows is None else self.rows[rows]
         assert self.sample_seed is not None
@@ -121,7 +121,7 @@ class EncodedCorpus:
 
     def ids(self, rows: np.ndarray, epoch: int = 0) -> tuple[Ragged, Ragged]:
         """Return both sides of the pairs at `rows`; sampled segmentations vary with the epoch."""
-        # `rows` count within the split, `inside` within ids and text
+        # `rows` are positions in the split; `inside` are positions in ids and text
         inside = rows if self.rows is None else self.rows[rows]
         src = self.src.select(inside)
         tgt = self.tgt.select(inside)
@@ -151,7 +151,7 @@ def no_wider(sampled: Ragged, best: Ragged, width: int) -> Ragged:
 
 
 class PairDataset(Dataset):
-    """Data set of a split: the pairs of its corpora in turn, and the padded Batch of a list of positions."""
+    """Data set of a split: the pairs of its corpora, one corpus after another, read as padded Batches."""
 
     def __init__(self, parts: list[EncodedCorpus]) -> None:
         self.parts = parts
@@ -171,7 +171,7 @@ class PairDataset(Dataset):
 
     @property
     def room(self) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens that a batch reserves for every source and target, as `EncodedCorpus.room`."""
+        """Tokens that a batch reserves for every source and target, as in `EncodedCorpus.room`."""
         return _concatenated([part.room for part in self.parts])
 
     def sampled_by(self, sampler: TokenBatchSampler, src_multiple: int) -> PairDataset:
@@ -231,7 +231,7 @@ def _concatenated(sides: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarra
 
 
 class Packed(NamedTuple):
-    """Batch as one array of bytes, since sending a tensor costs a worker 0.5 ms (for its file handle)."""
+    """Batch as one array of bytes: sending a tensor would cost a worker 0.5 ms for its file handle."""
 
     data: np.ndarray  # (bytes,) uint8
     shape: tuple[int, int, int]  # B, S, T
@@ -261,7 +261,7 @@ def views_of(data: Tensor, shape: tuple[int, int, int]) -> Batch:
 
 
 def _fields(shape: tuple[int, int, int]) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """List shape and type of each field of a Batch with the sizes B, S, T."""
+    """List the shape and type of each field of a Batch with the sizes B, S, T."""
     rows, src, tgt = shape
     ids = [((rows, src), torch.int64), ((rows, tgt), torch.int64)]
     masks = [((rows, src), torch.bool), ((rows, tgt), torch.bool)]
@@ -280,7 +280,7 @@ class PackedLoader(DataLoader):
         batching: `batch_sampler`, or `batch_size=None` for a data set that yields batches.
 
     Attributes:
-        ahead: Turns what the workers send into batches; may copy them to a GPU ahead of time.
+        ahead: Unpacks the batches that the workers send; may copy them to a GPU ahead of time.
     """
 
     ahead: Callable[[Iterator[Batch | Packed]], Iterator[Batch]] = staticmethod(_unpacked)
@@ -293,7 +293,7 @@ class PackedLoader(DataLoader):
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         """Iterate over the batches."""
-        # Workers start with the first batch, not before
+        # Workers start when the first batch is requested
         yield from self.ahead(self._start())
 
     def _start(self) -> Iterator[Batch | Packed]:
@@ -304,14 +304,14 @@ class PackedLoader(DataLoader):
 
 
 def _ignore_signals(worker: int) -> None:
-    """Ignore signals to the process group in a worker: its end would end the run before the run has saved."""
+    """Ignore signals to the process group in a worker: without the worker, the run would end before it has saved."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 @cache
 def _end_with_the_process() -> None:
-    """Kill workers when this process exits; by default it would wait for them after a SIGTERM, which they ignore."""
+    """Kill workers when this process exits; by default, it would send a SIGTERM, which they ignore, and wait."""
     atexit.register(_kill_workers)
 
 

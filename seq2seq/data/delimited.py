@@ -14,11 +14,11 @@ from seq2seq.data.cleaning import Pairs
 from seq2seq.data.readers import LanguageColumns, in_blocks
 from seq2seq.data.text_files import read_lines, warn_once
 
-# Characters of the longest field. A longer one has a quote that is never closed, and would swallow the whole file.
+# Most characters of a field. A longer field has a quote that is never closed, and would swallow the whole file.
 LONGEST_FIELD = 1 << 24
-# Rows that show the delimiter of a file without a header, and how a TSV file uses quotes.
+# Number of rows from which to infer the delimiter of a file without a header, and how a TSV file uses quotes.
 _SAMPLE_ROWS = 1000
-# Least share of these rows that the right delimiter divides alike. The others are mistakes, which reading reports.
+# Least share of these rows that the right delimiter cuts into equally many fields. Reading reports other rows.
 _ALIKE = 0.9
 # Stands for a CR inside a line, at which Python's csv module would end the line; decoded text has no lone surrogate.
 _CR = "\udc0d"
@@ -29,7 +29,7 @@ Row = tuple[int, list[str]]  # the number of its first line, and its fields
 
 
 def csv_pairs(path: Path, columns: LanguageColumns, *, delimiter: str = "") -> Iterator[Pairs]:
-    """Read pairs of a CSV file; the first row names its columns, unless `columns` has numbers.
+    """Read pairs from a CSV file; the first row names its columns, unless `columns` has numbers.
 
     Fields in quotes may hold delimiters, doubled quotes and line ends.
 
@@ -37,7 +37,7 @@ def csv_pairs(path: Path, columns: LanguageColumns, *, delimiter: str = "") -> I
         delimiter: By default the comma, semicolon or tab that fits the file.
 
     Raises:
-        ValueError: A column is missing, a quote is not closed, or a row has another number of fields than the first.
+        ValueError: A column is missing, a quote is not closed, or a row has more or fewer fields than the first.
     """
     delimiter = delimiter or _find_delimiter(path, columns)
     remedy = f'a field that holds {delimiter!r} must be in quotes ("...")'
@@ -46,13 +46,13 @@ def csv_pairs(path: Path, columns: LanguageColumns, *, delimiter: str = "") -> I
 
 
 def tsv_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
-    """Read pairs of a file with tabs between its columns, in which quotes are text.
+    """Read pairs from a file with tabs between its columns, in which quotes are text.
 
-    The first line names the columns, unless `columns` has numbers; blank lines are no rows. A file with a header in
-    quotes, or with fields as a spreadsheet writes quotes, is read as CSV.
+    The first line names the columns, unless `columns` has numbers; blank lines are not rows. A file is read as CSV if
+    its header is in quotes, or if its fields have quotes as a spreadsheet writes them.
 
     Raises:
-        ValueError: A column is missing, or a row has another number of fields than the first.
+        ValueError: A column is missing, or a row has more or fewer fields than the first.
     """
     head = [row for _, row in itertools.islice(_tsv_rows(path), _SAMPLE_ROWS)]
     first = head[0] if head else []
@@ -75,15 +75,15 @@ def tsv_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
 
 
 def _pairs(path: Path, rows: Iterator[Row], columns: LanguageColumns, remedy: str) -> Iterator[tuple[str, str]]:
-    """Choose the fields of both languages; ValueError with `remedy` for a row of another width than the first.
+    """Choose the fields of both languages; raise ValueError with `remedy` if a row is wider or narrower than the first.
 
-    A header is no pair; joined files have a header in their middle, too.
+    A header is not a pair, even in the middle of a file that was joined from several.
     """
     number, first = next(rows, (1, []))
     if not first:
         raise ValueError(f"{path} is empty: it has no rows")
     src, tgt = _column_numbers(path, first, columns)
-    # A file whose columns have numbers has no header, unless its first fields are the languages
+    # If columns are numbers, the file has no header, unless the fields of its first row are the languages
     named = isinstance(columns.both[0], str) or (first[src], first[tgt]) == (columns.src, columns.tgt)
     for line, row in itertools.chain([(number, first)], rows):
         if len(row) != len(first):
@@ -100,7 +100,7 @@ def _tsv_rows(path: Path) -> Iterator[Row]:
 
 def _csv_rows(path: Path, delimiter: str) -> Iterator[Row]:
     """Parse rows; blank lines are not rows."""
-    # A setting of the whole process, 131,072 by default
+    # The limit holds for the whole process, and is 131,072 by default
     csv.field_size_limit(LONGEST_FIELD)
     lines = (line.replace("\r", _CR) + "\n" for line in read_lines(path))
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -130,17 +130,21 @@ def _find_delimiter(path: Path, columns: LanguageColumns) -> str:
             widths[delimiter] = len(header)
             _column_numbers(path, header, columns)
             return delimiter
-    # No delimiter gives both columns: reading reports the columns of the likeliest one
+    # No delimiter gives both columns: reading reports the columns of the likeliest delimiter
     return max(widths, key=lambda delimiter: widths[delimiter])
 
 
 def _unlikeliness(path: Path, delimiter: str, needed: int) -> tuple[bool, int, float]:
-    """Rate a delimiter by the first rows: are they uneven, columns too many, share of fields that begin with a space.
+    """Rate a delimiter by the first rows; the lowest rating is the likeliest.
 
-    Texts, too, hold commas, with a space after them; they rarely hold tabs and semicolons.
+    Texts also contain commas, with a space after them; they rarely contain tabs and semicolons.
+
+    Returns:
+        True if columns are missing or rows are uneven, the number of surplus columns, and the share of fields that
+        begin with a space.
     """
     rows: list[list[str]] = []
-    # Reading the file reports what is not CSV, with its line
+    # Reading the file reports the line that is not CSV
     with contextlib.suppress(ValueError):
         rows.extend(row for _, row in itertools.islice(_csv_rows(path, delimiter), _SAMPLE_ROWS))
     (width, count), *_ = Counter(map(len, rows)).most_common(1) or [(0, 0)]
@@ -150,7 +154,7 @@ def _unlikeliness(path: Path, delimiter: str, needed: int) -> tuple[bool, int, f
 
 
 def _column_numbers(path: Path, header: Sequence[str], columns: LanguageColumns) -> tuple[int, int]:
-    """Return the numbers of the source and the target column, from 0; ValueError if `header` lacks one."""
+    """Return the numbers of the source and target columns, from 0; raise ValueError if `header` lacks one."""
     chosen = []
     for column in columns.both:
         if isinstance(column, int):
@@ -170,7 +174,7 @@ def _column_numbers(path: Path, header: Sequence[str], columns: LanguageColumns)
 
 
 def _quoting(rows: Iterable[Sequence[str]]) -> set[bool]:
-    """Collect True for fields in quotes with doubled quotes inside, as CSV writes them, and False for other quotes."""
+    """Collect True for fields in quotes with doubled quotes inside, as in CSV, and False for other quotes."""
     found = set()
     for field in (field for row in rows for field in row if '"' in field):
         if not _QUOTED.fullmatch(field):

@@ -10,7 +10,7 @@ from typing import Any
 from seq2seq.data.split_files import HUB_FILE, find_files, is_address, resolve_path
 from seq2seq.settings.data import SPLITS, CorpusSettings
 
-# Part of every fingerprint: raise it when the same raw data and settings give other text.
+# Part of every fingerprint: raise it when the same raw data and settings give different text.
 TEXT_VERSION = 1
 _HASHED_WHOLE = 1 << 28  # bytes
 
@@ -29,7 +29,7 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
     parts += [bool(rule) for rule in (clean.invalid_utf8, clean.empty, clean.same, clean.duplicates)]
     parts += [settings.splits] if settings.splits != SPLITS else []
     if settings.path:
-        # A corpus of the hub by its name and revision, a local folder also by the content of its files
+        # Identify a corpus of the hub by its name and revision, and a local folder also by the content of its files
         parts += [settings.path, settings.config, settings.data_dir, settings.revision]
         parts.append([settings.place(split) for split in SPLITS])
         local = resolve_path(settings.path)
@@ -40,16 +40,16 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
     else:
         for split in SPLITS:
             kind, files = find_files(split, settings) if settings.place(split) is not None else ("", [])
-            # Read as another of these types, the same bytes are another text
+            # The same bytes give different text when they are read as another of these types
             parts += [kind] if kind in ("csv", "tsv", "tmx") else []
-            # A remote file by its address: hashing its content would mean downloading it
+            # Identify a remote file by its address: hashing its content would mean downloading it
             parts.append([name if is_address(name) else file_fingerprint(Path(name)) for name in files])
     # 64 bits suffice for names that are not under attack
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 def file_fingerprint(path: Path) -> str:
-    """Hash a file's content; beyond 256 MiB, its size, both times of change, and its first and last MiB."""
+    """Hash a file's content; above 256 MiB, hash its size, mtime, ctime, and its first and last MiB."""
     digest = hashlib.blake2b(digest_size=8)
     status = path.stat()
     with path.open("rb") as file:
@@ -57,7 +57,7 @@ def file_fingerprint(path: Path) -> str:
             while block := file.read(1 << 20):
                 digest.update(block)
         else:
-            # cp -p and tar preserve the content's time of change; no program preserves the inode's
+            # cp -p and tar preserve mtime; no program preserves ctime
             times = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
             digest.update(times.encode() + file.read(1 << 20))
             file.seek(-(1 << 20), os.SEEK_END)

@@ -28,8 +28,8 @@ from seq2seq.system.files import scratch_folder, uncompressed
 
 log = logging.getLogger(__name__)
 
-# Seconds for one question to the hub, name lookup and connection included; `datasets` itself tries for most of a
-# minute.
+# Most seconds for one request to the hub, including name lookup and connection; `datasets` itself keeps trying for
+# most of a minute.
 PATIENCE = 6.0
 _ADDRESS = re.compile(r"hf://datasets/(?P<name>[^/@]+/[^/@]+)(@(?P<revision>[^/]+))?/(?P<files>.+)")
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})")
@@ -119,10 +119,10 @@ class Repository(NamedTuple):
             try:
                 HfApi().dataset_info(self.name, revision=self.revision, timeout=PATIENCE - 1)
                 answers.put(None)
-            except Exception as error:  # judged below, in the thread that asked
+            except Exception as error:  # handled below, in the calling thread
                 answers.put(error)
 
-        # In a thread, since the lookup of a name has no time limit
+        # Ask in a thread, since the lookup of a host name has no time limit
         threading.Thread(target=ask, daemon=True).start()
         try:
             error = answers.get(timeout=PATIENCE)
@@ -159,7 +159,7 @@ def require_remote(settings: CorpusSettings) -> None:
         if repository.copy_of(place) if settings.path else repository.copies():
             continue
         asked.add(repository[:2])
-        # A copy that `datasets` has converted also serves; importing its constant of this folder takes a second
+        # A copy that `datasets` has converted also serves; importing the constant for its folder would take a second
         converted = Path(os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME) / "datasets").expanduser()
         known = bool(settings.path) and (converted / repository.name.replace("/", "___")).is_dir()
         if (reason := repository.unreachable()) and not known:
@@ -167,7 +167,7 @@ def require_remote(settings: CorpusSettings) -> None:
 
 
 def missing_files(files: list[Path]) -> list[str]:
-    """List missing files: contents behind dangling links, and shards (-00001-of-00003)."""
+    """List missing files: targets of dangling links, and missing shards (-00001-of-00003)."""
     missing = [path.name for path in files if not path.exists()]
     present = {str(path) for path in files}
     for path in files:
@@ -183,14 +183,14 @@ def remote_pairs(
     """Read JSON or parquet files at an address."""
     if kind not in ("json", "parquet"):
         raise ValueError(f"{address}: {kind} is read from this machine only; download the file")
-    # `datasets` calls the split of files without splits "train"; downloads stay for the next run
+    # `datasets` calls the split of files without splits "train"; downloads are kept for the next run
     options: dict[str, Any] = {
         "data_files": {"train": [address]},
         "split": "train",
         "cache_dir": str(cache_dir / "hub"),
     }
     if kind == "json":
-        # As our own readers treat invalid bytes
+        # Our own readers also replace invalid bytes
         options["encoding_errors"] = "replace"
     options["streaming"] = streaming
     return table_pairs(_remote_tables(kind, options, Repository.of_address(address)), columns, address)
@@ -204,13 +204,13 @@ def hub_pairs(
     place = str(settings.place(split))
     options = {"name": settings.config, "data_dir": settings.data_dir, "split": place}
     repository = repository_of(split, settings)
-    # A folder on this machine is read without its revision and without the hub's cache
+    # A folder on this machine is read without a revision and without the hub's cache
     if repository is None:
         return _local_pairs(path, options, columns, cache_dir=cache_dir, where=path)
     if copy := repository.copy_of(place.partition("[")[0]):
         log.info("%s: reading the copy in %s", path, copy)
         if not (copy / "README.md").is_file():
-            # The README names subsets; without it, their folders do
+            # The README names subsets; without a README, a subset is a folder
             options |= {"name": None, "data_dir": repository.files}
         return _local_pairs(str(copy), options, columns, cache_dir=cache_dir, where=path)
     options |= {"streaming": streaming, "revision": settings.revision}
@@ -297,7 +297,7 @@ def _refuse_addresses(folder: Path) -> None:
     import yaml
     from huggingface_hub import DatasetCard
 
-    # As `datasets` reads them
+    # The two files that `datasets` reads
     card = folder / datasets.config.REPOCARD_FILENAME
     settings = folder / datasets.config.REPOYAML_FILENAME
     read = [DatasetCard.load(card).data.to_dict()] if card.is_file() else []
@@ -311,13 +311,13 @@ def _tables(path: str, options: dict[str, Any], *, remote: bool, name: str | Non
     """Load Arrow tables with `datasets`."""
     import datasets
 
-    # Only a download takes long enough for a bar
+    # Only a download takes long enough for a progress bar
     if remote:
         datasets.enable_progress_bars()
     else:
         datasets.disable_progress_bars()
     with _one_error(name or path, remote=remote):
-        # Inside: a streamed data set raises while it is read
+        # The iteration is inside the block, since a streamed data set raises errors while it is read
         yield from arrow_tables(datasets.load_dataset(path, **options))
 
 
@@ -326,16 +326,16 @@ def _one_error(name: str, *, remote: bool) -> Iterator[None]:
     """Turn the many errors of `datasets` into one ValueError with a remedy."""
     import datasets
     from datasets.exceptions import DatasetsError
-    from huggingface_hub.utils import httpx  # the client that the hub's library uses, under one name
+    from huggingface_hub.utils import httpx  # the HTTP client of the hub's library
 
-    # One line of ours tells a user more than the library's warnings
+    # Our one-line error tells a user more than the library's warnings
     datasets.utils.logging.set_verbosity_error()
     for logger in ("huggingface_hub.repocard", "datasets.packaged_modules.json.json"):
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     try:
         yield
     except (OSError, RuntimeError, ValueError, LookupError, pa.ArrowException, DatasetsError, httpx.HTTPError) as error:
-        # A full disk is no fault of the corpus
+        # A full disk is not a fault of the corpus
         if fault := full_disk(error):
             raise fault from error
         hint = (

@@ -14,7 +14,7 @@ from seq2seq.data.cleaning import Pairs
 from seq2seq.data.readers import LanguageColumns, in_blocks
 from seq2seq.data.text_files import open_text, read_lines
 
-# Bytes of an array, which is in memory as a whole.
+# Most bytes of an array, which is read into memory as a whole.
 _LONGEST_ARRAY = 1 << 30
 _BLANK = " \t\r\n"
 _FORMS = 'a file holds one object a line, as in {"de": "...", "en": "..."}, or one array of such objects'
@@ -24,7 +24,7 @@ Record = tuple[str, dict[str, Any]]
 
 
 def json_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
-    """Read pairs of JSON lines, one object a line, or of one array of objects; null is an empty line.
+    """Read pairs from JSON lines, one object a line, or from one array of objects; null is an empty line.
 
     An object has the texts under its columns, or under `translation` as in the WMT schema. An array is read into memory
     as a whole.
@@ -38,7 +38,7 @@ def json_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
         raise ValueError(f"{path} is empty: it has no JSON objects")
     names = columns.both
     for name in names:
-        # A single record may lack a language, which means null
+        # A single record may lack a language, which then counts as null
         if not any(name in _texts(record, name) for _, record in head):
             present = head[0][1].get("translation")
             present = present if isinstance(present, dict) else head[0][1]
@@ -90,7 +90,7 @@ def _records(path: Path) -> Iterator[Record]:
 
 
 def _parse(path: Path, text: str, number: int | None = None) -> Any:
-    """Parse line `number` of a file, or its whole text; ValueError with the reason where it is not JSON."""
+    """Parse line `number` of a file, or its whole text; raise ValueError with the reason if it is not JSON."""
     where = f"line {number}" if number else "it"
     try:
         return json.loads(text, object_pairs_hook=_object)

@@ -1,4 +1,4 @@
-"""Language codes, the writing of languages, and the tags that ask a model for a target language."""
+"""Language codes, languages without spaces, and the tags that ask a model for a target language."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _OTHER_CODES = {
     "zh": "zho chi cmn cn chs cht zhs zht zhcn zhtw chinese mandarin",
 }
 _LANGUAGE_OF = {other: code for code, others in _OTHER_CODES.items() for other in others.split()}
-# Languages in Chinese characters.
+# Languages that are written in Chinese characters.
 SINITIC = _codes("zh yue wuu lzh nan hak gan hsn cjy mnp cdo cpx czh czo csp cnp")
 # Languages without spaces between words, unless their code names another script. Korean has spaces.
 _UNSPACED = SINITIC | _codes("ja th lo km my bo dz dzo nod tts sou shn mnw rki khb tdd blt kht ii iii")
@@ -81,7 +81,7 @@ _SPACED_SCRIPTS = _codes("latn cyrl arab hang deva")
 
 
 def primary_subtag(lang: str) -> str:
-    """Return the shortest code of a language, as `zh` for zh-CN, zho_Hans and the common, wrong `cn`.
+    """Return the shortest code of a language, such as `zh` for zh-CN, zho_Hans and the common mistake `cn`.
 
     The result for an unknown code is its first part in lower case.
     """
@@ -129,7 +129,7 @@ def target_tags(meta: Mapping[str, Any], tokenizer: Tokenizer, tgt_lang: str | N
 
 
 def tagged_languages(meta: Mapping[str, Any]) -> list[str]:
-    """Return the languages that tags ask for; none for a model without tags."""
+    """Return the languages that can be requested by a tag; none for a model without tags."""
     found = meta.get("tgt_langs")
     # The file is not trusted
     return [str(language) for language in found] if isinstance(found, list) else []

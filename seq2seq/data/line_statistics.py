@@ -1,4 +1,4 @@
-"""Statistics of training lines, which show what lines a model can translate as one."""
+"""Statistics of training lines, which show the lines that a model can translate without cutting them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from seq2seq.data.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
-# Share and number of unusual lines in a split beyond which a warning says so.
+# Share and number of unusual lines in a split above which a warning is logged.
 _UNUSUAL = 0.05
 _FEWEST = 4
-# Training pairs in the sample, at equal distances.
+# Number of training pairs in the sample, which are evenly spaced.
 SAMPLE = 4000
 
 
 class LineStatistics(NamedTuple):
-    """Statistics of training lines; by default, of single sentences of any length.
+    """Statistics of training lines; the defaults describe single sentences of any length.
 
     Attributes:
         sentences: Median number of sentences in a source line.
         most_sentences: 99th percentile of this number, or the 90th if the median is one: a model that has seen few
             lines of two sentences drops one of the two.
-        most_pieces: 99th percentile of pieces in a source line, without tags and the end.
+        most_pieces: 99th percentile of pieces in a source line, without tags and eos.
         longest: Pieces of the longest source line, if known.
         least_ratio: First percentile of target pieces over source pieces.
     """
@@ -47,7 +47,7 @@ class LineStatistics(NamedTuple):
 
         Args:
             counts: Sentences of each source line.
-            pieces: Pieces of each source and target, (N, 2), without tags and ends.
+            pieces: Pieces of each source and target, (N, 2), without tags and eos.
             longest: Pieces of the longest source line, if known.
         """
         lengths = np.maximum(1, pieces)
@@ -62,13 +62,13 @@ class LineStatistics(NamedTuple):
 
     @classmethod
     def of_stream(cls, stream: TrainingStream, tokenizer: Tokenizer, most: int) -> LineStatistics:
-        """Compute the statistics of a stream's first `SAMPLE` pairs, or of at most `most`."""
+        """Compute the statistics of a stream's first pairs, at most `SAMPLE` and at most `most`."""
         counts: list[int] = []
         pieces: list[np.ndarray] = []
         for src, tgt in stream.head(min(SAMPLE, most)):
             counts += [len(sentences(line, stream.part.corpus.src)) for line in src]
             sides = tokenizer.encode_src(src), tokenizer.encode_tgt(tgt)
-            # Without the ends
+            # Without eos
             pieces.append(np.array([[len(row) - 1 for row in side] for side in sides]).T)
         return cls.of_lines(counts, np.concatenate(pieces), None)
 
@@ -81,7 +81,7 @@ class LineStatistics(NamedTuple):
         total = sum(len(pairs) for _, pairs in corpora)
         for part, pairs in corpora:
             src, tgt = pairs.lengths
-            # Without tags and ends
+            # Without tags and eos
             sizes = src - 1 - len(pairs.tags), tgt - 1
             longest = max(longest, int(sizes[0].max()))
             chosen = np.unique(np.linspace(0, len(pairs) - 1, max(1, SAMPLE * len(pairs) // total)).astype(np.int64))
@@ -101,12 +101,12 @@ class LineStatistics(NamedTuple):
 
     @classmethod
     def common(cls, several: Sequence[LineStatistics]) -> LineStatistics:
-        """Return the statistics of an ensemble: the minimum of each over its members."""
+        """Return the statistics of an ensemble: the minimum of each value over the members."""
         sides = zip(*several, strict=True)
         return cls(*(min((value for value in values if value is not None), default=None) for values in sides))  # type: ignore[arg-type]
 
     def covers(self, count: int, pieces: int) -> bool:
-        """Return True if a line of so many sentences and pieces is not longer than most training lines."""
+        """Return True if a line of `count` sentences and `pieces` pieces is not longer than most training lines."""
         return count <= self.most_sentences and pieces <= (self.most_pieces or pieces)
 
 

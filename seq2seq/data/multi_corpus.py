@@ -67,7 +67,7 @@ def parts_of(data: DataSettings) -> list[NamedCorpus]:
         # "train" comes first, wherever its entry is
         entries = {"train": entries.pop("train", {})} | entries
     parts = [_part(name, entry or {}, data) for name, entry in entries.items()]
-    # Validation and test of the section itself, if all training text is in `corpora`
+    # The section's own validation and test sets, if all training text is in `corpora`
     wanted = tuple(split for split in SPLITS[1:] if data.place(split) is not None)
     if "train" not in entries and wanted:
         if "data" in entries:
@@ -88,7 +88,7 @@ def _part(name: str, entry: Any, data: DataSettings) -> NamedCorpus:
     # Weight and tag belong to the mixture, not to the corpus
     own = {key: value for key, value in entry.items() if key not in ("weight", "tag")}
     if "train" in own:
-        # Its own files, with none of the section's places; "train" keeps validation and test
+        # The entry has its own files and none of the section's; "train" keeps the section's validation and test sets
         kept = {split: data.place(split) for split in SPLITS[1:]} if name == "train" else {}
         own = dict.fromkeys(_PLACE) | kept | own
     elif name != "train":
@@ -102,7 +102,7 @@ def _part(name: str, entry: Any, data: DataSettings) -> NamedCorpus:
         inherited = {key: getattr(data, key) for key in keys(CorpusSettings)}
         corpus = read_section(CorpusSettings, inherited | own, "data")
     if name != "train":
-        # A further corpus has the splits that it names: nothing is held out of it
+        # Any other corpus has only the splits that it names: nothing is held out of it
         corpus = only_splits(corpus, tuple(split for split in SPLITS if corpus.place(split) is not None))
     scored = any(corpus.place(split) is not None for split in SPLITS[1:])
     if tag is not None and (name == "train" or scored):
@@ -136,7 +136,7 @@ def _tags(corpus: CorpusSettings, tag: str | None, data: DataSettings) -> tuple[
 
 
 def only_splits(corpus: CorpusSettings, splits: tuple[str, ...]) -> CorpusSettings:
-    """Return the settings of the corpus without splits other than `splits`."""
+    """Return the settings of the corpus with only the given splits."""
     others = {split: None for split in SPLITS if split not in splits}
     return dataclasses.replace(corpus, **others, splits=splits)
 
@@ -150,7 +150,7 @@ def _check(parts: Sequence[NamedCorpus], data: DataSettings) -> None:
             f"the corpora have several target languages ({', '.join(targets)}), and nothing tells the model which one "
             "is wanted: set data.tag_target=true"
         )
-    # Shares are by weight or by size, for all corpora
+    # The shares of all corpora are by weight, or all are by size
     without = [part.name for part in training if part.weight is None]
     if without and len(without) < len(training):
         raise ValueError(
@@ -207,7 +207,7 @@ class Mixture:
 
     An epoch is as long as all corpora together. Corpus i has the share p_i = w_i / sum w, or n_i^(1/T) / sum n_j^(1/T).
     Each round over a corpus has a new order, and an epoch begins where the last one ended: no pair is repeated before
-    all others of its corpus have come.
+    all other pairs of its corpus have been drawn.
 
     Args:
         sizes: n_i, the pairs of each corpus.
@@ -236,7 +236,7 @@ class Mixture:
         end = start + self.counts[i]
         rows = []
         for number in range(start // size, (end - 1) // size + 1):
-            # Seeded by its number, so that an epoch can be computed without earlier ones
+            # Seeded by the permutation's number, so that an epoch can be computed without earlier ones
             order = np.random.default_rng([self.seed, i, number]).permutation(size)
             rows.append(order[max(0, start - number * size) : end - number * size])
         return np.concatenate(rows)

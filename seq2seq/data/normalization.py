@@ -15,7 +15,7 @@ def nfc_rules() -> str:
     """Return rules that compose characters, in the format of SentencePiece's `normalization_rule_tsv`.
 
     All canonical equivalents of a character (decomposed, partly composed, with marks in any order) become its NFC.
-    Marks that do not combine to a character keep their order.
+    Marks that do not combine into a character keep their order.
     """
     rules: dict[str, str] = {}
     for character in map(chr, range(sys.maxunicode + 1)):
@@ -31,7 +31,7 @@ def _equivalents(character: str) -> Iterator[str]:
     for marks in permutations(decomposed[1:]):
         form = decomposed[0] + "".join(marks)
         if unicodedata.normalize("NFD", form) == decomposed:
-            # The first characters composed, where possible
+            # Compose the first characters, where possible
             for end in range(1, len(form)):
                 yield unicodedata.normalize("NFC", form[:end]) + form[end:]
 
@@ -63,8 +63,8 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes, bytes]]:
     end = 0
     while end < len(message):
         start = end
-        # The key is field number << 3 | wire type. The two messages have types 0, an integer, and 2, bytes after their
-        # size.
+        # The key is field number << 3 | wire type. The two messages use only type 0 (an integer) and type 2 (a size,
+        # then the bytes).
         key, content = _varint(message, start)
         number, content = _varint(message, content)
         end = content + number if key & 7 == 2 else content

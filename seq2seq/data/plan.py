@@ -22,7 +22,7 @@ class DataPlan:
 
     Args:
         data: The section; corpora of `data.corpora` may have other languages.
-        parts: The corpora to prepare; of a streamed corpus, only its validation and test sets.
+        parts: The corpora to prepare; a streamed corpus has only its validation and test sets here.
         tokenizer: The section, with the tags of all corpora among its symbols.
         stream: The training text that is read during training, if `data.streaming` is set.
         max_tokens: Tokens of a micro-batch, padding included; None until `data.max_tokens=auto` has been decided.
@@ -80,7 +80,7 @@ class DataPlan:
         return part_tokens(self.data.batch_tokens) if self.data.batch_tokens else self.require_max_tokens()
 
     def require_max_tokens(self) -> int:
-        """Return the tokens of a micro-batch; ValueError while `auto` is undecided."""
+        """Return the tokens of a micro-batch; raise ValueError while `auto` is undecided."""
         if self.max_tokens is None:
             raise ValueError("only seq2seq.train decides data.max_tokens=auto: set data.max_tokens to a number")
         return self.max_tokens
@@ -93,7 +93,7 @@ class DataPlan:
     @property
     def longest_allowed(self) -> int:
         """Length in tokens of the longest sentence allowed in training."""
-        # The most permissive corpus decides; None bounds nothing
+        # The most permissive corpus decides; None sets no limit
         rules = [part.corpus.clean.max_length or math.inf for part in self.all_parts]
         return int(min(max(rules), longest_width(self.part_tokens)))
 

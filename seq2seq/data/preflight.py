@@ -40,7 +40,7 @@ def open_corpora(data: DataSettings, *, tokenizer: TokenizerSettings, cache_dir:
 
 
 def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Pairs:
-    """Check languages, files, columns and direction by a sample; of a remote corpus, languages and existence.
+    """Check languages, files, columns and direction by a sample; check only languages and existence if it is remote.
 
     Returns:
         The first pairs of the first split; empty for a remote corpus.
@@ -52,7 +52,7 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Pairs:
     if settings.train is None and "train" in settings.splits:
         raise ValueError("data.train is not set; give a file, a prefix or a list (see conf/data/files.yaml)")
     for split in SPLITS[1:]:
-        # Not an error, since learning a few pairs by heart is a test of a mixer
+        # Not an error, since memorizing a few pairs is a test of a mixer
         if settings.place(split) is not None and settings.place(split) == settings.place("train"):
             warn_once(
                 f"data.{split} is data.train itself ({settings.place(split)}): its scores say nothing of text that the "
@@ -67,7 +67,7 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Pairs:
             raise ValueError(f"data.path: the folder {folder} does not exist")
         cache = cache_dir.resolve()
         inside = cache.parts[len(folder.resolve().parts) :]
-        # Files of the cache would belong to the data set, except in a hidden folder
+        # Files of the cache would become part of the data set, except in a hidden folder
         if not on_hub and cache.is_relative_to(folder.resolve()) and not any(part.startswith(".") for part in inside):
             raise ValueError(f"cache={cache_dir} is in data.path={folder}: set cache=<a folder elsewhere>")
     # Text that was prepared before needs neither the hub nor a copy
@@ -89,7 +89,7 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Pairs:
 
 
 def _check_languages(settings: CorpusSettings) -> None:
-    """Raise ValueError for equal languages, names of sides instead of languages, and ones that the corpus lacks."""
+    """Raise ValueError if languages are equal, are names of sides (such as src), or are missing from the corpus."""
     if settings.src == settings.tgt:
         raise ValueError(f"data.src and data.tgt are both {settings.src!r}; a direction has two languages")
     for side, language in (("src", settings.src), ("tgt", settings.tgt)):

@@ -35,7 +35,7 @@ from seq2seq.system.errors import LineError
 
 log = logging.getLogger(__name__)
 
-# Part of the fingerprint of encoded text: raise it when the same text and tokenizer give other files.
+# Part of the fingerprint of encoded text: raise it when the same text and tokenizer give different files.
 IDS_VERSION = 2
 
 # Training text of a tokenizer: its fingerprint, and a function that opens it at its beginning.
@@ -91,9 +91,9 @@ class PreparedData:
 
     @cached_property
     def longest(self) -> tuple[int, int]:
-        """Lengths in tokens of the longest training source and target; of a stream, the longest allowed."""
+        """Lengths in tokens of the longest training source and target; for a stream, the longest allowed ones."""
         if self.plan.stream:
-            # The budget bounds a pair, too
+            # The budget also limits a pair
             rule = self.plan.stream.part.corpus.clean.max_length or math.inf
             longest = int(min(rule, longest_width(self.plan.part_tokens)))
             return longest, longest
@@ -131,7 +131,7 @@ class PreparedData:
     def mixture(self) -> Mixture | None:
         """Return the sampling of several training corpora; None if an epoch has every pair once."""
         corpora = self.corpora("train")
-        # Either all corpora have a weight or none has: `parts_of` has checked it
+        # All corpora have a weight, or no corpus has one: `parts_of` has checked this
         weights = [part.weight for part, _ in corpora if part.weight is not None]
         temperature = self.plan.data.temperature
         if len(corpora) == 1 or (not weights and temperature == 1):
@@ -165,7 +165,7 @@ class PreparedData:
 
 
 def _share(batch_tokens: int, world_size: int) -> int:
-    """Return a rank's share of the tokens of an update; the least share is the least value of `data.batch_tokens`."""
+    """Return a rank's share of the tokens of an update; at least 8, the smallest value of `data.batch_tokens`."""
     return max(8, batch_tokens // world_size)
 
 
@@ -234,7 +234,7 @@ def _summary(data: PreparedData) -> str:
     src, tgt = data.tokenizer.src_vocab_size, data.tokenizer.tgt_vocab_size
     vocabulary = f"vocabularies of {src:,} and {tgt:,} pieces (source, target)"
     if data.tokenizer.joint or data.tokenizer.patches:
-        # Patches of images are no pieces
+        # Patches of images are not pieces
         vocabulary = f"{'joint' if data.tokenizer.joint else 'target'} vocabulary of {tgt:,} pieces"
     return (
         f"{directions}: {train} / {data.size('valid')} / {data.size('test')} pairs (train / valid / test), {vocabulary}"
@@ -247,7 +247,7 @@ def _label(name: str, part: NamedCorpus, plan: DataPlan) -> str:
 
 
 def _fingerprint(plan: DataPlan, corpora: Sequence[str], stream: str | None) -> str:
-    """Combine the fingerprints and tags of all corpora, and a stream's; a single corpus without tags keeps its own."""
+    """Combine all fingerprints and tags, a stream's included; a single corpus without tags keeps its fingerprint."""
     parts = plan.parts
     if len(parts) == 1 and not parts[0].tags:
         fingerprint = corpora[0]
@@ -268,7 +268,7 @@ def _load_or_train(plan: DataPlan, loaded: Sequence[Corpus]) -> tuple[Tokenizer,
     if settings.ready_models:
         return load_tokenizer(settings), {f"tokenizer {i + 1}": Path(p) for i, p in enumerate(settings.ready_models)}
     if plan.stream:
-        # Only the first pairs of a stream, which may have no end
+        # Only the first pairs, since a stream may have no end
         size = settings.input_sentence_size
         texts: list[Text] = [(f"{plan.stream.fingerprint} {size}", partial(plan.stream.head, size))]
     else:
@@ -287,7 +287,7 @@ def _load_or_train(plan: DataPlan, loaded: Sequence[Corpus]) -> tuple[Tokenizer,
                 (building / f"{name}.model").write_bytes(state[name])
 
     def read(folder: Path) -> Tokenizer:
-        # Sorted, the source's model, if there is one, comes first
+        # In sorted order, the source model comes first, if there is one
         return make_tokenizer([path.read_bytes() for path in sorted(folder.glob("*.model"))], settings)
 
     return cached(folder, "the tokenizer", build=build, read=read), {"tokenizer": folder}
@@ -347,7 +347,7 @@ def _rows_to_keep(src: Ragged, tgt: Ragged, part: NamedCorpus, corpus: Corpus, p
     text = corpus.splits["train"]
     clean = part.corpus.clean
     masks = length_rules(src.lengths, tgt.lengths, settings=clean, max_tokens=longest_width(plan.part_tokens))
-    # One table: the rules on text, applied when the corpus was written, then these on lengths
+    # One table has the rules on text, applied when the corpus was written, then the rules on lengths
     dropped = list(corpus.dropped)
     for rule, mask in masks.items():
         example = ""

@@ -48,7 +48,7 @@ class Ragged(NamedTuple):
     def _positions(self) -> np.ndarray:
         """Return the position of each id of the rows, (total,)."""
         first = np.cumsum(self.lengths, dtype=np.int64) - self.lengths
-        # The positions without gaps, moved by the distance of each row
+        # Number the ids without gaps, then add each row's offset in `ids`
         return np.arange(int(self.lengths.sum())) + np.repeat(self.starts - first, self.lengths)
 
     def select(self, rows: np.ndarray) -> Ragged:

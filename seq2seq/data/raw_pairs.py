@@ -28,7 +28,7 @@ def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streami
         streaming: Read remote data without downloading it first.
 
     Raises:
-        ValueError: A file is missing or damaged, or a column or the network is missing.
+        ValueError: A file is missing or damaged, a column is missing, or the network is unavailable.
     """
     columns = LanguageColumns(settings.src, settings.tgt, settings.columns)
     # Names for messages: two files, or the data and a language
@@ -56,7 +56,7 @@ def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "tra
     """Read the first pairs of a split before any work; nothing is downloaded, converted or copied.
 
     Returns:
-        At most `size` source lines and target lines; none of a remote split.
+        At most `size` source lines and target lines; none for a remote split.
 
     Raises:
         ValueError: A file or a column is missing, or a file is damaged at its beginning.
@@ -64,7 +64,7 @@ def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "tra
     if settings.path:
         if repository_of(split, settings):
             return [], []
-        # `train` for train[:1000]: only whole splits are read without being converted
+        # Read train[:1000] from `train`: only whole splits are read without being converted
         settings = replace(settings, **{split: str(settings.place(split)).partition("[")[0]})
     elif is_address(find_files(split, settings).files[0]):
         return [], []

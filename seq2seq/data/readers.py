@@ -66,7 +66,7 @@ class LanguageColumns(NamedTuple):
 
 
 def in_blocks(pairs: Iterable[tuple[str, str]]) -> Iterator[Pairs]:
-    """Collect pairs in blocks of `ROWS`."""
+    """Collect pairs into blocks of `ROWS`."""
     pairs = iter(pairs)
     while block := list(itertools.islice(pairs, ROWS)):
         yield [one_line(src) for src, _ in block], [one_line(tgt) for _, tgt in block]
@@ -78,7 +78,7 @@ def one_line(text: str) -> str:
 
 
 def text_pairs(src: Path, tgt: Path) -> Iterator[Pairs]:
-    """Read pairs of two files, line by line.
+    """Read pairs from two files, line by line.
 
     Raises:
         ValueError: The files have different numbers of lines, which the message gives.
@@ -105,12 +105,12 @@ def text_pairs(src: Path, tgt: Path) -> Iterator[Pairs]:
 
 
 def arrow_tables(dataset: Any) -> Iterator[pa.Table]:
-    """Iterate over a data set of `datasets` as Arrow tables, so that only a block at a time is Python strings."""
+    """Iterate over a data set of `datasets` as Arrow tables, so that only one block at a time is in Python strings."""
     yield from dataset.with_format("arrow").iter(batch_size=ROWS)
 
 
 def table_pairs(tables: Iterable[pa.Table], columns: LanguageColumns, where: str) -> Iterator[Pairs]:
-    """Read pairs of Arrow tables in the WMT schema (translation: {de, en}) or with flat columns (de, en).
+    """Read pairs from Arrow tables in the WMT schema (translation: {de, en}) or with flat columns (de, en).
 
     Args:
         where: Name of the data in messages.
@@ -158,17 +158,17 @@ def strings(table: pa.Table, path: tuple[str, ...]) -> list[str]:
     column = table.column(path[0])
     if len(path) == 2:
         column = pc.struct_field(column, path[1])  # type: ignore[attr-defined]
-    # Cleaning drops empty lines from training, scoring keeps their places
+    # Cleaning drops empty lines from training text; scoring keeps them in their places
     values = ("" if value is None else str(value) for value in column.to_pylist())
     # JSON can escape lone surrogates, which UTF-8 cannot encode
     return [one_line(value.encode("utf-8", "replace").decode("utf-8")) for value in values]
 
 
 def parquet_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
-    """Read pairs of a parquet file as `table_pairs` does, and none of its other columns.
+    """Read pairs from a parquet file as `table_pairs` does, without reading its other columns.
 
     Raises:
-        ValueError: The file is no parquet, damaged, or lacks a language.
+        ValueError: The file is not parquet, is damaged, or lacks a language.
     """
     try:
         with pq.ParquetFile(path) as file:

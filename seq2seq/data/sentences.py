@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 
 from seq2seq.data.languages import primary_subtag
 
-# White space, and characters without width in its place.
+# White space, and zero-width characters in its place.
 _SPACE = r"[\s\u200b\u2060\ufeff]"
 _MARKS = ".!?…‼⁇⁈⁉؟۔।॥։።။។"
-# The end of a sentence: marks that need no space after them, or any mark before white space. Possessive runs of marks
+# The end of a sentence: marks that need no space after them, or any mark before white space. Possessive quantifiers
 # keep the time linear.
 _END = re.compile(
     rf"[。！？｡]++[」』）】》〉”’\")]*+{_SPACE}*+"
     rf"|(?<![{_MARKS}])[{_MARKS}]++[\"'»«”“’‘)\]}}›]*+{_SPACE}++"
 )
-# The number of a list or a heading, which belongs to the next sentence.
+# The number of a list item or a heading, which belongs to the next sentence.
 _NUMBERED = re.compile(r"\W*(?:[\d.]+|[IVXLCM]{1,6}|[^\W\d_])[.)]?\s*")
-# Abbreviations before a full stop that are no words otherwise.
+# Words that are always abbreviations before a period.
 _ABBREVIATIONS = frozenset(
     re.findall(
         r"\w+",
@@ -26,7 +26,7 @@ _ABBREVIATIONS = frozenset(
         "sigg sr sra sres st vgl vs zb zzgl стр ул",
     )
 )
-# Abbreviations only before a number.
+# Words that are abbreviations only before a number.
 _BEFORE_NUMBERS = frozenset(
     re.findall(
         r"\w+",
@@ -34,9 +34,9 @@ _BEFORE_NUMBERS = frozenset(
         "sep sept tab vol рис с",
     )
 )
-# Languages that write ordinal numbers with a full stop, as in "am 3. Oktober".
+# Languages that write ordinal numbers with a period, as in "am 3. Oktober".
 _ORDINALS = frozenset(re.findall(r"\w+", "de cs da et fi hr hu is lb lt lv nb nn no pl sk sl sr tr"))
-# Characters of the longest abbreviation, and of the longest text for the library.
+# Most characters of an abbreviation, and of a text that the library cuts.
 _LONGEST_WORD = 60
 _LONGEST_TEXT = 1 << 15
 _LETTER_AFTER_END = re.compile(r"(?<=[.!?…]\s)[^\W\d_]")
@@ -46,7 +46,7 @@ def sentences(text: str, language: str) -> list[str]:
     """Cut a text into sentences, each with the white space after it; joined, they are the text.
 
     Args:
-        language: Code of the language, such as `de` or `zh-CN`; an unknown one has the rules of English.
+        language: Code of the language, such as `de` or `zh-CN`; an unknown language has the rules of English.
     """
     # Most lines are one sentence
     if not _END.search(text.rstrip()):
@@ -57,12 +57,12 @@ def sentences(text: str, language: str) -> list[str]:
 
 
 def _cut_by_library(language: str, text: str) -> list[str]:
-    """Cut by sentencex, which knows abbreviations by language but begins no sentence with a small letter."""
+    """Cut by sentencex, which knows abbreviations by language but begins no sentence with a lowercase letter."""
     from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 
     seen = text
     if text == text.lower():
-        # In text of small letters, any may begin a sentence. One character replaces one, so that places stay
+        # In lowercase text, any letter may begin a sentence. One character replaces one, so that positions stay
         seen = _LETTER_AFTER_END.sub(lambda match: match[0].upper() if len(match[0].upper()) == 1 else match[0], text)
     parts: list[str] = []
     start = 0
@@ -75,7 +75,7 @@ def _cut_by_library(language: str, text: str) -> list[str]:
 
 
 def cut_by_marks(language: str, text: str) -> list[str]:
-    """Cut after marks, except after abbreviations, initials and ordinals, and before small letters."""
+    """Cut after marks, except after abbreviations, initials and ordinals, and before lowercase letters."""
     parts = []
     start = 0
     for end in _END.finditer(text):
@@ -111,9 +111,9 @@ def _continues(before: str, after: str, *, capitals: bool, language: str) -> boo
         return True
     word = _last_word(before)
     if word.isdigit():
-        # A date or a rank; a year or an amount may end a sentence
+        # A date or a rank continues the sentence; a year or an amount may end it
         return language in _ORDINALS and len(word) <= 2 and first.isupper()
-    # An initial, or letters with full stops such as z.B and U.S
+    # An initial, or letters with periods such as z.B and U.S
     return re.fullmatch(r"(?:[^\W\d_]\.)*[^\W\d_]", word) is not None or _is_abbreviated(before, after)
 
 
@@ -127,7 +127,7 @@ def _is_abbreviated(before: str, after: str) -> bool:
 
 
 def _last_word(before: str) -> str:
-    """Return the last word of a part before its full stop; "" if another mark or a quote ends it."""
+    """Return the last word of a part before its period; "" if the part ends with another mark or a quote."""
     # A limit keeps the time linear
     ended = before[-_LONGEST_WORD:].rstrip()
     if not ended.endswith(".") or ended.endswith(".."):

@@ -36,7 +36,7 @@ class SplitFiles(NamedTuple):
 
 
 def is_address(name: str) -> bool:
-    """Return True for a remote file, as hf://... and http://..."""
+    """Return True for a remote file, such as hf://... and http://..."""
     return "://" in name and not name.startswith("package://")
 
 
@@ -82,7 +82,7 @@ def find_files(split: str, settings: CorpusSettings) -> SplitFiles:
 
 
 def _two_files(location: Mapping[str, Any] | Sequence[Any], name: str, settings: CorpusSettings) -> list[str]:
-    """Find the source and the target file that a mapping by language, or a list, names."""
+    """Find the source and target files that a list or a mapping by language names."""
     named = location
     if isinstance(location, Mapping):
         languages = (settings.src, settings.tgt)
@@ -122,7 +122,7 @@ def _file_type(name: str, settings: CorpusSettings) -> str:
 
 
 def _existing(location: Any, name: str, settings: CorpusSettings) -> str:
-    """Resolve the path of a file; ValueError if it does not exist."""
+    """Resolve the path of a file; raise ValueError if it does not exist."""
     path = resolve_path(location)
     if path.is_dir():
         raise ValueError(f"{name}: {path} is a folder, not a file")
@@ -156,7 +156,7 @@ def _prefix(path: Path, name: str, settings: CorpusSettings) -> Path:
 
 
 def _by_language(prefix: Path, language: str, name: str, *, named: Path) -> str:
-    """Return <prefix>.<language>, plain or compressed; ValueError with the files that exist if it is missing.
+    """Return <prefix>.<language>, plain or compressed; if it is missing, raise ValueError with the files that exist.
 
     Args:
         named: The path in the settings; if it is a file, files with its compression come first.

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class TrainingStream:
-    """Training text that is read while training.
+    """Training text that is read during training.
 
     Args:
         part: The corpus, with only its training split.
@@ -54,7 +54,7 @@ class TrainingStream:
         return text if limit is None else f"{text}-{limit}"
 
     def blocks(self) -> Iterator[Pairs]:
-        """Read the raw text up to its first `data.limit` pairs: choosing a sample would mean reading all of it."""
+        """Read the raw text, or its first `data.limit` pairs: choosing a sample would mean reading all of it."""
         blocks = open_split("train", self.part.corpus, cache_dir=self.cache_dir, streaming=True)
         limit = self.part.corpus.limit
         if limit is None:
@@ -88,14 +88,14 @@ class _Buffer(NamedTuple):
 class PairStream(IterableDataset):
     """Endless data set of batches: repeats the text, and keeps every `world_size`-th pair for this rank.
 
-    A buffer of pairs is filled, shuffled and cut into batches, then the next. The order is a function of the text, the
+    One buffer of pairs after another is filled, shuffled and cut into batches. The order is a function of the text, the
     settings, (rank, world_size) and the seed, and does not depend on the number of workers (0 or 1). A rank may be some
-    batches ahead of another in the text: there is no end of an epoch on which ranks must agree.
+    batches ahead of another rank in the text, since there is no end of an epoch on which ranks must agree.
 
     Args:
         blocks: Opens the raw text at its beginning.
         encoder: Encodes a block, with the corpus's tags.
-        clean: Rules of cleaning, of which `duplicates` is ignored.
+        clean: Rules of cleaning; `duplicates` is ignored.
         max_tokens: Highest cost of a batch, as in `token_batches`.
         cut: Cuts updates of such batches into micro-batches; None leaves them whole.
         shuffle_buffer: Pairs in a buffer.
@@ -124,7 +124,7 @@ class PairStream(IterableDataset):
         self.max_tokens = max_tokens
         self.shuffle_buffer = shuffle_buffer
         self.seed = seed
-        # To remember all pairs would take unbounded memory
+        # Remembering all pairs would take unbounded memory
         self.clean = dataclasses.replace(clean, duplicates=False)
         self.rank = rank
         self.world_size = world_size
@@ -134,7 +134,7 @@ class PairStream(IterableDataset):
 
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over the batches after `start`."""
-        # Read at once, and not at the first batch: `StreamLoader` resets it
+        # Read `start` now, not at the first batch, since `StreamLoader` resets it
         start = self.start
         self.start = 0
         return self._batches(start)
@@ -175,7 +175,7 @@ class PairStream(IterableDataset):
     def _buffers(self) -> Iterator[_Buffer]:
         """Collect this rank's pairs, `shuffle_buffer` at a time, and repeat the text.
 
-        The last pairs of a round are a smaller buffer; if updates are cut, they begin the next buffer instead.
+        The last pairs of a round form a smaller buffer; if updates are cut, these pairs begin the next buffer instead.
         """
         blocks: list[_Buffer] = []
         size = 0
@@ -219,7 +219,7 @@ class PairStream(IterableDataset):
         """Encode the pairs that rules on lengths and the budget of a batch allow."""
         src, tgt = self.encoder(text)
         widest = longest_width(self.max_tokens)
-        # By the best segmentations, as for prepared text: filtering must not depend on samples
+        # Filter by the best segmentations, as for prepared text: filtering must not depend on samples
         masks = length_rules(src.lengths, tgt.lengths, settings=self.clean, max_tokens=widest)
         rows = np.flatnonzero(~np.logical_or.reduce(list(masks.values())))
         src, tgt = src.select(rows), tgt.select(rows)

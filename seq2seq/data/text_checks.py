@@ -12,7 +12,7 @@ from seq2seq.data.cleaning import Pairs, shorten
 from seq2seq.data.languages import primary_subtag
 from seq2seq.data.text_files import is_blank, warn_once
 
-# Of each script, the languages that are written in it, the most common first, and its characters.
+# For each script: the languages that are written in it, the most common first, and its characters.
 SCRIPTS = {
     "Han": ("zh ja yue wuu lzh nan hak gan hsn", "[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]"),
     "kana": ("ja", "[\u3040-\u30ff\uff66-\uff9f]"),
@@ -30,7 +30,7 @@ SCRIPTS = {
 }
 # Scripts for which BLEU's tokenizer 13a is wrong: the first eight.
 _OWN_TOKENIZER = tuple(SCRIPTS)[:8]
-# Least share of the letters that makes a text one of these scripts. Names and quotations stay below it.
+# Share of letters above which a text counts as written in one of these scripts. Names and quotations stay below it.
 _SCRIPT_SHARE = 0.3
 
 # Frequent words by language. Related languages share some, so both sides are compared.
@@ -62,7 +62,7 @@ _MARKS = (
     (re.compile(r" @[-,.:/]@ "), 0.1, "have '@-@'", _TOKENS),
     (re.compile(r"\S \.$"), 0.1, "end in ' .'", _TOKENS),
 )
-# Lines that make a sign count at any share: sacreBLEU's own limit.
+# Number of lines from which a sign counts at any share: sacreBLEU's own limit.
 _ANYWAY = 100
 
 # Pairs in a window whose lengths are compared, the fewest that show a shift, and the shifts that are tried.
@@ -87,7 +87,7 @@ def checked(blocks: Iterable[Pairs], sides: Sequence[str], *, unit: str, trainin
         ValueError: Much of validation or test text is not UTF-8.
     """
     first = 1
-    # Faults that are still looked for: one of each side, and a shift
+    # Faults that have not been reported yet: one for each side, and a shift
     pending = {*sides, "shift"}
     for block in blocks:
         for name, lines in zip(sides, block, strict=True):
@@ -194,7 +194,7 @@ def script_language(lines: Sequence[str]) -> str | None:
     """
     text = "".join(lines)
     counts = {name: len(re.findall(SCRIPTS[name][1], text)) for name in _OWN_TOKENIZER}
-    # Japanese has both
+    # Japanese is written in both
     if counts["kana"] > 0.05 * counts["Han"]:
         counts["kana"] += counts["Han"]
     name = max(counts, key=lambda each: counts[each])
@@ -231,7 +231,7 @@ def form_difference(one: Sequence[str], other: Sequence[str]) -> str | None:
         ("half-width kana (NFKC has none)", re.compile("[\uff66-\uff9f]").search),
     ):
         counts = [sum(map(bool, map(has, lines))) for lines in (one, other)]
-        # A bad translation may leave some of them out: that is no other form
+        # A bad translation may leave some of these characters out, which does not mean another form
         if max(counts) >= max(1, 0.02 * len(one)) and 5 * min(counts) < max(counts):
             return f"{counts[0]:,} against {counts[1]:,} lines with {what}"
     return None
@@ -263,12 +263,12 @@ def looks_swapped(src_lines: Sequence[str], tgt_lines: Sequence[str], *, src: st
     # How much better the other side's text fits the language of this side
     src_gap = _language_share(tgt_lines, src) - _language_share(src_lines, src)
     tgt_gap = _language_share(src_lines, tgt) - _language_share(tgt_lines, tgt)
-    # Both sides must agree (an unknown language gives 0), and clearly together
+    # Neither side may disagree (an unknown language gives 0), and the sum must be clear
     return min(src_gap, tgt_gap) >= -0.01 and src_gap + tgt_gap > 0.08
 
 
 def _language_share(lines: Sequence[str], language: str) -> float:
-    """Compute the share of the language's scripts in the characters, or of its function words in the words."""
+    """Compute the share of characters in the language's scripts, or else of words that are its function words."""
     text = "\n".join(lines).lower()
     # Japanese has several scripts
     patterns = [pattern for languages, pattern in SCRIPTS.values() if language in languages.split()]

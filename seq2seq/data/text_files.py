@@ -1,4 +1,4 @@
-"""Read text files and streams, as bytes and lines: the only reader of corpora, input and references. No torch."""
+"""Read text files and streams as bytes and lines: the only reader of corpora, input and references, without torch."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class RawLine(NamedTuple):
 
 
 class _Decompressed(io.RawIOBase):
-    """Decompressed view of a stream; errors of damaged data name the stream."""
+    """Decompressed view of a stream; errors about damaged data name the stream."""
 
     def __init__(self, stream: Any, packed: Stream, name: str) -> None:
         self.stream = stream
@@ -82,7 +82,7 @@ class _Decompressed(io.RawIOBase):
         try:
             data = self.stream.read1(len(buffer))
         except (EOFError, OSError, ValueError, lzma.LZMAError, zlib.error) as error:
-            # An error of the disk, not of the content; only errors of open have a name
+            # An error of the disk, not of the content; only errors of open() have a file name
             if isinstance(error, OSError) and error.errno is not None:
                 error.filename = error.filename or self.name
                 raise
@@ -128,7 +128,7 @@ def open_text(place: str | Path | Stream) -> io.BufferedReader:
     """Open text as `open_bytes` does; a test set in SGM or XML is read as its segments, one a line.
 
     Raises:
-        ValueError: It is in UTF-16 or UTF-32, it is no text, or it is markup without segments.
+        ValueError: It is in UTF-16 or UTF-32, is not text, or is markup without segments.
     """
     file = open_bytes(place)
     name = name_of(place)
@@ -150,7 +150,7 @@ def open_text(place: str | Path | Stream) -> io.BufferedReader:
 
 def _is_wide(head: bytes) -> bool:
     """Return True for UTF-16 or UTF-32, where every second byte is a small number, 0 for Latin text."""
-    # Spaces and line ends have a zero
+    # Spaces and line ends have a zero byte in these encodings
     if 0 not in head:
         return False
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -160,7 +160,7 @@ def _is_wide(head: bytes) -> bool:
 
 
 def _segments(file: Stream, name: str) -> bytes:
-    """Read the segments of one side of a test set, or the sentences of IWSLT's talks, as lines; other text stays."""
+    """Read the segments of one side of a test set, or the sentences of IWSLT's talks, as lines; keep other text."""
     with file:
         content = file.read(LONGEST_LINE + 1)
     text = content.decode("utf-8-sig", "replace")
@@ -240,7 +240,7 @@ def decode_line(line: RawLine) -> tuple[str, bool]:
     Returns:
         The text, with U+FFFD for bytes that are not UTF-8, and True if all bytes were valid.
     """
-    # The kept part of a longer line may end within a character, and its last byte is not its end
+    # The kept part of a longer line may end within a character, and its last byte does not end the line
     whole = line.size == len(line.data)
     data = line.data[:-1] if whole and line.data.endswith(b"\r") else line.data
     data = data.removeprefix(codecs.BOM_UTF8)
@@ -255,7 +255,7 @@ def read_lines(place: str | Path | Stream) -> Iterator[str]:
     """Read the lines of a file or stream by `open_text`, with U+FFFD for bytes that are not UTF-8.
 
     Raises:
-        ValueError: It is damaged or no text, or has a line of more than `LONGEST_LINE` bytes.
+        ValueError: It is damaged, is not text, or has a line of more than `LONGEST_LINE` bytes.
     """
     for line in split_lines(read_blocks(open_text(place)), LONGEST_LINE, refused_as=name_of(place)):
         assert line
@@ -263,11 +263,11 @@ def read_lines(place: str | Path | Stream) -> Iterator[str]:
 
 
 def count_lines(stream: Stream) -> int:
-    """Count the lines of an open file from its position, which stays."""
+    """Count the lines of an open file from its position, which stays the same."""
     descriptor = stream.fileno()
     at = os.lseek(descriptor, 0, os.SEEK_CUR)
     try:
-        # Opened by its name, for messages
+        # Opened under its name, for messages
         with open(name_of(stream), "rb", opener=lambda *_: os.dup(descriptor)) as file:
             return sum(1 for _ in split_lines(read_blocks(open_text(file)), 0))
     finally:
@@ -275,5 +275,5 @@ def count_lines(stream: Stream) -> int:
 
 
 def is_blank(text: str) -> bool:
-    """Return True for text of white space, format characters (Cf) such as U+200B, and controls."""
+    """Return True for text of only white space, format characters (Cf) such as U+200B, and control characters."""
     return all(character.isspace() or unicodedata.category(character) in ("Cf", "Cc") for character in text)

@@ -12,7 +12,7 @@ from seq2seq.data.cleaning import Pairs
 from seq2seq.data.readers import LanguageColumns, in_blocks
 from seq2seq.data.text_files import open_bytes, read_blocks
 
-# Inline elements whose content is a code of another format. All others, as hi (highlighted), hold text.
+# Inline elements whose content is a code of another format. All others, such as hi (highlighted), contain text.
 _CODES = {"bpt", "ept", "ph", "it", "ut", "sub"}
 # Inline elements that may stand for a break, which becomes a space between two words.
 _PLACEHOLDERS = {"ph", "it", "ut", "x"}
@@ -27,15 +27,15 @@ _REMEDIES = {
 # Limits of depth and length: beyond them a file is an attack or damaged.
 _DEEPEST = 200
 _LONGEST_TEXT = 1 << 24
-# Units after which a language that all of them lack is refused.
+# Number of units after which reading fails if none of them has both languages.
 _SEARCHED = 100_000
 _LINE_BREAK = re.compile(r"[ \t\r]*\n\s*")
 
 
 def tmx_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
-    """Read the pairs of a TMX file, one of each translation unit that has both languages.
+    """Read the pairs of a TMX file, one from each translation unit that has both languages.
 
-    A language is found by its exact code or, if a unit lacks this, as its first variant (`de` finds de-DE). Formatting
+    A language is found by its exact code or, if a unit lacks it, by its first variant (`de` finds de-DE). Formatting
     codes (bpt, ept, ph, it, ut) are dropped with their content, and the text in other inline elements stays. Line
     breaks become spaces, as do codes that stand for a break between two letters.
 
@@ -150,7 +150,7 @@ class _UnitReader:
         elif name == "seg" and self.parts is not None:
             text = _BREAKS.sub(" ", "".join(self.parts)).replace(_BREAK, "")
             text = _LINE_BREAK.sub(" ", text).strip(" ")
-            # The first of two variants with the same name
+            # Keep the first of two variants with the same language
             self.unit.setdefault(self.language, text)
             self.parts = None
         elif name in _CODES:
@@ -174,7 +174,7 @@ class _UnitReader:
         raise _RefusedError(f"it declares the entity {name!r}; for safety, entities that a file declares are not read")
 
     def skipped(self, name: str, is_parameter: bool) -> None:
-        # An entity of an external document type: the entities of HTML are known, others would be lost
+        # An entity of an external document type: the entities of HTML are known, but others would be lost
         text = html.unescape(f"&{name};")
         if not is_parameter and text == f"&{name};":
             raise _RefusedError(f"the entity {text} is not known")

@@ -57,7 +57,7 @@ def _id_type(vocab_size: int) -> np.dtype:
 def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: PairEncoder, num_proc: int, pace: Pace) -> None:
     """Encode `blocks` into `folder`; the files do not depend on the number of processes.
 
-    A side is <side>.ids (the flat array), <side>.lengths.npy (int32) and <side>.starts.npy (int64, first id of a row).
+    A side is <side>.ids (a flat array), <side>.lengths.npy (int32) and <side>.starts.npy (int64, where rows begin).
 
     Args:
         num_proc: Processes that encode; 1 for this process.
@@ -65,7 +65,7 @@ def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: PairEncoder, nu
     Raises:
         LineError: A source line cannot be encoded; its position counts over all blocks.
     """
-    # In memory are 4 bytes a row; the ids go straight to the file
+    # Memory holds 4 bytes a row; the ids go straight to the file
     lengths: dict[str, list[np.ndarray]] = {side: [] for side in SIDES}
     done = 0
     with (folder / "src.ids").open("wb") as src, (folder / "tgt.ids").open("wb") as tgt:
@@ -91,7 +91,7 @@ def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: PairEncoder, nu
 
 
 def read_ids(folder: Path) -> Encoded:
-    """Memory-map both sides from a folder of `write_ids`: read on use, and shared by processes.
+    """Memory-map both sides from a folder of `write_ids`; pages are read on use, and shared by processes.
 
     Raises:
         ValueError: The files do not belong together.
@@ -146,7 +146,7 @@ _worker: list[PairEncoder] = []  # the encoder of a worker process
 
 def _start_worker(tokenizer: dict[str, Any], tags: list[int]) -> None:
     """Build the encoder of a worker process from the state of a tokenizer."""
-    # First, to notice a parent that is killed meanwhile
+    # Started first, to notice if the parent is killed in the meantime
     threading.Thread(target=_die_with_parent, daemon=True).start()
     _worker[:] = [PairEncoder(tokenizer=Tokenizer.from_state(tokenizer), tags=tags)]
 

@@ -21,7 +21,7 @@ from seq2seq.settings.declare import read_section
 from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3  # the special ids of every model that is trained here
-# Part of every fingerprint: raise it when the same model and settings give other ids.
+# Part of every fingerprint: raise it when the same model and settings give different ids.
 CODE_VERSION = 1
 _LONGEST_LINE = 16_384  # bytes; SentencePiece skips longer lines
 _TRAINER_THREADS = 4  # not the machine's core count: the model depends on this number, through sums of floats
@@ -87,7 +87,7 @@ class Tokenizer:
             sample: Sample a segmentation, the same one for the same `seed`.
 
         Raises:
-            LineError: A line should be an image and is not; the error names the first one.
+            LineError: A line should be an image but is not; the error names the first such line.
         """
         if self.patches:
             return encode_images(lines, self.patches)
@@ -106,10 +106,10 @@ class Tokenizer:
             rows = model.encode(lines, out_type=int)
         else:
             if seed is not None:
-                # Global to the library, and of 32 bits
+                # The seed is global to the library, and has 32 bits
                 spm.set_random_generator_seed(seed % 2**32)
-            # One thread: several draw from several generators, never with the same result twice. A single line would be
-            # encoded in this thread, whose generator keeps its first seed; two lines are encoded in a new one.
+            # One thread: several would draw from several generators, and results would not repeat. A single line would
+            # be encoded in this thread, whose generator keeps its first seed; two lines are encoded in a new thread.
             padded = lines if len(lines) > 1 else [*lines, ""]
             rows = model.encode(
                 padded, out_type=int, enable_sampling=True, alpha=self.sampling_alpha, nbest_size=-1, num_threads=1
@@ -140,7 +140,7 @@ class Tokenizer:
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Decode target ids up to the first eos, without special ids, and with spaces for line breaks.
 
-        Byte pieces that make no UTF-8 are left out.
+        Byte pieces that do not form valid UTF-8 are left out.
         """
         size = self.tgt.get_piece_size()
         rows = []
@@ -178,7 +178,7 @@ class Tokenizer:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Tokenizer:
-        """Restore a tokenizer from the result of `to_state`; ValueError for anything else."""
+        """Restore a tokenizer from the result of `to_state`; raise ValueError for anything else."""
         if not isinstance(state, Mapping) or state.get("format") != 1:
             raise ValueError("not a tokenizer state of format 1; it was written by another version or is damaged")
         # Types first: bytes(n) of an integer n would take n bytes of memory
@@ -219,7 +219,7 @@ def same_pieces(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def make_tokenizer(models: Sequence[bytes], settings: TokenizerSettings) -> Tokenizer:
-    """Build a tokenizer of one SentencePiece model (of both sides, or of the target of images) or of two."""
+    """Build a tokenizer from one SentencePiece model (for both sides, or for the target of images) or from two."""
     return Tokenizer(
         src_model=None if settings.patches else models[0],
         tgt_model=models[-1] if settings.patches or len(models) == 2 else None,
@@ -232,7 +232,7 @@ def load_tokenizer(settings: TokenizerSettings) -> Tokenizer:
     """Load the ready-made tokenizer that `settings` name.
 
     Raises:
-        ValueError: They name none, a file is not a SentencePiece model, or two models differ in their special ids.
+        ValueError: They name no model, a file is not a SentencePiece model, or two models differ in their special ids.
     """
     if not settings.ready_models:
         raise ValueError("tokenizer.model is not set: there is no ready model to load")
@@ -268,7 +268,7 @@ def train_tokenizer(*, src_lines: Iterable[str], tgt_lines: Iterable[str], setti
     if settings.patches:
         sides = [(tgt_lines, "the target side")]
     elif settings.joint:
-        # In turn, so that a sample has about as much of each side
+        # Lines of both sides alternate, so that a sample has about equally many of each
         both = chain.from_iterable(zip(src_lines, tgt_lines, strict=True))
         sides = [(both, "both sides together")]
     else:
@@ -322,7 +322,7 @@ def _run_trainer(lines: list[str], settings: TokenizerSettings, **normalization:
         **normalization,
         num_threads=_TRAINER_THREADS,
         max_sentence_length=_LONGEST_LINE,
-        # Not user-defined symbols, into which a line with the tag's letters would be cut
+        # Not user-defined symbols: a line that contains the characters of a tag would be cut into that symbol
         control_symbols=list(settings.symbols),
         pad_id=PAD,
         unk_id=UNK,
@@ -367,13 +367,13 @@ def _reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
 
 def _load(model: bytes) -> spm.SentencePieceProcessor:
     processor = spm.SentencePieceProcessor()
-    # Not model_proto, which leaves a processor without a model where the bytes are empty
+    # Not model_proto, which leaves the processor without a model if the bytes are empty
     processor.load_from_serialized_proto(model)
     return processor
 
 
 def _shared_id(name: str, src: int, tgt: int) -> int:
-    """Return the id that both models have for a special symbol; ValueError if they differ."""
+    """Return the id that both models have for a special symbol; raise ValueError if they differ."""
     if src != tgt:
         raise ValueError(
             f"the source model has {name}_id {src} and the target model {tgt}: "

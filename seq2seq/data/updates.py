@@ -19,8 +19,8 @@ from torch.utils.data import Sampler
 from seq2seq.data.batching import padded_width, token_batches
 from seq2seq.data.multi_corpus import Mixture
 
-# Tokens of a part, and most parts of an update. An update of fewer tokens has one part; an update of more than both
-# allow has larger parts, so that micro-batches keep a GPU busy.
+# Tokens of a part, and the most parts of an update. An update of fewer tokens has one part; an update of more tokens
+# than both allow has larger parts, so that micro-batches keep a GPU busy.
 _PART = 1 << 14
 _MOST_PARTS = 8
 # Rows of a micro-batch that is ignored.
@@ -82,7 +82,7 @@ class UpdateCut:
         """Group parts, in random order, into updates, and cut these into micro-batches.
 
         Args:
-            parts: Rows of each part, sorted by width; their number divides by `self.parts`.
+            parts: Rows of each part; the number of parts is a multiple of `self.parts`.
             src_lengths: (N,) tokens of the sources.
             tgt_lengths: (N,) tokens of the targets.
 
@@ -124,7 +124,7 @@ def exactly(batches: list[np.ndarray], count: int) -> list[np.ndarray]:
 
 
 class TokenBatchSampler(Sampler[np.ndarray]):
-    """Batch sampler with a token budget, of one rank.
+    """Batch sampler with a token budget, for one rank.
 
     Each index comes once per epoch over all ranks, ranks have equally many batches, and the order is a function of
     (seed, epoch). Batches are computed on first use, and `len` raises ValueError for impossible settings.
@@ -135,9 +135,9 @@ class TokenBatchSampler(Sampler[np.ndarray]):
             sentences, and of world_size in any case.
         cut: Cuts updates, whose parts have `max_tokens`, into micro-batches, which are then the batches. If None, the
             parts are the batches, and an update is a window of them.
-        mixture: Draws the rows of each epoch (None: every row once). Every epoch has as many batches as epoch 0: from
-            fewer, the fullest are halved; of more, the last ones in random order are left out (at most two of 196 in a
-            mixture of two corpora).
+        mixture: Draws the rows of each epoch (None: every row once). Every epoch has as many batches as epoch 0: if
+            there are fewer, the fullest are halved; if there are more, the last ones in random order are left out (at
+            most two of 196 in a mixture of two corpora).
     """
 
     def __init__(
@@ -212,12 +212,12 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         return [rows[inside] for inside in self._token_batches(epoch, self.src_lengths[rows], self.tgt_lengths[rows])]
 
     def _token_batches(self, epoch: int, *lengths: np.ndarray) -> list[np.ndarray]:
-        # Each rank computes the batches of all, so that ranks need not communicate
+        # Each rank computes the batches of all ranks, so that ranks need not communicate
         options = {"max_tokens": self.max_tokens, "seed": self.seed, "epoch": epoch, "shuffle": self.shuffle}
         if self.cut:
             return token_batches(*lengths, **options, multiple_of=self.cut.parts)
         if self.window > 1:
-            # ValueError: too few sentences for whole windows
+            # ValueError means too few sentences for whole windows
             with contextlib.suppress(ValueError):
                 return token_batches(*lengths, **options, multiple_of=self.window * self.world_size)
         return token_batches(*lengths, **options, multiple_of=self.world_size)

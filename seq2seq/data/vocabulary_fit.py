@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Share of bytes and unknown pieces from which training does not help.
+# Share of bytes and unknown pieces above which training does not help.
 _HOPELESS = 0.2
-# Mean characters of a word above which a text has no spaces.
+# Mean characters per word above which a text counts as having no spaces.
 _LONGEST_WORD = 12
 
 
 class Fit:
-    """How a model encodes lines: pieces, pieces that are bytes or unknown, words, and characters."""
+    """Counts of encoded lines: pieces, pieces that are bytes or unknown, words, and characters."""
 
     def __init__(self, model: SentencePieceProcessor, lines: Sequence[str]) -> None:
         ids = [each for row in model.encode(list(lines), out_type=int) for each in row]

@@ -31,8 +31,8 @@ def data_settings(words: Sequence[str], *, ckpt: str, meta: dict[str, Any], tgt_
     """Return the section `data` for `--data`, in the direction of the translation.
 
     Args:
-        words: A name in conf/data or a YAML file, then settings key=value. Without a name the data of the checkpoint's
-            run is taken, else the data set that the checkpoint names.
+        words: A name in conf/data or a YAML file, then settings key=value. Without a name, the data is taken from the
+            checkpoint's run, or else from the data set that the checkpoint names.
         meta: The `seq2seq` entry of the checkpoint.
         tgt_lang: The target language of this translation.
         cache: Folder of prepared data, which contains some data sets.
@@ -126,7 +126,7 @@ def _section(name: str | None, ckpt: str, meta: dict[str, Any], cache: Path) -> 
 
 
 def _require_known(names: Iterable[Any], where: str) -> None:
-    """Raise ValueError for the first name that is no setting of the section `data`."""
+    """Raise ValueError for the first name that is not a setting of the section `data`."""
     known = keys(DataSettings)
     for name in names:
         if name not in known:
@@ -134,7 +134,7 @@ def _require_known(names: Iterable[Any], where: str) -> None:
 
 
 def _mapping(section: Any, path: object) -> dict[str, Any]:
-    """Return a section that was read from a file; ValueError if it is no mapping."""
+    """Return a section that was read from a file; raise ValueError if it is not a mapping."""
     if not isinstance(section, dict):
         raise ValueError(f"{path}: its section `data` has no settings; name the data with --data")
     return section
@@ -151,7 +151,7 @@ def load_pairs(
 ) -> tuple[list[str], list[str]]:
     """Read the raw source and reference lines of a split; a split held out of training text is prepared first.
 
-    Of several corpora, all of the direction that have the split are read, in the order of a run's own test.
+    All corpora of the direction that have the split are read, in the order of a run's own test.
 
     Args:
         data: The result of `data_settings`.
@@ -196,7 +196,7 @@ def require_same_test(ckpt: str, data: DataSettings, pairs: Iterable[tuple[str, 
     if run is None or not held:
         return
     sources, references = run.test_lines("src"), run.test_lines("ref")
-    # None before the run's own test
+    # The files are missing before the run's own test
     if sources is None or references is None:
         return
     own = set(zip(sources, references, strict=False))
@@ -240,7 +240,7 @@ def _part_pairs(part: NamedCorpus, split: str, name: str, cache: Path) -> Iterat
             for block in open_split(split, corpus, cache_dir=cache):
                 yield from zip(*block, strict=True)
             return
-        # Without its own files the split is held out of the training text, by the preparation of the corpus
+        # A split without its own files is held out of the training text when the corpus is prepared
         if corpus.train is None:
             raise ValueError(f"{name} does not say where the text is: write {split}=<path> behind --data")
         rows = load_corpus(corpus, cache_dir=cache).splits[split][:]

@@ -56,7 +56,7 @@ class Evaluation(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """Line i of each side belongs together."""
+    """Texts of a split; line i of each list belongs to the same sentence."""
 
     sources: list[str]
     references: list[str]
@@ -91,7 +91,7 @@ class Evaluator:
         limit: Number of sentences that are evaluated, spread over the file (default: all).
 
     Attributes:
-        cut: Numbers of the sentences with a side that was cut to the longest line.
+        cut: Numbers of the sentences with a side that was cut to the longest allowed length.
         beyond: Numbers of the sentences whose reference is longer than a translation may be.
     """
 
@@ -110,7 +110,7 @@ class Evaluator:
         self.references = references
         self.tokenize = tokenize
         self.directions = directions
-        # By the text: the ids of a blank line still have eos
+        # Decided by the text: the ids of a blank line still have eos
         self._blank = frozenset(i for i, line in enumerate(sources) if is_blank(line))
         # Spread over the file: neighboring lines are often of one document or, mixed, of one direction
         self._chosen: np.ndarray | None = None
@@ -127,7 +127,7 @@ class Evaluator:
         return rows if self._chosen is None else rows[np.isin(rows, self._chosen)]
 
     def add(self, batch: Batch, losses: Callable[[Batch], Losses]) -> None:
-        """Decode a batch and sum its losses, both on pairs cut to the longest line.
+        """Decode a batch and sum its losses, both on pairs cut to the longest allowed length.
 
         Args:
             losses: Returns loss, negative log-likelihood and number of target tokens, each summed over a batch.
@@ -173,7 +173,7 @@ class Evaluator:
         tokenizer = translator.tokenizer
         # An image has a fixed size and is never cut
         longest = tokenizer.patches.length if tokenizer.patches else translator.max_len
-        # Attention's memory grows with the square of a target, too
+        # Attention's memory also grows with the square of the target's length
         tgt_longest = min(LONGEST_SOURCE, translator.settings.max_len or LONGEST_SOURCE)
         cropped = crop(batch, longest, tgt_longest, eos_id=tokenizer.eos_id)
         tgt = batch.tgt_mask.sum(1)  # (B,)

@@ -1,4 +1,4 @@
-"""Check text that is scored: guess its language, and find signs that its scores mislead."""
+"""Check text that is scored: guess its language, and find signs that its scores are misleading."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def guess_language(references: LinesByName) -> tuple[str, str] | None:
 def text_warnings(
     hypotheses: LinesByName, references: LinesByName, *, tokenize: str | None, remedy: str
 ) -> Iterator[str]:
-    """Yield a line for each problem that makes scores mislead: script, text in tokens or pieces, other Unicode forms.
+    """Yield a line for each problem that makes scores misleading: script, tokens or pieces, other Unicode forms.
 
     Args:
         tokenize: sacreBLEU's tokenizer; None skips the check of the script.
-        remedy: Setting of the tokenizer, up to its value.
+        remedy: Option that sets the tokenizer, up to its value.
     """
     if tokenize in _SPACED and (found := script_language(list(chain.from_iterable(references.values())))):
         yield (

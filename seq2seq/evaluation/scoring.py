@@ -27,7 +27,7 @@ class ScoreSettings:
     Args:
         metrics: Some of METRICS.
         tokenize: sacreBLEU's tokenizer for BLEU (default: by `lang`).
-        convention: Convention by whose tokens of `lang` BLEU is computed as well.
+        convention: Convention for tokens of `lang`, by which BLEU is computed as well.
     """
 
     metrics: Sequence[str] = USUAL_METRICS
@@ -59,7 +59,7 @@ class ScoreSettings:
     def warn_of_text(
         self, hypotheses: LinesByName, references: LinesByName, tokenize: str | None, *, warn: Warn
     ) -> None:
-        """Warn of text whose scores mislead with the resolved tokenizer."""
+        """Warn of text whose scores are misleading with the resolved tokenizer."""
         # The tokenizer `none` is for text that is already in tokens
         if self.tokenize != "none":
             tokenize = tokenize if self._cuts_words else None
@@ -68,7 +68,7 @@ class ScoreSettings:
 
     @property
     def _cuts_words(self) -> bool:
-        """True if a score depends on a tokenizer, and the user has named none."""
+        """True if a score depends on a tokenizer, and the user has not named one."""
         return not self.tokenize and not {"bleu", "ter"}.isdisjoint(self.metrics)
 
     def scores(self, hypotheses: list[str], references: list[list[str]]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from seq2seq.images.lines import write_image, write_split
 from seq2seq.system.packages import require
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-# Levels of ink in scikit-learn's copy.
+# Highest level of ink in scikit-learn's copy.
 _LEVELS = 16
 
 

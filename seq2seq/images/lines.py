@@ -22,7 +22,7 @@ def encode_images(lines: Sequence[str], grid: PatchGrid) -> list[list[int]]:
         For each line, `grid.length` ids.
 
     Raises:
-        LineError: A line is not an image of this size; the first one is named.
+        LineError: A line is not an image of this size; the error names the first such line.
     """
     pixels = [_read(position, line, grid) for position, line in enumerate(lines)]
     return pack(np.stack(pixels), grid).tolist() if pixels else []
@@ -65,7 +65,7 @@ def unpack(ids: np.ndarray, grid: PatchGrid) -> np.ndarray:
 
 
 def _shifts(grid: PatchGrid) -> np.ndarray:
-    # Value i of a patch begins at bit bits * i
+    # Value i of a patch begins at bit number `bits * i`
     return grid.bits * np.arange(grid.values, dtype=np.int64)
 
 
@@ -93,11 +93,11 @@ def read_image(line: str, *, height: int, width: int, channels: int = 1) -> np.n
         image = Image.open(io.BytesIO(data), formats=("PNG",))
     except Exception:  # Pillow may raise anything for damaged or hostile bytes
         raise ValueError("its base64 holds no PNG; save the image as one") from None
-    # Before pixels are unpacked: a few bytes may declare a billion pixels
+    # Checked before the pixels are decoded: a few bytes may declare a billion pixels
     if image.size != (width, height):
         wrong = " x ".join(map(str, image.size))
         raise ValueError(f"it has {wrong} pixels instead of {width} x {height}; scale or crop it")
-    # The 25th byte of a PNG; the mode does not tell the bits of colors
+    # The 25th byte of a PNG is its bit depth, which Pillow's mode does not tell for colors
     if data[24] == 16:
         raise ValueError("it has 16 bits for each value, of which 8 would be lost: save it with 8")
     # Otherwise colors and transparency would be lost silently

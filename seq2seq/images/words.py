@@ -18,7 +18,7 @@ from seq2seq.system.packages import require
 from seq2seq.system.resources import data_dir
 
 FONT_SIZES = (9, 10)  # in pixels
-MARGIN = 3  # pixels at most before the text
+MARGIN = 3  # most pixels before the text
 LARGEST = 10_000  # pixels of a side
 NOISE = 12.0  # largest standard deviation of a pixel, of 255
 _WORD = re.compile(r"[A-Za-z']+")
@@ -73,7 +73,7 @@ def draw(text: str, *, height: int, width: int, seed: int | Sequence[int]) -> np
     fitting = _fitting(text, height, width)
     from PIL import Image, ImageDraw  # `_fitting` reports a missing Pillow
 
-    # The order of these draws decides the corpora of all seeds
+    # Another order of these random draws would change the corpora of all seeds
     rng = np.random.default_rng(seed)
     if not fitting:
         raise ValueError(f"{text!r} has no room in {width} x {height} pixels: raise --width or --height, or shorten it")
@@ -94,7 +94,7 @@ def draw(text: str, *, height: int, width: int, seed: int | Sequence[int]) -> np
 
 
 def _fitting(text: str, height: int, width: int) -> list[tuple[Any, Box]]:
-    """List the fonts in which `text` fits, with its box in each; ValueError for a letter that they lack."""
+    """List the fonts in which `text` fits, with its box in each; raise ValueError for a letter that they lack."""
     if missing := [letter for letter in text if not has_letter(letter)]:
         raise ValueError(f"{text!r}: Pillow's own font, in which words are drawn, has no {missing[0]!r}; leave it out")
     fitting = []
@@ -107,7 +107,7 @@ def _fitting(text: str, height: int, width: int) -> list[tuple[Any, Box]]:
 
 @lru_cache
 def has_letter(letter: str) -> bool:
-    """Return True if the font does not draw the box of a missing letter."""
+    """Return True if the font has a letter; for a missing letter, it draws a box."""
     # U+10FFFF is never a letter
     font = _font(FONT_SIZES[0])
     return letter.isspace() or bytes(font.getmask(letter)) != bytes(font.getmask("\U0010ffff"))
@@ -120,11 +120,11 @@ def _font(size: int) -> Any:
 
 
 def write_corpus(folder: Path, images: WordImages, *, letters: int, train: int, held_out: int) -> dict[str, int]:
-    """Write train, valid and test images (.png64) with their texts (.en); no text is in two of them.
+    """Write train, valid and test images (.png64) with their texts (.en); no text is in two splits.
 
     Args:
         letters: Most letters of a text.
-        train: Number of training images; texts repeat if there are fewer.
+        train: Number of training images; texts repeat if there are fewer texts.
         held_out: Number of images in each of validation and test.
 
     Returns:
@@ -144,7 +144,7 @@ def write_corpus(folder: Path, images: WordImages, *, letters: int, train: int, 
     # Each text once before any is repeated
     splits["train"] = [rest[number % len(rest)] for number in range(train)]
     folder.mkdir(parents=True, exist_ok=True)
-    # Numbers of images over all splits, so that a repeated text gets another image
+    # Images are numbered across all splits, so that a repeated text gets another image
     numbers = itertools.count()
     for split, lines in splits.items():
         write_split(folder, split, map(images.line, lines, numbers), lines)

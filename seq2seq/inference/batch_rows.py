@@ -11,7 +11,7 @@ from seq2seq.settings.search import SearchSettings
 
 # Most numbers that a step of a search computes, 1 GiB in float32; wide beams get smaller batches.
 _STEP_NUMBERS = 1 << 28
-# Slots of an attention cache that a hypothesis reads, per hypothesis of its beam: 64 positions, 8 heads.
+# Slots of an attention cache that a hypothesis reads for each hypothesis of its beam: 64 positions in 8 heads.
 _SLOTS = 512
 # Share of a GPU's free memory that a search may take.
 _SHARE = 0.5
@@ -30,7 +30,7 @@ def most_rows(beam_size: int, vocab_size: int) -> int:
 def fitting_rows(model: AnyModel, width: int, settings: SearchSettings, vocab_size: int, device: torch.device) -> int:
     """Return how many sentences of `width` pieces fit into the free memory of a GPU.
 
-    The result is a power of two: small changes of free memory seldom change it, and with it how sums are rounded.
+    The result is a power of two, so that small changes of free memory seldom change it or the rounding of sums.
     """
     each = _COPIES * (kept_bytes(model, width, settings, device) + 4 * settings.beam_size * vocab_size)
     return 1 << (max(1, int(_SHARE * free_memory(device)) // each).bit_length() - 1)
@@ -49,6 +49,6 @@ def kept_bytes(model: AnyModel, width: int, settings: SearchSettings, device: to
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the free bytes of a GPU: the driver's, and those that torch has reserved but does not use."""
+    """Return the free bytes of a GPU: free for the driver, or reserved by torch but unused."""
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

@@ -55,7 +55,7 @@ def encode_pieces(tokenizer: Tokenizer, lines: Sequence[str], *, note: Callable[
 
 
 def whole_characters(line: str) -> str:
-    """Replace lone surrogates, which no UTF-8 tokenizer takes."""
+    """Replace lone surrogates, which no UTF-8 tokenizer accepts."""
     try:
         # Only lone surrogates cannot be encoded
         line.encode()
@@ -70,7 +70,7 @@ def source_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
 
 
 def target_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Return the pieces of target ids; ids beyond the SentencePiece model's are special symbols."""
+    """Return the pieces of target ids; ids beyond the SentencePiece model are special symbols."""
     size = tokenizer.tgt.get_piece_size()
     return [tokenizer.tgt.id_to_piece(int(i)) if i < size else "</s>" for i in ids]
 

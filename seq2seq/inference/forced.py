@@ -1,4 +1,4 @@
-"""Score given translations: the log-probabilities of their pieces, and the weights of the source pieces for each."""
+"""Score given translations: the log-probability of each piece, and the weights of the source pieces for it."""
 
 from __future__ import annotations
 
@@ -95,13 +95,13 @@ def _force_one(
 
 
 def _shares(weights: Tensor) -> Tensor:
-    """Scale rows to a sum of 1, so that all heads count the same; a row of zeros stays."""
+    """Scale rows to a sum of 1, so that all heads count the same; a row of zeros stays zero."""
     size = weights.abs()
     return size / size.sum(-1, keepdim=True).clamp_min(torch.finfo(size.dtype).tiny)
 
 
 def saliency(model: Seq2Seq, src: Tensor, src_mask: Tensor, given: Tensor, out: Tensor, mask: Tensor) -> Tensor:
-    """Return how much log p of each target token depends on each output of the encoder, (B, T, S'), rows of sum 1.
+    """Return how much log p of each target token depends on each output of the encoder, (B, T, S'); rows sum to 1.
 
     This is |d log p(y_t) / d h_s| with h_s the encoder's output at s, for mixers without weights over the source.
 
@@ -129,10 +129,10 @@ def _padded(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tu
 def word_weights(weights: Tensor, source: Sequence[str], target: Sequence[str]) -> Tensor:
     """Return the weight of each source word for each target word: (target words, source words).
 
-    It is the sum over the pieces of the source word, and the mean over the pieces of the target word.
+    The weight is the sum over the pieces of the source word, and the mean over the pieces of the target word.
 
     Args:
-        weights: (T, S) of pieces, ends and tags included.
+        weights: (T, S) for pieces, eos and tags included.
         source: Pieces of the source; see `words_of`.
         target: Pieces of the target, likewise.
     """
@@ -149,10 +149,10 @@ def _members(words: Sequence[Sequence[int]], size: int) -> Tensor:
 
 
 def links(weights: Tensor) -> list[tuple[int, int]]:
-    """Return pairs source word, target word: the source word with the largest weight for each target word, if any."""
+    """Return pairs (source word, target word): for each target word, the source word of the largest weight, if any."""
     if not weights.numel():
         return []
-    # With ReLU instead of softmax a word may have no weights
+    # With ReLU instead of softmax, all weights of a word may be 0
     reads = weights.any(1).tolist()
     return [(best, i) for i, best in enumerate(weights.argmax(1).tolist()) if reads[i]]
 
@@ -163,7 +163,7 @@ def pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
 
 
 def words_of(pieces: Sequence[str]) -> list[list[int]]:
-    """Group the positions of pieces into words, which begin with ▁; "" stands for a piece that is no text."""
+    """Group the positions of pieces into words, which begin with ▁; "" stands for a piece that is not text."""
     words: list[list[int]] = []
     for position, piece in enumerate(pieces):
         if not piece:

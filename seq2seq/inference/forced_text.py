@@ -21,9 +21,9 @@ class Alignment(NamedTuple):
     """Word alignment of a line and its translation.
 
     Attributes:
-        links: Pairs source word, target word, from 0: the source word with the largest weight for each target word.
-        weights: Weight of every source word for each target word; [] if the parts of a line have more than
-            MOST_WEIGHTS.
+        links: Pairs (source word, target word), from 0: for each target word, the source word of the largest weight.
+        weights: Weight of every source word for each target word; [] if a line has several parts and more than
+            MOST_WEIGHTS weights.
     """
 
     source: list[str]
@@ -77,8 +77,8 @@ def force_lines(
         lines: Sources with their translations.
         note: Called for every source that is cut.
         align: Align words, too.
-        left_out: Called with the number, from 0, of a translation that has more pieces than the model has positions,
-            and a message; nothing is computed for it. Without `left_out` such a translation is an error.
+        left_out: Called with the number (from 0) of a translation that has more pieces than the model has positions,
+            and with a message; nothing is computed for it. Without `left_out`, such a translation is an error.
 
     Raises:
         ValueError: A translation has more pieces than the model has positions, or the model is a folder of ONNX graphs.
@@ -181,7 +181,7 @@ def _side_by_side(alignments: Sequence[Alignment]) -> Alignment:
 def _force_batch(
     translator: Translator, batch: Sequence[tuple[list[int], list[int]]], align: bool
 ) -> Iterator[ForcedLine]:
-    """Compute a batch of pairs: ids of a source, [] if it is blank, and of its translation."""
+    """Score a batch of pairs: the ids of a source ([] if it is blank) and the ids of its translation."""
     tokenizer = translator.tokenizer
     pairs = [(src, tgt) for src, tgt in batch if src]
     found: Iterator[Forced] = iter(())
@@ -196,7 +196,7 @@ def _force_batch(
         pieces = target_pieces(tokenizer, tgt)
         words = None
         if forced.weights is not None:
-            # Tags and the end are no text: "" stands for them
+            # Tags and eos are not text: "" stands for them
             tags = len(translator.tags)
             source = [*[""] * tags, *source_pieces(tokenizer, src[tags:-1]), ""]
             target = [*pieces[:-1], ""]

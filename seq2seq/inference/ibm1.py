@@ -21,7 +21,7 @@ Block = tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]]
 
 
 class LexicalTable(NamedTuple):
-    """Table t(e | f) of the ids that occur together in a sentence pair; all others have 0.
+    """Table t(e | f) of the ids that occur together in a sentence pair; t is 0 for all others.
 
     Attributes:
         keys: f * tgt_size + e, sorted, (n,); f = src_size is the empty word.
@@ -57,7 +57,7 @@ def lexical_table(
     most: int = MOST_ENTRIES,
     progress: Callable[[int, int], None] = lambda done, entries: None,
 ) -> LexicalTable:
-    """Estimate t(e | f) by `iterations` of EM from equal probabilities.
+    """Estimate t(e | f) by `iterations` iterations of EM, from equal probabilities.
 
     c(e, f) = sum over sentence pairs, e_j and f_i of t(e_j | f_i) / sum_k t(e_j | f_k), where each source also has an
     empty word, and t(e | f) = c(e, f) / sum_e' c(e', f).
@@ -87,8 +87,8 @@ class _Cells(NamedTuple):
 
     source: np.ndarray  # (P,)
     target: np.ndarray  # (P,)
-    starts: np.ndarray  # (T,): begin of each target position
-    sizes: np.ndarray  # (T,): its source positions, the empty word included
+    starts: np.ndarray  # (T,): first cell of each target position
+    sizes: np.ndarray  # (T,): number of its source positions, the empty word included
 
 
 def _cells(blocks: Iterable[Block], null: int) -> Iterator[_Cells]:
@@ -125,7 +125,7 @@ def _expected(table: LexicalTable, cells: _Cells) -> tuple[np.ndarray, np.ndarra
 
 
 def _collect(blocks: Iterable[Block], src_size: int, tgt_size: int, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the keys of all cells, and their counts if all t are equal."""
+    """Return the keys of all cells, and their expected counts if all t are equal."""
     keys, counts = np.zeros(0, np.int64), np.zeros(0)
     waiting: list[tuple[np.ndarray, np.ndarray]] = []
     size = 0
@@ -133,7 +133,7 @@ def _collect(blocks: Iterable[Block], src_size: int, tgt_size: int, most: int) -
         found, inverse = np.unique(cells.source * tgt_size + cells.target, return_inverse=True)
         waiting.append((found, np.bincount(inverse, np.repeat(1.0 / cells.sizes, cells.sizes))))
         size += len(found)
-        # At least as many as were merged before, so that an entry is merged only a few times
+        # Merge when more entries wait than have been merged, so that an entry is merged only a few times
         if size > max(len(keys), _CELLS):
             keys, counts = _merged([(keys, counts), *waiting], most)
             waiting, size = [], 0

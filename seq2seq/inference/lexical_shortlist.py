@@ -111,7 +111,7 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 
 class EstimatedShortlist(NamedTuple):
-    """Shortlist, with the share of target pieces in the lists and the mean size of a list, on a part of the corpus."""
+    """Shortlist; the share of target pieces in the lists and the mean size of a list, for a part of the corpus."""
 
     shortlist: Shortlist
     covered: float
@@ -158,7 +158,7 @@ def make_shortlist(
 
 
 def _encoded(tokenizer: Tokenizer, src: Path, tgt: Path) -> Iterator[Block]:
-    """Read the corpus as ids without ends, and drop pairs that are too long."""
+    """Read the corpus as ids without eos, and drop pairs that are too long."""
     for sources, targets in checked(text_pairs(src, tgt), [str(src), str(tgt)], unit="line", training=True):
         rows = zip(tokenizer.encode_src(sources), tokenizer.encode_tgt(targets), strict=True)
         pairs = [(one[:-1], other[:-1]) for one, other in rows if max(len(one), len(other)) <= LONGEST + 1]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 # Pieces of a source, end of sentence included; a longer line is translated in parts. Attention's memory grows with the
-# square of this.
+# square of this number.
 LONGEST_SOURCE = 1024
-# A line is translated up to so many times the longest source: input that is no text must not take hours.
+# A line is translated up to this many times the longest source: input that is not text must not take hours.
 MOST_PARTS = 64
 # Most numbers of an alignment table that is kept: two texts of about a hundred words each.
 MOST_WEIGHTS = 10_000
-# Ways to divide a line into parts that are translated by themselves, see `LineCutter`.
+# Ways to divide a line into parts that are translated separately, see `LineCutter`.
 SENTENCES = ("auto", "split", "keep")
 # Largest value of --max-len.
 MOST_SOURCE = 10_000

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from seq2seq.inference.translator import TranslatedText
 
-# From a line's number from 1, its translations, best first, and details of the best one to text.
+# Formats a line as text, given its number (from 1), its translations (best first), and details of the best one.
 Format = Callable[[int, "Sequence[TranslatedText]", Mapping[str, Any]], str]
 
 

@@ -37,7 +37,7 @@ class ProgressLine:
             self._write(self.text(now - self._began))
 
     def text(self, seconds: float) -> str:
-        """Return the line after so many seconds."""
+        """Return the line to show after `seconds` of work."""
         rate = (self.done - self._before) / seconds if seconds > 0 else 0.0
         share = self.done / self.total if self.total else 1.0
         left = clock((self.total - self.done) / rate) if rate else "?"

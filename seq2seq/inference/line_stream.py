@@ -23,7 +23,7 @@ WINDOW_LINES = 4096
 WINDOW_BYTES = 2 << 20
 # First bytes of a line that are kept; the rest is counted and dropped while reading.
 LINE_BYTES = 1 << 20
-# A window is translated early when the input is silent for so long, or when its first line is so old.
+# A window is translated early when the input is silent for PAUSE_SECONDS, or its first line is PATIENCE_SECONDS old.
 PAUSE_SECONDS = 0.1
 PATIENCE_SECONDS = 1.0
 
@@ -37,7 +37,7 @@ def read_windows(
 
     Args:
         max_lines: Most lines of a window.
-        max_bytes: Bytes, as kept, after which a window ends; the line that exceeds the bound is its last.
+        max_bytes: Kept bytes at which a window ends; the line that reaches this number is the last of the window.
     """
     lines: list[RawLine] = []
     size = 0
@@ -49,7 +49,7 @@ def read_windows(
             lines.append(line)
             size += len(line.data)
         full = len(lines) >= max_lines or size >= max_bytes
-        # None: the stream is silent. Patience: a stream that trickles without a pause gets answers, too
+        # None means that the stream is silent. A stream that trickles without a pause gets answers, too
         if lines and (line is None or full or time.monotonic() - since > PATIENCE_SECONDS):
             yield lines
             # A new list: the consumer still has the window that was yielded
@@ -60,11 +60,11 @@ def read_windows(
 
 
 def _blocks(stream: Stream) -> Iterator[bytes]:
-    """Yield what can be read of the stream, and an empty block whenever it is silent for PAUSE_SECONDS."""
+    """Yield what can be read from the stream, and an empty block whenever it is silent for PAUSE_SECONDS."""
     read = getattr(stream, "read1", stream.read)  # read1 returns what is there instead of waiting for more
     while block := read(1 << 16):
         yield block
-        # Fails for a stream in memory, and on Windows, where select takes sockets only
+        # `select` fails for a stream in memory, and on Windows, where it takes only sockets
         with contextlib.suppress(OSError, ValueError, TypeError):
             if not select.select([stream], [], [], PAUSE_SECONDS)[0]:
                 yield b""
@@ -80,7 +80,7 @@ class LineStream:
         prefixes: A stream with the beginning of each translation, line by line.
         phrases: A stream with the phrases of each translation, line by line, separated by tabs.
         alignments: Output of the word alignments of the best translations, line by line.
-        details: Fields of `ForcedLine.as_dict` that the format prints of the best translation.
+        details: Fields of `ForcedLine.as_dict` that the format prints for the best translation.
         progress: Line on a terminal that shows the progress.
         partial: Output of an interrupted run, whose lines are skipped.
     """
@@ -122,8 +122,8 @@ class LineStream:
         """Translate until the source ends, and flush after every window.
 
         Raises:
-            ValueError: The source has fewer lines than its partial output, or another number of lines than the
-                prefixes or phrases.
+            ValueError: The source has fewer lines than its partial output, or more or fewer lines than the prefixes
+                or phrases.
         """
         done = self.lines
         line_files = [stream for stream in (self.prefixes, self.phrases) if stream is not None]
@@ -145,7 +145,7 @@ class LineStream:
                 # A reader at the other end of a pipe waits for the answers of this window
                 sink.flush()
             for stream in line_files:
-                # One line, for a pipe may have no end
+                # Read only one line, since a pipe may have no end
                 if stream.readline():
                     more = f"has more than {self.lines:,} lines, and the input has {self.lines:,}"
                     raise ValueError(f"{name_of(stream)} {more}; it needs one for each")
@@ -221,7 +221,7 @@ class LineStream:
 
     def _decode(self, number: int, line: RawLine) -> str:
         text, valid = decode_line(line)
-        # Once each: a file in another encoding would warn at every line
+        # Warn once of each problem: a file in another encoding would warn at every line
         if not valid and "bytes" not in self._warned_of:
             self._warned_of.add("bytes")
             self.warn(f"line {number} is not valid UTF-8; the invalid bytes are replaced (warned once)")

@@ -19,10 +19,10 @@ UTILITIES: tuple[str, ...] = get_args(Utility)
 
 
 def utility(name: str, tokenize: str = "13a") -> Callable[[str, str], float]:
-    """Return sacreBLEU's score of a hypothesis against a reference, 0 to 100, for single sentences.
+    """Return a function that scores a sentence against a reference by a sacreBLEU metric, from 0 to 100.
 
     Args:
-        tokenize: sacreBLEU's tokenizer for BLEU; 13a would make a sentence of a language without spaces one word.
+        tokenize: sacreBLEU's tokenizer for BLEU; 13a would treat a sentence without spaces as one word.
 
     Raises:
         ValueError: The utility or the tokenizer is unknown, or the tokenizer needs a package that is not installed.

@@ -1,4 +1,4 @@
-"""Load a model by what a user names: a checkpoint, the folder of a run or an export, or a model on a hub."""
+"""Load the model that a user names: a checkpoint, the folder of a run or an export, or a model on a hub."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from seq2seq.inference.limits import DTYPES
 from seq2seq.network.model import Seq2Seq
 from seq2seq.system.model_path import WEIGHTS, CheckpointError
 
-# Files that are fetched from a repository on the hub; none of them can be run.
+# Files that are fetched from a repository on the hub; none of them contains code.
 _HUB_FILES = (CONFIG, str(WEIGHTS), "*.onnx", "*.onnx.data", "output.npz", *TOKENIZER_FILES.values())
 _GPU = re.compile(r"cuda(?::(0|[1-9][0-9]*))?")  # cuda, cuda:0, cuda:1, ...
 
 
 def locate(name: str | os.PathLike[str]) -> Path:
-    """Return the file or folder of a model; fetch it if `name` is no path but reads as owner/name on the hub.
+    """Return the file or folder of a model; fetch it if `name` is not a path but reads as owner/name on the hub.
 
     Raises:
         CheckpointError: The hub has no such repository, or cannot be reached.
@@ -43,7 +43,7 @@ def locate(name: str | os.PathLike[str]) -> Path:
         ) from None
     try:
         return Path(snapshot_download(match[1], revision=match[2], allow_patterns=list(_HUB_FILES)))
-    except Exception as error:  # of the network, of authentication, of the cache: the library has dozens
+    except Exception as error:  # errors of the network, authentication or cache: there are dozens
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(
             f"{text}: no such file or folder, and the Hugging Face hub gives no model of that name ({reason})"
@@ -115,6 +115,6 @@ def store_weights_in(dtype: str, model: Seq2Seq) -> None:
     """Convert the parameters, not the buffers: the rates of sinusoidal positions need float32."""
     if dtype not in DTYPES:
         raise ValueError(f"unknown dtype '{dtype}': choose {' or '.join(DTYPES)}")
-    # .data: the parameter objects stay, and with them tied weights
+    # Through .data, the parameter objects stay the same, and weights stay tied
     for parameter in model.parameters():
         parameter.data = parameter.data.to(getattr(torch, dtype))

@@ -38,7 +38,7 @@ class Note(NamedTuple):
 
     @classmethod
     def cut(cls, position: int, pieces: int, kept: int) -> Note:
-        """Return the note about a line whose first pieces alone are translated."""
+        """Return the note about a line of which only the first pieces are translated."""
         return cls(position, "cut", f"is cut: {pieces:,} pieces, the first {kept:,} are translated")
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Notes:
 
     Attributes:
         failed: Numbers, from 1, of lines that were not translated.
-        counted: Numbers of lines by the kind of their notes.
+        counted: Numbers, from 1, of the lines with a note, by kind of note.
         texts: Texts of the notes about lines that did not fail, by number of the line.
     """
 

@@ -69,7 +69,7 @@ def note_omissions(
     try:
         for doubt, clauses in _unread(translator, doubts):
             unread.setdefault(doubt.line, []).extend(clauses)
-    # A failed check must not cost the translations
+    # If the check fails, the translations must not be lost
     except (RuntimeError, ArithmeticError, MemoryError) as error:
         log.warning("the check for unread parts of the source failed: %s", first_line(error))
     for number, clauses in unread.items():

@@ -45,7 +45,7 @@ class _Graph:
         arrays = {name: part.contiguous().numpy() for name, part in feeds.items() if name in self.shapes}
         try:
             return [torch.from_numpy(array) for array in self.session.run(None, arrays)]
-        except Exception as error:  # the runtime's own, of a dozen types
+        except Exception as error:  # errors of the runtime have a dozen types
             sizes = ", ".join(f"{name} {tuple(array.shape)}" for name, array in arrays.items())
             reason = " ".join(str(error).split())[:200]
             raise RuntimeError(f"ONNX Runtime cannot run the graph on {sizes}: {reason}") from None
@@ -55,7 +55,7 @@ class OnnxModel(nn.Module):
     """A model for the search (see `seq2seq.search.models.Model`) whose `context` and `step` are ONNX graphs.
 
     Args:
-        form: The model on the meta device, for the form of contexts and states.
+        form: The model on the meta device, for the structure of contexts and states.
         encoder: Session of the encoder's graph.
         decoder: Session of the step's graph.
         weights: File of the output layer's weights.
@@ -84,7 +84,7 @@ class OnnxModel(nn.Module):
         return self.form.init_state(context, beam_size=beam_size, max_len=max_len)
 
     def narrow(self, ids: Tensor, allowed: Tensor) -> NarrowOutput:
-        """Return an output layer of the tokens ids (U,), computed by torch; an int8 layer in whole numbers."""
+        """Return an output layer for the tokens `ids` (U,), computed by torch, in whole numbers for int8."""
         if self._rows is None:
             self._rows = _read_output(self._weights)
         part = {name: array[ids] for name, array in self._rows.items()}
@@ -98,7 +98,7 @@ class OnnxModel(nn.Module):
     def step(
         self, token: Tensor, context: Any, state: Any, position: Tensor, output: NarrowOutput | None = None
     ) -> tuple[Tensor, Any]:
-        """Return log p (N, V), or (N, U) of a narrow output, of the token after `token` (N,), and the next state."""
+        """Return log p of the token after `token` (N,), (N, V) or (N, U) with a narrow output, and the next state."""
         parts = leaves(state)
         sentences = len(next(iter(leaves(context))))  # type: ignore[arg-type]
         ancestries, numbers = shared_ancestries(parts)
@@ -151,7 +151,7 @@ def load_onnx(folder: Path, *, trust: Sequence[str] = ()) -> Loaded:
         raise CheckpointError(f"{folder / CONFIG}: its graphs are of format {values.get('format')!r}, not {FORMAT}")
     tokenizer = load_tokenizer(meta, folder / CONFIG)
     try:
-        # Without memory: the graphs have the weights
+        # Without memory for weights, which are in the graphs
         with on_meta_device():
             form = build_model(meta["model"], trust=trust, portable=True)
     except Exception as error:  # wrong settings of an untrusted file
@@ -188,5 +188,5 @@ def _session(path: Path) -> Any:
     options.log_severity_level = 3
     try:
         return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # the runtime's own, of a dozen types
+    except Exception as error:  # errors of the runtime have a dozen types
         raise CheckpointError(f"{path}: does not load ({' '.join(str(error).split())[:200]})") from None

@@ -15,7 +15,7 @@ from seq2seq.system.files import put_in_place, write_json, written_directly
 
 
 class PartialOutput:
-    """Output that is written window by window, and a JSON file next to it with the options that make it.
+    """Output that is written window by window, and a JSON file next to it with the options that produced it.
 
     Attributes:
         file: The output, open for appending.
@@ -37,13 +37,13 @@ class PartialOutput:
         self._write_note()
 
     def remember(self, failed: Set[int]) -> None:
-        """Write down all lines that have failed, before the empty output of a window's failed lines is written."""
+        """Record all lines that have failed, before the empty output of a window's failed lines is written."""
         if failed != self.failed:
             self.failed = set(failed)
             self._write_note()
 
     def _read_note(self, partial: Path) -> list[int]:
-        """Return the lines that have failed; ValueError if the output was made with other options."""
+        """Return the lines that have failed; raise ValueError if the output was made with other options."""
         try:
             before = json.loads(self._note.read_text("utf-8"))
             made_by, failed = before["made_by"], before["failed"]
@@ -67,16 +67,16 @@ class PartialOutput:
 def resumable_file(path: Path, *, made_by: Mapping[str, Any], lines_each: int) -> Iterator[PartialOutput]:
     """Open an output that becomes `path` once the block succeeds; if it fails, the next call continues the output.
 
-    Until then it is `path`.partial, and `path`.partial.json holds `made_by`.
+    Until then, the output is `path`.partial, and `path`.partial.json contains `made_by`.
 
     Args:
-        made_by: Options and files on which its lines depend, as JSON values.
+        made_by: Options and files on which the output depends, as JSON values.
         lines_each: Lines of output for each line of input.
 
     Raises:
         ValueError: The output is not a regular file, was made with other options, or another process writes it.
     """
-    # Not on every system; imported here, so that the rest of the program runs without it
+    # Not every system has fcntl; imported here, so that the rest of the program runs without it
     import fcntl
 
     # A link keeps pointing at its target
@@ -91,7 +91,7 @@ def resumable_file(path: Path, *, made_by: Mapping[str, Any], lines_each: int) -
             raise ValueError(f"{partial} is being written by another process; wait for its end") from None
         yield PartialOutput(file, note, made_by, lines_each)
         file.flush()
-        # Content before the rename: after a power cut the name must not lead to an empty file
+        # Sync the content before the rename: after a power failure, the name must not lead to an empty file
         os.fsync(file.fileno())
         put_in_place(partial, final)
     note.unlink()

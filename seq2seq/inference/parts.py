@@ -103,7 +103,7 @@ class LineCutter:
             found = encode_pieces(self.tokenizer, lines, note=self.note)
             return [SourceLine([SourcePart(row, "")] if row else []) for row in found]
         rows = [_LINE_BREAKS.split(whole_characters(line)) for line in lines]
-        # One call for all of them: the tokenizer's overhead is per call
+        # One call for all lines: the tokenizer's overhead is per call
         pieces = iter(encode_pieces(self.tokenizer, [text for row in rows for text in row[::2]], note=self.note))
         return [self._line(i, row, pieces, keep=i in whole) for i, row in enumerate(rows)]
 
@@ -158,7 +158,7 @@ class LineCutter:
         return parts
 
     def _grouped(self, found: Sequence[str], most: int, room: int) -> list[SourcePart]:
-        """Join sentences to parts of at most `most` sentences and, with more than one, of at most `room` pieces."""
+        """Join sentences into parts of at most `most` sentences; a part of several has at most `room` pieces."""
         counts = map(len, encode_pieces(self.tokenizer, found, note=self.note))
         groups: list[list[str]] = []
         size = 0

@@ -93,10 +93,10 @@ def unplaceable(
     """
     found = set()
     if phrases is not None:
-        # A phrase of spaces asks for nothing
+        # A phrase of only spaces requires nothing
         found |= {i for i in range(lines) if any(_without_end(tokenizer, phrases[i]))}
     if prefixes is not None:
-        # Continue the last word: a single letter may be the beginning of one
+        # Lengthen the last word: a single letter may be the beginning of a word
         begun = [f"{prefix.rstrip(' ')}xx" for prefix in prefixes]
         found |= {i for i in range(lines) if "\n" in begun[i] or len(sentences(begun[i], lang)) > 1}
     return found
@@ -168,7 +168,7 @@ def join_parts(
     Args:
         found: Hypotheses of each part, best first. A line has no translation if one of its parts has none.
         count: Number of lines.
-        drawn: The hypotheses are samples, which are joined in the order in which they were drawn: joined by rank
+        drawn: The hypotheses are samples, which are joined in the order in which they were drawn: joined by rank,
             they would not be samples of the whole line.
 
     Returns:
@@ -191,10 +191,10 @@ def join_parts(
 def _joined(parts: Sequence[Hypothesis], limits: Sequence[int], settings: SearchSettings) -> Joined:
     score = parts[0].score
     if len(parts) > 1:
-        # Each part has an end
+        # Each part has its own eos
         length = sum(len(part.ids) + 1 for part in parts)
         score = sum(part.log_prob for part in parts) / length_divisor(length, settings)
-    # At the last position within the limit, only the end is allowed
+    # At the last position within the limit, only eos is allowed
     limited = any(len(part.ids) + 1 >= limit for part, limit in zip(parts, limits, strict=True))
     return Joined([part.ids for part in parts], score, limited)
 
@@ -207,7 +207,7 @@ def as_text(
     Args:
         spaces: The target language has spaces between sentences.
     """
-    # One call for all of them: the tokenizer's overhead is per call
+    # One call for all translations: the tokenizer's overhead is per call
     texts = iter(tokenizer.decode([ids for row in translations for each in row for ids in each.ids]))
     found = []
     for line, row in zip(lines, translations, strict=True):

@@ -115,7 +115,7 @@ class Translator:
         shortlist: str | os.PathLike[str] | None = None,
         cuda_graphs: bool | None = None,
     ) -> Translator:
-        """Load a checkpoint, a folder that `export` wrote with weights or ONNX graphs, or one from a hub.
+        """Load a checkpoint, a folder that `export` wrote with weights or ONNX graphs, or a model from a hub.
 
         Args:
             path: A file, a folder, or owner/name on the Hugging Face hub (owner/name@revision).
@@ -188,7 +188,7 @@ class Translator:
             suppress: Pieces of the target vocabulary that no translation may contain.
             note: Called for every line that is cut, that fails, or whose translation may lack something (default: log
                 a warning).
-            progress: Called with the number of lines that are done since the last call.
+            progress: Called with the number of lines that were finished since the last call.
             sentences: How lines are divided into parts, one of SENTENCES (default: the translator's).
 
         Returns:
@@ -291,13 +291,13 @@ class Translator:
                     yield rows[number], hypotheses
             except (RuntimeError, ValueError, MemoryError) as error:
                 reason = first_line(error)
-            # Not in the handler: its exception keeps the memory of the search alive
+            # Outside the `except` block, in which the exception keeps the memory of the search alive
             if reason and len(left) == 1:
                 (number,) = left
                 note(Note.failed(parts[number].line, reason))
                 yield number, []
             elif reason:
-                # Out of memory, or one bad line among good ones: smaller batches settle both
+                # Out of memory, or one bad line among good ones: smaller batches solve both
                 rest = list(left)
                 middle = len(rest) // 2
                 waiting += [rest[middle:], rest[:middle]]

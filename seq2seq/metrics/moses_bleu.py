@@ -12,8 +12,8 @@ from seq2seq.metrics.scorers import Score
 from seq2seq.settings.data import CONVENTIONS
 from seq2seq.system.packages import require
 
-# In bytes, as the Perl one-liner of the papers. A match consumes both neighbors of the hyphen: "a-b-c" is split only at
-# the first hyphen.
+# In bytes, as in the Perl one-liner of the papers. A match consumes both neighbors of the hyphen: "a-b-c" is split only
+# at the first hyphen.
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 
 
@@ -41,7 +41,7 @@ def convention_bleu(
 
     tokenized: tokenizer.perl -no-escape of Moses, then BLEU = BP exp(sum_n log p_n / 4) without smoothing.
     compound-split: each a-b of those tokens becomes `a ##AT##-##AT## b` first, so parts of compounds count as words.
-    Moses' normalization of punctuation is not applied. Comparable with papers, not with sacreBLEU's scores.
+    Moses' normalization of punctuation is not applied. Scores are comparable with papers, not with sacreBLEU's scores.
 
     Raises:
         ValueError: The convention does not fit the language, or sacremoses is missing.
@@ -55,7 +55,7 @@ def convention_bleu(
     theirs = [_tokens(line, convention, lang, lowercase) for line in references]
     # tokenize="none" splits at spaces; no smoothing, so a corpus without a common 4-gram scores 0
     result = BLEU(tokenize="none", smooth_method="none", force=True).corpus_score(ours, [theirs])
-    # sacreBLEU's own signature does not know the tokenization
+    # sacreBLEU's own signature does not name the tokenization
     case = "lc" if lowercase else "mixed"
     split = "|split:compound" if convention == "compound-split" else ""
     signature = (
@@ -79,5 +79,5 @@ def _tokens(line: str, convention: str, lang: str, lowercase: bool) -> str:
 
 @functools.cache
 def _moses(lang: str) -> Any:
-    # Cached: making one loads lists of prefixes, too slow for every line
+    # Cached: a new tokenizer loads lists of prefixes, which is too slow for every line
     return require("sacremoses", "tokenized BLEU", extra="moses").MosesTokenizer(lang=primary_subtag(lang))

@@ -19,7 +19,7 @@ from seq2seq.settings.data import METRICS, USUAL_METRICS
 from seq2seq.system.errors import first_line
 
 TOKENIZERS = tuple(BLEU.TOKENIZERS)
-# Tokenizers whose model sacreBLEU downloads at the first use; the download fails after so many seconds of silence.
+# Tokenizers whose model sacreBLEU downloads at first use; the download fails after NETWORK_SECONDS of silence.
 _DOWNLOADED = ("spm", "flores101", "flores200", "spBLEU-1K")
 NETWORK_SECONDS = 10.0
 
@@ -41,7 +41,7 @@ class Score(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """System under one metric: score, bootstrap mean, half-width of the 95% interval, and p against the first."""
+    """System under one metric: score, bootstrap mean, half-width of the 95% interval, p against the first system."""
 
     system: str
     name: str
@@ -73,7 +73,7 @@ def tokenize_for(lang: str | None, chosen: Mapping[str, str] | None = None) -> s
 
 
 def tokenize_of(meta: Mapping[str, Any], lang: str) -> str:
-    """Return the tokenizer for translations into `lang`: the run's for its own target language, else the language's.
+    """Return the tokenizer for translations into `lang`: the run's if `lang` is its target, else by `tokenize_for`.
 
     Args:
         meta: The `seq2seq` entry of the checkpoint.
@@ -87,7 +87,7 @@ def check_tokenize(tokenize: str) -> str:
     Raises:
         ValueError: sacreBLEU has no such tokenizer, or the tokenizer needs a package that is not installed.
     """
-    # Making one shows whether its dictionary is installed
+    # Creating the tokenizer shows whether its dictionary is installed
     _bleu(tokenize, False)
     return tokenize
 
@@ -157,14 +157,14 @@ def paired_bootstrap(
     streams: list[list[str]] = []
     for name, hypotheses in systems.items():
         streams = _streams(hypotheses, references, name)
-    seed = os.environ.get("SACREBLEU_SEED", "12345").lower()  # as sacreBLEU, so that p values are reproducible
+    seed = os.environ.get("SACREBLEU_SEED", "12345").lower()  # as in sacreBLEU, so that p-values are reproducible
     lines = len(next(iter(systems.values())))
     rng = np.random.default_rng(None if seed == "none" else int(seed))
     samples_of = rng.choice(lines, size=(samples, lines), replace=True)
     found: list[Comparison] = []
     for metric in _metrics(metrics, tokenize, lowercase).values():
         rows = [_resampled(metric, list(hypotheses), streams, samples_of) for hypotheses in systems.values()]
-        # Only now has the metric seen how many references there are
+        # The metric knows the number of references only after a score
         signature = metric.get_signature()
         signature.update("seed", seed)
         signature.update("bs", samples)
@@ -195,7 +195,7 @@ def bleu_of_counts(counts: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):
         penalty = np.exp(np.minimum(0, 1 - lengths[..., 1] / lengths[..., 0]))
         score = 100 * penalty * np.exp(np.log(smoothed / total).mean(-1))
-    # BLEU is 0 without any match, and without any n-gram of one length
+    # BLEU is 0 if there is no match, or if there are no n-grams of some length n
     return np.where((matching.sum(-1) > 0) & (total.min(-1) > 0), score, 0.0)
 
 
@@ -216,7 +216,7 @@ def bootstrap_p(difference: float, resampled: np.ndarray) -> float:
 
 
 def _metrics(names: Sequence[str], tokenize: str, lowercase: bool) -> dict[str, BLEU | CHRF | TER]:
-    """Make sacreBLEU's metrics, by our lower-case names."""
+    """Create sacreBLEU's metrics, by our lowercase names."""
     unknown = [name for name in names if name not in METRICS]
     if unknown:
         raise ValueError(f"unknown metric '{unknown[0]}': choose from {', '.join(METRICS)}")
@@ -227,7 +227,7 @@ def _metrics(names: Sequence[str], tokenize: str, lowercase: bool) -> dict[str, 
         # Includes 1- and 2-grams of words (Popovic 2017)
         "chrf++": lambda: CHRF(lowercase=lowercase, word_order=2),
         # 100 * edits, shifts included, per reference word; smaller is better (Snover et al. 2006). Chinese and Japanese
-        # are split into characters, which needs `normalized`, other text at spaces
+        # are split into characters, which needs `normalized`; other text is split at spaces
         "ter": lambda: TER(normalized=asian, asian_support=asian),
     }
     return {name: make[name]() for name in names}
@@ -273,7 +273,7 @@ def _score(metric: BLEU | CHRF | TER, hypotheses: Sequence[str], references: Ref
 
 
 def _streams(hypotheses: Sequence[str], references: References, name: str) -> list[list[str]]:
-    """Return the references as one list per reference set; ValueError unless all numbers of lines agree."""
+    """Return the references as one list per reference set; raise ValueError unless all numbers of lines agree."""
     # A string is a sequence of strings, and would be scored by character
     if isinstance(hypotheses, str) or isinstance(references, str):
         raise ValueError("hypotheses and references are lists of lines, not one string")

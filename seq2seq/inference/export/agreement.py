@@ -13,19 +13,19 @@ from seq2seq.settings.search import SearchSettings
 
 # Number of drawn sentences.
 SENTENCES = 12
-# Most pieces of a sentence. The last sentence is longer than any block into which our layers cut a source.
+# Most pieces of a sentence. The last sentence has _LONG, more than any block into which our layers cut a source.
 _SHORT = 20
 _LONG = 140
 # Most pieces of a translation.
 _LIMIT = 30
-# Logits closer than this may swap their order when sums are computed in another order.
+# Logits closer than this may swap ranks when sums are computed in another order.
 TIE = 1e-3
 
 Rows = list[list[int]]
 
 
 def drawn_sources(tokenizer: Tokenizer, tags: Sequence[int] = ()) -> Rows:
-    """Draw sentences from the source vocabulary, each with eos, or images; always the same."""
+    """Draw sentences from the source vocabulary, each with eos, or draw images; the result is always the same."""
     generator = torch.Generator().manual_seed(0)
     if patches := tokenizer.patches:
         return torch.randint(patches.vocab_size, (SENTENCES, patches.length), generator=generator).tolist()
@@ -41,7 +41,7 @@ def drawn_sources(tokenizer: Tokenizer, tags: Sequence[int] = ()) -> Rows:
 
 
 def greedy(model: Seq2Seq, tokenizer: Tokenizer, rows: Rows, limit: int) -> Rows:
-    """Translate sources of ids with our own search, to at most `limit` tokens with eos; return them without eos."""
+    """Translate source ids with our own search to at most `limit` tokens, eos included; return ids without eos."""
     settings = SearchSettings(beam_size=1, max_len_ratio=0.0, max_len_extra=limit)
     special = Specials(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id)
     # One at a time, so that padding has no influence
@@ -61,11 +61,11 @@ def require_agreement(
 ) -> int:
     """Compare greedy translations of drawn sentences, and return how many sentences agree to the last token.
 
-    Translations may differ from a token on if its logit is nearly equal to the logit of our token.
+    A translation may differ from ours if the logit of its first different token nearly equals the logit of our token.
 
     Args:
         translate: The exported model, called with sources of ids and the most tokens of a translation, eos included.
-        what: Its name in messages.
+        what: Name of the exported model in messages.
         positions: The longest sequence that the model takes.
         tags: Ids before every source.
         tie: Logits that are closer count as equal.
@@ -75,7 +75,7 @@ def require_agreement(
     """
     rows = drawn_sources(tokenizer, tags)
     if positions:
-        # The last one is eos
+        # The last id is eos
         rows = [row if len(row) <= positions else [*row[: positions - 1], row[-1]] for row in rows]
     limit = min(_LIMIT, positions or _LIMIT)
     same = 0

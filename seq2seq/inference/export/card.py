@@ -87,7 +87,7 @@ def _scores(origin: Origin) -> str:
         signatures = [*(values.get("signatures") or []), "", ""]
         for metric, signature in zip(("bleu", "chrf"), signatures, strict=False):
             if isinstance(values.get(metric), int | float):
-                # A bar would begin a cell, even in code
+                # A vertical bar would begin a cell, even in code
                 signature = signature.replace("|", "\\|")
                 rows.append(f"| {split} | {metric} | {values[metric]:.2f} | `{signature}` |")
     if not rows:

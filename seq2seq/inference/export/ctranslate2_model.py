@@ -23,7 +23,7 @@ from seq2seq.system.packages import require
 _PURPOSE = "--format ctranslate2"
 # Values of settings that CTranslate2 can express.
 EXPRESSED = {"norm": ("pre", "post"), "src_positions": ("sinusoidal", "learned", "none")}
-# GELU is the exact one, by the error function.
+# GELU is the exact form, with the error function.
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 
 
@@ -34,7 +34,7 @@ def write_ctranslate2(folder: Path, loaded: Loaded, *, positions: int | None, ta
         ValueError: CTranslate2 is missing, cannot express the model, or translates differently.
     """
     config = loaded.meta["model"]
-    # Before the package is required: installing it would not help here
+    # Checked before the package is required: installing it would not help
     heads = require_plain(config, "CTranslate2", EXPRESSED)
     ctranslate2 = require("ctranslate2", _PURPOSE, extra="export")
     specs = require("ctranslate2.specs", _PURPOSE, extra="export")
@@ -69,7 +69,7 @@ def write_ctranslate2(folder: Path, loaded: Loaded, *, positions: int | None, ta
     # CTranslate2 ignores entries that it does not know
     spec.config.add_attribute("model_type", MODEL_TYPE)
     spec.validate()
-    # Equal variables are stored once, as tied embeddings are
+    # Equal variables, such as tied embeddings, are stored once
     spec.optimize()
     spec.save(str(folder))
     write_piece_models(folder, tokenizer)

@@ -34,7 +34,7 @@ class Exported(NamedTuple):
 def export_model(
     ckpt: str, out: Path, *, format: str, origin: Origin, trust: Sequence[str] = (), dtype: str = "float32"
 ) -> Exported:
-    """Write the folder `out`, which appears when it is complete and agrees with the checkpoint.
+    """Write the folder `out`, which appears once it is complete and agrees with the checkpoint.
 
     Args:
         ckpt: A checkpoint, or a folder of weights.
@@ -68,7 +68,7 @@ def export_model(
 
 
 def _write_huggingface(folder: Path, loaded: Loaded, origin: Origin) -> Exported:
-    """Write weights and card, and if Marian can express the model, a folder for it inside."""
+    """Write weights and card, and a folder `marian` inside if Marian can express the model."""
     from seq2seq.inference.export.marian import write_marian
 
     agreed, notes = {}, []

@@ -23,10 +23,10 @@ LOOPED = "recurrent"
 
 
 class Int8Linear(nn.Module):
-    """Linear layer y = s_x (q_x Q') s_w + b of integers q_x = round(x / s_x), with s_x = max |x| / 127 of each row.
+    """Linear layer y = s_x (q_x Q') s_w + b with integers q_x = round(x / s_x) and s_x = max |x| / 127 of each row.
 
-    Q = round(W / s_w), with s_w = max |W| / 63 of each output. A graph uses ONNX Runtime's operator; here whole numbers
-    in floating point compute the same, exactly up to 2,096 inputs.
+    Q = round(W / s_w), with s_w = max |W| / 63 of each output. A graph uses ONNX Runtime's operator; here, whole
+    numbers in floating point give the same result, exactly up to 2,096 inputs.
 
     Args:
         linear: The layer in floating point; its weight and bias stay attributes.

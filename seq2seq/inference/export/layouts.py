@@ -10,7 +10,7 @@ from typing import NamedTuple
 from seq2seq.system.json_file import read_json_or_none
 
 # The entry model_type of every config.json that an export writes itself. It tells Hugging Face's tools that the model
-# is not theirs, and the next export that it may replace the folder.
+# is not theirs, and tells the next export that it may replace the folder.
 MODEL_TYPE = "seq2seq-mixers"
 
 
@@ -18,7 +18,7 @@ class Layout(NamedTuple):
     """Files of a folder.
 
     Attributes:
-        files: Names of the files that not every format has; some may be missing.
+        files: Names of the files besides the ones that every format has; some may be missing.
         model_type: Entry of config.json.
         section: Name of a mapping in config.json; "" for none.
         folders: Optional folders inside.

@@ -26,7 +26,7 @@ from seq2seq.metadata import search_settings
 from seq2seq.system.files import write_json
 from seq2seq.system.packages import require
 
-# Rows of Marian's table of positions; a larger table makes every loading slower.
+# Rows of Marian's table of positions; a larger table makes loading slower.
 _POSITIONS = 1024
 # Values of settings that Marian can express.
 EXPRESSED = {"norm": ("post",), "positions": ("sinusoidal",), "src_positions": ("sinusoidal",)}
@@ -82,7 +82,7 @@ def _config(transformers: Any, loaded: Loaded, heads: int) -> Any:
         pad_token_id=tokenizer.pad_id,
         bos_token_id=tokenizer.bos_id,
         eos_token_id=tokenizer.eos_id,
-        # Marian's own models begin with pad
+        # The targets of Marian's own models begin with pad
         decoder_start_token_id=tokenizer.bos_id,
         forced_eos_token_id=None,
         share_encoder_decoder_embeddings=settings["tie"] == "all",
@@ -153,7 +153,7 @@ def _layer(ours: dict[str, Tensor]) -> dict[str, Tensor]:
     }
     for name, weight in projections.items():
         weights[f"{name}.weight"] = weight
-        # Our projections have none
+        # Our projections have no biases
         weights[f"{name}.bias"] = torch.zeros(len(weight))
     return weights
 

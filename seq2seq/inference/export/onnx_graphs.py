@@ -27,16 +27,16 @@ from seq2seq.network.model import Seq2Seq
 from seq2seq.network.state import leaves, rebuild, shared_ancestries
 from seq2seq.system.packages import require
 
-# Logits this close count as equal in int8: a number half-way between two integers may be rounded either way.
+# Logits this close count as equal in int8: a number halfway between two integers may be rounded either way.
 _INT8_TIE = 0.1
-# Two sizes at which a graph is traced. An axis whose size differs is dynamic, and axes with the same
-# two sizes are one. No two pairs may be equal, not even for a source that stages halve, nor a size occur elsewhere.
+# Each axis has two sizes at which a graph is traced. An axis whose sizes differ is dynamic, and axes with the same two
+# sizes are one axis. All pairs must differ, even when stages halve the source, and no size may occur elsewhere.
 _SIZES = {"sentences": (2, 5), "beam": (3, 4), "source": (13, 22), "scored": (6, 9)}
 _SLOTS = 300
 
 
 class _TracedAncestry:
-    """Stand-in for an Ancestry in a traced step, which has already begun.
+    """Stand-in for an Ancestry in a traced step; `begin` has already been called.
 
     Args:
         owner: (N, M).
@@ -48,12 +48,13 @@ class _TracedAncestry:
         self.stride = stride
 
     def turns(self, slots: int, slot: Tensor) -> Tensor:
-        """Return the owners in a ring buffer of so many slots, written up to slot (N,): (N, slots)."""
+        """Return the owners (N, slots) in a ring buffer of `slots` slots, written up to `slot` (N,)."""
         place = torch.arange(slots)
-        # The last position that wrote the slot; ONNX has no operator for a remainder by a free size
+        # The last position that wrote the slot
         time = slot[:, None] - (slot[:, None] - place) % slots  # (N, slots)
         table = self.owner.shape[1]
         time = time.clamp(min=0)  # slots that are not written yet are not read either
+        # ONNX has no operator for a remainder by a free size
         return self.owner.gather(1, time % table if isinstance(table, int) else time)
 
 
@@ -89,7 +90,7 @@ class _TracedCache:
         return self.values.reshape(batch_size, slots * beam, width), visible
 
     def visible(self, count: Tensor) -> Tensor:
-        """Return which of its first `count` (N,) slots each hypothesis sees, (B, beam, slots)."""
+        """Return which of its first `count` (N,) slots each hypothesis sees, (B, beam, L * beam)."""
         batch_size, *_, slots, beam, _ = self.values.shape
         own = self.owner[:, :, None] == torch.arange(beam)  # (N, L, beam)
         seen = torch.arange(slots) < count[:, None]  # (N, L)
@@ -111,10 +112,10 @@ class _TracedHeadCache(_TracedCache):
         """See `Cache.attend`: one softmax over the scores of the past and of the position itself."""
         heads, size = self.values.shape[1], self.values.shape[-1]
         q = (q * size**-0.5).unflatten(1, (heads, -1))  # (B, G, H / G, beam, d)
-        keys, past = (part.values.flatten(2, 3)[:, :, None] for part in (self, values))  # (B, G, 1, slots, d)
+        keys, past = (part.values.flatten(2, 3)[:, :, None] for part in (self, values))  # (B, G, 1, L * beam, d)
         key, own = (part.own() for part in (self, values))  # (B, G, 1, beam, d)
         # The slots before the position itself
-        visible = self.visible(position)[:, None, None]  # (B, 1, 1, beam, slots)
+        visible = self.visible(position)[:, None, None]  # (B, 1, 1, beam, L * beam)
         scores = (q @ keys.transpose(-1, -2)).masked_fill(~visible, float("-inf"))
         both = normalize(torch.cat([scores, (q * key).sum(-1, keepdim=True)], -1), weights)
         before, here = both.split([scores.shape[-1], 1], -1)
@@ -156,8 +157,8 @@ class StepGraph(nn.Module):
     """Graph of one decoding step: log p (M, V), the input of the output layer (N, D), and the parts of the next state.
 
     Args:
-        context: A context, for its form.
-        state: A state, for its form.
+        context: An example of a context, for its structure.
+        state: An example of a state, for its structure.
     """
 
     def __init__(self, model: Seq2Seq, context: Any, state: Any) -> None:
@@ -279,7 +280,7 @@ def _write_output(path: Path, model: Seq2Seq, dtype: str) -> None:
 
 
 def samples(model: Seq2Seq, positions: int | None) -> tuple[Sample, Sample]:
-    """Compute inputs of the graphs at both sizes, for a model of at most so many positions."""
+    """Compute inputs of the graphs at both sizes, for a model of at most `positions` positions (None: no limit)."""
     slots = min(_SLOTS, positions or _SLOTS)
     return _sample(model, 0, slots), _sample(model, 1, slots // 2)
 
@@ -307,7 +308,7 @@ def _sample(model: Seq2Seq, number: int, slots: int) -> Sample:
 
 
 def beginning(sample: Sample) -> dict[str, dict[str, Any]]:
-    """Describe for searches by other programs how each state begins and how positions share the slots of caches.
+    """Describe how each state begins and how positions share the slots of caches, for searches by other programs.
 
     Raises:
         ValueError: A state begins with neither zeros nor a part of the context.
@@ -375,7 +376,7 @@ def _export(
                 dynamo=True,
                 verbose=False,
             )
-    except Exception as error:  # the exporter's own, or torch.export's: there are dozens
+    except Exception as error:  # errors of the exporter or of torch.export: there are dozens
         cause = error.__cause__ or error
         reason = " ".join(str(cause).split())[:300]
         raise ValueError(f"this model has no ONNX graph of its {path.stem}: {type(cause).__name__}: {reason}") from None
@@ -392,7 +393,7 @@ def _export(
 
 
 def _free_axes(one: dict[str, Any], other: dict[str, Any], positions: int | None) -> dict[str, Any]:
-    """Return the axes that differ in size between two samples, for each input; axes with the same sizes are one.
+    """Return the axes that differ in size between two samples, for each input; axes with the same sizes are one axis.
 
     Args:
         positions: Most positions, which also bound the slots of caches.

@@ -22,7 +22,7 @@ _ATTENTION = {
     "decoder": "seq2seq.mixers.attention.Attention",
     "cross": "seq2seq.mixers.attention.CrossAttention",
 }
-# Rows of the table of positions, where a model has no limit.
+# Rows of the table of positions, if a model has no limit.
 POSITIONS = 4096
 
 
@@ -39,7 +39,7 @@ def require_plain(config: Mapping[str, Any], what: str, allowed: Mapping[str, tu
         allowed: The values that it can express, by setting of the section `model`.
 
     Raises:
-        UnsupportedError: It cannot express the model; the message names every such setting.
+        UnsupportedError: The other program cannot express the model; the message names every such setting.
     """
     model = config["model"]
     reasons = [*_wrong_mixers(config)]
@@ -51,7 +51,7 @@ def require_plain(config: Mapping[str, Any], what: str, allowed: Mapping[str, tu
         reasons.append(f"model.encoder_stages is {model['encoder_stages']}")
     if not model["ffn_dim"]:
         reasons.append("model.ffn_dim is 0")
-    # src_positions is null if both sides have the same
+    # src_positions is null if both sides have the same kind of positions
     values = {**model, "src_positions": model.get("src_positions") or model["positions"]}
     reasons += [f"model.{key} is {values[key]}" for key, choices in allowed.items() if values[key] not in choices]
     if reasons:
@@ -120,8 +120,8 @@ def plain_weights(model: Seq2Seq, order: Tensor | None = None) -> dict[str, Tens
         order: Reorders the channels of the residual stream: channel c of the new stream is channel order[c] of the
             model's, (D,). Every layer reads and writes in this order, so the model computes the same.
     """
-    # Weights that read the stream have it in their columns, weights that write it in their rows; the key_value of
-    # cross-attention reads the encoder's output, which is a stream as well
+    # Weights that read the stream have its channels in their columns; weights that write it, in their rows. The
+    # key_value of cross-attention reads the encoder's output, which is a stream as well
     reads = (".qkv.weight", ".query.weight", ".key_value.weight", ".up.weight", ".table.weight", "output.weight")
     writes = (".out.weight", ".down.weight", ".down.bias", "norm.weight", "norm.bias")
     weights = {}

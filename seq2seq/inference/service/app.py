@@ -38,7 +38,7 @@ from seq2seq.inference.service.metrics import Metrics
 from seq2seq.inference.service.settings import ServiceSettings
 
 PATHS = ("/", "/translate", "/health", "/metrics", "/openapi.json")
-# A body beyond the limit is still read, up to so many bytes: a client reads its answer only after it has sent all.
+# A body beyond the limit is still read, up to this many bytes: a client reads its answer only after it has sent all.
 _DISCARDED = 1 << 24
 _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 _CLIENT_HAS_LEFT = 499  # only the metrics show it
@@ -114,7 +114,7 @@ class Service:
         try:
             results = await _results(request, entries, limits.timeout)
         finally:
-            # The time is over, or the client has left; this does nothing for a request that is answered
+            # The time limit has passed, or the client has left; this does nothing for an answered request
             self.batcher.abandon(entries)
         if results is None:
             return None
@@ -251,16 +251,16 @@ async def _body(request: Request, limits: ServiceSettings) -> bytes:
 
 
 async def _results(request: Request, entries: list[Entry], seconds: float) -> list[Translation] | None:
-    """Wait for the results of a request for at most so many seconds; None if the client has left.
+    """Wait at most `seconds` for the results of a request; return None if the client has left.
 
     Raises:
-        RefusedError: The time is over, or the service has stopped.
+        RefusedError: The time limit has passed, or the service has stopped.
     """
 
     async def all_results() -> list[Translation]:
         return [await asyncio.wrap_future(entry.future) for entry in entries]
 
-    # A task: unlike gather's future, it can be cancelled without a complaint in the log
+    # A task can be canceled without an error in the log, unlike the future that gather returns
     results = asyncio.ensure_future(all_results())
     # The only message after the body says that the client has closed the connection
     left = asyncio.ensure_future(request.receive())

@@ -36,11 +36,11 @@ class Batcher:
 
     Args:
         translate: Translates texts with the same options; only the batcher's thread calls it.
-        limits: Of a batch and of the queue.
+        limits: Limits of a batch and of the queue.
         begin: Called by the thread before its first batch.
 
     Attributes:
-        thread: Translates; the caller starts it.
+        thread: The thread that translates; the caller starts it.
         closed: New texts are refused.
     """
 
@@ -149,7 +149,7 @@ class Batcher:
                 entry.future.set_result(result)
 
     def _next_batch(self) -> list[Entry]:
-        """Wait for texts and take the next batch out of the queue; [] at the end."""
+        """Wait for texts and take the next batch out of the queue; return [] when the batcher is closed and idle."""
         with self._changed:
             self._working = []
             while True:

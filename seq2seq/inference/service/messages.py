@@ -200,7 +200,7 @@ def check_limits(texts: Sequence[Text], limits: ServiceSettings) -> None:
     """Check the number and the size of a request's texts, prefixes and phrases.
 
     Raises:
-        RefusedError: 422 for no text at all, 413 for too many or too long ones.
+        RefusedError: 422 for no text at all, 413 for too many or too long texts.
     """
     if not texts:
         raise RefusedError(422, "text is an empty list; give one text or more")

@@ -28,6 +28,6 @@ class Metrics:
         self.batch_texts = Histogram("batch_texts", "Texts translated together.", buckets=_TEXTS, **rest)
         self.batch_seconds = Histogram("batch_seconds", "Seconds that a batch took.", buckets=_SECONDS, **rest)
         self.open = Gauge("open_translations", "Requests for a translation that are being served.", **rest)
-        # Both outcomes are shown before the first of each
+        # Both outcomes are shown from the start, with a count of 0
         for outcome in ("translated", "failed"):
             self.texts.labels(outcome)

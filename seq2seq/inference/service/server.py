@@ -14,7 +14,7 @@ from seq2seq.inference.service.app import Service, create_app
 from seq2seq.inference.service.settings import ServiceSettings
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# Seconds for sending finished answers, and for the end of the thread.
+# Most seconds to send finished answers, and to wait for the end of the thread.
 _LAST_SECONDS = 5
 
 
