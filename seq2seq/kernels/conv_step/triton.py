@@ -24,7 +24,7 @@ def conv_step_kernel(
     k, column = tl.arange(0, TAPS), tl.arange(0, COLUMNS)  # (TAPS,), (COLUMNS,)
     # (TAPS,): the position that tap k reads
     time = tl.load(position + hypothesis).to(tl.int32) + k - (taps - 1)
-    outside = float("-inf") if SOFTMAX else 0.0  # taps past K weigh nothing
+    outside = float("-inf") if SOFTMAX else 0.0  # taps from K on have weight 0
     # The head's weights, (TAPS,), normalized here if they are logits
     at = weights + hypothesis * weight_row + head * weight_head + k
     weight = tl.load(at, mask=k < taps, other=outside).to(tl.float32)
