@@ -40,7 +40,7 @@ class MemoryUnit(nn.Module):
         nn.init.ones_(self.input.bias[hidden_dim : 2 * hidden_dim])  # b_f
 
     def update(self, gates: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the next hidden and cell states (..., H) from the gates' input part (..., 4 H) and the last two."""
+        """Compute the next hidden and cell states (..., H) from the gates' input part (..., 4 H) and the old states."""
         i, f, g, o = (gates + self.recurrent(hidden)).chunk(4, -1)  # (..., H) each
         cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
         return o.sigmoid() * cell.tanh(), cell

@@ -34,7 +34,7 @@ class LuongRead(nn.Module):
         score: "dot", s'h, unscaled and so large in wide layers; "general", s'W h; "concat", v' tanh(W [s; h]);
             "location", (W s)_j, which does not depend on h.
         scope: The window: "global", the whole source; "local_m", |j - p| <= D around p_i = i, but at most the last
-            position; "local_p", the same around p_i = S sigmoid(v_p' tanh(W_p s_i)), S the source's length, with weights
+            position; "local_p", around p_i = S sigmoid(v_p' tanh(W_p s_i)), S the source's length, with weights
             times exp(-2 (j - p)^2 / D^2), a Gaussian of standard deviation D / 2.
         half_window: D, 1 or more.
         max_len: Longest source, for "location" only.

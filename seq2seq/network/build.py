@@ -71,7 +71,7 @@ def decodes(mixer: type[SelfMixer[Any]]) -> bool:
 
 
 class Uninitialized(TorchFunctionMode):
-    """Context in which modules are built without initializing their weights, which are loaded later."""
+    """Context in which modules are built without initializing their weights, such as before loading them."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
