@@ -32,7 +32,7 @@ def require_backend(backend: str) -> str:
 
 
 def portable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mixer's settings without backend="triton", which applies to the training machine alone."""
+    """Return a mixer's settings without backend="triton", which applies only to the training machine."""
     return {**values, "backend": "auto"} if values.get("backend") == "triton" else dict(values)
 
 

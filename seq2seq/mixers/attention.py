@@ -250,7 +250,7 @@ class CrossAttention(CrossMixer):
         return self.out(y if self.norm is None else self.norm(y))
 
     def read_weights(self, x: Tensor, context: CrossAttention.Context) -> Tensor:
-        """Return the attention weights of x (B, T, D), (B, H, T, S); ReLU's have no fixed sum."""
+        """Return the attention weights of x (B, T, D), (B, H, T, S); ReLU weights have no fixed sum."""
         q = split(self._project_query(x), self.num_heads)  # (B, H, T, d)
         scores = q @ context.key.transpose(-1, -2) * q.shape[-1] ** -0.5
         return normalize(allow(scores.float(), context.mask, False), self.weights)

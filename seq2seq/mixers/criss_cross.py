@@ -1,4 +1,4 @@
-"""Attention to the row and the column of a grid in which a position lies."""
+"""Attention to a position's row and column in a grid."""
 
 from __future__ import annotations
 

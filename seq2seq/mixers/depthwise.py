@@ -1,4 +1,4 @@
-"""The depthwise convolution: a kernel of its own for every channel."""
+"""The depthwise convolution, with a separate kernel for every channel."""
 
 from __future__ import annotations
 

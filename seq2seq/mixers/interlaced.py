@@ -89,7 +89,7 @@ class Interlaced(SelfMixer):
         return self.out(self._read(state.rows, 0, row_query, row_key, value, position)), state
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Tensor:
-        """Attend within each line of (B, lines, n, D), of which real (B, lines, n) are not padding."""
+        """Attend within each line of (B, lines, n, D); real (B, lines, n) is False at padding."""
         seen = seen_in_line(real, causal=self.causal)[:, :, None]  # (B, lines, 1, n, n)
         q, k, v = (split(part, self.num_heads) for part in (q, k, v))  # (B, lines, H, n, d)
         return merge(attention(q, k, v, mask=seen, dropout=self.dropout if self.training else 0.0))

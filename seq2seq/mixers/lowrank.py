@@ -125,4 +125,4 @@ def _read_past(q: Tensor, k: Tensor, v: Tensor, key_slots: Tensor, value_slots: 
     # Slot s is visible from the first position with a weight in E
     unseen = (key_slots != 0).cumsum(1).t() == 0  # (T, r)
     weights = (scores * q.shape[-1] ** -0.5).masked_fill(unseen, float("-inf")).softmax(-1)
-    return (dropout(weights.to(v.dtype), drop) @ value_slots).tril() @ v  # F likewise: (B, H, T, T) @ v
+    return (dropout(weights.to(v.dtype), drop) @ value_slots).tril() @ v  # the same order for F: (B, H, T, T) @ v

@@ -303,7 +303,7 @@ class Luong(CrossMixer):
         return torch.cat(outputs, 1)
 
     def introspect(self, x: Tensor, context: Luong.Context) -> dict[str, Tensor]:
-        """Return the attention weights of each step, (B, 1, T, S), without what the state holds of earlier reads."""
+        """Return the attention weights of each step, (B, 1, T, S); earlier reads that the state holds do not count."""
         return {"weights": self.read_weights(x, context)}
 
     def read_weights(self, x: Tensor, context: Luong.Context) -> Tensor:

@@ -1,4 +1,4 @@
-"""Depthwise convolutions of several widths side by side, weighed by learned gates."""
+"""Depthwise convolutions of several widths side by side, weighted by learned gates."""
 
 from __future__ import annotations
 

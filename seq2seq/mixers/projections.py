@@ -62,6 +62,6 @@ def initialize(*layers: nn.Linear | None) -> None:
 def with_zero_gradient(y: Tensor, x: Tensor) -> Tensor:
     """Return y (B, T, D), which does not depend on x (B, T, D), with a zero gradient with respect to x.
 
-    Training on several devices waits for a gradient of every parameter, including a norm's before the mixer.
+    Training on several devices waits for a gradient of every parameter, such as the weight of a norm before the mixer.
     """
     return y + (0.0 * x).to(y.dtype)

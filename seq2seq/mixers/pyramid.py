@@ -101,7 +101,7 @@ class Pyramid(SelfMixer):
         return F.pad(x, (0, 0, 0, -x.shape[1] % self.reduction)).unflatten(1, (-1, self.reduction))
 
     def _read_past(self, q: Tensor, key_value: Tensor, drop: float) -> Tensor:
-        """Attend to the complete blocks before t's own, and to the mean of t's own up to t."""
+        """Attend from each t to the complete blocks before its own block, and to the mean of its own block up to t."""
         size = self.reduction  # r
         length = q.shape[2]
         ones = torch.ones(size, size, device=q.device, dtype=key_value.dtype).tril()

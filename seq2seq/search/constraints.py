@@ -40,7 +40,7 @@ class Phrase(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Progress of a hypothesis: the indices of the phrases it has met, and the number `reached` of `current`'s tokens.
+    """Progress of a hypothesis: the indices of phrases `done`, and the number of tokens `reached` in phrase `current`.
 
     A phrase with barred tokens is met only once its last token is followed by a token that is not barred.
     """

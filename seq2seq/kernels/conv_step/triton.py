@@ -62,5 +62,5 @@ def constants(taps: int, head_dim: int, softmax: bool) -> dict[str, int | bool]:
     """Return the kernel's compile-time constants and launch settings."""
     columns, rows = launch_config.columns(head_dim), triton.next_power_of_2(taps)
     values: dict[str, int | bool] = {"WIDTH": head_dim, "COLUMNS": columns, "TAPS": rows, "SOFTMAX": softmax}
-    # A warp for each 1024 numbers of the (TAPS, COLUMNS) tile: 32 a thread
+    # A warp for each 1024 numbers of the (TAPS, COLUMNS) tile: 32 per thread
     return values | {"num_warps": max(1, min(8, columns * rows // 1024)), "num_stages": 1}

@@ -1,4 +1,4 @@
-"""Cross entropy of rows of logits on a GPU: one program a row, online softmax, gradient in the logits' memory."""
+"""Cross entropy of rows of logits on a GPU: one program per row, online softmax, gradient in the logits' memory."""
 
 from __future__ import annotations
 
