@@ -1,1 +1,1 @@
-"""Operators, a folder each; `<op>/reference.py`, where there is one, is a short and slow reference implementation."""
+"""Operators, one folder each; `<op>/reference.py`, if there is one, is a short and slow reference implementation."""

@@ -32,8 +32,8 @@ def tap_inputs(x: Tensor, taps: int, *, left: int) -> Tensor:
 def skew(weights: Tensor) -> Tensor:
     """Shift row t of (..., T, K) right by t places: band matrices (..., T, T + K - 1)."""
     rows, taps = weights.shape[-2:]
-    flat = F.pad(weights, (0, rows)).flatten(-2)  # each row is followed by T zeros: T + K a row
-    # Reading with rows one shorter shifts each row by one place against the row before it
+    flat = F.pad(weights, (0, rows)).flatten(-2)  # each row is followed by T zeros: T + K per row
+    # Rows that are one number shorter shift each row by one place relative to the row before it
     return flat[..., : rows * (rows + taps - 1)].unflatten(-1, (rows, rows + taps - 1))
 
 
@@ -47,9 +47,10 @@ def unskew(band: Tensor) -> Tensor:
 
 
 def mirrored(weights: Tensor, left: int) -> Tensor:
-    """Return the weights (..., T, K) of the transposed band: A' dy is a convolution by them with left K - 1 - left.
+    """Return the weights (..., T, K) of the transposed band: convolving dy with them computes A' dy.
 
-    Position s reads row s + k - (K - 1 - left) through tap K - 1 - k of that row.
+    That convolution has K - 1 - left taps before the current position. Its tap k at position s is tap K - 1 - k of row
+    s + k - (K - 1 - left).
     """
     taps = weights.shape[-1]
     padded = F.pad(weights, (0, 0, taps - 1 - left, left)).contiguous()  # (..., T + K - 1, K)
@@ -59,19 +60,19 @@ def mirrored(weights: Tensor, left: int) -> Tensor:
 
 
 def band_conv(x: Tensor, weights: Tensor, *, left: int, block: int = BLOCK) -> Tensor:
-    """Convolve x with weights of each position, zeros outside the sequence.
+    """Convolve x with separate weights at each position; x is zero outside the sequence.
 
     Shape:
         x (B, T, H, R), weights (B or 1, H, T, K) -> (B, T, H, R).
 
     Args:
         left: Taps before the current position.
-        block: Rows of a block; sentences of two blocks or less are one.
+        block: Rows of a block; sentences of up to two blocks are not cut.
     """
     length = x.shape[1]
     taps = weights.shape[-1]
     values = x.transpose(1, 2).contiguous()  # (B, H, T, R); the product would copy it too, five times as slowly
-    # For short sentences one T x T matrix a head is faster than blocks; an exported graph cannot branch by length
+    # For short sentences one T x T matrix per head is faster than blocks; an exported graph cannot branch by length
     if torch.compiler.is_exporting() or length <= 2 * block:
         band = skew(weights)[..., left : left + length]  # columns outside the sequence would multiply zeros
         return (band.to(x.dtype) @ values).transpose(1, 2)
@@ -81,7 +82,7 @@ def band_conv(x: Tensor, weights: Tensor, *, left: int, block: int = BLOCK) -> T
 
 
 def band_conv_transposed(dy: Tensor, weights: Tensor, *, left: int, block: int = BLOCK) -> Tensor:
-    """Compute the gradient of `band_conv` to x.
+    """Compute the gradient of `band_conv` with respect to x.
 
     Shape:
         dy (B, T, H, R), weights (B or 1, H, T, K) -> dx (B, T, H, R).
@@ -96,7 +97,7 @@ def band_conv_transposed(dy: Tensor, weights: Tensor, *, left: int, block: int =
 
 
 def band_weight_gradient(dy: Tensor, x: Tensor, taps: int, *, left: int, block: int = BLOCK) -> Tensor:
-    """Compute the gradient of `band_conv` to the weights, dy_t . x_{t+k-left}.
+    """Compute the gradient of `band_conv` with respect to the weights, dy_t . x_{t+k-left}.
 
     Shape:
         dy, x (B, T, H, R) -> (B, H, T, K), to be summed where weights are shared.

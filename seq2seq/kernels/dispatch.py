@@ -16,7 +16,7 @@ from seq2seq.kernels.launch_config import MAX_HEAD_DIM, MAX_TAPS
 from seq2seq.system.errors import first_line
 
 BACKENDS = ("auto", "triton", "torch")
-# Types that the Triton kernels load and store; torch computes in float64.
+# Types that the Triton kernels load and store; torch also serves float64.
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 _log = logging.getLogger(__name__)
@@ -25,14 +25,14 @@ _said: set[str] = set()
 
 
 def require_backend(backend: str) -> str:
-    """Return `backend` if it is the name of one, else raise ValueError."""
+    """Return `backend` if it names a backend, else raise ValueError."""
     if backend not in BACKENDS:
         raise ValueError(f"backend is {backend!r}; choose one of {', '.join(BACKENDS)}")
     return backend
 
 
 def portable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mixer's settings without backend="triton", which applies to the training machine alone."""
+    """Return a mixer's settings without backend="triton", which applies only to the training machine."""
     return {**values, "backend": "auto"} if values.get("backend") == "triton" else dict(values)
 
 
@@ -41,7 +41,7 @@ def is_plain(op: str, backend: str, x: Tensor) -> bool:
 
     On a CPU they are a tenth faster than an operator with gradients by formula. Compiled graphs and GPUs take the
     operator, which chooses by `takes_triton` when it runs. The meta device takes it because the operator's formula
-    counts its operations. An exported graph has torch's own operations alone, which other programs know.
+    counts its operations. An exported graph has only torch's own operations, which other programs know.
     """
     compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
     if require_backend(backend) == "triton" or x.is_cuda or x.is_meta or compiled:
@@ -135,7 +135,7 @@ def launcher_obstacle() -> str | None:
         # Builds the module, which needs a C compiler and Python's headers, or finds it in Triton's cache
         active: Any = driver.active
         _ = active.utils
-    except Exception as error:  # of the compiler, of the linker, of the driver
+    except Exception as error:  # from the compiler, the linker or the driver
         reason = first_line(error)
         return f"Triton cannot build its launcher ({reason}): install gcc and Python's headers (python3-dev)"
     return None

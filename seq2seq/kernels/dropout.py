@@ -19,11 +19,11 @@ def dropout(x: Tensor, drop: float, *, training: bool = True) -> Tensor:
     """
     if not training or drop == 0.0:
         return x
-    # A GPU draws fast, and a compiled graph fuses the drawing with other operations
+    # A GPU draws random numbers fast, and a compiled graph fuses the drawing with other operations
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, drop)
     keep = keep_probability(drop)
-    highest = int(keep * 256) - 1  # uint8 has no 256 to compare with
+    highest = int(keep * 256) - 1  # uint8 cannot represent 256
     mask = (random_bytes(x.shape) <= highest).to(x.dtype)  # 1 with probability keep
     # A Python number is not rounded to the type of x
     return (x * mask).mul_(1.0 / keep)
@@ -33,7 +33,7 @@ class Dropout(nn.Module):
     """`dropout` as a module: active in training only.
 
     Args:
-        drop: Probability to set an element to 0.
+        drop: Probability of setting an element to 0.
     """
 
     def __init__(self, drop: float) -> None:

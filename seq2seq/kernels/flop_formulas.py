@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-# These imports register the operators, which must exist
+# These imports register the operators, which must exist before their formulas
 from seq2seq.kernels import dynamicconv as dynamicconv
 from seq2seq.kernels import lightconv as lightconv
 
@@ -46,5 +46,5 @@ def _lightconv_backward(dy: Any, x: Any, weights: Any, *given: Any, **_: Any) ->
 
 @register_flop_formula(torch.ops.aten.linalg_solve_triangular)
 def _solve_triangular(system: Any, target: Any, *given: Any, out_shape: Any = None, **_: Any) -> int:
-    """Count a substitution: half of the entries meet each column of the target; torch itself counts nothing."""
+    """Count a substitution: half of the system's entries multiply each target column; torch itself counts nothing."""
     return math.prod(target) * system[-1]

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 import torch
 
-# For the whole process, because a checkpointed layer runs again in the thread of its backward pass
+# One switch for the whole process, because a checkpointed layer runs again in the thread of its backward pass
 _on = False
 
 
 @contextmanager
 def fused(on: bool = True) -> Iterator[None]:
-    """Use the fused kernels in a block for all calls that they serve; on a CPU in Triton's interpreter."""
+    """Use the fused kernels in a block for all calls that they serve; on a CPU this needs Triton's interpreter."""
     global _on
     before, _on = _on, on
     try:

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor
 
-# The kernels read two DropConnect words of a row at most, 32 taps each
+# The kernels read at most two DropConnect words of a row, 32 taps each
 MAX_TAPS = 64
 # A backward kernel stores up to 32,768 numbers for each static kernel, and computes their offsets in 32 bits
 MAX_KERNELS = 1 << 15
-# A direct kernel takes all channels of a head into one program
+# In a direct kernel, one program takes all channels of a head
 MAX_HEAD_DIM = 256
-# Chunks, which amortize a program's set-up, grow beyond this many programs: four for each multiprocessor of a big GPU
+# Chunks amortize a program's setup. They grow beyond this many programs: four for each multiprocessor of a big GPU
 PROGRAMS = 528
 # Up to this many taps, one multiply-add per tap is faster than a band matrix, whose rows have 2 * 16 columns
 DIRECT_TAPS = 3
@@ -35,11 +35,11 @@ class Config(NamedTuple):
 
     Attributes:
         tile: Positions of a tile.
-        chunk: Tiles in a row that a program works through, at most.
+        chunk: Maximum number of consecutive tiles that a program works through.
         num_warps: Warps of a program, 32 threads each.
         num_stages: Stages of pipelined loads.
-        columns: Channels of a head that a program takes, at most.
-        registers: Limit for a thread; None leaves it to the compiler, which may spill a few to fit one more block.
+        columns: Maximum number of a head's channels that a program takes.
+        registers: Register limit of a thread; without one the compiler may spill a few to fit one more block.
     """
 
     tile: int
@@ -66,7 +66,7 @@ _T = TypeVar("_T")
 
 
 def remembered(choose: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Cache the results of a function of launch settings until `override` changes these; callers only read a result."""
+    """Cache a function that reads launch settings until `override` changes them; callers must not modify results."""
     cached = functools.cache(choose)
     _caches.append(cached)
     return cast("Callable[_P, _T]", cached)
@@ -100,8 +100,8 @@ def config(op: str, taps: int, head_dim: int, dtype: torch.dtype, arch: int = HO
     """
     if op in _overrides:
         return _overrides[op]
-    # The best by estimate (benchmarks/roofline) of the settings that spill no registers on sm_80 to sm_100
-    # (benchmarks/aot.py); not yet chosen by time
+    # Of the settings that spill no registers on sm_80 to sm_100 (benchmarks/aot.py), the best by estimate
+    # (benchmarks/roofline); not yet chosen by timing
     if is_direct(op, taps):
         across = columns(head_dim)
         tile = 32 if across <= 64 else 16
@@ -111,28 +111,28 @@ def config(op: str, taps: int, head_dim: int, dtype: torch.dtype, arch: int = HO
     most = _most_columns(op, taps, wide)
     across = columns(head_dim, most)  # channels a program takes
     backward, short = op.endswith("_backward"), 17 if op.startswith("lightconv") else 32
-    # With one earlier tile, a tile of 16 reads 17 taps, a tile of 32 reads 33, and a tile of 64 all
+    # With one earlier tile, a tile of 16 reads 17 taps, a tile of 32 reads 33, and a tile of 64 reads any K
     tile = 16 if taps <= 17 or wide else 32 if taps <= short or (backward and arch != HOPPER) else 64
     unaligned = head_dim % 16 != 0  # every number is loaded separately, with its own address
     heavy = (backward and taps > short) or (wide and taps > 17)
     stages = 1  # only sm_90 has the registers for more
     if arch == HOPPER and op.startswith("lightconv"):
-        # Short tiles: one tile ahead hides half of a load
+        # Tiles are short: loading one tile ahead hides half of a load
         stages = 2 if wide else 3
     elif arch == HOPPER and backward and tile < 64:
         stages = 2
     limit = None
     if op.startswith("lightconv") and arch != HOPPER and not heavy:
-        # Without a limit these compilers spill; with 168 registers, three blocks of 128 threads fit a multiprocessor
+        # Without a limit the compiler spills; with 168 registers, three blocks of 128 threads fit a multiprocessor
         limit = 255 if backward or across > 64 else 168
     return Config(tile, 16, 8 if heavy or unaligned else 4, stages, most, limit)
 
 
 def one_tile(op: str, taps: int, length: int, head_dim: int, dtype: torch.dtype) -> int:
-    """Return the size of a tile that holds a whole sentence; 0 if its kernels do not serve the sentence."""
+    """Return the size of a tile that holds a whole sentence; 0 if the one-tile kernels do not serve it."""
     if is_direct(op, taps) or op in _overrides or not 0 < length <= ONE_TILE:
         return 0
-    # A program takes a whole head, and there are too few registers for it
+    # A program takes a whole head, for which there are too few registers
     if op == "dynamicconv_backward" and dtype == torch.float32 and head_dim > 64:
         return 0
     return columns(length)
@@ -155,7 +155,7 @@ def one_tile_config(op: str, tile: int, head_dim: int, dtype: torch.dtype, arch:
 
 
 def attention_warps(queries: int, keys: int, head_dim: int, dtype: torch.dtype, *, backward: bool) -> int:
-    """Return the warps of a program of attention whose rows are one tile, or 0 if it would run out of registers.
+    """Return the warps of a program of one-tile attention, or 0 if rows are too long or registers too few.
 
     Args:
         queries: T.
@@ -170,7 +170,7 @@ def attention_warps(queries: int, keys: int, head_dim: int, dtype: torch.dtype, 
     wide = dtype == torch.float32
     if longest > ONE_TILE or size > (2048 if wide else 8192):
         return 0
-    # No registers are spilled on sm_80 to sm_100 (benchmarks/aot.py); not yet chosen by time
+    # No registers are spilled on sm_80 to sm_100 (benchmarks/aot.py); not yet chosen by timing
     return min(8, max(1, size // 1024) * (2 if wide else 1) * (2 if backward else 1))
 
 

@@ -20,7 +20,7 @@ class Operation:
         name: The operator's name.
         compute: The implementation. Its annotations define the operator's schema; the first argument is a tensor, and
             no result shares memory with an argument.
-        fake: The same without data: shapes, types and strides of the results.
+        fake: Computes the shapes, types and strides of the results, without data.
         mutates: Names of the arguments that it overwrites.
     """
 

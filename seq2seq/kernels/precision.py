@@ -1,4 +1,4 @@
-"""The precision of operations that autocast does not choose."""
+"""The precision of operations, where autocast must not choose it."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def over_positions(
     """Compute (state, y_t) = update(state, inputs at t) for every position t, and return y stacked along `dim`.
 
     Args:
-        state: Before the first position.
+        state: State before the first position.
         inputs: Tensors whose axis `dim` is positions, all of the same length.
     """
     if not torch.compiler.is_exporting():

@@ -19,7 +19,7 @@ def require_axes(grid_width: int | None, *, causal: bool) -> int:
 
 
 def coordinates(position: Tensor, grid_width: int | None) -> Tensor:
-    """Return the coordinates (axes, ...) of position (...): the position on a line, its row and column on a grid."""
+    """Return the coordinates (axes, ...) of position (...): itself on a line, its row and column on a grid."""
     if grid_width is None:
         return position[None]
     return torch.stack([position // grid_width, position % grid_width])  # row, column
@@ -44,7 +44,7 @@ def extents(length: int, grid_width: int | None = None) -> tuple[int, ...]:
 
 
 def slot_offsets(position: Tensor, slots: int, beam: int) -> Tensor:
-    """Return d of a cache's slots, `beam` to a position, from position (N,): (1, N / beam, beam, slots)."""
+    """Return the offsets of a cache's slots, `beam` per position, from position (N,): (1, N / beam, beam, slots)."""
     # The beam slots of a position are adjacent in the cache, so slot s has position s // beam
     return offsets(position.view(-1, beam), torch.arange(slots, device=position.device) // beam)
 
@@ -55,7 +55,7 @@ def to_grid(x: Tensor, grid_width: int) -> Tensor:
 
 
 def seen_in_line(real: Tensor, *, causal: bool) -> Tensor:
-    """Return the attention mask (..., n, n) of lines real (..., n): each position sees the real ones and itself.
+    """Return the attention mask (..., n, n) of lines: each position sees itself and the real positions, real (..., n).
 
     Args:
         causal: Position i sees positions <= i only.

@@ -37,7 +37,7 @@ def store_rows(base, stride, row, column, last, value, WIDTH: tl.constexpr):
 
 @triton.jit
 def log2(x):
-    """Compute log2 x to 2^-22, in one instruction instead of twelve."""
+    """Compute log2 x within 2^-22, in one instruction instead of twelve."""
     if INTERPRETED:
         return tl.log2(x)
     return tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
@@ -45,7 +45,7 @@ def log2(x):
 
 @triton.jit
 def reciprocal(x):
-    """Compute 1 / x to the last place, in one instruction instead of eight."""
+    """Compute 1 / x within one unit in the last place, in one instruction instead of eight."""
     if INTERPRETED:
         return 1.0 / x
     return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
@@ -70,16 +70,16 @@ def bounds(start, end, sentence, length, STARTS: tl.constexpr, ENDS: tl.constexp
 
 @triton.jit
 def tanh(x):
-    """Compute tanh x to 2^-11, in one instruction."""
+    """Compute tanh x within 2^-11, in one instruction."""
     if INTERPRETED:
         return 1.0 - 2.0 / (1.0 + tl.exp2(x * (2.0 * LOG2E)))
-    # Not pure, so that it is computed once: the compiler repeats a pure one in every warp that needs the result
+    # Not pure, so that it is computed once: the compiler repeats pure code in every warp that needs the result
     return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=False, pack=1)
 
 
 @triton.jit
 def gate(b):
-    """Compute sigmoid(b) in float32; for b of 16 bits to 2^-12, half the rounding error of a gate of 1."""
+    """Compute sigmoid(b) in float32; for b of 16 bits within 2^-12, half of the rounding error of float16 at 1."""
     if b.dtype == tl.float32:
         return reciprocal(1.0 + tl.exp2(b * -LOG2E))
     return 0.5 * tanh(0.5 * b.to(tl.float32)) + 0.5
@@ -116,5 +116,5 @@ def unit_stride(x: Tensor) -> Tensor:
 
 
 def needs_wide(dtype: torch.dtype) -> bool:
-    """Return True for products in float32: for float32, and for bf16 in Triton's interpreter, where it is wrong."""
+    """Return True if products need float32: for float32, and for bf16 in Triton's interpreter, whose bf16 is wrong."""
     return dtype == torch.float32 or (dtype == torch.bfloat16 and INTERPRETED.value)

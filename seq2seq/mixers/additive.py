@@ -18,13 +18,12 @@ class AdditiveScore(nn.Module):
     softmax over j of e_ij = v' tanh(W s_i + U h_j), where the mask allows.
 
     Shape:
-        query s (B, T, Q), keys U h (B, S, A), computed beforehand, mask (B, S) -> weights (B, T,
-        S).
+        query s (B, T, Q), keys U h (B, S, A), computed beforehand, mask (B, S) -> weights (B, T, S).
 
     Args:
         query_dim: Width Q of the queries.
         score_dim: Width A of the hidden layer.
-        coverage: Add Z C_ij to the hidden layer, of a number C_ij for each query and key.
+        coverage: Add Z C_ij to the hidden layer, where C_ij is a number for each query and key.
 
     Reference:
         Bahdanau et al. 2015, appendix A.1.2; Tu et al. 2016 (coverage), eq. 8.
@@ -39,12 +38,12 @@ class AdditiveScore(nn.Module):
         initialize(self.coverage)
 
     def forward(self, query: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
-        """Return the attention weights of query (B, T, Q) over keys (B, S, A) where mask (B, S)."""
+        """Return the attention weights of query (B, T, Q) over keys (B, S, A) where mask (B, S) is True."""
         return self.energy(query, keys).masked_fill(~mask[:, None], float("-inf")).softmax(-1)  # (B, T, S)
 
     def energy(self, query: Tensor, keys: Tensor, coverage: Tensor | None = None) -> Tensor:
         """Return e (B, T, S) of query (B, T, Q) and keys (B, S, A), with coverage (B, T, S) if the module has it."""
-        # A hidden layer for every pair of query and key: (B, T, S, A) of memory
+        # A hidden layer for every pair of query and key takes (B, T, S, A) of memory
         hidden = self.query(query)[:, :, None] + keys[:, None]
         if self.coverage is not None:
             assert coverage is not None
@@ -82,7 +81,7 @@ class AdditiveAttention(CrossMixer[KeyedMemory, NoState]):
         return KeyedMemory(memory, self.key(memory), memory_mask)
 
     def forward(self, x: Tensor, context: KeyedMemory) -> Tensor:
-        """Read the source from each of x (B, T, D)."""
+        """Read the source from each position of x (B, T, D)."""
         weights = mark_mixing(self.attend(x, context.keys, context.mask))  # (B, T, S)
         return self.out(weights.to(context.memory.dtype) @ context.memory)  # (B, T, D)
 

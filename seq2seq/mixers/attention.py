@@ -59,7 +59,7 @@ class GatedNorm(nn.Module):
         self.gate = nn.Parameter(torch.zeros(dim))  # u
 
     def forward(self, x: Tensor) -> Tensor:
-        """Norm x (..., D)."""
+        """Normalize and gate x (..., D)."""
         x = x.to(self.gate.dtype)  # under autocast x may be narrower
         return self.norm(x) * torch.sigmoid(self.gate * x)
 
@@ -72,7 +72,7 @@ def _norm_of(weights: str, dim: int, *, packed: bool) -> GatedNorm | None:
 
 
 def _without_packing(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments to attend with masks, which any machine can do."""
+    """Return the arguments for attention with masks, which any machine can compute."""
     return {**values, "packed": False} if values.get("packed") else dict(values)
 
 
@@ -154,7 +154,7 @@ class Attention(SelfMixer):
     portable_values = staticmethod(_without_packing)
 
     class State(NamedTuple):
-        """Keys, already rotated, and values of the past, D G / H numbers a slot each."""
+        """Keys, already rotated, and values of the past, D G / H numbers per slot each."""
 
         keys: Cache
         values: Cache
@@ -240,7 +240,7 @@ class CrossAttention(CrossMixer):
         return self.Context(k, v, memory_mask[:, None, None, :])
 
     def forward(self, x: Tensor, context: CrossAttention.Context) -> Tensor:
-        """Read the source from each of x (B, T, D)."""
+        """Read the source from each position of x (B, T, D)."""
         q = split(self._project_query(x), self.num_heads)  # (B, H, T, d)
         q, k, v = mark_mixing(q), mark_mixing(context.key), context.value
         dropout = self.dropout if self.training else 0.0
@@ -250,7 +250,7 @@ class CrossAttention(CrossMixer):
         return self.out(y if self.norm is None else self.norm(y))
 
     def read_weights(self, x: Tensor, context: CrossAttention.Context) -> Tensor:
-        """Return the attention weights of x (B, T, D), (B, H, T, S); ReLU's have no fixed sum."""
+        """Return the attention weights of x (B, T, D), (B, H, T, S); ReLU weights have no fixed sum."""
         q = split(self._project_query(x), self.num_heads)  # (B, H, T, d)
         scores = q @ context.key.transpose(-1, -2) * q.shape[-1] ** -0.5
         return normalize(allow(scores.float(), context.mask, False), self.weights)

@@ -19,7 +19,7 @@ def running_mean(x: Tensor, mask: Tensor, *, causal: bool) -> Tensor:
     wide = at_least_float32(x.dtype)
     x = x.masked_fill(~mask[:, :, None], 0.0)  # padding adds nothing
     if causal:
-        # Padding is on the right, so before any real position all t are real
+        # Padding is on the right, so all positions before a real position are real
         mean = x.cumsum(1, dtype=wide) / torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
     else:
         mean = (x.sum(1, keepdim=True, dtype=wide) / mask.sum(1)[:, None, None]).expand_as(x)  # (B, T, D)

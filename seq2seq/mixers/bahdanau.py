@@ -116,7 +116,7 @@ class Bahdanau(CrossMixer):
         return self._readout(x, torch.cat(states[:-1], 1), torch.cat(states[1:], 1), torch.cat(reads, 1))
 
     def introspect(self, x: Tensor, context: Bahdanau.Context) -> dict[str, Tensor]:
-        """Return the attention weights of each step, (B, 1, T, S), not counting reads of earlier steps in the state."""
+        """Return the attention weights of each step, (B, 1, T, S); earlier reads that the state holds do not count."""
         return {"weights": self.read_weights(x, context)}
 
     def read_weights(self, x: Tensor, context: Bahdanau.Context) -> Tensor:

@@ -51,7 +51,7 @@ class Conv(SelfMixer[Window]):
         return F.conv1d(values, self.weight, self.bias).transpose(1, 2)  # (B, T, D)
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Window:
-        """Return zeros, which stand before the sentence."""
+        """Return zeros for the inputs before the sentence."""
         return Window.empty(batch_size, self.kernel_size, self.dim, device, dtype)
 
     def step(self, x: Tensor, state: Window, position: Tensor) -> tuple[Tensor, Window]:

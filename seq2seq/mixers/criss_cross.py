@@ -1,4 +1,4 @@
-"""Attention to the row and the column of a grid in which a position lies."""
+"""Attention to a position's row and column in a grid."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class CrissCross(SelfMixer[Past]):
 
     @classmethod
     def grid_values(cls, values: Mapping[str, Any], columns: int) -> dict[str, Any]:
-        """Take the columns of the source's grid."""
+        """Set grid_width to the columns of the source's grid."""
         return {**values, "grid_width": columns}
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Past:

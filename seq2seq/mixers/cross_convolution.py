@@ -101,7 +101,7 @@ class CrossConvolution(CrossMixer[Values, NoState]):
         return self.out(merge(weights.to(context.value.dtype) @ context.value))
 
     def _kernels(self, x: Tensor) -> Tensor:
-        """Return the normalized kernels of x (B, n, D), (B, H, n, K), static ones once, (1, H, 1, K)."""
+        """Return the normalized kernels of x (B, n, D), (B, H, n, K); static kernels are (1, H, 1, K)."""
         if self.kernel is None:
             assert self.weight is not None
             return self.weight.softmax(-1)[None, :, None]
@@ -109,7 +109,7 @@ class CrossConvolution(CrossMixer[Values, NoState]):
 
     def _over_source(self, kernels: Tensor, position: Tensor, mask: Tensor) -> Tensor:
         """Lay kernels (B or 1, H, n or 1, K) out over the source, centered for position (B or 1, n): (B, H, n, S)."""
-        # In float32 even if torch's default is narrower; the halves align the middles of positions
+        # In float32 even if torch's default is narrower; the terms 0.5 align the middles of positions
         center = (self.rate * (position.float() + 0.5) - 0.5).round().long()
         # The window does not move past the end of the source
         center = torch.minimum(center, mask.sum(1, keepdim=True) - 1)  # (B, n)

@@ -1,4 +1,4 @@
-"""The depthwise convolution: a kernel of its own for every channel."""
+"""The depthwise convolution, with a separate kernel for every channel."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Depthwise(SelfMixer[Window]):
         return self.out(y)
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Window:
-        """Return zeros, which stand before the sentence."""
+        """Return zeros for the inputs before the sentence."""
         return Window.empty(batch_size, self.kernel_size, self.dim, device, dtype)
 
     def step(self, x: Tensor, state: Window, position: Tensor) -> tuple[Tensor, Window]:

@@ -74,7 +74,7 @@ class DynamicDepthwise(SelfMixer):
         if not self.causal:
             mean = z.sum(1, dtype=exact) / mask.sum(1, keepdim=True)  # p, (B, D)
             return self.out(self._homogeneous(z, mark_mixing(self._weights(mean.to(z.dtype)))))
-        # causal: p_t, kernels and windows for each position, which lightconv's one kernel a sentence cannot serve
+        # Causal: each position has its own p_t, kernels and window; `lightconv` has the same kernels for all positions
         count = torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
         mean = z.cumsum(1, dtype=exact) / count  # (B, T, D)
         weights = mark_mixing(self._weights(mean.to(z.dtype)))  # (B, T, K, D)
@@ -88,7 +88,7 @@ class DynamicDepthwise(SelfMixer):
         total: Tensor
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> State:
-        """Return zeros, which stand before the sentence, and nothing is summed yet."""
+        """Return zeros for the inputs before the sentence, and for their sum."""
         past = torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype)
         wide = at_least_float32(past.dtype)
         return self.State(past, torch.zeros(batch_size, self.dim, device=device, dtype=wide))
@@ -106,7 +106,7 @@ class DynamicDepthwise(SelfMixer):
         return self.weight(F.gelu(self.squeeze(mean))).unflatten(-1, (self.kernel_size, self.dim))
 
     def _homogeneous(self, z: Tensor, weights: Tensor) -> Tensor:
-        """Convolve z (B, T, D) with one set of kernels a sentence, (B, K, D): sentences are so many more channels."""
+        """Convolve z (B, T, D) with one set of kernels per sentence, (B, K, D); sentences become further channels."""
         channels = z.transpose(0, 1).flatten(1)[None]  # (1, T, B D)
         kernels = weights.transpose(1, 2).flatten(0, 1)  # (B D, K)
         backend = "torch" if self.backend == "auto" else self.backend

@@ -91,5 +91,5 @@ class FixedGaussian(CrossMixer[Values, NoState]):
         )  # (H, 1, 1) each
         source = torch.arange(length, device=position.device)  # (S,)
         rows = position[:, None, :, None]
-        # The difference of whole numbers, or halves, is exact, so it comes before the offsets
+        # A difference of whole numbers or halves is exact, so it is taken before adding the offsets
         return -log_sharpness.exp() * ((source - self.rate * rows) - offsets * rows - centers).square()

@@ -12,7 +12,7 @@ from seq2seq.network.introspection import MixingProperties
 from seq2seq.network.mixer import SelfMixer, real_positions, require_length, require_positive
 from seq2seq.network.state import Cache, Device, DType
 
-# Most weights over positions and channels of a layer: half a GiB in float32.
+# Maximum number of weights over positions and channels of a layer: half a GiB in float32.
 LIMIT = 2**27
 
 
@@ -72,7 +72,7 @@ class FullMLP(SelfMixer[Past]):
         return self.out((z.flatten(1) @ matrix.t()).view_as(z))
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Past:
-        """Return an empty cache; ValueError if it is longer than there are weights."""
+        """Return an empty cache; ValueError if there are fewer weights than positions."""
         require_length(max_len, self.max_len)
         return Past(Cache.empty(batch_size, max_len, self.hidden_dim, device=device, dtype=dtype))
 

@@ -18,7 +18,7 @@ from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_positive
 from seq2seq.network.state import Device, DType
 
-# Under the root of the norm, and against a division by a key of zeros
+# Added under the root of the norm; also avoids a division by zero for a key of zeros
 EPSILON = 1e-5
 
 
@@ -62,7 +62,7 @@ class GatedDelta(SelfMixer):
         self.out = projection(dim, dim)
         self.gate = projection(dim, dim) if gate else None
         self.rates = projection(dim, num_heads, num_heads)  # W_b, W_a
-        # Uniform within 1 / sqrt(K), as torch starts a depthwise convolution
+        # Uniform between -1 / sqrt(K) and 1 / sqrt(K), as in torch's depthwise convolutions
         self.weight = nn.Parameter(torch.empty(3 * dim, kernel_size).uniform_(-1.0, 1.0) * kernel_size**-0.5)
         self.log_speed = nn.Parameter(torch.empty(num_heads).uniform_(1.0, 16.0).log())  # A
         # softplus(c) between 0.001 and 0.1, evenly on a logarithmic scale
@@ -72,7 +72,7 @@ class GatedDelta(SelfMixer):
         self.norm = nn.Parameter(torch.ones(self.head_dim))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Read x (B, T, D) once, or in both directions; padding is last in either."""
+        """Read x (B, T, D) once, or in both directions; padding comes last in each direction."""
         mask = real_positions(x, mask)
         parts = self.qkv(x), *self._rates(x)  # (B, T, 3 D), (B, T, H), (B, T, H)
         y = self._recall(*parts)  # (B, T, D)
@@ -96,7 +96,7 @@ class GatedDelta(SelfMixer):
         return self.State(torch.zeros(shape, device=device, dtype=wide), recent)
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
-        """Convolve this position, correct the memory by it, then read."""
+        """Convolve this position, update the memory with it, then read."""
         mixed, recent = shortconv_step(self.qkv(x), state.recent, self.weight)  # (N, 3 D), (N, K - 1, 3 D)
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)) for part in F.silu(mixed).chunk(3, -1))
         y, memory = gated_delta_step(_unit(q), _unit(k), v, *self._rates(x), state.memory)

@@ -27,10 +27,9 @@ class HiddenState(NamedTuple):
 class GatedUnit(nn.Module):
     """GRU whose input part is computed for whole sequences at once.
 
-    reset="after" (torch.nn.GRU): r, z = sigmoid(W x + b + U h + b'), n = tanh(W_n x + b_n + r (U_n
-    h + b'_n)), h' = (1 - z) n + z h. reset="before" (Bahdanau et al. 2015, appendix
-    A.1.1; in Cho et al. 2014 z and 1 - z change places): n = tanh(W_n x + b_n + U_n (r h)), h' = (1 -
-    z) h + z n. Gates are ordered r, z, n.
+    reset="after" (torch.nn.GRU): r, z = sigmoid(W x + b + U h + b'), n = tanh(W_n x + b_n + r (U_n h + b'_n)),
+    h' = (1 - z) n + z h. reset="before" (Bahdanau et al. 2015, appendix A.1.1; in Cho et al. 2014 z and 1 - z are
+    swapped): n = tanh(W_n x + b_n + U_n (r h)), h' = (1 - z) h + z n. Gates are ordered r, z, n.
 
     Args:
         input_dim: Width of x.
@@ -47,7 +46,7 @@ class GatedUnit(nn.Module):
         gates = [hidden_dim] * 3
         self.input = in_blocks(nn.Linear(input_dim, 3 * hidden_dim), *gates)  # W, b
         self.recurrent = in_blocks(nn.Linear(hidden_dim, 3 * hidden_dim, bias=reset == "after"), *gates)  # U, b'
-        # Each gate is orthogonal, so that products over many steps neither grow nor vanish at first
+        # Each gate's matrix starts orthogonal, so that products over many steps neither grow nor vanish at first
         for gate in self.recurrent.weight.chunk(3):
             nn.init.orthogonal_(gate)
         nn.init.xavier_uniform_(self.input.weight)
@@ -56,7 +55,7 @@ class GatedUnit(nn.Module):
                 nn.init.zeros_(bias)
 
     def update(self, gates: Tensor, hidden: Tensor) -> Tensor:
-        """Compute the next hidden state (..., H) from the gates' input part (..., 3 H) and the last one (..., H)."""
+        """Compute the next hidden state (..., H) from the gates' input part (..., 3 H) and the last state."""
         size = self.hidden_dim
         if self.reset == "after":
             recurrent = self.recurrent(hidden)
@@ -75,7 +74,7 @@ class GatedUnit(nn.Module):
         Args:
             start: The state before the first position, (B, H); zero by default.
         """
-        # An exported graph has no fused loop of free length, and an int8 layer has no float weights
+        # An exported graph has no fused loop of variable length, and an int8 layer has no float weights
         fused = isinstance(self.input, nn.Linear) and not torch.compiler.is_exporting()
         if self.reset == "after" and fused:
             weights = [self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias]
@@ -177,7 +176,7 @@ class GRU(SelfMixer[HiddenState]):
         return self.ahead(x) if self.back is None else both_ways(self.ahead, self.back, x, mask)
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> HiddenState:
-        """Return zeros, as in forward."""
+        """Return zeros, with which `forward` starts, too."""
         return HiddenState(torch.zeros(batch_size, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: HiddenState, position: Tensor) -> tuple[Tensor, HiddenState]:

@@ -65,7 +65,7 @@ class InhomogeneousDepthwise(SelfMixer[Window]):
         return self.out((weights * inputs).sum(2))  # (B, T, D)
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Window:
-        """Return zeros, which stand before the sentence."""
+        """Return zeros for the inputs before the sentence."""
         return Window.empty(batch_size, self.kernel_size, self.dim, device, dtype)
 
     def step(self, x: Tensor, state: Window, position: Tensor) -> tuple[Tensor, Window]:

@@ -60,7 +60,7 @@ class Interlaced(SelfMixer):
         *routing, value = (to_grid(part, self.grid_width) for part in self.inner(x).chunk(5, -1))  # (B, rows, w, D)
         query, key, row_query, row_key = (mark_mixing(part) for part in routing)
         real = to_grid(mask[:, :, None], self.grid_width)[..., 0]  # (B, rows, w)
-        # A line of the grid is a sequence of its own; first its columns, (B, w, rows, D)
+        # Each line of the grid is a separate sequence; columns come first, (B, w, rows, D)
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         value = self._attend(query, key, value, real.transpose(1, 2)).transpose(1, 2)
         y = self._attend(row_query, row_key, value, real)  # (B, rows, w, D)
@@ -68,11 +68,11 @@ class Interlaced(SelfMixer):
 
     @classmethod
     def grid_values(cls, values: Mapping[str, Any], columns: int) -> dict[str, Any]:
-        """Take the columns of the source's grid."""
+        """Set grid_width to the columns of the source's grid."""
         return {**values, "grid_width": columns}
 
     class State(NamedTuple):
-        """Keys and values of the past, side by side, for columns and for rows, 2 D numbers a slot each."""
+        """Keys and values of the past, side by side, for columns and for rows, 2 D numbers per slot each."""
 
         columns: Cache
         rows: Cache
@@ -89,7 +89,7 @@ class Interlaced(SelfMixer):
         return self.out(self._read(state.rows, 0, row_query, row_key, value, position)), state
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Tensor:
-        """Attend within each line of (B, lines, n, D), of which real (B, lines, n) are not padding."""
+        """Attend within each line of (B, lines, n, D); real (B, lines, n) is False at padding."""
         seen = seen_in_line(real, causal=self.causal)[:, :, None]  # (B, lines, 1, n, n)
         q, k, v = (split(part, self.num_heads) for part in (q, k, v))  # (B, lines, H, n, d)
         return merge(attention(q, k, v, mask=seen, dropout=self.dropout if self.training else 0.0))

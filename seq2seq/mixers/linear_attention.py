@@ -14,7 +14,7 @@ from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible
 from seq2seq.network.state import Device, DType
 
-# Against a division by zero where all features vanish
+# Avoids a division by zero where all features vanish
 EPSILON = 1e-6
 
 
@@ -54,9 +54,9 @@ class LinearAttention(SelfMixer[Sums]):
         if self.causal:
             return self._merge(retention(q, k, v), x)
         with without_autocast(x):
-            # After the feature map, which is 1 at zero: padding must weigh nothing
+            # Masked after the feature map, which is 1 at zero, so that padding has weight 0
             k = k.masked_fill(~mask[:, None, :, None], 0.0)
-            y = q @ (k.transpose(-1, -2) @ v)  # by way of (B, H, d, d + 1)
+            y = q @ (k.transpose(-1, -2) @ v)  # via (B, H, d, d + 1)
         return self._merge(y, x)
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Sums:
@@ -69,7 +69,7 @@ class LinearAttention(SelfMixer[Sums]):
         query, key, value = (part.unflatten(-1, (self.num_heads, -1)) for part in self.qkv(x).chunk(3, -1))
         with without_autocast(x):
             y, total = retention_step(_features(query), _features(key), _with_ones(value), state.total)
-        # `_merge` has a time axis: one position here
+        # `_merge` expects a time axis, here of one position
         return self._merge(y.unsqueeze(2), x).squeeze(1), Sums(total)
 
     def _merge(self, y: Tensor, x: Tensor) -> Tensor:

@@ -129,7 +129,7 @@ class Local(SelfMixer):
         return F.embedding(index, mark_mixing(self.bias)).movedim(-1, -3)
 
     class State(NamedTuple):
-        """A ring of the last w keys and values side by side, (N, w, 2 D): position p is at p + shift mod w."""
+        """A ring of the last w keys and values side by side, (N, w, 2 D): position p is at (p + shift) mod w."""
 
         past: Tensor
 
@@ -138,13 +138,13 @@ class Local(SelfMixer):
         return self.State(torch.zeros(batch_size, self.window, 2 * self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
-        """Overwrite the oldest key and value by this position's, then attend to the visible part of the ring."""
+        """Overwrite the oldest key and value with this position's, then attend to the visible part of the ring."""
         query, key_value = self.qkv(x).split([self.dim, 2 * self.dim], -1)
         slot = (position + self.shift) % self.window  # (N,)
         ring = torch.arange(self.window, device=x.device)
         here = (ring == slot[:, None])[:, :, None]  # (N, w, 1)
         past = torch.where(here, key_value[:, None].to(state.past.dtype), state.past)
-        time = position[:, None] - (slot[:, None] - ring) % self.window  # (N, w): position of each place
+        time = position[:, None] - (slot[:, None] - ring) % self.window  # (N, w): position of each slot
         # (N, w); slots not yet written have negative times
         visible = (time >= 0) & self._sees(position[:, None], time)
         q, k, v = (
@@ -160,7 +160,7 @@ class Local(SelfMixer):
         return (self.window - 1, 0) if self.causal else (self.window // 2, self.window // 2)
 
     def _sees(self, query: Tensor, key: Tensor) -> Tensor:
-        """Compare positions, broadcast: True where the query sees the key."""
+        """Return True where the query's position sees the key's, broadcast."""
         if self.blocks:
             near = (query + self.shift) // self.window == (key + self.shift) // self.window
             return near & (key <= query) if self.causal else near

@@ -68,13 +68,13 @@ class LocalMLP(SelfMixer[Past]):
         return self.out(y.flatten(2))
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Past:
-        """Return an empty cache; ValueError if there are not as many sets of weights as positions."""
+        """Return an empty cache; ValueError if there are fewer sets of weights than positions."""
         require_length(max_len, self.max_len)
         past = Cache.empty(batch_size, self.window, self.dim, heads=self.num_heads, device=device, dtype=dtype)
         return Past(past)
 
     def step(self, x: Tensor, state: Past, position: Tensor) -> tuple[Tensor, Past]:
-        """Append this position's input, then weigh the last w by the weights of this position."""
+        """Append this position's input, then weight the last w inputs by this position's weights."""
         z = self.inner(x)  # (N, D)
         state.past.append(z, position)
         weights = self.weight[:, position].transpose(0, 1).to(z.dtype)  # (N, H, w)

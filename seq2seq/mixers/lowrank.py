@@ -72,7 +72,7 @@ class LowRank(SelfMixer):
         self.value_slots = nn.Parameter(torch.randn(rank, max_len) * (1 + position) ** -0.5)  # F
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attend from each of x (B, T, D) to r slots; a causal mixer needs no mask, since padding is on the right."""
+        """Attend from x (B, T, D) to r slots; a causal mixer needs no mask, since padding is on the right."""
         mask = real_positions(x, mask)
         length = x.shape[1]
         require_length(length, self.max_len)
@@ -84,7 +84,7 @@ class LowRank(SelfMixer):
             # (B, H, T, d)
             q, k, v = (split(part, self.num_heads) for part in (mark_mixing(query), mark_mixing(key), value))
             return self.out(merge(_read_past(q, k, v, key_slots, value_slots, drop)))
-        # Before positions mix, so that padding fills no slot
+        # Masked before positions mix, so that padding fills no slot
         key, value = (part.masked_fill(~mask[:, :, None], 0.0) for part in (mark_mixing(key), value))
         # k, v (B, H, r, d)
         q, k, v = (split(part, self.num_heads) for part in (mark_mixing(query), key_slots @ key, value_slots @ value))
@@ -92,14 +92,14 @@ class LowRank(SelfMixer):
         return self.out(merge(attention(q, k, v, mask=seen[:, None, None, :], dropout=drop)))
 
     class State(NamedTuple):
-        """The slots' keys and values (N, r, D), and which of them hold anything (N, r)."""
+        """The slots' keys and values (N, r, D), and a mask of the slots that are filled (N, r)."""
 
         key: Tensor
         value: Tensor
         seen: Tensor
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> State:
-        """Return empty slots, in float32 at least: sums of many small parts."""
+        """Return empty slots, in float32 at least, since they sum many small parts."""
         require_length(max_len, self.max_len)
         wide = at_least_float32(dtype)
         empty = torch.zeros(batch_size, self.rank, self.dim, device=device, dtype=wide)
@@ -119,10 +119,10 @@ class LowRank(SelfMixer):
 
 
 def _read_past(q: Tensor, k: Tensor, v: Tensor, key_slots: Tensor, value_slots: Tensor, drop: float) -> Tensor:
-    """Attend to the past, without the slots of each position: q_t . sum_j E_sj k_j = sum_j E_sj (q_t . k_j)."""
+    """Attend to the past without storing slots of each position: q_t . sum_j E_sj k_j = sum_j E_sj (q_t . k_j)."""
     # `tril` keeps j <= t before the sum over j, so slots (B, H, T, r, d) are never stored
     scores = (q @ k.transpose(-1, -2)).tril() @ key_slots.t()  # (B, H, T, r)
     # Slot s is visible from the first position with a weight in E
     unseen = (key_slots != 0).cumsum(1).t() == 0  # (T, r)
     weights = (scores * q.shape[-1] ** -0.5).masked_fill(unseen, float("-inf")).softmax(-1)
-    return (dropout(weights.to(v.dtype), drop) @ value_slots).tril() @ v  # F likewise: (B, H, T, T) @ v
+    return (dropout(weights.to(v.dtype), drop) @ value_slots).tril() @ v  # the same order for F: (B, H, T, T) @ v

@@ -1,4 +1,4 @@
-"""A learned matrix over positions of low rank."""
+"""A learned low-rank matrix over positions."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class MemoryUnit(nn.Module):
         gates = [hidden_dim] * 4
         self.input = in_blocks(nn.Linear(input_dim, 4 * hidden_dim), *gates)  # W, b
         self.recurrent = in_blocks(nn.Linear(hidden_dim, 4 * hidden_dim, bias=False), *gates)  # U
-        # Each gate is orthogonal, so that products over many steps neither grow nor vanish at first
+        # Each gate's matrix starts orthogonal, so that products over many steps neither grow nor vanish at first
         for gate in self.recurrent.weight.chunk(4):
             nn.init.orthogonal_(gate)
         nn.init.xavier_uniform_(self.input.weight)
@@ -40,17 +40,17 @@ class MemoryUnit(nn.Module):
         nn.init.ones_(self.input.bias[hidden_dim : 2 * hidden_dim])  # b_f
 
     def update(self, gates: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the next hidden and cell states (..., H) from the gates' input part (..., 4 H) and the last ones."""
+        """Compute the next hidden and cell states (..., H) from the gates' input part (..., 4 H) and the old states."""
         i, f, g, o = (gates + self.recurrent(hidden)).chunk(4, -1)  # (..., H) each
         cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
         return o.sigmoid() * cell.tanh(), cell
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute all hidden states (B, T, H) of x (B, T, D) from zero, in torch's fused loop."""
-        # An exported graph has no fused loop of free length, and an int8 layer has no float weights
+        # An exported graph has no fused loop of variable length, and an int8 layer has no float weights
         if torch.compiler.is_exporting() or not isinstance(self.input, nn.Linear):
             return self.loop(x)
-        # Torch's loop has a second bias, here zero
+        # Torch's loop has a second bias, which is zero here
         weights = [self.input.weight, self.recurrent.weight, self.input.bias, torch.zeros_like(self.input.bias)]
         with without_autocast(x):  # the fused loop takes one type only
             start = x.new_zeros(1, x.shape[0], self.hidden_dim, dtype=weights[0].dtype)
@@ -110,7 +110,7 @@ class LSTM(SelfMixer):
         cell: Tensor
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> State:
-        """Return zeros, as in forward."""
+        """Return zeros, with which `forward` starts, too."""
         zeros = torch.zeros(batch_size, self.dim, device=device, dtype=dtype)
         return self.State(zeros, zeros)
 

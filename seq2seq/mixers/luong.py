@@ -33,11 +33,11 @@ class LuongRead(nn.Module):
         out_dim: Width of y.
         score: "dot", s'h, unscaled and so large in wide layers; "general", s'W h; "concat", v' tanh(W [s; h]);
             "location", (W s)_j, which does not depend on h.
-        scope: The window: "global", the whole source; "local_m", |j - p| <= D around p_i = i, at most the last
-            position; "local_p", around p_i = S sigmoid(v_p' tanh(W_p s_i)), S the source's length, with weights times
-            exp(-2 (j - p)^2 / D^2), a Gaussian of standard deviation D / 2.
+        scope: The window: "global", the whole source; "local_m", |j - p| <= D around p_i = i, but at most the last
+            position; "local_p", around p_i = S sigmoid(v_p' tanh(W_p s_i)), S the source's length, with weights
+            times exp(-2 (j - p)^2 / D^2), a Gaussian of standard deviation D / 2.
         half_window: D, 1 or more.
-        max_len: Longest source, for "location" alone.
+        max_len: Longest source, for "location" only.
         coverage: Add the number C_ij to the hidden layer of "concat", see AdditiveScore.
     """
 
@@ -84,7 +84,7 @@ class LuongRead(nn.Module):
         self.place_score = projection(query_dim, 1) if scope == "local_p" else None
         self.out = projection(memory_dim + query_dim, out_dim)  # W_c
         if score == "general":
-            # As large as a product of unit vectors: s'W h sums Q numbers
+            # Scores start as large as products of unit vectors, since s'W h sums Q numbers
             with torch.no_grad():
                 self.key.weight.mul_(query_dim**-0.5)  # type: ignore[union-attr]
 
@@ -136,7 +136,7 @@ class LuongRead(nn.Module):
 
 
 def _without_local_m(values: Mapping[str, Any], factor: int) -> dict[str, Any]:
-    """Return the arguments for a shortened memory, in which the windows of local_m would be misplaced."""
+    """Return the arguments for a shortened memory; ValueError for local_m, whose windows would be misplaced."""
     if values.get("scope") == "local_m":
         raise ValueError(
             "scope=local_m reads position i of the source for position i of the target, and model.encoder_stages "
@@ -191,7 +191,7 @@ class LuongAttention(CrossMixer):
         return self.read.project(memory, memory_mask)
 
     def forward(self, x: Tensor, context: KeyedMemory) -> Tensor:
-        """Read the source from each of x (B, T, D)."""
+        """Read the source from each position of x (B, T, D)."""
         return self.read(x, context, torch.arange(x.shape[1], device=x.device)[None])[0]
 
     def read_weights(self, x: Tensor, context: KeyedMemory) -> Tensor:
@@ -248,10 +248,10 @@ class Luong(CrossMixer):
         super().__init__(dim=dim, memory_dim=memory_dim)
         self.start = projection(memory_dim, dim)  # W of s_0
         self.unit = GatedUnit(input_dim=dim, hidden_dim=dim)
-        # Y's part of the gates; x's part is computed for all positions at once
+        # The part of y in the gates; the part of x is computed for all positions at once
         self.feed = in_blocks(nn.Linear(dim, 3 * dim, bias=False), *[dim] * 3) if input_feeding else None
         if self.feed is not None:
-            nn.init.xavier_uniform_(self.feed.weight)  # as one matrix, like x's part
+            nn.init.xavier_uniform_(self.feed.weight)  # as one matrix, like the part of x
         self.coverage = coverage
         self.read = LuongRead(
             query_dim=dim,
@@ -275,7 +275,7 @@ class Luong(CrossMixer):
         start: Tensor
 
     class State(NamedTuple):
-        """The hidden state and the last output, (N, D) each, and C, (N, S); without coverage a zero, (N, 1)."""
+        """The hidden state and the last output, (N, D) each, and C, (N, S), or without coverage a zero, (N, 1)."""
 
         hidden: Tensor
         output: Tensor
@@ -302,7 +302,7 @@ class Luong(CrossMixer):
         return torch.cat(outputs, 1)
 
     def introspect(self, x: Tensor, context: Luong.Context) -> dict[str, Tensor]:
-        """Return the attention weights of each step, (B, 1, T, S), not counting reads of earlier steps in the state."""
+        """Return the attention weights of each step, (B, 1, T, S); earlier reads that the state holds do not count."""
         return {"weights": self.read_weights(x, context)}
 
     def read_weights(self, x: Tensor, context: Luong.Context) -> Tensor:
@@ -312,7 +312,7 @@ class Luong(CrossMixer):
         return torch.cat(weights, 1)[:, None]
 
     def init_state(self, context: Luong.Context, max_len: int) -> Luong.State:
-        """Return s_0 of each sentence, zeros for its output, and nothing read."""
+        """Return s_0 of each sentence, and zeros for its output and coverage."""
         return self.State(*(part.squeeze(1) for part in self._begin(context)))
 
     def step(
@@ -330,7 +330,7 @@ class Luong(CrossMixer):
         """Return the state before the first position, (B, 1, ...)."""
         hidden = context.start[:, None]  # (B, 1, D)
         slots = context.mask if self.coverage else context.mask[:, :1]
-        # Sums of many small parts
+        # Coverage sums many small parts, which needs float32
         coverage = torch.zeros_like(slots, dtype=at_least_float32(hidden.dtype))[:, None]
         return self.State(hidden, torch.zeros_like(hidden), coverage)
 

@@ -17,7 +17,7 @@ class Values(NamedTuple):
 
 
 class KeyedMemory(NamedTuple):
-    """The memory (B, S, M), its keys (B, S, K), which scores compare queries with, and its mask (B, S)."""
+    """The memory (B, S, M), its keys (B, S, K), with which queries are compared, and its mask (B, S)."""
 
     memory: Tensor
     keys: Tensor

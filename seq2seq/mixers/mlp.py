@@ -20,9 +20,9 @@ class PositionMatrix(nn.Module):
     y_i = sum_j M_{h(c),ij} z_j, N x N for each of H heads; lower-triangular where causal.
 
     It starts as a random convolution, M_ij = w_{j-i} with independent w_d of standard deviation `std` a / (1 + |d|) and
-    a such that the squares of all w_d sum to about std^2. So the output of a short sentence, too, starts at about the
+    a such that the squares of all w_d sum to about std^2. Thus even the output of a short sentence starts at about the
     scale of its input; entries of equal size 1 / sqrt(N) would make it tiny. Rows and columns beyond the longest
-    training sentence remain that convolution, so max_len should be about the longest sentence.
+    training sentence keep this convolution, so max_len should be about the length of the longest sentence.
 
     Args:
         num_heads: H.
@@ -54,18 +54,18 @@ class PositionMatrix(nn.Module):
         past.append(z, position)
         slots, visible = past.read(position)  # (B, slots, D), (B, beam, slots)
         sentences, beam, size = visible.shape
-        limit = size // beam  # positions: each has `beam` slots side by side
+        limit = size // beam  # number of positions: each has `beam` adjacent slots
         rows = self.weight[:, position, :limit].view(-1, sentences, beam, limit)  # (H, B, beam, positions)
-        # expand: the exporter to ONNX repeats the wrong axis for a beam of free size
+        # By `expand`, since the ONNX exporter repeats the wrong axis for a beam of dynamic size
         weights = rows[..., None].expand(-1, -1, -1, -1, beam).flatten(3)  # (H, B, beam, slots)
-        # Slots of other hypotheses weigh nothing
+        # Slots of other hypotheses have weight 0
         weights = weights.masked_fill(~visible, 0.0).transpose(0, 1)
         values = slots.unflatten(-1, (self.weight.shape[0], -1)).transpose(1, 2)  # (B, H, slots, R)
         return (weights.to(values.dtype) @ values).transpose(1, 2).reshape(z.shape).to(z.dtype)
 
 
 def random_convolutions(count: int, max_len: int, *, causal: bool, std: float) -> Tensor:
-    """Draw `count` matrices (count, N, N) as PositionMatrix starts with, N = max_len."""
+    """Draw `count` initial matrices of PositionMatrix, (count, N, N), N = max_len."""
     require_positive(max_len, "max_len")
     offset = torch.arange(max_len) - torch.arange(max_len)[:, None]  # j - i
     scale = 1.0 / (1 + torch.arange(1 - max_len, max_len).abs())  # 1 / (1 + |d|), d = 1 - N .. N - 1
@@ -127,5 +127,5 @@ class MLP(SelfMixer[Past]):
         return self.positions.empty_state(batch_size, max_len, self.dim, device=device, dtype=dtype)
 
     def step(self, x: Tensor, state: Past, position: Tensor) -> tuple[Tensor, Past]:
-        """Append this position's input, then weigh all of the past."""
+        """Append this position's input, then weight all of the past."""
         return self.out(self.positions.step(self.inner(x), state.past, position)), state

@@ -1,4 +1,4 @@
-"""Depthwise convolutions of several widths side by side, weighed by learned gates."""
+"""Depthwise convolutions of several widths side by side, weighted by learned gates."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Multiscale(SelfMixer[Window]):
         return total
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Window:
-        """Return zeros, which stand before the sentence."""
+        """Return zeros for the inputs before the sentence."""
         return Window.empty(batch_size, self.kernel_size, self.dim, device, dtype)
 
     def step(self, x: Tensor, state: Window, position: Tensor) -> tuple[Tensor, Window]:

@@ -103,10 +103,10 @@ class NonLocal(SelfMixer[Past]):
         return query, key
 
     def _read(self, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor) -> Tensor:
-        """Weigh v (B, H, S, d) for each of q (B, H, T, d) where allowed (B or 1, 1, T or 1, S)."""
+        """Return the weighted sum of v (B, H, S, d) for each of q (B, H, T, d) where allowed (B or 1, 1, T or 1, S)."""
         drop = self.dropout if self.training else 0.0
         if self.pairwise in ("gaussian", "embedded_gaussian"):
-            # torch divides by sqrt(d), which is undone
+            # `attention` divides by sqrt(d), which this undoes
             return attention(q * q.shape[-1] ** 0.5, k, v, mask=allowed, dropout=drop)
         scores = self._scores(q, k)  # (B, H, T, S)
         if self.pairwise == "additive":
@@ -121,9 +121,9 @@ class NonLocal(SelfMixer[Past]):
         if self.score is None:
             return q @ k.transpose(-1, -2)
         score = self.score.to(q.dtype)[:, :, None]  # (H, d or 2 d, 1)
-        # A hidden layer for each pair: (B, H, T, S, d) of memory
+        # A hidden layer for each pair takes (B, H, T, S, d) of memory
         if self.pairwise == "additive":
             return (torch.tanh(q[..., :, None, :] + k[..., None, :, :]) @ score[:, None]).squeeze(-1)
-        # w . [q; k] is a sum of two numbers: no pair is ever laid side by side
+        # w . [q; k] is a sum of two numbers, so that no pair is concatenated
         from_q, from_k = score.chunk(2, 1)
         return torch.relu(q @ from_q + (k @ from_k).transpose(-1, -2))

@@ -25,7 +25,7 @@ class Window(NamedTuple):
 
     @classmethod
     def empty(cls, batch_size: int, kernel_size: int, channels: int, device: Device, dtype: DType) -> Window:
-        """Return zeros, which stand before the first position."""
+        """Return zeros for the inputs before the first position."""
         return cls(torch.zeros(batch_size, kernel_size - 1, channels, device=device, dtype=dtype))
 
     def appended(self, z: Tensor) -> tuple[Tensor, Window]:
@@ -46,7 +46,7 @@ class Sums(NamedTuple):
 
 
 class WindowedPast(NamedTuple):
-    """Keys and values of the past, side by side, and the last K - 1 inputs (N, K - 1, C) of a convolution before them.
+    """Keys and values of the past, side by side, and the last K - 1 inputs (N, K - 1, C) of a preceding convolution.
 
     The inputs are ordered from the oldest to the newest.
     """
@@ -56,7 +56,7 @@ class WindowedPast(NamedTuple):
 
     @classmethod
     def empty(cls, past: Cache, kernel_size: int, channels: int) -> WindowedPast:
-        """Return an empty cache, and zeros, which stand before the first position."""
+        """Return an empty cache, and zeros for the inputs before the first position."""
         return cls(past, past.values.new_zeros(len(past.values), kernel_size - 1, channels))
 
 

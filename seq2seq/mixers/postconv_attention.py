@@ -48,7 +48,7 @@ class PostconvAttention(SelfMixer[WindowedPast]):
         self.dropout = require_probability(dropout, "attention dropout")
         self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)
-        # The identity is a one at the tap of the position itself
+        # The identity kernel has a one at the tap of the position itself
         self.weight = nn.Parameter(0.02 * torch.randn(num_heads, kernel_size))
         with torch.no_grad():
             self.weight[:, kernel_size - 1 if causal else kernel_size // 2] += 1.0
@@ -65,7 +65,7 @@ class PostconvAttention(SelfMixer[WindowedPast]):
         return self.out(merge(attention(q, k, v, mask=allowed, causal=self.causal, dropout=dropout)))
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> WindowedPast:
-        """Return an empty cache of keys and convolved values, and zeros before the first value."""
+        """Return an empty cache of keys and convolved values, and zeros for the values before the first."""
         past = Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype)
         return WindowedPast.empty(past, self.kernel_size, self.dim)
 

@@ -55,8 +55,8 @@ class PreconvAttention(SelfMixer[WindowedPast]):
         self.properties = MixingProperties(shares_channels=not values, dynamic=True, linear=True)
         self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)
-        self.convolved = (3 if values else 2) * dim  # how many of the 3 D channels of qkv
-        # The identity is a one at the tap of the position itself
+        self.convolved = (3 if values else 2) * dim  # number of the 3 D channels of qkv that are convolved
+        # The identity kernel has a one at the tap of the position itself
         self.weight = nn.Parameter(0.02 * torch.randn(self.convolved, kernel_size))
         with torch.no_grad():
             self.weight[:, kernel_size - 1 if causal else kernel_size // 2] += 1.0
@@ -78,7 +78,7 @@ class PreconvAttention(SelfMixer[WindowedPast]):
         return self.out(merge(y))
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> WindowedPast:
-        """Return an empty cache of convolved keys and values, and zeros before the first position."""
+        """Return an empty cache of convolved keys and values, and zeros for the inputs before the first position."""
         past = Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype)
         return WindowedPast.empty(past, self.kernel_size, self.convolved)
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from seq2seq.network.weight_blocks import in_blocks
 
-# Of Xavier's rule for queries, keys and values; see `attention_inputs`.
+# Gain of Xavier's rule for queries, keys and values; see `attention_inputs`.
 INPUT_GAIN = 2**-0.5
 
 
@@ -22,7 +22,7 @@ def merge(x: Tensor) -> Tensor:
 
 
 def projection(dim: int, *sizes: int, gain: float = 1.0) -> nn.Linear:
-    """Make a linear layer without bias: matrices of these output sizes side by side, each initialized by itself."""
+    """Make a linear layer without bias: matrices of these output sizes side by side, each initialized separately."""
     layer = nn.Linear(dim, sum(sizes), bias=False)
     # Xavier's scale depends on both widths, so several matrices initialized as one would start smaller
     for block in layer.weight.split(sizes):
@@ -33,8 +33,8 @@ def projection(dim: int, *sizes: int, gain: float = 1.0) -> nn.Linear:
 def attention_inputs(dim: int, *sizes: int) -> nn.Linear:
     """Make the matrices of queries, keys or values, initialized smaller by sqrt(2) than by Xavier's rule.
 
-    Attention starts so in fairseq and, where the three matrices are of one size, in torch's `MultiheadAttention`. Short
-    runs learn faster from there (docs/results.md, "The recipe").
+    Attention starts this way in fairseq and, where the three matrices have the same size, in torch's
+    `MultiheadAttention`. Short runs learn faster from this start (docs/results.md, "The recipe").
     """
     return projection(dim, *sizes, gain=INPUT_GAIN)
 
@@ -46,7 +46,7 @@ def glu_input(dim: int, *, glu: bool, bias: bool = True) -> nn.Linear:
 
 
 def gated(z: Tensor, glu: bool) -> Tensor:
-    """Apply the gates to what `glu_input` projects: (..., 2 D) -> (..., D), or z itself without `glu`."""
+    """Apply the gates to the output z of `glu_input`: (..., 2 D) -> (..., D); without `glu`, return z."""
     return F.glu(z, -1) if glu else z
 
 
@@ -60,8 +60,8 @@ def initialize(*layers: nn.Linear | None) -> None:
 
 
 def with_zero_gradient(y: Tensor, x: Tensor) -> Tensor:
-    """Return y (B, T, D) with a gradient of zero to x (B, T, D), on which it does not depend.
+    """Return y (B, T, D), which does not depend on x (B, T, D), with a zero gradient with respect to x.
 
-    Training on several devices waits for a gradient of every parameter, such as of a norm before the mixer.
+    Training on several devices waits for a gradient of every parameter, such as the weight of a norm before the mixer.
     """
     return y + (0.0 * x).to(y.dtype)

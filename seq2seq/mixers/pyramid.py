@@ -53,7 +53,7 @@ class Pyramid(SelfMixer):
         self.key_value = attention_inputs(dim, dim, dim)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attend from each of x (B, T, D) to blocks; a causal mixer needs no mask, since padding is on the right."""
+        """Attend from x (B, T, D) to blocks; a causal mixer needs no mask, since padding is on the right."""
         mask = real_positions(x, mask)
         q = split(mark_mixing(self.query(x)), self.num_heads)  # (B, H, T, d)
         drop = self.dropout if self.training else 0.0
@@ -62,20 +62,20 @@ class Pyramid(SelfMixer):
         x = self._blocks(x.masked_fill(~mask[:, :, None], 0.0))  # (B, blocks, r, D), padding zero
         real = self._blocks(mask[:, :, None])  # (B, blocks, r, 1)
         count = real.sum(2)  # (B, blocks, 1)
-        # The mean before the projections, which are linear: 1 / r of their cost
+        # The projections are linear, so they may follow the mean, at 1 / r of the cost
         key, value = self.key_value(x.sum(2) / count.clamp(min=1)).chunk(2, -1)
         k = split(mark_mixing(key), self.num_heads)  # (B, H, blocks, d)
         v = split(value, self.num_heads)
         return self.out(merge(attention(q, k, v, mask=(count > 0)[:, None, None, :, 0], dropout=drop)))
 
     class State(NamedTuple):
-        """Key and value of each block, 2 D numbers a slot, and the means so far of the block that is not complete."""
+        """Key and value of each block, 2 D numbers per slot, and the running means of the incomplete block."""
 
         past: Cache
         running: Tensor
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> State:
-        """Return an empty cache of a slot for each block, and an empty block."""
+        """Return an empty cache with a slot for each block, and an empty block."""
         # In float32 at least: in bf16 the mean of a long block would stop moving
         running = torch.zeros(batch_size, 2 * self.dim, device=device, dtype=at_least_float32(dtype))
         blocks = -(-max_len // self.reduction)
@@ -87,7 +87,7 @@ class Pyramid(SelfMixer):
         # A running mean: the n-th position of a block moves it by 1 / n of the difference
         share = (position % self.reduction + 1).to(state.running).reciprocal()
         running = torch.lerp(state.running, self.key_value(x).to(state.running), share[:, None])
-        # Slots are blocks
+        # Each block has one slot
         state.past.append(running, position)
         slots, visible = state.past.read(position)  # (B, slots, 2 D), (B, beam, slots)
         query = self.query(x)
@@ -101,7 +101,7 @@ class Pyramid(SelfMixer):
         return F.pad(x, (0, 0, 0, -x.shape[1] % self.reduction)).unflatten(1, (-1, self.reduction))
 
     def _read_past(self, q: Tensor, key_value: Tensor, drop: float) -> Tensor:
-        """Attend to the complete blocks before t's own, and to the mean of t's own up to t."""
+        """Attend from each t to the complete blocks before its own block, and to the mean of its own block up to t."""
         size = self.reduction  # r
         length = q.shape[2]
         ones = torch.ones(size, size, device=q.device, dtype=key_value.dtype).tril()

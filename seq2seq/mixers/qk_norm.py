@@ -18,7 +18,7 @@ class HeadNorm(nn.RMSNorm):
         super().__init__(head_dim, eps=1e-6)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Norm the heads of x, side by side, in the type of the gains."""
+        """Normalize the heads of x, side by side, in the type of the gains."""
         heads = x.unflatten(-1, (-1, *self.normalized_shape)).to(self.weight.dtype)
         return super().forward(heads).flatten(-2).to(x.dtype)
 
@@ -59,7 +59,7 @@ class NormalizedAttention(Attention):
 
     def _project(self, x: Tensor, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = super()._project(x, position)
-        # Keys are normed once, when they enter the cache
+        # Keys are normalized once, when they enter the cache
         return self.query_norm(query), self.key_norm(key), value
 
 

@@ -99,7 +99,7 @@ class Quadratic(SelfMixer[Past]):
 
     @property
     def sharpness(self) -> Tensor:
-        """Return a of each head, (H,); its standard deviation in positions is 1 / sqrt(2 a)."""
+        """Return a of each head, (H,); the weights' standard deviation in positions is 1 / sqrt(2 a)."""
         return self.log_sharpness.exp()
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

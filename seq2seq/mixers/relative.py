@@ -79,7 +79,7 @@ class Relative(SelfMixer[Past]):
         self.inner = attention_inputs(dim, dim, dim, dim) if content else projection(dim, dim)
         self.place = attention_inputs(dim, dim)  # W_r: the keys of offsets
         self.out = projection(dim, dim)
-        # Biases of the query: u towards content, v towards offsets
+        # Biases of the query: u for content, v for offsets
         self.u = nn.Parameter(torch.empty(num_heads, self.head_dim)) if content else None
         self.v = nn.Parameter(torch.empty(num_heads, self.head_dim))
         for vector in (self.u, self.v):
@@ -128,7 +128,7 @@ class Relative(SelfMixer[Past]):
             return weigh(scores, v, mask=mask, causal=causal, dropout=dropout)
         q, k = query_key  # (B, H, T, d), (B, H, S, d)
         scores = mark_mixing(self._scores(q + self.v[:, None], offset, extent))
-        # SDPA scales the content's product; the offsets' is scaled in `_scores`
+        # SDPA scales the product of content; `_scores` scales the product of offsets
         q = (q + mark_mixing(self.u)[:, None]).to(k.dtype)
         return attention(q, k, v, bias=scores, mask=mask, causal=causal, dropout=dropout)
 
@@ -154,7 +154,7 @@ class Relative(SelfMixer[Past]):
             r = self.r[axis][d.clamp(-self.max_offset, self.max_offset) + self.max_offset]
         else:
             r = _sinusoids(d, self.dim // self.axes, self.place.weight.dtype)
-        # [r_row; r_column] times W_r is a sum over axes: each has its columns of W_r
+        # W_r [r_row; r_column] is a sum over axes: each axis has its own columns of W_r
         weight = self.place.weight.chunk(self.axes, 1)[axis]
         return nn.functional.linear(r, weight).to(like.dtype).unflatten(-1, (self.num_heads, -1)).permute(1, 2, 0)
 

@@ -69,7 +69,7 @@ class Resolutions(SelfMixer[NoState]):
         length = q.shape[2]
         real = _blocks(mask[:, None, :, None], size)  # (B, 1, blocks, size, 1)
         count = real.sum(3)  # (B, 1, blocks, 1)
-        # A block of nothing but padding has the mean 0
+        # A block that has only padding has the mean 0
         q, k, v = (_blocks(part, size).mul(real).sum(3) / count.clamp(min=1).to(part.dtype) for part in (q, k, v))
         dropout = self.dropout if self.training else 0.0
         y = attention(q, k, v, mask=(count > 0).transpose(-1, -2), dropout=dropout)  # (B, h, blocks, d)

@@ -16,7 +16,7 @@ from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible
 from seq2seq.network.state import Device, DType
 
-# Under the root of the norm
+# Added under the root of the norm
 EPSILON = 1e-5
 
 
@@ -68,7 +68,7 @@ class Retention(SelfMixer[Sums]):
         k = mark_mixing(self._rotate(key, time))
         if self.causal:
             return self._finish(retention(q, k, value, decay=self.decay(q)), x)
-        # No softmax to mask: a key of zeros weighs nothing
+        # There is no softmax to mask: a key of zeros has weight 0
         k = k.masked_fill(~mask[:, None, :, None], 0.0)
         return self._finish(retention_parallel(q, k, value, decay=self.decay(q), causal=False), x)
 
@@ -83,7 +83,7 @@ class Retention(SelfMixer[Sums]):
         q = self._rotate(query, position[:, None])
         k = self._rotate(key, position[:, None])
         y, total = retention_step(q, k, value, state.total, decay=self.decay(q))
-        # `_finish` has a time axis: one position here
+        # `_finish` expects a time axis, here of one position
         return self._finish(y.unsqueeze(2), x[:, None]).squeeze(1), Sums(total)
 
     def decay(self, like: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class Retention(SelfMixer[Sums]):
     def _rotate(self, x: Tensor, position: Tensor) -> Tensor:
         """Rotate pairs of channels of x (..., d) at position (...) by 10000^(-2c/d) a position (Su et al. 2021).
 
-        Both sides are scaled by (D / H)^(-1/4), their product by (D / H)^(-1/2).
+        Queries and keys are scaled by (D / H)^(-1/4) each, and so their product by (D / H)^(-1/2).
         """
         wide = at_least_float32(x.dtype)
         channel = torch.arange(0, self.head_dim, 2, device=x.device, dtype=wide)

@@ -56,7 +56,7 @@ class TaLK(SelfMixer[Window]):
         # No bias without GLU: weights that do not sum to one would scale it unevenly
         self.inner = glu_input(dim, glu=glu, bias=glu)
         self.out = nn.Linear(dim, dim)
-        # A size for each side that the window can reach
+        # A size for each side to which the window can reach
         sides = [num_heads] * ((self.left > 0) + (self.right > 0))
         self.size = in_blocks(nn.Linear(dim, sum(sides)), *sides)
         for weight in (self.inner.weight, *self.size.weight.split(sides), self.out.weight):
@@ -80,11 +80,11 @@ class TaLK(SelfMixer[Window]):
         return self.out(y.flatten(-2).to(z.dtype))
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Window:
-        """Return zeros, which stand before the sentence."""
+        """Return zeros for the inputs before the sentence."""
         return Window.empty(batch_size, self.kernel_size, self.dim, device, dtype)
 
     def step(self, x: Tensor, state: Window, position: Tensor) -> tuple[Tensor, Window]:
-        """Sum the last K inputs, of which x (N, D) is the newest, each times the fraction in the window."""
+        """Sum the last K inputs, of which x (N, D) is the newest, each weighted by its fraction in the window."""
         z = gated(self.inner(x), self.glu).to(state.past.dtype)
         inputs, state = state.appended(z)  # (N, K, D)
         distance = torch.arange(self.kernel_size - 1, -1, -1, device=x.device)  # K - 1 .. 0
@@ -105,7 +105,7 @@ class TaLK(SelfMixer[Window]):
 
 def _between(sums: Tensor, start: Tensor, size: Tensor, sign: int) -> Tensor:
     """Read sums (B, T + 1, H, R) at start (T, 1) + sign size (B, T, H), linear between positions: (B, T, H, R)."""
-    # Whole positions by index, without a gradient; the fraction carries it
+    # The whole part is an index, without a gradient; the fraction carries the gradient
     whole = size.detach().floor()
     near = start + sign * whole.long()  # (B, T, H)
     fraction = (size - whole)[..., None]
@@ -114,6 +114,6 @@ def _between(sums: Tensor, start: Tensor, size: Tensor, sign: int) -> Tensor:
 
 
 def _at(sums: Tensor, index: Tensor) -> Tensor:
-    """Gather sums (B, T + 1, H, R) at index (B, T, H); outside there are zeros to add, so the ends stay."""
+    """Gather sums (B, T + 1, H, R) at index (B, T, H); beyond an end, prefix sums do not change."""
     index = index.clamp(0, sums.shape[1] - 1)[..., None]
     return sums.gather(1, index.expand(*index.shape[:-1], sums.shape[-1]))

@@ -1,4 +1,4 @@
-"""Build a Seq2Seq from a plain dictionary, as a checkpoint has it; this needs no Hydra."""
+"""Build a Seq2Seq from a plain dictionary, such as a checkpoint's, without Hydra."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class Adaptable(Protocol):
 
 
 def decodes(mixer: type[SelfMixer[Any]]) -> bool:
-    """Return True if a class has its own `empty_state` and `step`, as decoding needs them."""
+    """Return True if a class has its own `empty_state` and `step`, which decoding needs."""
     return mixer.empty_state is not SelfMixer.empty_state and mixer.step is not SelfMixer.step
 
 
 class Uninitialized(TorchFunctionMode):
-    """Context in which modules are built without initializing their weights, to load others."""
+    """Context in which modules are built without initializing their weights, such as before loading them."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -135,7 +135,7 @@ def bounds(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> dict[str,
     They are model.max_len for learned positions, and the `length_arguments` of mixers.
     """
     model = config["model"]
-    # Without src_positions both sides have `positions`
+    # Without src_positions, both sides use `positions`
     learned = "learned" in (model["positions"], model.get("src_positions"))
     result = {"model.max_len": model["max_len"]} if learned else {}
     for slot, path, values in mixers_of(config["mixer"], used=True):
@@ -235,7 +235,7 @@ class _Builder:
             read = self._sublayer(cross, mix.out_dim, cross.out_dim)
             layers.append(DecoderLayer(mix=mix, read=read, transform=transform))
             dim = cross.out_dim
-        # After the layers, unlike the encoder's: the order decides the random numbers that modules start from
+        # Built after the layers, unlike the encoder's embedding: the order decides the initial random numbers
         embedding = self._embedding(table, self._positions("positions"))
         return Decoder(embedding=embedding, layers=layers, final_norm=self.model.norm == "pre")
 
@@ -280,7 +280,7 @@ class _Builder:
         return Sublayer(f=f, dim=dim, out_dim=out_dim, norm=model.norm, dropout=model.dropout, residual=model.residual)
 
     def _embedding(self, table: nn.Embedding | PatchProjection, positions: nn.Module | None) -> Embedding:
-        # Rows of a table start small, outputs of a projection do not
+        # Rows of a table start small, but outputs of a projection do not
         scale = self.model.scale_embedding and isinstance(table, nn.Embedding)
         return Embedding(table=table, positions=positions, dropout=self.model.dropout, scale=scale)
 
@@ -349,8 +349,8 @@ def _check_vocabularies(config: Mapping[str, Any]) -> None:
 def hidden_matrices(model: Seq2Seq) -> dict[Tensor, tuple[int, ...]]:
     """Return the weights of all hidden linear layers, each with the output sizes of the matrices in it (`blocks_of`).
 
-    The output layer and the encoder's embedding are not hidden. Weights with a single row or column are vectors, and
-    left out.
+    The output layer and the encoder's embedding are not hidden. Weights with a single row or column are vectors and
+    are left out.
     """
     outside = {model.output, *model.encoder.embedding.modules()}
     layers = [each for each in model.modules() if isinstance(each, nn.Linear) and each not in outside]

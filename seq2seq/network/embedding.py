@@ -21,7 +21,7 @@ class Embedding(nn.Module):
     Args:
         table: E, which source, target and output layer may share, or the projection of patches.
         positions: P, or None.
-        dropout: Probability to drop a number.
+        dropout: Probability of dropping a number.
         scale: Multiply E by sqrt(dim) (Vaswani et al. 2017, section 3.4).
     """
 
@@ -65,10 +65,10 @@ class Embedding(nn.Module):
 
 
 class PatchProjection(nn.Module):
-    """Embedding of patches: E[token] = W p + b of the size^2 channels levels p that a token packs.
+    """Embedding of patches: E[token] = W p + b, where a token packs the size^2 * channels values p of a patch.
 
     token = sum_i level_i 2^(bits i) over the values i of the patch, p_i = 2 level_i / (2^bits - 1) - 1: black is -1,
-    white 1. Equal to Conv2d(channels, dim, size, stride=size) over the whole image.
+    white is 1. The embedding equals Conv2d(channels, dim, size, stride=size) over the whole image.
 
     Shape:
         tokens (...) -> (..., dim).
@@ -129,7 +129,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class GridPositions(nn.Module):
-    """Positions on a grid that is read row by row: [P_row; P_column], sinusoidal in half the dim each.
+    """Positions on a grid that is read row by row: [P_row; P_column], each sinusoidal with half of dim.
 
     Args:
         dim: Width of the embedding; must be divisible by 4.

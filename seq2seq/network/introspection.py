@@ -15,10 +15,10 @@ from torch import Tensor
 class MixingProperties:
     """Properties of a mixer's mixing matrix M: y_i = g_i(sum_j M_ij(x) v(x_j)).
 
-    M excludes the maps of single positions before mixing (v) and after it (g_i: projections, output gates).
+    M excludes the position-wise maps before mixing (v) and after it (g_i), such as projections and output gates.
 
     Attributes:
-        sparse: M_ij = 0 for most j, as outside a window or outside the lines of a grid that meet in i.
+        sparse: M_ij = 0 for most j, such as j outside a window, or outside the row and column of i on a grid.
         shares_positions: M_ij depends on j - i only, up to a factor for each i (such as a softmax's denominator).
         shares_channels: All channels of a head have the same M.
         dynamic: M depends on x.
@@ -47,7 +47,7 @@ class _Frozen:
         return self.marked[-1] if self.replay is None else next(self.replay)
 
 
-# A context variable, so that threads do not see each other's.
+# A context variable, so that threads do not see each other's frozen tensors.
 _frozen: ContextVar[_Frozen | None] = ContextVar("frozen", default=None)
 
 
@@ -56,7 +56,7 @@ def mark_mixing(weights: Tensor) -> Tensor:
 
     Inside `freeze_mixing` they are detached or replayed.
     """
-    # Compiled graphs are for training and decoding
+    # Compiled graphs serve training and decoding, where nothing is frozen
     if torch.compiler.is_compiling():
         return weights
     frozen = _frozen.get()
@@ -68,7 +68,7 @@ def freeze_mixing(replay: Sequence[Tensor] | None = None) -> Iterator[list[Tenso
     """Stop gradients at marked tensors, so that the Jacobian of a mixer is its mixing matrix.
 
     Args:
-        replay: Marked tensors of an earlier block, to apply its mixing matrices to another input.
+        replay: Tensors marked in an earlier block, to apply its mixing matrices to another input.
 
     Yields:
         The list of marked tensors.

@@ -19,7 +19,7 @@ from seq2seq.settings.values import check_value, shown, suggestion
 CONTRACTS: dict[str, type[nn.Module]] = {"encoder": SelfMixer, "decoder": SelfMixer, "cross": CrossMixer}
 # Arguments that the model sets.
 _SIZES = ("dim", "causal", "memory_dim")
-# The largest number of an argument, since larger ones overflow.
+# The largest value of a numeric argument, since larger values overflow.
 _LARGEST = 2**20
 
 
@@ -36,7 +36,7 @@ def mixer_class(target: str, contract: type[nn.Module], *, trust: Sequence[str] 
         trust: Packages, besides this one, whose classes are allowed.
 
     Raises:
-        TargetError: It does not subclass `contract`, or is not defined in a trusted package.
+        TargetError: The class does not subclass `contract`, or is not defined in a trusted package.
     """
     # Before the import, which runs the module's code
     require_trusted(target, trust)
@@ -106,7 +106,7 @@ def layer_values(slot: Mapping[str, Any], layer: int, num_layers: int) -> dict[s
 
 
 def _entry(entries: Any, layer: int, num_layers: int, name: str, *, cycle: bool = False) -> Any:
-    """Return a layer's entry of a list that repeats its last entry, or all of its entries (`cycle`)."""
+    """Return a layer's entry of a list; a short list repeats its last entry or, with `cycle`, all entries."""
     if not isinstance(entries, list | tuple) or not entries:
         raise ValueError(f"{name}={shown(entries)} is not a list of one value for each layer")
     # A list that is too long is probably a mistake in the number of layers

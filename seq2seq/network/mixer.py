@@ -1,7 +1,8 @@
 """The contract of a token mixer: the part of an encoder-decoder that moves information between positions.
 
-Shapes: B sentences, S source length, T target length, D width, H heads, N = B * beam hypotheses, a sentence's adjacent.
-Masks are boolean, True = a real token; batches are right-padded, and each row has at least one real token.
+Shapes: B sentences, S source length, T target length, D width, H heads, N = B * beam hypotheses; a sentence's
+hypotheses are adjacent. Masks are boolean, True at real tokens; batches are right-padded, and each row has at least one
+real token.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from seq2seq.network.state import Context, Device, DType, NoState, State
 
-# A mixer may name its NamedTuples, as `SelfMixer[NoState]`, so that the types of `empty_state` and `step` are checked.
+# A mixer may name its NamedTuples, as in `SelfMixer[NoState]`, to have the types of `empty_state` and `step` checked.
 StateT = TypeVar("StateT", bound=State)
 ContextT = TypeVar("ContextT", bound=Context)
 
@@ -22,19 +23,19 @@ ContextT = TypeVar("ContextT", bound=Context)
 class SelfMixer(nn.Module, ABC, Generic[StateT]):
     """Token mixer within one sequence: (B, T, dim) -> (B, T, out_dim).
 
-    In a causal mixer position t sees positions <= t only. It also decodes: starting from `empty_state`, `step` computes
-    `forward` one position at a time. An encoder-only mixer raises ValueError on causal=True.
+    In a causal mixer, position t sees positions <= t only. A causal mixer also decodes: starting from `empty_state`,
+    `step` computes `forward` one position at a time. An encoder-only mixer raises ValueError if causal is True.
 
     A mixer also declares `properties` (see `seq2seq.network.introspection`). Further attributes are optional: see
     `seq2seq.network.build.Adaptable`, `seq2seq.training.machine.compilation` and `seq2seq.analysis.atlas.survey`.
 
     Args (of every constructor; a mixer's own docstring describes the others):
         dim: Width D of the input.
-        causal: Position t sees positions <= t only, as a decoder needs it.
+        causal: Position t sees positions <= t only, as a decoder requires.
         out_dim: Width of the output (default: dim); few mixers let the settings choose it.
 
-    Many mixers also take `num_heads`, H, which must divide dim; `dropout`, the probability to drop an attention weight;
-    and `backend`, "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
+    Many mixers also take `num_heads`, H, which must divide dim; `dropout`, the probability of dropping an attention
+    weight; and `backend`, "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
     """
 
     def __init__(self, *, dim: int, causal: bool, out_dim: int | None = None) -> None:
@@ -53,7 +54,7 @@ class SelfMixer(nn.Module, ABC, Generic[StateT]):
         raise self._cannot_decode()
 
     def step(self, x: Tensor, state: StateT, position: Tensor) -> tuple[Tensor, StateT]:
-        """Mix one position, x (N, dim) at position (N,) -> (N, out_dim), and return the next state, too.
+        """Mix one position, x (N, dim) at position (N,); return the output (N, out_dim) and the next state.
 
         The old state must not be used again.
         """
@@ -84,7 +85,7 @@ class CrossMixer(nn.Module, ABC, Generic[ContextT, StateT]):
 
     @abstractmethod
     def forward(self, x: Tensor, context: ContextT) -> Tensor:
-        """Mix the source into x (B, T, dim), whole sequences."""
+        """Mix the source into whole sequences x (B, T, dim)."""
 
     # Most cross mixers have no state; a recurrence such as Bahdanau's has one.
     def init_state(self, context: ContextT, max_len: int) -> StateT:
@@ -93,7 +94,7 @@ class CrossMixer(nn.Module, ABC, Generic[ContextT, StateT]):
 
     @abstractmethod
     def step(self, x: Tensor, context: ContextT, state: StateT, position: Tensor) -> tuple[Tensor, StateT]:
-        """Mix one position, x (N, dim) at position (N,) -> (N, out_dim), and return the next state, too."""
+        """Mix one position, x (N, dim) at position (N,); return the output (N, out_dim) and the next state."""
 
     def read_weights(self, x: Tensor, context: ContextT) -> Tensor | None:
         """Return the weights of `forward` on the source, (B, heads, T, S); None for a mixer without weights."""
@@ -101,7 +102,7 @@ class CrossMixer(nn.Module, ABC, Generic[ContextT, StateT]):
 
 
 def real_positions(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the mask of x (B, T, dim), in which all positions are real by default, (B, T)."""
+    """Return the mask (B, T) of x (B, T, dim); without a mask all positions are real."""
     return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
 
 
@@ -120,7 +121,7 @@ def require_positive(value: int, what: str) -> int:
 
 
 def require_divisible(dim: int, num_heads: int) -> int:
-    """Return dim / num_heads, else raise ValueError with the numbers of heads that divide it."""
+    """Return dim / num_heads, or raise ValueError with the numbers of heads that divide dim."""
     if num_heads < 1 or dim % num_heads:
         # At most 64, to keep the message short
         good = [n for n in range(1, min(dim, 64) + 1) if dim % n == 0]

@@ -49,15 +49,15 @@ class FeedForward(nn.Module):
 class Sublayer(nn.Module, Generic[ModuleT]):
     """A mixer or feed-forward f with its norm, dropout and residual.
 
-    Pre-norm: x + dropout(f(norm(x))). Post-norm: norm(x + dropout(f(x))), as Vaswani et al. 2017.
+    Pre-norm: x + dropout(f(norm(x))). Post-norm: norm(x + dropout(f(x))), as in Vaswani et al. 2017.
 
     Args:
-        f: (..., dim) -> (..., out_dim); its further arguments are passed on.
+        f: Module (..., dim) -> (..., out_dim); it also gets the further arguments of a call.
         dim: Width of x.
         out_dim: Width of f(x); a residual needs it to be `dim`.
         norm: "pre", "post" or "none".
-        dropout: Probability to drop a number of f's output.
-        residual: Add x.
+        dropout: Probability of dropping a number of f's output.
+        residual: Add x to the output.
     """
 
     def __init__(self, *, f: ModuleT, dim: int, out_dim: int, norm: str, dropout: float, residual: bool = True) -> None:
@@ -74,7 +74,7 @@ class Sublayer(nn.Module, Generic[ModuleT]):
         self.residual = residual
 
     def forward(self, x: Tensor, *others: Tensor | Context) -> Tensor:
-        """Apply f to x (..., dim) and its further arguments."""
+        """Apply the sublayer to x (..., dim); f also gets the other arguments."""
         x, z = self._norm(x)
         return self._add(x, self.f(z, *others))
 
@@ -140,14 +140,14 @@ class EncoderLayer(nn.Module):
 
 
 class LayerState(NamedTuple):
-    """The state of a decoder layer's self mixer, None if the slot is empty, and of its cross mixer."""
+    """The states of a decoder layer's self mixer (None if its slot is empty) and cross mixer."""
 
     self_mixer: State | None
     cross_mixer: State
 
 
 class DecoderLayer(nn.Module):
-    """Decoder layer: [self mixer] + cross mixer + [feed-forward], each a sublayer; all but the second may be empty."""
+    """Decoder layer: [self mixer] + cross mixer + [feed-forward], each a sublayer; a slot in brackets may be empty."""
 
     def __init__(self, *, mix: MixerSlot, read: Sublayer[CrossMixer[Any, Any]], transform: FeedForwardSlot) -> None:
         super().__init__()
@@ -198,10 +198,10 @@ class DecoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Encoder: embedding, layers, each with a halving before it if asked for, and a last norm if layers are pre-norm.
+    """Encoder: embedding, layers, optional halvings before layers, and a final norm if the layers are pre-norm.
 
     Shape:
-        tokens (B, S), mask (B, S) -> memory (B, S', M) and its mask, M the width of the last layer.
+        tokens (B, S), mask (B, S) -> memory (B, S', M) and its mask; M is the width of the last layer.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.halvings = halvings  # by the index of the layer that follows
         self.out_dim = layers[-1].out_dim
-        # The sum that pre-norm layers leave is not normalized
+        # Pre-norm layers do not normalize their output
         self.norm = LayerNorm(self.out_dim) if final_norm else None
 
     def forward(self, src: Tensor, src_mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -226,10 +226,10 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Decoder: embedding, layers, and a last norm if the layers are pre-norm.
+    """Decoder: embedding, layers, and a final norm if the layers are pre-norm.
 
     Shape:
-        tokens (B, T), mask (B, T), a context for each layer -> (B, T, readout_dim), the width of the last layer.
+        tokens (B, T), mask (B, T), a context for each layer -> (B, T, readout_dim), as wide as the last layer.
     """
 
     def __init__(self, *, embedding: Embedding, layers: list[DecoderLayer], final_norm: bool) -> None:
@@ -262,7 +262,7 @@ class NarrowOutput:
     """Output layer of U tokens: (N, D) -> (N, U), -inf for tokens outside a sentence's shortlist.
 
     Args:
-        project: Maps (N, D) to the logits of these tokens.
+        project: Maps (N, D) to the logits of the U tokens.
         allowed: Mask (B, U) of each sentence's shortlist.
     """
 
@@ -271,13 +271,13 @@ class NarrowOutput:
         self.forbidden = ~allowed[:, None]  # (B, 1, U)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Project x (N, D), a sentence's hypotheses adjacent."""
+        """Project x (N, D), in which a sentence's hypotheses are adjacent."""
         logits = self.project(x).unflatten(0, (len(self.forbidden), -1))  # (B, beam, U)
         return logits.masked_fill_(self.forbidden, float("-inf")).flatten(0, 1)
 
 
 class Seq2Seq(nn.Module):
-    """An encoder-decoder of any token mixers: p(y | x) = prod_t softmax(output(decoder(y_<t, encoder(x))))_{y_t}.
+    """An encoder-decoder with any token mixers: p(y | x) = prod_t softmax(output(decoder(y_<t, encoder(x))))_{y_t}.
 
     Whole sequences go through `forward`; decoding calls `context` once, then `init_state`, then `step` per position.
     """
@@ -305,7 +305,7 @@ class Seq2Seq(nn.Module):
     def init_state(self, context: list[Context], *, beam_size: int, max_len: int) -> list[LayerState]:
         """Return the state before the first position: beam_size hypotheses per sentence, at most max_len positions.
 
-        States have the type of the first floating-point tensor of the context, in which the layers compute, also under
+        States have the type of the first floating-point tensor of the context, in which the layers compute even under
         autocast.
         """
         like = next(part for part in context[0] if part.is_floating_point())
@@ -316,7 +316,7 @@ class Seq2Seq(nn.Module):
         return expand(states, beam_size)  # B rows become N
 
     def narrow(self, ids: Tensor, allowed: Tensor) -> NarrowOutput:
-        """Return an output layer for the tokens ids (U,), of which allowed (B, U) says which each sentence may use."""
+        """Return an output layer for the tokens ids (U,); allowed (B, U) is True where a sentence may use a token."""
         weight = self.output.weight[ids]  # (U, D)
         bias = None if self.output.bias is None else self.output.bias[ids]
         return NarrowOutput(project=lambda x: F.linear(x, weight, bias), allowed=allowed)
@@ -332,7 +332,7 @@ class Seq2Seq(nn.Module):
         """Return logits (N, V) of the token after `token` (N,) at position (N,), and the next state.
 
         Args:
-            output: An output layer to use in place of the model's own, such as one of `narrow`.
+            output: An output layer to use in place of the model's own, such as one made by `narrow`.
         """
         x, state = self.decoder.step(token, context, state, position)
         return (self.output if output is None else output)(x), state

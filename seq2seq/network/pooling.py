@@ -1,4 +1,4 @@
-"""Pooling between the stages of an encoder, which halves its positions, and its inverse for alignments."""
+"""Pooling that halves the positions between stages of an encoder, and its inverse for alignments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Halving(NamedTuple):
-    """Average pooling with stride 2 that ignores padding; on a grid of 2 x 2 positions.
+    """Average pooling with stride 2 that ignores padding; on a grid, each pool has 2 x 2 positions.
 
     y_i is the mean of the real positions among x_2i and x_2i+1.
 
@@ -24,10 +24,13 @@ class Halving(NamedTuple):
     grid: tuple[int, int] | None = None
 
     def __call__(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (B, ceil(S / 2), D), or of a grid (B, S / 4, D), and the mask of x (B, S, D), right-padded."""
+        """Pool x (B, S, D) under mask (B, S), right-padded; return the result and its mask.
+
+        The result is (B, ceil(S / 2), D), or (B, rows * columns / 4, D) on a grid.
+        """
         if self.grid:
             size = self.grid[0] * self.grid[1]
-            # A batch may be padded beyond the grid, and made-up batches of a rehearsal may be shorter
+            # A batch may be padded beyond the grid, and the artificial batches of a rehearsal may be shorter
             missing = max(0, size - x.shape[1])
             x = F.pad(x, (0, 0, 0, missing))
             mask = F.pad(mask, (0, missing))
@@ -67,5 +70,5 @@ def _spread_once(weights: Tensor, halving: Halving, mask: Tensor) -> Tensor:
         grid = (weights / 4).unflatten(2, (-1, halving.grid[1] // 2))
         cells = grid.repeat_interleave(2, 2).repeat_interleave(2, 3).flatten(2)
         return F.pad(cells, (0, mask.shape[1] - cells.shape[2]))
-    pairs = F.pad(real, (0, real.shape[1] % 2)).unflatten(1, (-1, 2)).sum(2).clamp_min(1)  # real positions of each
+    pairs = F.pad(real, (0, real.shape[1] % 2)).unflatten(1, (-1, 2)).sum(2).clamp_min(1)  # real positions of each pair
     return (weights / pairs[:, None]).repeat_interleave(2, 2)[..., : mask.shape[1]] * real[:, None]

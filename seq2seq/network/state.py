@@ -14,7 +14,7 @@ from torch import Tensor
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.conv_step import conv_step
 
-# Where tensors are made, and of which type; None is torch's default
+# The device and type of new tensors; None is torch's default
 Device: TypeAlias = torch.device | str | None
 DType: TypeAlias = torch.dtype | None
 
@@ -26,7 +26,7 @@ class Ancestry:
 
     Args:
         batch_size: Sentences B.
-        slots: How many of the last positions it remembers; the slot of position p is p // stride mod slots.
+        slots: Number of slots L; position p is in slot p // stride mod L, so the table keeps only the last positions.
         beam: Hypotheses of each sentence.
         stride: Consecutive positions that share a slot.
     """
@@ -96,7 +96,7 @@ class Ancestry:
 
     def bias(self, position: Tensor, dtype: torch.dtype) -> Tensor:
         """Return `visible` as a bias on attention scores, 0 or -inf, (B, beam, slots)."""
-        # Once for all layers: given the mask, attention would compute this bias in each layer
+        # Computed once for all layers: given only the mask, attention would compute this bias in each layer
         if self._bias is None or self._bias.dtype != dtype:
             visible = self.visible(position)
             self._bias = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
@@ -122,13 +122,13 @@ class Ancestry:
 class Cache:
     """Append-only memory of the past, shared by the hypotheses of a sentence.
 
-    Reordering a beam moves no values: it changes the ancestry. A cache without heads is read by `read`, one with heads
-    by `attend` or `convolve`, whose products with one head's numbers read memory in order.
+    Reordering a beam moves no values: it changes the ancestry. `read` reads a cache without heads. `attend` and
+    `convolve` read a cache with heads, in which each head's numbers are adjacent in memory.
 
     Args:
-        values: What was appended, (B, L, beam, width) or head by head, (B, G, L, beam, d), written in place.
-        ancestry: Which of its sentence's rows wrote what a hypothesis sees; other caches of the beam share it.
-        steps: How often it was appended to.
+        values: The appended values, (B, L, beam, width) or, by head, (B, G, L, beam, d), written in place.
+        ancestry: The beam rows that wrote the slots of each hypothesis; other caches of the beam share it.
+        steps: Number of steps at which values were appended.
     """
 
     def __init__(self, values: Tensor, ancestry: Ancestry, steps: int = 0) -> None:
@@ -154,7 +154,7 @@ class Cache:
         Args:
             slots: Positions of the longest target or, for a mixer that reads only the last K positions, K: the cache is
                 then a ring buffer.
-            heads: G heads, which divide the width.
+            heads: Number of heads G, which divides the width.
             stride: Consecutive positions that share a slot.
         """
         sizes = (slots, 1, width) if heads is None else (heads, slots, 1, width // heads)
@@ -163,7 +163,7 @@ class Cache:
 
     @property
     def owner(self) -> Tensor:
-        """The rows of its sentence that wrote the slots of each hypothesis, (N, slots of the ancestry)."""
+        """The beam row that wrote each slot of each hypothesis, (N, slots of the ancestry)."""
         return self.ancestry.owner
 
     def append(self, value: Tensor, position: Tensor) -> None:
@@ -199,13 +199,13 @@ class Cache:
 
     def expand(self, ancestry: Ancestry) -> Cache:
         """Return an empty cache for the hypotheses of an ancestry; this cache must be empty, too."""
-        # A CPU allocates memory only for the slots that are written
+        # On a CPU, new zeros take memory only where they are written
         assert self.steps == 0
         *sizes, _, width = self.values.shape
         return Cache(self.values.new_zeros(*sizes, ancestry.beam, width), ancestry)
 
     def attend(self, q: Tensor, values: Cache, position: Tensor, *, weights: str = "softmax") -> Tensor:
-        """Attend from q (B, H, beam, d) at position (N,) to the keys that each hypothesis has written here, in G heads.
+        """Attend from q (B, H, beam, d) at position (N,) to the keys here that each hypothesis sees, in G heads.
 
         Args:
             values: The cache of the values; H / G query heads share a key head and its value head.
@@ -222,7 +222,7 @@ class Cache:
         return y.unflatten(2, (groups, -1)).flatten(1, 2)
 
     def convolve(self, weights: Tensor, position: Tensor, *, softmax: bool, backend: str = "auto") -> Tensor:
-        """Weigh the last K values of each hypothesis, the newest at position (N,): (N, G * d).
+        """Return the weighted sum of each hypothesis's last K values, the newest at position (N,): (N, G * d).
 
         Args:
             weights: (N or 1, G, K).
@@ -246,11 +246,11 @@ class NoState(NamedTuple):
 
 
 def expand(state: Tree, beam: int) -> Tree:
-    """Repeat a state, one row per sentence, for each of `beam` hypotheses per sentence; caches share an ancestry."""
+    """Repeat a state of one row per sentence `beam` times; caches of the same stride then share an ancestry."""
     shared: dict[int, Ancestry] = {}
     for cache in caches(state):
         own = cache.ancestry
-        # The ancestry that caches share has the slots of the longest
+        # The shared ancestry has as many slots as the longest cache
         known = shared.get(own.stride)
         if known is None or known.slots < own.slots:
             sizes = len(cache.values), own.slots, beam
@@ -345,7 +345,7 @@ def overwrite(state: Nested, new: Nested) -> None:
 
 
 def set_length(state: Nested, length: int) -> None:
-    """Lower the bound on the positions written so far, as after the longest sentences have left."""
+    """Set the bound on the positions written so far, which falls when the longest sentences have left."""
     for ancestry in ancestries(state):
         ancestry.length = length
 

@@ -64,7 +64,7 @@ def search(
         selection: As in `search_stream`, as are suppress, shortlist and graphs.
 
     Returns:
-        For each sentence settings.n_best hypotheses, or at least one if fewer have ended.
+        For each sentence, settings.n_best hypotheses, or fewer, but at least one, if fewer have ended.
 
     Raises:
         NotFiniteScoresError: The model's logits are not finite.
@@ -110,7 +110,7 @@ def sample(
         temperature: Below 1 sharpens the distribution, above 1 flattens it.
         top_k: Draw from the k most probable tokens only (Fan et al. 2018); 0 for all.
         top_p: Draw from the most probable tokens that together have this probability (Holtzman et al. 2020).
-        seeds: A seed for each sentence, whose samples depend on no other sentence (default: from torch's generator).
+        seeds: A seed for each sentence, so that samples do not depend on the batch (default: from torch's generator).
 
     Returns:
         The samples of each sentence, best first; their log_prob is the model's own, without temperature.
@@ -141,9 +141,9 @@ def search_stream(
     """Search the translations of a stream of sentences by continuous batching.
 
     Args:
-        sources: Best sorted by length, longest first, since sentences that share a batch are padded to the longest.
-        rows: The most sentences in a batch, or a function from the length of a batch's first sentence to this number.
-        selection: Chooses among extensions (default: as `settings` say).
+        sources: Sentences, best sorted by length, longest first, since a batch is padded to its longest sentence.
+        rows: Maximum sentences in a batch, or a function from the length of a batch's first sentence to this number.
+        selection: Chooses among extensions (default: according to `settings`).
         suppress: Tokens that are never generated.
         shortlist: Returns the tokens that the translation of a source may have; the softmax is over these alone.
         graphs: Captures decoding steps as CUDA graphs and replays them (default: no graphs).
@@ -180,7 +180,7 @@ def search_stream(
 def _refill_or_shrink(
     running: Running, ahead: list[tuple[int, Source]], waiting: Iterator[tuple[int, Source]], free: int
 ) -> list[tuple[int, Source]]:
-    """Refill free rows from the queue, else shrink the batch; return the next sentence of the queue."""
+    """Refill free rows from the queue, or shrink the batch if no sentence fits; return the queue's next sentence."""
     entering: list[tuple[int, Source]] = []
     while ahead and len(entering) < free and running.fits(ahead[0][1]):
         entering += ahead
@@ -194,7 +194,7 @@ def _refill_or_shrink(
 
 def _nothing_ended(setup: Setup) -> Exception:
     """Return the error for a sentence all of whose continuations have probability 0."""
-    # Without such rules the end has a probability above 0, unless the model's scores are damaged
+    # Without these rules, the end has a probability above 0 unless the model's scores are damaged
     rules = setup.settings.min_len or setup.settings.no_repeat_ngram or setup.suppress or setup.shortlist
     if rules or isinstance(setup.selection, Constrained):
         return ValueError(

@@ -1,6 +1,6 @@
 """An automaton of UTF-8 over byte pieces, so that a search writes whole characters.
 
-State 0 is between characters; another state tells which bytes must still follow in a character that has begun.
+State 0 is between characters; every other state tells which bytes must still follow in a character that has begun.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def follow(state: int, byte: int) -> int | None:
 
 
 def needed(available: Collection[int]) -> list[int]:
-    """Return for each state the fewest available bytes that complete the character; ENDLESS if none do."""
+    """Return, for each state, the minimum number of available bytes that complete the character; ENDLESS if none do."""
     least = [0, *[ENDLESS] * (STATES - 1)]
     # Each round finds the states that one byte more completes
     for _ in range(LONGEST):
@@ -51,7 +51,7 @@ def needed(available: Collection[int]) -> list[int]:
 
 
 class Characters:
-    """The automaton over the pieces of a vocabulary, for all hypotheses at once, without a wait for the device.
+    """The automaton over the pieces of a vocabulary, for all hypotheses at once, without waiting for the device.
 
     Within a character only the bytes that UTF-8 allows may follow. A character begins only if there is room to complete
     it, and must be complete before any other piece or the end.
@@ -82,13 +82,13 @@ class Characters:
         price = self._price[state, left.clamp(0, LONGEST + 1)[:, None]].flatten(0, 1)  # (N, n)
         pieces = log_probs.index_select(1, self._pieces) + price
         partial = (state > 0).view(-1, 1)  # (N, 1)
-        # On a CPU the check saves a pass over all tokens; on a GPU it would be a wait
+        # On a CPU the check may save a pass over all tokens; on a GPU it would wait for the device
         if log_probs.is_cuda or partial.any():
             log_probs.masked_fill_(partial, NEVER)
         log_probs.index_copy_(1, self._pieces, pieces)
 
     def missing(self, state: int, token: int) -> int:
-        """Return how many bytes complete the character that a token leaves incomplete."""
+        """Return the minimum number of bytes that complete the character that a token leaves incomplete."""
         return self.needed[self._next(state, token)]
 
     def _next(self, state: int, token: int) -> int:
@@ -115,7 +115,8 @@ class Characters:
                 after = follow(state, byte)
                 if after is None or self.needed[after] == ENDLESS:
                     continue
-                # Room for this byte, the bytes after it and the end; a character that has begun may always continue
+                # A new character needs room for this byte, the bytes after it and the end; a character that has begun
+                # may always continue
                 prices[state, 0 if state else self.needed[after] + 2 :, column] = 0.0
         return prices
 

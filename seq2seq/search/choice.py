@@ -45,7 +45,7 @@ class Scores(NamedTuple):
     """Scores of a step.
 
     Attributes:
-        log_probs: log p, (N, V), in nats; -inf for forbidden tokens. A logit that is not finite makes a row NaN.
+        log_probs: log p, (N, V), in nats; -inf for forbidden tokens. A NaN or +inf logit makes its row NaN.
         only: The forced token, (N,); -1 for rows that may choose.
         only_log_prob: log p of the forced token, (N,), before rules.
         characters: The automaton of byte pieces; None without byte pieces.
@@ -68,7 +68,7 @@ class Extensions(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Choice of a step, (B, beam) each: extensions of which some may have ended, and extensions to continue."""
+    """Choice of a step: extensions that may have ended, and extensions to continue, (B, beam) each."""
 
     may_end: Extensions
     kept: Extensions

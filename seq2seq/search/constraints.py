@@ -28,7 +28,7 @@ from seq2seq.search.hypothesis import NEVER
 from seq2seq.search.selection import top
 from seq2seq.search.words import Words
 
-# Ends a phrase in `OpenHypotheses.phrases`, and pads them.
+# Ends each phrase in `OpenHypotheses.phrases`, and pads its rows.
 STOP = -1
 
 
@@ -40,9 +40,9 @@ class Phrase(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Progress of a hypothesis: the indices of phrases it has met, and the tokens `reached` of phrase `current`.
+    """Progress of a hypothesis: the indices of phrases `done`, and the number of tokens `reached` in phrase `current`.
 
-    A phrase with barred tokens is met only by the token after its end, unless that token is barred.
+    A phrase with barred tokens is met only once its last token is followed by a token that is not barred.
     """
 
     done: frozenset[int] = frozenset()
@@ -103,17 +103,17 @@ class Progress(NamedTuple):
         return {phrase.tokens[0] for index, phrase in enumerate(phrases) if index not in taken}
 
     def barred(self, phrases: Sequence[Phrase]) -> frozenset[int]:
-        """Return the tokens that would undo the current phrase if its end is reached; else no tokens."""
+        """Return the tokens that would undo the current phrase, if its end has been reached; else an empty set."""
         at_end = self.current >= 0 and self._next(phrases) is None
         return phrases[self.current].barred if at_end else frozenset()
 
     def met(self, phrases: Sequence[Phrase]) -> int:
-        """Return how many tokens of phrases are met."""
+        """Return the number of phrase tokens that have been met."""
         return sum(len(phrases[index].tokens) for index in self.done) + self.reached
 
 
 class Followed:
-    """The progress of a search's hypotheses, each computed from the progress of one token before."""
+    """The progress of a search's hypotheses, each computed from the progress one token earlier."""
 
     def __init__(self) -> None:
         self._words: Words | None = None
@@ -121,8 +121,8 @@ class Followed:
         self._known: dict[tuple[tuple[int, ...], tuple[int, ...]], Progress] = {}
 
     def all(self, rows: OpenHypotheses, phrases: Sequence[Sequence[Phrase]], words: Words) -> list[list[Progress]]:
-        """Return the progress of each hypothesis of each sentence with its phrases, guarded by `words`."""
-        # With other words, the columns of the scores stand for other tokens
+        """Return the progress of each sentence's hypotheses through its phrases, which are guarded by `words`."""
+        # If `words` has changed, the columns of the scores stand for other tokens
         before = self._known if words == self._words else {}
         self._words = words
         self._known = {}
@@ -183,7 +183,7 @@ class Constrained(Selection):
         best_tokens = token.view(sentences, size, width).tolist()
         best_totals = total.tolist()
         partial = rows.partial.tolist()
-        # Tokens after this one, the end counted
+        # Tokens after this one, including the end
         left = (rows.limits - rows.position - 1).tolist()
         may_end = []
         kept = []
@@ -247,7 +247,7 @@ class Constrained(Selection):
 
         Args:
             log_probs: log p of the hypothesis with each next token.
-            left: Tokens after the next one, the end counted.
+            left: Number of tokens after the next one, including the end.
             character: State of the character that byte pieces have begun.
         """
         found = []
@@ -270,7 +270,10 @@ class Constrained(Selection):
         return found
 
     def _allocate(self, candidates: list[Candidate], every: int, size: int) -> tuple[list[Candidate], list[Candidate]]:
-        """Return candidates that may end, and `size` to keep: the best of each bank, fullest first, then the next."""
+        """Return the candidates that end, and `size` to keep.
+
+        Those kept are the best of each bank, fullest bank first, then the second best of each, and so on.
+        """
         last = [each for each in candidates if each.bank == every][:size]
         ended = [each for each in last if each.token == self.eos]
         open_ones = [each for each in candidates if each.token != self.eos]

@@ -79,7 +79,7 @@ _RENEWALS: Counter[torch.device] = Counter()
 
 @functools.cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    # One stream for all searches, since cuBLAS keeps memory for each
+    # One stream for all searches, since cuBLAS keeps memory for each stream
     return torch.cuda.Stream(device)
 
 
@@ -88,7 +88,7 @@ class Graphs:
 
     Args:
         make: Makes the recorder of a search.
-        quiet: Do not warn if steps are not captured, as when the user did not ask for it.
+        quiet: Do not warn if steps are not captured, for when the user did not ask for graphs.
     """
 
     def __init__(self, make: Callable[[], CudaRecorder], *, quiet: bool = False) -> None:
@@ -100,7 +100,7 @@ class Graphs:
         self._said: set[str] = set()
 
     def warn(self, reason: str) -> None:
-        """Log, once, why steps are not captured."""
+        """Log why steps are not captured, once for each reason."""
         if reason not in self._said:
             self._said.add(reason)
             level = logging.DEBUG if self.quiet else logging.WARNING
@@ -121,13 +121,13 @@ def cuda_graphs(device: torch.device, *, quiet: bool = False) -> Graphs:
 
 
 def choose_graphs(device: torch.device, asked: bool | None) -> Graphs | None:
-    """Return captures if asked for, or, quietly, on a GPU if not asked (None); None for plain steps."""
+    """Return captures if `asked` is True, or, quietly, on a GPU if it is None; else return None, for plain steps."""
     wanted = device.type == "cuda" if asked is None else asked
     return cuda_graphs(device, quiet=asked is None) if wanted else None
 
 
 class Steps:
-    """The steps of some rows: plain steps, or with `graphs` captured and replayed steps."""
+    """The steps of some rows: plain steps or, if `graphs` are given, captured and replayed steps."""
 
     def __init__(self, rows: Rows, graphs: Graphs | None) -> None:
         self.rows = rows
@@ -135,7 +135,7 @@ class Steps:
         self._captured: _Captured | None = None
 
     def __call__(self) -> Tensor:
-        """Extend all hypotheses by a token; the result, as of `Rows.advance`, may be overwritten by the next call."""
+        """Extend all hypotheses by a token, as `Rows.advance` does; the next call may overwrite the result."""
         if self.graphs is None or not self._may_capture(self.graphs):
             # A plain step does not keep tensors in place
             self.release()
@@ -144,7 +144,7 @@ class Steps:
         return self._captured.advance()
 
     def release(self) -> None:
-        """Discard captured steps, as before rows leave and at the end of the search."""
+        """Discard captured steps, which is necessary before rows leave and at the end of the search."""
         if self._captured is not None:
             self._captured.recorder.release()
         self._captured = None
@@ -173,7 +173,7 @@ class _Recording(NamedTuple):
 class _Captured:
     """Rows whose tensors stay in place, and the steps captured with them.
 
-    For each number of slots in use the first step is plain, which loads and tunes kernels; the second is captured.
+    For each number of slots in use, the first step is plain, which loads and tunes kernels; the second is captured.
     """
 
     def __init__(self, rows: Rows, graphs: Graphs) -> None:
@@ -203,7 +203,7 @@ class _Captured:
         return self._packed
 
     def _step(self) -> None:
-        """Run a step into the same output buffers."""
+        """Run a step that writes into the same output buffers."""
         for each in self._ancestries:
             each.forget()
         self._packed.copy_(self.rows.advance())

@@ -29,7 +29,7 @@ class Hypothesis(NamedTuple):
         ids: Its tokens, without bos and eos.
         score: log_prob / `length_divisor`, by which hypotheses are ranked; the length includes eos.
         log_prob: log p(y | x) in nats.
-        row: Its last row of the beam, which a sample never leaves.
+        row: Its last row in the beam; a sample stays in one row.
     """
 
     ids: list[int]
@@ -42,7 +42,7 @@ class Specials(NamedTuple):
     """Ids of the special tokens: a search begins with bos, ends at eos, and never generates pad.
 
     Attributes:
-        byte_of: The bytes of pieces such as <0x41>, by the pieces' ids; a search writes whole characters of them.
+        byte_of: The bytes of pieces such as <0x41>, by the pieces' ids; a search joins them only to whole characters.
     """
 
     bos: int
@@ -61,7 +61,7 @@ def length_divisor(length: int, settings: SearchSettings) -> float:
 
 
 def longest_target(length: int, settings: SearchSettings) -> int:
-    """Return the most tokens, eos included, of the translation of a source of `length` tokens.
+    """Return the maximum number of tokens, eos included, in the translation of a source of `length` tokens.
 
     max_len_ratio * length + max_len_extra, but at least min_len + 1 and at most max_len.
     """

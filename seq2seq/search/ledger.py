@@ -22,14 +22,14 @@ class Results:
         rows: The rows of unfinished sentences.
 
     Raises:
-        NotFiniteScoresError: A log p is NaN, as all extensions of a hypothesis are if one logit is not finite.
+        NotFiniteScoresError: A log p is NaN, as in all extensions of a hypothesis that has a NaN or +inf logit.
     """
 
     def __init__(self, may_end: Arrays, kept: Arrays, eos: int, rows: list[int]) -> None:
         self.may_end = may_end
         self.kept = kept
         log_prob, _, token = may_end
-        self.best_open: list[float] = kept[0].max(1).tolist()  # NaN if there is one
+        self.best_open: list[float] = kept[0].max(1).tolist()  # NaN if any is NaN
         if np.isnan(log_prob[rows]).any() or np.isnan(kept[0][rows]).any():
             raise NotFiniteScoresError
         # The columns that have ended in each row; -inf is an empty place
@@ -42,7 +42,7 @@ class Sentence:
     """A sentence in a search: the history of its beam, and its finished hypotheses.
 
     Args:
-        key: The caller's name for it.
+        key: The caller's identifier of the sentence.
         limit: Length of its longest target, the end included.
         groups: Number of parts of its beam. Each part has its own finished hypotheses; no two parts share one.
     """
@@ -50,13 +50,13 @@ class Sentence:
     def __init__(self, key: int, limit: int, groups: int = 1) -> None:
         self.key = key
         self.limit = limit
-        self.steps = 0  # steps that the device has been given
+        self.steps = 0  # steps queued on the device so far
         self.done = False
         self._parents: list[np.ndarray] = []  # (beam,) for each step that the host has read
         self._tokens: list[np.ndarray] = []
-        # Score, log p, step and parent row
+        # Score, log p, step and parent row of each group's finished hypotheses
         self._ended: list[list[tuple[float, float, int, int]]] = [[] for _ in range(groups)]
-        self._known: set[tuple[int, ...]] = set()  # finished hypotheses of several groups
+        self._known: set[tuple[int, ...]] = set()  # finished hypotheses, if there are several groups
 
     def update(self, step: Results, row: int, settings: SearchSettings) -> None:
         """Add the results of the next step, in which the sentence has row `row`."""
@@ -105,7 +105,7 @@ class Sentence:
         ]
 
     def _trace(self, step: int, row: int) -> list[int]:
-        """Follow the parents of a hypothesis that ended at `step` as row `row`, back to the beginning."""
+        """Return the tokens of the hypothesis in row `row` before `step`, found by following its parents back."""
         ids = []
         for at in range(step - 1, -1, -1):
             ids.append(int(self._tokens[at][row]))

@@ -32,7 +32,7 @@ class Model(Protocol[ContextT, StateT, OutputT]):
         ...
 
     def narrow(self, ids: Tensor, allowed: Tensor) -> OutputT:
-        """Return an output layer for `step` of the tokens ids (U,): -inf where allowed (B, U) is False."""
+        """Return an output layer for `step` with logits of the tokens ids (U,), -inf where allowed (B, U) is False."""
         ...
 
     def step(

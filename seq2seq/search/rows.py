@@ -18,11 +18,11 @@ from seq2seq.search.models import AnyModel, step_log_probs
 
 
 class Columns(NamedTuple):
-    """Columns of a step's scores, where each sentence has a shortlist of the tokens that its translation may have.
+    """Columns of a step's scores when each sentence has a shortlist of the tokens that its translation may have.
 
     A step scores the union of its sentences' shortlists. A token outside a sentence's own list has probability 0, so
-    that results do not depend on the other sentences of the batch. Rules and selections work on columns, hypotheses
-    store tokens.
+    that results do not depend on the other sentences of the batch. Rules and selections work on columns, but
+    hypotheses store tokens.
 
     Attributes:
         ids: The token of each column, (U,): first the tokens that rules name, whose columns never change, then the
@@ -45,7 +45,7 @@ class Columns(NamedTuple):
 
     def of_rows(self, rows: OpenHypotheses) -> OpenHypotheses:
         """Replace the tokens that rules and selections read by their columns."""
-        # Negative numbers are no tokens
+        # Negative numbers are not tokens
         phrases = torch.where(rows.phrases < 0, rows.phrases, self.place[rows.phrases.clamp(min=0)])
         return rows._replace(tokens=self.place[rows.tokens], phrases=phrases)
 
@@ -67,8 +67,8 @@ class Rows:
         rules: Restrictions of the next token, applied in order.
         selection: Chooses among extensions.
         characters: The automaton of byte pieces, if there are any.
-        rule_tokens: With shortlists, the tokens (n,) that rules, selection and characters know by their columns, which
-            are the first n.
+        rule_tokens: With shortlists, the tokens (n,) that rules, selection and characters refer to by column; they have
+            the first n columns.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Rows:
         """Give the rows `places` (B',) to sentences src (B', S), padded to the S of the context.
 
         Args:
-            longest: The most positions that another row has written.
+            longest: Maximum number of positions that any other row has written.
         """
         context = self.model.context(src, src_mask)
         # One slot: caches are not copied, since a new hypothesis sees only the slots that it writes

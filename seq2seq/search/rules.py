@@ -56,7 +56,7 @@ class NoRepeat(Rule):
         # Entry i: tokens i .. i + size - 1, the last of which followed the others
         windows = tokens.unfold(1, self.size, 1)  # (N, L - size + 1, size)
         start = torch.arange(windows.shape[1], device=tokens.device)
-        again = start <= position - self.size  # (N, L - size + 1): all of it has been written
+        again = start <= position - self.size  # (N, L - size + 1): the whole window has been written
         if self.size > 1:
             recent = position + torch.arange(1 - self.size, 0, device=tokens.device)  # (N, size - 1)
             last = tokens.gather(1, recent.clamp(min=0))

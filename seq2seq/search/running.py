@@ -22,7 +22,7 @@ from seq2seq.search.rows import Rows
 from seq2seq.search.rules import RuleTokens, rules_of
 from seq2seq.settings.search import SearchSettings
 
-# Rows are refilled or dropped when 1 / SHARE of them are free: each time costs an encoder pass or copies.
+# Rows are refilled or dropped when 1 / SHARE of them are free: a refill costs an encoder pass, a drop costs copies.
 SHARE = 4
 
 
@@ -109,7 +109,7 @@ class Running:
         return [row for row, sentence in enumerate(self.seated) if sentence.done]
 
     def fits(self, source: Source) -> bool:
-        """Return True if there is room for a sentence, and it would not be mostly padding."""
+        """Return True if there is room for a sentence, and its row would not be mostly padding."""
         room = len(source.ids) <= self.width and target_limit(source, self.setup.settings) <= self.max_len
         return room and len(flatten(source.phrases)) <= self.phrase_len and 2 * len(source.ids) >= self.width
 
@@ -157,7 +157,7 @@ class Running:
 
     @torch.inference_mode()
     def shrink(self) -> None:
-        """Drop free rows and move the others together; on a GPU, keep a power of two of rows, or all."""
+        """Drop free rows and move the others together; on a GPU, keep a power of two rows, or all."""
         live = [row for row, sentence in enumerate(self.seated) if not sentence.done]
         count = len(live)
         if self.setup.device.type == "cuda":
@@ -198,7 +198,8 @@ class Running:
         rows = len(sources)
         size = self.setup.settings.beam_size
         most = self.max_len
-        # A group of a beam starts with one hypothesis, from which the first step makes several; samples start apart
+        # A group of a beam starts with one hypothesis, from which the first step makes several; each sample starts
+        # with its own
         apart = size // self.setup.selection.groups if self.setup.selection.reorders else 1
         log_prob = torch.full((rows, size), NEVER)
         log_prob[:, ::apart] = 0.0
@@ -236,7 +237,7 @@ class Running:
 
 
 def target_limit(source: Source, settings: SearchSettings) -> int:
-    """Return the longest target of a sentence: `longest_target`, or more if its prefix, phrases and the end need it."""
+    """Return the longest target of a source: `longest_target`, or more if its prefix, phrases and the end need it."""
     required = len(source.prefix) + sum(map(len, source.phrases))
     limit = max(longest_target(len(source.ids), settings), required + 1)
     if settings.max_len is not None and limit > settings.max_len:

@@ -1,4 +1,4 @@
-"""Choices among the extensions of a sentence's hypotheses: a beam, diverse groups of it, or draws."""
+"""Choices among the extensions of a sentence's hypotheses: beam search, diverse beam search, and sampling."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _BLOCK = 64
 
 @dataclasses.dataclass(frozen=True)
 class BestFirst(Selection):
-    """Beam search: of the best 2 beam extensions, the first `beam` may end, and the first `beam` others are kept."""
+    """Beam search: of the best 2 beam extensions, the first `beam` may end; the first `beam` without eos are kept."""
 
     eos: int
 
     def __call__(self, scores: Scores, rows: OpenHypotheses) -> Choice:
         """Choose."""
         size = rows.log_prob.shape[1]
-        # 2 beam of each hypothesis, since up to `beam` of them may end and `beam` must be kept
+        # 2 * beam tokens of each hypothesis, since up to `beam` extensions may end and `beam` must be kept
         width = min(2 * size, scores.log_probs.shape[1])
         value, token = _alone(*top(scores.log_probs, width), scores)  # (N, width)
         total = value.view(-1, size, width) + rows.log_prob[:, :, None]
@@ -48,7 +48,7 @@ class Drawn(Selection):
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
-        # Float32 logits stay finite
+        # Within this range, scaled float32 logits stay finite
         if not 1e-3 <= self.temperature <= 1e3:
             raise ValueError(f"temperature is {self.temperature}; choose 0.001 to 1000, or decode greedily")
         if self.top_k < 0:
@@ -72,7 +72,7 @@ class Drawn(Selection):
         return Choice(Extensions(log_prob, parent, token), Extensions(kept, parent, token))
 
     def _draw(self, log_probs: Tensor, rows: OpenHypotheses) -> Tensor:
-        """Invert the cumulative distribution at each hypothesis's number, (N,)."""
+        """Invert the cumulative distribution at each hypothesis's uniform number: (N,)."""
         at = rows.position[:, None, None].expand(-1, rows.draws.shape[1], 1)
         uniform = rows.draws.gather(2, at).flatten()[:, None]  # (N, 1)
         scaled = log_probs / self.temperature
@@ -95,8 +95,8 @@ class Drawn(Selection):
 class Diverse(Selection):
     """Diverse beam search: groups of a beam choose in turn, with a penalty on tokens that earlier groups chose.
 
-    A group ranks by log p - strength * (how many hypotheses of earlier groups have just chosen the token); scores keep
-    log p itself.
+    A group ranks by log p - strength * (how many hypotheses of earlier groups have just chosen the token), but its
+    scores keep log p itself.
 
     Reference:
         Vijayakumar et al. 2018, 'Diverse Beam Search', with Hamming diversity.
@@ -176,7 +176,8 @@ def _cut(total: Tensor, token: Tensor, size: int, eos: int, paid: Tensor | None 
 def top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k largest numbers of each row of x (N, V), best first, and their columns, as `topk` does.
 
-    They are in the k blocks of columns with the largest maxima. NaN counts as the largest number.
+    They lie in the k blocks of columns with the largest maxima, or after the last whole block. NaN counts as the
+    largest number.
     """
     size = x.shape[1]
     blocks = size // _BLOCK

@@ -1,4 +1,4 @@
-"""Words in pieces: which pieces continue the word before them, so that a phrase is not found inside a word."""
+"""The pieces that continue a word, so that a phrase is not found inside a longer word."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ class Words(NamedTuple):
 
 
 def _in_word(character: str) -> bool:
-    """Return True for letters, marks and digits of scripts that set words apart by spaces."""
+    """Return True for letters, marks and digits of scripts that separate words by spaces."""
     return unicodedata.category(character)[0] in "LMN" and not _UNSPACED.match(character)

@@ -42,8 +42,8 @@ def attention(
     Args:
         bias: Added to the scores.
         mask: Boolean, True where a query may see a key.
-        causal: Query t sees keys s <= t only. With a mask as well it needs a bias, since SDPA takes one of the two.
-        dropout: Probability to drop a weight.
+        causal: Query t sees keys s <= t only. A causal call with a mask needs a bias, since SDPA takes one of the two.
+        dropout: Probability of dropping a weight.
         weights: The function that replaces the softmax, see `weights.normalize`; only softmax has fast paths.
 
     Reference: Vaswani et al. 2017, eq. 1.
@@ -89,7 +89,7 @@ def serve_groups(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 def without_cudnn(on_gpu: bool) -> Any:
     """Return a context in which SDPA does not choose cuDNN.
 
-    It does nothing if SDPA cannot choose cuDNN: on a CPU, and with the flag off, as compiled calls have it (see
+    It does nothing where SDPA cannot choose cuDNN: on a CPU, and with cuDNN's flag off, as in compiled calls (see
     `training.machine.compilation.compile_parts`).
 
     On Hopper torch 2.11 to 2.13 prefer cuDNN, whose backward pass gives NaN under a mask for some lengths
@@ -103,11 +103,11 @@ def without_cudnn(on_gpu: bool) -> Any:
 
 
 def without_flash(q: Tensor) -> Any:
-    """Return a context in which SDPA does not choose flash attention to train queries of short rows on a GPU.
+    """Return a context in which SDPA does not choose flash attention for training with short rows of queries on a GPU.
 
-    Its tiles have 64 to 128 queries. On an H200, the forward and backward pass over 16,384 causal queries takes 532 us
-    with flash attention and 183 us with the memory-efficient kernel in rows of 28, 149 and 128 us in rows of 128, and
-    169 and 242 us in rows of 256.
+    Flash attention's tiles have 64 to 128 queries. On an H200, the forward and backward pass over 16,384 causal queries
+    takes 532 us with flash attention and 183 us with the memory-efficient kernel in rows of 28, 149 and 128 us in rows
+    of 128, and 169 and 242 us in rows of 256.
     """
     if not (q.is_cuda and torch.is_grad_enabled()) or q.shape[-2] > _SHORT or torch.compiler.is_compiling():
         return contextlib.nullcontext()

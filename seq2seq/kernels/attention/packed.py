@@ -20,7 +20,7 @@ def packed_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, dropout: 
 
     Args:
         q: (B, H, T, d).
-        k: (B, H, S, d); v is like it.
+        k: (B, H, S, d), as is v.
         mask: (B, S), True at the real keys; each row has at least one, and all of them come before its padding.
         dropout: Must be 0.
 

@@ -1,6 +1,6 @@
 """Attention of short rows with one Triton program for each head of a sentence, and its gradients.
 
-It is off by default, because the kernels have not run on a GPU yet: `seq2seq.kernels.fused` turns it on.
+The kernels are off by default, because they have not run on a GPU yet: `seq2seq.kernels.fused` turns them on.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def is_served(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor
 def one_tile_attention(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, *, causal: bool, dropout: float
 ) -> Tensor:
-    """Compute `attention` by the kernels, with dropout by DropConnect's words."""
+    """Compute `attention` with the kernels; DropConnect's words are the dropout mask."""
     words = keep_words_or_none((*q.shape[:3],), k.shape[2], dropout, device=q.device, backend="auto")
     y: Any = _OneTile.apply(q, k, v, bias, mask, words, causal, dropout)
     return y

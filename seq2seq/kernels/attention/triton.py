@@ -4,11 +4,11 @@ Arguments of the kernels:
     q, k, v: Queries (B, H, T, d), keys and values (B, G, S, d), each with the strides named after it; each of the G
         heads of keys serves H / G neighboring heads of queries.
     mask: Real keys, (B, S); not read without MASKED.
-    bias: Added to the scores, (B, H, T, S), some of its strides 0; not read without BIASED.
+    bias: Added to the scores, (B, H, T, S); some of its strides may be 0; not read without BIASED.
     keep: Words of dropout, (B, H, T, WORDS), see `kernels.dropconnect`; not read if WORDS is 0.
     lse: Base-2 logarithm of each query's sum of exponentials, (B, H, T).
 Compile-time constants:
-    WIDTH: d. COLUMNS: d as a power of two. QUERIES, KEYS: T and S as powers of two from 16.
+    WIDTH: d. COLUMNS, QUERIES, KEYS: d, T and S, rounded up to powers of two, at least 16.
     GROUP: H / G.
     CAUSAL: A query sees no key after its own position. WIDE: Products are in float32, see `product`.
 """
@@ -64,7 +64,7 @@ def _scores(
 def _kept(weights, keep, row, column, queries, scale, WORDS: tl.constexpr):
     """Set dropped weights (QUERIES, KEYS) to 0, and scale the others."""
     if WORDS > 0:
-        # The query's word that has the key's bit: one for 32 keys, or one of two
+        # The query's word that has the key's bit: the only one for up to 32 keys, else one of two
         word = tl.load(keep + row * WORDS, mask=row < queries, other=0)[:, None]
         if WORDS == 2:
             second = tl.load(keep + row * WORDS + 1, mask=row < queries, other=0)[:, None]
@@ -100,10 +100,10 @@ def one_tile_forward(
     highest = tl.where(blind, 0.0, highest)
     weights = tl.exp2(scores - highest[:, None])
     sums = tl.where(blind, 1.0, tl.sum(weights, 1))
-    at = (sentence * heads + head) * queries  # of query 0 in (B, H, T)
+    at = (sentence * heads + head) * queries  # index of query 0 in (B, H, T)
     dropped = _kept(weights, keep + at * WORDS, row, key, queries, keep_scale, WORDS)
     mixed = product(narrow(dropped, values, WIDE), values, tl.zeros((QUERIES, COLUMNS), tl.float32), WIDE)
-    mixed *= reciprocal(sums)[:, None]  # one division a row, after the sum
+    mixed *= reciprocal(sums)[:, None]  # one division per row, after the sum
     tl.store(lse + at + row, highest + log2(sums), mask=row < queries)
     store_rows(y + (sentence * queries * heads + head) * WIDTH, heads * WIDTH, row, column, queries, mixed, WIDTH)
 
@@ -236,7 +236,7 @@ def backward(
             dy, q, k, v, *options, lse, dq, dk, dv, dbias, *numbers, *_strides(dy, q, k, v),
             dq.stride(0), dq.stride(2), dk.stride(0), dk.stride(2), *strides, **values,
         )  # fmt: skip
-    # Sentences or heads that share a bias add up their gradients here, not atomically, so that a call repeats exactly
+    # The gradients of a bias that sentences or heads share are summed here, not atomically, so calls repeat exactly
     return dq, dk, dv, None if bias is None else dbias.sum_to_size(bias.shape).to(bias.dtype)
 
 
@@ -251,13 +251,13 @@ def _arguments(
     *,
     backward: bool,
 ) -> tuple[tuple[Tensor, ...], tuple[float, ...], tuple[int, ...], dict[str, int | bool]]:
-    """Return what both kernels take: mask, bias and keep; sizes and scales; strides of mask and bias; constants."""
+    """Return arguments of both kernels: mask, bias and keep; sizes and scales; strides of mask and bias; constants."""
     (batch, heads, queries, width), (key_heads, keys) = q.shape, k.shape[1:3]
     # A kernel takes a pointer for every argument: queries stand for absent ones, and are not read
     real = q if mask is None else unit_stride(mask[:, 0, 0]).expand(batch, -1)
     added = q
     if bias is not None:
-        # Keys are expanded first, so that a bias shared by sentences or heads is copied once if at all
+        # Keys are expanded first, so that a bias shared by sentences or heads is copied at most once
         added = unit_stride(bias.expand(*bias.shape[:-1], keys)).expand(batch, heads, queries, keys)
     flags = {"causal": causal, "masked": mask is not None, "biased": bias is not None, "drop": keep is not None}
     values = constants(queries, keys, width, q.dtype, group=heads // key_heads, backward=backward, **flags)

@@ -13,7 +13,7 @@ from seq2seq.kernels.precision import at_least_float32
 from seq2seq.system.packages import require_installed
 
 WEIGHTS = ("softmax", "relu", "sparsemax", "entmax15")
-# An optional package computes these.
+# Functions that an optional package computes.
 _OF_PACKAGE = ("sparsemax", "entmax15")
 
 

@@ -17,12 +17,12 @@ def conv_step(
 ) -> Tensor:
     """Compute y_{n,h,r} = sum_k w_{n,h,k} v_{n,h,position_n+k-K+1,r}, with v zero before position 0.
 
-    K rows of the cache are read in place; it is neither reordered nor copied. There is no gradient.
+    K rows of the cache are read in place; the cache is neither reordered nor copied. There is no gradient.
 
     Args:
-        values: The cache's slots, (B, H, L, beam, R); slot p mod L has position p, so L is at least K. All are finite:
-            on a CPU slots that no hypothesis reads are multiplied by zero.
-        owner: The beam row of its sentence that wrote hypothesis n's position p, at p mod M, (N, M); N = B * beam.
+        values: The cache's slots, (B, H, L, beam, R); slot p mod L has position p, so L is at least K. All must be
+            finite: on a CPU, slots that no hypothesis reads are multiplied by zero.
+        owner: The beam row that wrote position p of hypothesis n, at p mod M, (N, M); N = B * beam.
         position: The newest position, (N,).
         weights: w, (N or 1, H, K).
         softmax: Take the softmax of the weights over K first.

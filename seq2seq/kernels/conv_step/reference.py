@@ -1,4 +1,4 @@
-"""A decoding step of the convolutions by its definition: gather the windows, then weigh them."""
+"""A decoding step of the convolutions by its definition: gather the windows, then weight and sum them."""
 
 from __future__ import annotations
 

@@ -22,11 +22,11 @@ def conv_step(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, 
 
 
 def weigh_slots(values: Tensor, weights: Tensor, age: Tensor, read: Tensor, writers: Tensor) -> Tensor:
-    """Weigh the slots of each sentence for each of its hypotheses.
+    """Return the weighted sum of a sentence's slots for each of its hypotheses.
 
     Args:
         values: (B, H, L, beam, R).
-        weights: Normalized, (N or 1, H, K), of the oldest position first.
+        weights: Normalized, (N or 1, H, K), the oldest position first.
         age: Positions since a slot was written, (N, L).
         read: Which slots count, (N, L).
         writers: The beam row that wrote each slot of a hypothesis, (N, L).

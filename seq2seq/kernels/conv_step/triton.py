@@ -24,7 +24,7 @@ def conv_step_kernel(
     k, column = tl.arange(0, TAPS), tl.arange(0, COLUMNS)  # (TAPS,), (COLUMNS,)
     # (TAPS,): the position that tap k reads
     time = tl.load(position + hypothesis).to(tl.int32) + k - (taps - 1)
-    outside = float("-inf") if SOFTMAX else 0.0  # taps past K weigh nothing
+    outside = float("-inf") if SOFTMAX else 0.0  # taps from K on have weight 0
     # The head's weights, (TAPS,), normalized here if they are logits
     at = weights + hypothesis * weight_row + head * weight_head + k
     weight = tl.load(at, mask=k < taps, other=outside).to(tl.float32)
@@ -62,5 +62,5 @@ def constants(taps: int, head_dim: int, softmax: bool) -> dict[str, int | bool]:
     """Return the kernel's compile-time constants and launch settings."""
     columns, rows = launch_config.columns(head_dim), triton.next_power_of_2(taps)
     values: dict[str, int | bool] = {"WIDTH": head_dim, "COLUMNS": columns, "TAPS": rows, "SOFTMAX": softmax}
-    # A warp for each 1024 numbers of the (TAPS, COLUMNS) tile: 32 a thread
+    # A warp for each 1024 numbers of the (TAPS, COLUMNS) tile: 32 per thread
     return values | {"num_warps": max(1, min(8, columns * rows // 1024)), "num_stages": 1}

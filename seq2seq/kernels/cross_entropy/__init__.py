@@ -1,4 +1,4 @@
-"""Cross entropy of rows of logits: both costs and the gradient in one kernel, on a GPU."""
+"""Cross entropy of rows of logits: on a GPU, one kernel computes two costs of each row and the gradient."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def is_served(logits: Tensor, backend: str = "auto") -> bool:
 
 
 def cross_entropy_(logits: Tensor, labels: Tensor, mask: Tensor, *, at_label: float, gradient: bool = True) -> Tensor:
-    """Compute -log p_y and -mean_v log p_v of every row, p = softmax(logits); overwrite the logits by a gradient.
+    """Compute -log p_y and -mean_v log p_v of every row of p = softmax(logits); overwrite the logits with a gradient.
 
     The gradient of row i is mask_i * (p - at_label * onehot(y_i)); with smoothing e, at_label is 1 - e, and the caller
     subtracts e / V. Call it only if `is_served`. `cross_entropy_reference` is the reference implementation.

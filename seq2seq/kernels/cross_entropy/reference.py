@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def cross_entropy_reference(logits: Tensor, labels: Tensor, mask: Tensor, *, at_label: float) -> tuple[Tensor, Tensor]:
-    """Compute what `cross_entropy_` does: costs (2, n) and the gradient (n, V), both in float32."""
+    """Compute the costs (2, n) and the gradient (n, V) of `cross_entropy_`, both in float32."""
     log_p = logits.float().log_softmax(1)  # (n, V)
     nll = F.nll_loss(log_p, labels, reduction="none")  # (n,)
     onehot = F.one_hot(labels, logits.shape[1])  # (n, V)

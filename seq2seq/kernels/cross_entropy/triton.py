@@ -1,4 +1,4 @@
-"""Cross entropy of rows of logits on a GPU: one program a row, online softmax, gradient in the logits' memory."""
+"""Cross entropy of rows of logits on a GPU: one program per row, online softmax, gradient in the logits' memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from seq2seq.kernels.triton_ops import LOG2E, log2
 
 # Logits that a thread takes at a time: one 16-byte load of a two-byte type. More would only take registers.
 EACH = 8
-# Most bytes of a row, and the warps of its program. A multiprocessor runs 48 warps at once, so the rows that wait for
-# their second reading take 13 of the 50 MB of an H100's cache at 16 KB a row, 26 MB at 64 KB, and 17 MB at 128 KB.
+# Maximum bytes of a row, and the warps of its program. A multiprocessor runs 48 warps at once, so the rows that wait
+# for their second reading take 13 of the 50 MB of an H100's cache at 16 KB a row, 26 MB at 64 KB, and 17 MB at 128 KB.
 _WARPS = ((16 << 10, 8), (64 << 10, 16))
 # Less than any logit; finite, so that a difference from it is never NaN.
 _LOWEST = tl.constexpr(-1e38)
@@ -26,8 +26,8 @@ def cross_entropy_kernel(
 ):  # fmt: skip
     """Write -log p_y and -mean log p of a row to costs (2, rows), and its gradient over its logits.
 
-    In each lane the first loop keeps the highest logit so far and the sum of exp(z - highest). The second loop reads
-    the row again, from the second-level cache, which holds the rows of all running programs.
+    In each lane, the first loop keeps the highest logit so far and the sum of exp(z - highest). The second loop reads
+    the row again from the L2 cache, which holds the rows of all running programs.
     """
     row = tl.program_id(0).to(tl.int64)
     base = logits + row * row_stride
@@ -40,7 +40,7 @@ def cross_entropy_kernel(
     own = tl.load(base + label, mask=real, other=0.0).to(tl.float32)
     highest = tl.full((BLOCK,), _LOWEST, tl.float32)
     weight = tl.zeros((BLOCK,), tl.float32)  # sum of exp(z - highest) of each lane
-    total = tl.zeros((BLOCK,), tl.float32)  # of z - own
+    total = tl.zeros((BLOCK,), tl.float32)  # sum of z - own
     for start in range(0, bound, BLOCK):
         inside = start + lane < bound
         z = tl.load(base + start + lane, mask=inside, other=float("-inf")).to(tl.float32)
@@ -50,7 +50,7 @@ def cross_entropy_kernel(
         highest = tl.maximum(highest, z)
         total += tl.where(inside, z - own, 0.0)
     top = tl.max(highest, 0)
-    bits = log2(tl.sum(weight * tl.exp2((highest - top) * LOG2E), 0))  # of the sum of exp(z - top)
+    bits = log2(tl.sum(weight * tl.exp2((highest - top) * LOG2E), 0))  # log2 of the sum of exp(z - top)
     nll = bits / LOG2E + (top - own)
     tl.store(costs + row, tl.where(real, nll, 0.0))
     tl.store(costs + rows + row, tl.where(real, nll - tl.sum(total, 0) / vocab, 0.0))
@@ -64,7 +64,7 @@ def cross_entropy_kernel(
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, mask: Tensor, *, at_label: float, gradient: bool) -> Tensor:
-    """Compute costs (2, n) of logits (n, V); if `gradient`, overwrite the logits by p - at_label * onehot."""
+    """Compute costs (2, n) of logits (n, V); if `gradient`, overwrite the logits with p - at_label * onehot."""
     rows, vocab = logits.shape
     costs = torch.empty(2, rows, dtype=torch.float32, device=logits.device)
     if not rows:

@@ -37,7 +37,7 @@ def keep_words(
     Args:
         shape: Shape of the kernels, without their taps.
         kernel_size: K.
-        drop: Probability to drop a weight.
+        drop: Probability of dropping a weight.
         device: Device of the mask.
         backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
     """
@@ -111,7 +111,7 @@ def check_words(keep: Tensor | None, shape: Sequence[int]) -> None:
 
 def random_bytes(shape: Sequence[int]) -> Tensor:
     """Draw uniform bytes, uint8, on a CPU, from torch's default generator."""
-    # A CPU's generator costs by the number drawn: one 64-bit number makes eight bytes
+    # The cost of a CPU's generator depends on how many numbers are drawn: one 64-bit number makes eight bytes
     size = torch.Size(shape)
     count = size.numel()
     draws = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from seq2seq.kernels.dropconnect import last_word
 
-BLOCK = 512  # words a program
+BLOCK = 512  # words per program
 
 
 @triton.jit(do_not_specialize=("count", "keep", "last"))

@@ -36,9 +36,9 @@ def dynamicconv(
         logits: (B, T, H, K); h(c) is the head of channel c.
         causal: Read t and the K - 1 positions before it.
         keep: DropConnect words (B, T, H, ceil(K / 32)) for the normalized weights.
-        keep_prob: With a `keep`, the weights are scaled by 1 / keep_prob.
+        keep_prob: With `keep`, the weights are scaled by 1 / keep_prob.
         start: First position of each sentence.
-        end: Position after the last.
+        end: Position after the last of each sentence.
         softmax: Normalize the weights; if False, which Triton does not serve, the logits are the weights.
         backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
 

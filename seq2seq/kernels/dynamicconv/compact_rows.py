@@ -1,12 +1,12 @@
 """Compact rows in Triton: all K taps of a row in pieces of eight, and their conversion to square matrices and back.
 
 In a square matrix of rows i and sources j, a cell has tap j + offset_i, and at least half of the cells have no tap.
-Exponentials, DropConnect and gradients are therefore computed on compact rows (rows, TAPS), where TAPS is K as a power
-of two from 16, and the square is gathered from them.
+Exponentials, DropConnect and gradients are therefore computed on compact rows (rows, TAPS), where TAPS is K rounded up
+to a power of two, at least 16, and the square is gathered from them.
 
-Compact rows are tuples of TAPS / 8 pieces (rows, 8). In a piece eight neighboring lanes share a row, so the sum of a
-row takes three exchanges between lanes. Compilers lay a row of one tensor (rows, TAPS) across a whole warp, and its sum
-takes five exchanges.
+Compact rows are tuples of TAPS / 8 pieces (rows, 8). In a piece, eight neighboring lanes share a row, so the sum of a
+row takes three exchanges between lanes. In one tensor (rows, TAPS), compilers would lay a row across a whole warp, and
+its sum would take five exchanges.
 
 Rows after the end of a sentence read its last row again, which saves masks: their results are not stored, and their dy
 is zero.
@@ -44,7 +44,7 @@ def store_taps(to, stride, row, length, taps, pieces):
 
 @triton.jit
 def exponentials(scores, norm):
-    """Compute 2^(scores LOG2E - norm) for each row: pieces."""
+    """Return pieces of 2^(scores LOG2E - norm), with one norm per row."""
     pieces = ()
     for s in tl.static_range(len(scores)):
         pieces += (tl.exp2(scores[s].to(tl.float32) * LOG2E - norm[:, None]),)
@@ -62,7 +62,7 @@ def times(a, b):
 
 @triton.jit
 def less(a, b, factor):
-    """Compute a - factor b, one factor a row, for two tuples of pieces."""
+    """Compute a - factor b, with one factor per row, for two tuples of pieces."""
     pieces = ()
     for s in tl.static_range(len(a)):
         pieces += (a[s] - factor[:, None] * b[s],)
@@ -102,7 +102,7 @@ def drop(pieces, words, scale):
     dropped = ()
     if len(words) > 0:
         for s in tl.static_range(len(pieces)):
-            # Each of the eight lanes has another bit
+            # Each of the eight lanes has a different bit
             bit = 1 << (tl.arange(0, PIECE)[None, :] + s % 4 * PIECE)
             dropped += (tl.where((words[s // 4][:, None] & bit) != 0, pieces[s] * scale, 0.0),)
     else:
@@ -129,7 +129,7 @@ def joined(p):
 
 @triton.jit
 def divided(matrix):
-    """Divide (rows, TAPS) into pieces, as `joined` joins them."""
+    """Divide (rows, TAPS) into pieces: the inverse of `joined`."""
     rows: tl.constexpr = matrix.shape[0]
     if matrix.shape[1] == 16:
         pieces = tl.split(tl.permute(tl.reshape(matrix, (rows, 2, 8)), (0, 2, 1)))
@@ -164,7 +164,7 @@ def skew(matrix, offset, COUNT: tl.constexpr):
 def squares(matrix, taps, TILE: tl.constexpr, BACKS: tl.constexpr):
     """Gather a tile's compact rows into squares (TILE, TILE) for itself and for the BACKS tiles before it."""
     TAPS: tl.constexpr = matrix.shape[1]
-    # Tiles that lie TAPS apart have the same gathered matrix, and each keeps a part of it
+    # Tiles that lie TAPS positions apart have the same gathered matrix, and each keeps a part of it
     TURNS: tl.constexpr = (TAPS + TILE - 1) // TILE
     i = tl.arange(0, TILE)
     tap = i[None, :] - i[:, None] + (taps - 1)  # in the tile's own square
@@ -181,7 +181,7 @@ def squares(matrix, taps, TILE: tl.constexpr, BACKS: tl.constexpr):
 
 @triton.jit
 def compacted(square, taps, TAPS: tl.constexpr):
-    """Gather a tile's squares into compact rows, (TILE, TAPS), as `squares` spreads them."""
+    """Gather a tile's squares into compact rows, (TILE, TAPS): the inverse of `squares`."""
     TILE: tl.constexpr = square[0].shape[0]
     TURNS: tl.constexpr = (TAPS + TILE - 1) // TILE
     i = tl.arange(0, TILE)
@@ -190,7 +190,7 @@ def compacted(square, taps, TAPS: tl.constexpr):
     found = tl.zeros((TILE, TAPS), tl.float32)
     for r in tl.static_range(TURNS):
         if r < len(square):  # tiles further back hold no tap below K
-            # Tiles that lie TAPS apart each hold a part of one matrix
+            # Tiles that lie TAPS positions apart each hold a part of one matrix
             matrix = square[r]
             for s in tl.static_range(r + TURNS, len(square), TURNS):
                 matrix = tl.where((tap - s * TILE).to(tl.uint32, bitcast=True) < TAPS, square[s], matrix)

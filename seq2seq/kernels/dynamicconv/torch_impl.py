@@ -53,12 +53,12 @@ def backward(
     taps = logits.shape[-1]
     left = left_padding(logits.shape[-1], causal)
     weights = (_wide(logits) - lse[..., None] * math.log(2)).exp_() if softmax else _wide(logits)  # (B, T, H, K)
-    grads = _heads(dy, logits).transpose(1, 2).contiguous().transpose(1, 2)  # for two products
+    grads = _heads(dy, logits).transpose(1, 2).contiguous().transpose(1, 2)  # contiguous for two products
     values = _heads(within(x, start, end), logits)
     dropped = drop_weights(weights, keep, 1 / scale).transpose(1, 2)  # (B, H, T, K)
     dx = band_conv_transposed(grads, dropped, left=left).flatten(-2)  # (B, T, C)
     g = band_weight_gradient(grads, values, taps, left=left).transpose(1, 2).to(weights.dtype)  # (B, T, H, K)
-    # DropConnect's mask and scale belong to g
+    # DropConnect's mask and scale apply to g, too
     dlogits = drop_weights(g, keep, 1 / scale)
     if softmax:
         share = dlogits.mul(weights)

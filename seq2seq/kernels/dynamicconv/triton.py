@@ -12,19 +12,21 @@ It keeps the values of the last tiles, and in the backward pass their unfinished
 
 In the kernels for one tile, a program takes one head of one sentence. Row t's tap k reads source t + k - left, so the
 cell of t and u in the square matrix of rows and sources has tap u - t + left. Taps whose source lies outside the tile
-count in the softmax alone. Causal and centered convolutions differ in `left`.
+count only in the softmax. Causal and centered convolutions differ in `left`.
 
 Arguments of the kernels, in memory:
-    x, dy: (B, T, C) by the strides of batch and row; a head is WIDTH adjacent channels. y, dx: contiguous.
-    logits: (B, T, H, K) by the strides of batch, row and head, taps adjacent. dlogits: (parts, B, T, H, K), contiguous.
+    x, dy: (B, T, C) with strides of batch and row; a head is WIDTH adjacent channels. y, dx: contiguous.
+    logits: (B, T, H, K) with strides of batch, row and head; taps are adjacent.
+    dlogits: (parts, B, T, H, K), contiguous.
     lse: (B, T, H), float32. keep: (B, T, H, WORDS), int32. start, end: (B,). All contiguous.
 
 Compile-time constants:
     WIDTH: Channels of a head. COLUMNS: Channels that a program takes, a power of two, so that some may be masked.
-    TILE: Positions of a tile; for one tile the sentence's, as a power of two from 16.
+    TILE: Positions of a tile; in the kernels for one tile, the sentence's length as a power of two, at least 16.
     BACKS: Tiles before its own that a tile reads.
-    TAPS: K as a power of two from 16; in the direct kernels K itself.
-    WORDS: DropConnect words of a row, 0 without. STARTS, ENDS: Sentences have bounds. WIDE: Products in float32.
+    TAPS: K rounded up to a power of two, at least 16; in the direct kernels, K itself.
+    WORDS: DropConnect words of a row; 0 without DropConnect.
+    STARTS, ENDS: Sentences have bounds. WIDE: Products are in float32.
 """
 
 from __future__ import annotations
@@ -76,8 +78,9 @@ from seq2seq.kernels.triton_ops import (
     unit_stride,
 )
 
-# Loops over tiles write K as min(K, n + TAPS). This equals K, but the compiler cannot know it, and computes the indices
-# of gathers for each tile. Computed before the loop, they would take a quarter of the registers until its end.
+# Loops over tiles write K as min(K, n + TAPS). This equals K, but the compiler cannot know that, and so computes the
+# indices of gathers for each tile. If computed before the loop, they would occupy a quarter of the registers until its
+# end.
 
 # Sizes that vary by batch or layer: a kernel is not compiled again because one of them is 1 or a multiple of 16
 VARIES = ("length", "taps", "shift", "chunks", "chunk", "tiles", "logit_batch", "logit_row", "logit_head",
@@ -95,7 +98,7 @@ def band_forward(
     """Compute y_t = sum_k softmax(logits_t)_k x_{t+k-left}, and the log-sum-exp of the logits."""
     part, head, tile, sentence = place(heads, chunks, chunk, WIDTH, COLUMNS)
     first, last = bounds(start, end, sentence, length, STARTS, ENDS)  # real positions
-    at = sentence * length * heads + head  # of position 0 in (B, T, H)
+    at = sentence * length * heads + head  # index of position 0 in (B, T, H)
     x += sentence * x_batch + head * WIDTH
     logits += sentence * logit_batch + head * logit_head
     keep += at * WORDS
@@ -123,9 +126,9 @@ def band_forward(
         mixed = tl.zeros((TILE, COLUMNS), tl.float32)  # (rows, channels)
         for s in tl.static_range(BACKS + 1):
             mixed = product(dropped[s], values[s], mixed, WIDE)
-        # All parts have the same log-sum-exp
+        # All parts have the same log-sum-exp, so the first part writes it
         tl.store(lse + at + row * heads, highest + log2(sums), mask=(row < length) & (part == 0))
-        mixed *= (scale * reciprocal(sums))[:, None]  # one division a row, after the sum
+        mixed *= (scale * reciprocal(sums))[:, None]  # one division per row, after the sum
         store_rows(y + at * WIDTH, heads * WIDTH, row, column, length, mixed, WIDTH)
         values = values[:-1]
 
@@ -147,12 +150,12 @@ def band_backward(
 ):  # fmt: skip
     """Compute dlogits = w (g - sum_k w g), g_k = dy_t . x_{t+k-left}, and dx_s = sum_t w_{t,s-t+left} dy_t.
 
-    A tile of dx is complete when the BACKS tiles of rows after it have been read; the tiles after the last one of a
-    chunk are read twice. dlogits are linear in g, so parts of a head write separate dlogits of part_size numbers.
+    A tile of dx is complete when the BACKS tiles of rows after it have been read; the BACKS tiles after a
+    chunk are read twice. dlogits are linear in g, so each part of a head writes separate dlogits, part_size numbers.
     """
     part, head, tile, sentence = place(heads, chunks, chunk, WIDTH, COLUMNS)
     first, last = bounds(start, end, sentence, length, STARTS, ENDS)  # real positions
-    at = sentence * length * heads + head  # of position 0 in (B, T, H)
+    at = sentence * length * heads + head  # index of position 0 in (B, T, H)
     dy, x = dy + sentence * dy_batch + head * WIDTH, x + sentence * x_batch + head * WIDTH
     logits, lse, keep = logits + sentence * logit_batch + head * logit_head, lse + at, keep + at * WORDS
     dx, dlogits = dx + at * WIDTH, dlogits + part.to(tl.int64) * part_size + at * taps
@@ -183,7 +186,8 @@ def band_backward(
         unfinished, sent = (tl.zeros((TILE, COLUMNS), tl.float32),) + unfinished, ()
         for s in tl.static_range(BACKS + 1):
             sent += (product(tl.trans(dropped[s]), grad, unfinished[s], WIDE),)
-        mine = tl.where((n - BACKS >= tile) | (tile == 0), length, 0)  # tiles before a chunk are its neighbor's
+        # The program of the previous chunk finishes the tiles before this chunk
+        mine = tl.where((n - BACKS >= tile) | (tile == 0), length, 0)
         _finish(dx, heads, row - BACKS * TILE + shift, column, first, last, mine, sent[BACKS], WIDTH)
         values, unfinished = values[:-1], sent[:-1]  # the last tile is finished
     for e in tl.static_range(BACKS):  # rows after the chunk complete the dx of the chunk's last tiles
@@ -211,10 +215,10 @@ def one_tile_forward(
     """Compute the same as band_forward."""
     head = tl.program_id(0) % heads
     sentence = (tl.program_id(0) // heads).to(tl.int64)  # 64 bits: it multiplies batch strides
-    at = sentence * length * heads + head  # of position 0 in (B, T, H)
+    at = sentence * length * heads + head  # index of position 0 in (B, T, H)
     row, column = tl.arange(0, TILE), tl.arange(0, COLUMNS)
     real = tl.minimum(row, length - 1)
-    # The first reads are needed last
+    # All reads come before the computation
     scores = load_taps(logits + sentence * logit_batch + head * logit_head, logit_row, real, taps, TAPS)
     words = load_words(keep + at * WORDS, real, heads * WORDS, WORDS)
     first, last = bounds(start, end, sentence, length, STARTS, ENDS)
@@ -226,7 +230,7 @@ def one_tile_forward(
     left = taps - 1 - shift
     band = skew(narrow(joined(drop(weights, words, 1.0)), values, WIDE), left - row, TILE)
     mixed = product(band, values, tl.zeros((TILE, COLUMNS), tl.float32), WIDE)
-    mixed *= (scale * reciprocal(sums))[:, None]  # one division a row, after the sum
+    mixed *= (scale * reciprocal(sums))[:, None]  # one division per row, after the sum
     tl.store(lse + at + row * heads, highest + log2(sums), mask=row < length)
     store_rows(y + at * WIDTH, heads * WIDTH, row, column, length, mixed, WIDTH)
 
@@ -319,15 +323,15 @@ def direct_backward(
     dy += sentence * dy_batch + head * WIDTH
     x += sentence * x_batch + head * WIDTH
     logits += sentence * logit_batch + head * logit_head
-    at = sentence * length * heads + head  # of position 0 in (B, T, H)
+    at = sentence * length * heads + head  # index of position 0 in (B, T, H)
     inside = row < length
     here = inside[:, None] & (tap < TAPS)  # (TILE, 4)
-    # The weights again, (TILE, 4), from the log-sum-exp
+    # Compute the weights again, (TILE, 4), from the log-sum-exp
     norm = tl.load(lse + at + row * heads, mask=inside, other=0.0)[:, None]
     scores = tl.load(logits + row[:, None] * logit_row + tap, mask=here, other=float("-inf")).to(tl.float32)
     weight = tl.exp2(scores * LOG2E - norm)
     grad = load_rows(dy, dy_row, row, column, 0, length, WIDTH).to(tl.float32)
-    # Their gradient, (TILE, 4): dy_t . x_{t+k-left}, then the softmax's own
+    # The gradient of the weights, (TILE, 4), is dy_t . x_{t+k-left}; the gradient of the softmax follows
     g = tl.zeros((TILE, 4), tl.float32)
     for k in tl.static_range(TAPS):
         values = load_rows(x, x_row, row + (k + shift - TAPS + 1), column, first, last, WIDTH)
@@ -338,7 +342,7 @@ def direct_backward(
     grads = weight * (g - tl.sum(weight * g, 1)[:, None])
     to = dlogits + at * TAPS + row[:, None] * (heads * TAPS) + tap
     tl.store(to, grads.to(dlogits.dtype.element_ty), mask=here)
-    # dx is gathered from the rows that read a row, so nothing is added atomically
+    # Each row of dx is gathered from the rows that read it, so nothing is added atomically
     whole = tl.zeros((TILE, COLUMNS), tl.float32)
     for k in tl.static_range(TAPS):
         reader = row - (k + shift - TAPS + 1)  # the row whose tap k reads this row
@@ -364,7 +368,7 @@ def constants(
     values |= {"TILE": settings.tile, "COLUMNS": columns(head_dim, settings.columns, least)}
     if is_direct(op, taps):
         return True, values | {"TAPS": taps}
-    # K as a power of two, from 16
+    # K rounded up to a power of two, at least 16
     more = {"BACKS": backs(taps, settings.tile), "TAPS": columns(taps), "WIDE": needs_wide(dtype)}
     return False, values | more
 
@@ -376,7 +380,7 @@ def one_tile_constants(
     """Return the constants of the kernel for sentences of up to `tile` positions."""
     values: dict[str, int | bool] = {"WIDTH": head_dim, "WORDS": words, "STARTS": starts, "ENDS": ends}
     values |= one_tile_config(op, tile, head_dim, dtype, arch).launch
-    # K and channels as powers of two, from 16
+    # K and channels are rounded up to powers of two, at least 16
     return values | {"TILE": tile, "COLUMNS": columns(head_dim), "TAPS": columns(taps), "WIDE": needs_wide(dtype)}
 
 
@@ -438,7 +442,7 @@ def _launch(
     batch_size, length, heads, taps = shape
     shift = 0 if causal else taps - 1 - taps // 2  # K - 1 - left
     keep, start, end = given
-    words = 0 if keep is None else keep.shape[-1]  # words a kernel; 0 for no DropConnect
+    words = 0 if keep is None else keep.shape[-1]  # words per kernel; 0 without DropConnect
     head_dim = x.shape[-1] // heads
     flags = {"words": words, "starts": start is not None, "ends": end is not None}
     forwards = op == "dynamicconv"

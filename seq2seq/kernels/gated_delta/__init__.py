@@ -11,16 +11,16 @@ from seq2seq.kernels.recurrence import over_positions
 
 __all__ = ["gated_delta", "gated_delta_step"]
 
-# Positions solved at once: a chunk costs the square of its length, and chunks follow one another.
+# Positions solved at once: a chunk costs the square of its length, and chunks are computed in sequence.
 CHUNK = 64
 
 
 def gated_delta(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor, *, chunk: int = CHUNK) -> Tensor:
     """Compute y_t = S_t' q_t with S_t = a_t (I - b_t k_t k_t') S_{t-1} + b_t k_t v_t' (Yang et al. 2024).
 
-    Within a chunk S_t = g_t S_0 + sum_{i <= t} (g_t / g_i) k_i u_i' with g_t = a_1 ... a_t, where the u solve
+    Within a chunk S_t = g_t S_0 + sum_{i <= t} (g_t / g_i) k_i u_i' with g_t = a_1 ... a_t, where U with rows u solves
     (I + L) U = b (V - g K S_0), L_ti = b_t (g_t / g_i) k_t . k_i below the diagonal. O(T (c + d) (d + e)) for chunks
-    of c positions. Sums are taken in float32 at least, in which y is returned.
+    of c positions. Sums, and y, are in float32 at least.
 
     Shape:
         q, k (B, H, T, d), v (B, H, T, e), log_decay = log a <= 0 and rate = b (B, H, T) -> (B, H, T, e).
@@ -59,7 +59,7 @@ def _chunk(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor, sta
     target = rate * (v - grown * (k @ state))  # b (V - g K S_0), (B, H, c, e)
     # Unitriangular: the ones of I + L are implied, and only L is stored
     u = torch.linalg.solve_triangular(lower, target, upper=False, unitriangular=True)
-    # S_t' q_t: the state before the chunk, faded, and the chunk's own updates up to t
+    # S_t' q_t: the decayed state before the chunk, and the chunk's own updates up to t
     y = grown * (q @ state) + (ratio * (q @ k.transpose(-1, -2))) @ u
     kept = (ratio[..., -1, :, None] * k).transpose(-1, -2) @ u  # (B, H, d, e)
     return y, grown[..., -1:, :] * state + kept

@@ -26,7 +26,7 @@ def gated_delta_reference(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, ra
 def gated_delta_step(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute one position: move the decayed state's value for the key k towards v, at the rate b.
+    """Compute one position: move the decayed state's value for the key k toward v, at the rate b.
 
     Shape:
         q, k (N, H, d), v (N, H, e), log_decay, rate (N, H), state (N, H, d, e) -> y (N, H, e) and the next state.

@@ -38,9 +38,9 @@ def lightconv(
         causal: Read t and the K - 1 positions before it.
         glu: x is (B, T, 2 C), and the convolution's input is x[..., :C] sigmoid(x[..., C:]).
         keep: DropConnect words (H, ceil(K / 32)) for the weights.
-        keep_prob: With a `keep`, the weights are scaled by 1 / keep_prob.
+        keep_prob: With `keep`, the weights are scaled by 1 / keep_prob.
         start: First position of each sentence.
-        end: Position after the last.
+        end: Position after the last of each sentence.
         backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
 
     Returns:

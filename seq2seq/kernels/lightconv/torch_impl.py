@@ -1,6 +1,6 @@
 """LightConv in torch operations, on any device, for any type and length; gradients by formula.
 
-It multiplies by band matrices, or takes torch's convolution if each channel has a separate kernel and this is faster.
+It multiplies by band matrices, or uses torch's convolution if each channel has its own kernel and that is faster.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def convolve(x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | Non
 def backward(
     dy: Tensor, x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | None, causal: bool, glu: bool
 ) -> tuple[Tensor, Tensor]:
-    """Compute dx, as x, and dweights (H, K): dw_k is the sum over positions and channels of dy_t x_{t+k-left}."""
+    """Compute dx, shaped like x, and dweights (H, K): dw_k sums dy_t x_{t+k-left} over positions and channels."""
     heads, taps = weights.shape
     left = left_padding(taps, causal)
     length = dy.shape[1]

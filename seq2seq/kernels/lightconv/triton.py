@@ -2,12 +2,12 @@
 
 Sources are numbered as for DynamicConv, u = s - shift with shift = K - 1 - left, so that a tile of rows reads its own
 tile and the BACKS tiles before it. All tiles of a head have the same weight matrices: a program makes them once and
-then works through its share of the batch. Sentences of up to ONE_TILE positions have separate kernels, with one matrix
-and no tile before.
+then works through its share of the batch. Sentences of up to ONE_TILE positions have separate kernels, which use
+one matrix and read no earlier tile.
 
 Arguments of the kernels, in memory:
-    x, dy: (B, T, C), x (B, T, 2 C) with GLU, by the strides of batch and row; a head is WIDTH adjacent channels.
-    y, dx: as x and dy, contiguous. weights: (H, K), contiguous. start, end: (B,), contiguous.
+    x, dy: (B, T, C), x (B, T, 2 C) with GLU, with strides of batch and row; a head is WIDTH adjacent channels.
+    y, dx: shaped like dy and x, contiguous. weights: (H, K), contiguous. start, end: (B,), contiguous.
     partial: float32, (programs, H, parts, TILE, (BACKS + 1) TILE); (programs, H, parts, TILE, TILE) for one tile;
         (programs, H, 1, 4) for the direct kernel.
 
@@ -57,7 +57,7 @@ def share(heads, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _load_halves(x, stride, row, column, first, last, channels, WIDTH: tl.constexpr, GLU: tl.constexpr):
-    """Load rows of x[:C] and, with GLU, of x[C:]; else x twice."""
+    """Load rows of x[:C] and, with GLU, of x[C:]; without GLU return the first twice."""
     half = load_rows(x, stride, row, column, first, last, WIDTH)
     if GLU:
         return half, load_rows(x + channels, stride, row, column, first, last, WIDTH)
@@ -98,7 +98,7 @@ def _store_grads(
 
 @triton.jit
 def _band(weights, taps, middle, TILE: tl.constexpr):
-    """Load the matrix by which a tile reads a tile: row i reads column j by tap `middle` + j - i."""
+    """Load the matrix with which a tile reads another: row i reads column j with tap `middle` + j - i."""
     i, j = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]  # (TILE, 1), (1, TILE)
     tap = j - i + middle
     return tl.load(weights + tap, mask=(tap >= 0) & (tap < taps), other=0.0).to(tl.float32)
@@ -119,7 +119,7 @@ def band_forward(
     # The same weights at every position: BACKS + 1 matrices, made once for all units
     bands = ()
     for s in tl.static_range(BACKS + 1):
-        bands += (_band(weights + head * taps, taps, taps - 1 - s * TILE, TILE),)  # of the tile s before
+        bands += (_band(weights + head * taps, taps, taps - 1 - s * TILE, TILE),)  # reads the tile s before
     for unit in range(own, units, step):
         # A unit: its sentence and its first tile
         sentence, tile = (unit // chunks).to(tl.int64), unit % chunks * chunk
@@ -157,7 +157,7 @@ def band_backward(
         bands += (tl.trans(_band(weights + head * taps, taps, taps - 1 - s * TILE, TILE)),)  # dx = A' dy
         products += (tl.zeros((TILE, TILE), tl.float32),)
     for unit in range(own, units, step):
-        sentence, tile = (unit // chunks).to(tl.int64), unit % chunks * chunk  # a unit's
+        sentence, tile = (unit // chunks).to(tl.int64), unit % chunks * chunk  # of the unit
         first, last = bounds(start, end, sentence, length, STARTS, ENDS)
         own_dy, own_x = dy + sentence * dy_batch, x + sentence * x_batch
         own_dx = dx + sentence * length * channels * (2 if GLU else 1)
@@ -183,7 +183,8 @@ def band_backward(
             for s in tl.static_range(BACKS + 1):
                 sums += (product(values[s], tl.trans(grad), products[s], WIDE),)
                 sent += (product(bands[s], grad, unfinished[s], WIDE),)
-            mine = tl.where((n - BACKS >= tile) | (tile == 0), length, 0)  # tiles before a chunk are its neighbor's
+            # The previous unit finishes the tiles before this one
+            mine = tl.where((n - BACKS >= tile) | (tile == 0), length, 0)
             row += shift - BACKS * TILE
             _store_grads(own_dx, half, other, row, column, first, last, mine, channels, sent[BACKS], WIDTH, GLU)
             values, unfinished, products = values[:-1], sent[:-1], sums  # the last tile is finished
@@ -269,7 +270,7 @@ def direct_forward(
         own_x = x + sentence * x_batch + head * WIDTH
         mixed = tl.zeros((TILE, COLUMNS), tl.float32)  # (rows, channels)
         for k in tl.static_range(TAPS):
-            source = row + (k + shift - TAPS + 1)  # (TILE,): what tap k reads
+            source = row + (k + shift - TAPS + 1)  # (TILE,): the row that tap k reads
             values = _load_values(own_x, x_row, source, column, first, last, channels, WIDTH, GLU)
             mixed += tl.load(weights + head * TAPS + k).to(tl.float32) * values.to(tl.float32)
         own_y = y + sentence * length * channels + head * WIDTH
@@ -296,13 +297,14 @@ def direct_backward(
         grad = load_rows(own_dy, dy_row, row, column, 0, length, WIDTH).to(tl.float32)
         whole = tl.zeros((TILE, COLUMNS), tl.float32)  # dx of the tile
         for k in tl.static_range(TAPS):
-            source = row + (k + shift - TAPS + 1)  # (TILE,): what tap k reads
+            source = row + (k + shift - TAPS + 1)  # (TILE,): the row that tap k reads
             values = _load_values(own_x, x_row, source, column, first, last, channels, WIDTH, GLU)
             total += tl.where((tap == k)[None, :], tl.sum(grad * values.to(tl.float32), 1)[:, None], 0.0)
-            reader = load_rows(own_dy, dy_row, 2 * row - source, column, 0, length, WIDTH)  # whose tap k is this row
+            # dy of the row whose tap k reads this row
+            reader = load_rows(own_dy, dy_row, 2 * row - source, column, 0, length, WIDTH)
             whole += tl.load(weights + head * TAPS + k).to(tl.float32) * reader.to(tl.float32)
         own_dx = dx + sentence * length * channels * (2 if GLU else 1) + head * WIDTH
-        # Read again instead of kept
+        # Read x again instead of keeping it
         half, other = _load_halves(own_x, x_row, row, column, first, last, channels, WIDTH, GLU)
         _store_grads(own_dx, half, other, row, column, first, last, length, channels, whole, WIDTH, GLU)
     tl.store(partial + tl.program_id(0) * 4 + tap, tl.sum(total, 0))
@@ -351,7 +353,7 @@ def one_tile_constants(
 
 
 def _values(settings: Config, head_dim: int, glu: bool, starts: bool, ends: bool) -> dict[str, int | bool]:
-    """Return the constants of all kernels."""
+    """Return the constants that all kernels share."""
     flags = {"WIDTH": head_dim, "GLU": glu, "STARTS": starts, "ENDS": ends, "TILE": settings.tile}
     return flags | settings.launch | {"COLUMNS": columns(head_dim, settings.columns)}
 
@@ -374,7 +376,7 @@ def forward(x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | None
 def backward(
     dy: Tensor, x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | None, causal: bool, glu: bool
 ) -> tuple[Tensor, Tensor]:
-    """Compute dx, as x, and dweights (H, K) from dy (B, T, C) and the inputs of the forward pass."""
+    """Compute dx, shaped like x, and dweights (H, K) from dy (B, T, C) and the inputs of the forward pass."""
     dy, x, weights = aligned(dy), aligned(x), weights.contiguous()
     heads, taps = weights.shape
     launch = _launch("lightconv_backward", dy, weights, start, end, causal, glu)
@@ -393,7 +395,7 @@ def backward(
     if launch.kind == "direct":
         total = total[:, :taps]
     else:
-        # A tap is a diagonal of the products: after a shift for one tile, else of the last tile + K - 1 columns
+        # A tap's gradient sums a diagonal of the products: shifted for one tile, else in the last tile + K - 1 columns
         shift = _shift(taps, causal)
         band = pad(total, (taps - 1 - shift, shift)) if launch.kind == "tile" else total[..., -(tile + taps - 1) :]
         total = unskew(band).sum(-2)
@@ -425,5 +427,5 @@ def _launch(
 
 
 def _shift(taps: int, causal: bool) -> int:
-    """Return K - 1 - left, the positions after its own that a row reads."""
+    """Return K - 1 - left, the number of later positions that a row reads."""
     return 0 if causal else taps - 1 - taps // 2

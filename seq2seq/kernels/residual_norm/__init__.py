@@ -1,7 +1,7 @@
 """Dropout, residual sum and layer norm of a sublayer: on a GPU one kernel each way, within `seq2seq.kernels.fused`.
 
-Post-norm, norm(x + dropout(y)), is one call. Pre-norm is two: x and norm(x) before the sublayer, whose gradients are
-summed by the norm's kernel, and x + dropout(y) after it.
+Post-norm, norm(x + dropout(y)), is one call. Pre-norm is two calls: x and norm(x) before the sublayer, and
+x + dropout(y) after it. The norm's kernel sums the gradients of x and norm(x).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from seq2seq.kernels.dropout import Dropout
 from seq2seq.kernels.fused import is_fused
 from seq2seq.kernels.layer_norm import LayerNorm
 
-# A program takes whole rows
+# A program takes whole rows, so their width is limited
 MAX_WIDTH = 4096
 
 
@@ -76,7 +76,7 @@ class _ResidualNorm(torch.autograd.Function):
         s, out, stats = triton.forward(x.contiguous(), y, seed, weight, bias, eps=eps, keep=keep)
         ctx.save_for_backward(s if weight is not None else None, stats, weight, seed)
         ctx.how = {"keep": keep, "dtype": None if y is None else y.dtype}
-        # An unused output has no gradient, instead of a gradient of zeros
+        # The gradient of an unused output is None instead of zeros
         ctx.set_materialize_grads(False)
         return (x if y is None else s), out
 

@@ -1,15 +1,15 @@
 """Dropout, residual sum and layer norm of a sublayer on a GPU: one kernel each way, no mask stored, no atomics.
 
 The forward kernel computes s = x + dropout(y) and out = norm(s), the backward kernel dx and dy from the gradients of
-both; each of its programs writes partial sums of the gradients of weight and bias. It draws dropout's mask again from
-the seed. Arguments that are None are left out of the kernel: without y, s is x; without weight there is no norm;
-without a seed nothing is dropped; without ds, s has no other reader; without dy, dy is dx.
+both; each of its programs writes partial sums of the gradients of weight and bias. The backward kernel draws dropout's
+mask again from the seed. Arguments that are None are left out of the kernel: without y, s is x; without weight there is
+no norm; without a seed nothing is dropped; without ds, s has no other reader; without dy, dy is dx.
 
 Arguments in memory: x, y, s, out and their gradients (rows, WIDTH); weight and bias (WIDTH,); stats (2, rows), mean and
 1 / standard deviation; seed (1,); partial (programs, 2, WIDTH). All are contiguous; stats and partial are float32.
 
 Compile-time constants:
-    WIDTH: Channels. BLOCK: The same as a power of two. ROWS: Rows that a program takes at a time.
+    WIDTH: Channels. BLOCK: WIDTH rounded up to a power of two. ROWS: Rows that a program takes at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from seq2seq.kernels.triton_ops import load_rows, store_rows
 
-# Numbers that a program takes at a time, at least: four rows of 512
+# Minimum of numbers that a program takes at a time: four rows of 512
 TILE = 2048
 # Backward programs: three for each multiprocessor of a big GPU, as many as its registers allow. Their sums for weight
 # and bias are 5% of the bytes of a call of 16,384 rows in bf16.
@@ -95,7 +95,7 @@ def residual_norm_backward(
             real = tl.minimum(row, last - 1)
             mean = tl.load(stats + start + real)
             inverse = tl.load(stats + rows + start + real)
-            # Outside, g is 0, and so are all products with z
+            # Outside the rows, g is 0, and so are all products with z
             z = (z - mean[:, None]) * inverse[:, None]
             dweight += g * z
             dbias += g
@@ -152,7 +152,7 @@ def backward(
     Args:
         ds: None if s has no other reader.
         s: None without a norm, as are dout, stats and weight.
-        dtype: y's; None without y.
+        dtype: Type of y; None without y.
     """
     like = ds if s is None else s
     assert like is not None

@@ -11,14 +11,14 @@ from seq2seq.kernels.retention.reference import retention_step
 
 __all__ = ["retention", "retention_parallel", "retention_step"]
 
-# Positions weighed at once: a chunk costs the square of its length, and chunks follow one another.
+# Positions weighted at once: a chunk costs the square of its length, and chunks are computed in sequence.
 CHUNK = 64
 
 
 def retention(q: Tensor, k: Tensor, v: Tensor, *, decay: Tensor | None = None, chunk: int = CHUNK) -> Tensor:
     """Compute causal retention by chunks of c positions: O(T (c + d) e) time, no (T, d, e) states.
 
-    Products within a chunk are weighed as in `retention_parallel`; earlier positions are read from one state (d, e).
+    Products within a chunk are weighted as in `retention_parallel`; earlier positions are read from one state (d, e).
     Sums are taken in float32 at least.
 
     Shape:
@@ -38,7 +38,7 @@ def retention(q: Tensor, k: Tensor, v: Tensor, *, decay: Tensor | None = None, c
             return _weigh(q, k, v, decays(decay, length, q))
         # Real positions do not read the padding at the end: (B, H, chunks, c, d or e)
         q, k, v = (F.pad(part, (0, 0, 0, -length % chunk)).unflatten(2, (-1, chunk)) for part in (q, k, v))
-        within = _weigh(q, k, v, decays(decay, chunk, q).unsqueeze(-3))  # by pairs of a chunk
+        within = _weigh(q, k, v, decays(decay, chunk, q).unsqueeze(-3))  # from positions of the same chunk
         before = _states(k, v, decay, chunk)  # (B, H, chunks, d, e)
         # The state belongs to the last position before the chunk, 1 to c steps back
         age = torch.arange(1, chunk + 1, device=q.device)
@@ -49,7 +49,7 @@ def retention(q: Tensor, k: Tensor, v: Tensor, *, decay: Tensor | None = None, c
 def retention_parallel(q: Tensor, k: Tensor, v: Tensor, *, decay: Tensor | None = None, causal: bool = True) -> Tensor:
     """Compute ((q k') * D) v in O(T^2 (d + e)).
 
-    D_ij = gamma^(i-j) for j <= i, else 0; where not causal gamma^|i-j|.
+    D_ij = gamma^(i-j) for j <= i, else 0; if not causal, D_ij = gamma^|i-j| for all j.
 
     Shape:
         q, k (B, H, T, d), v (B, H, T, e) -> (B, H, T, e).
@@ -68,12 +68,12 @@ def decays(decay: Tensor | None, length: int, like: Tensor, *, causal: bool = Tr
     distance = time[:, None] - time  # i - j, (T, T)
     one = like.new_ones(1) if decay is None else decay.to(like)  # (H,) or (1,)
     weights = one[:, None, None] ** distance.abs()
-    # `tril` comes after the power: with |i - j| no power of gamma overflows
+    # `tril` comes after the power: with exponents |i - j|, no power of gamma overflows
     return weights.tril() if causal else weights
 
 
 def _weigh(q: Tensor, k: Tensor, v: Tensor, weights: Tensor) -> Tensor:
-    return ((q @ k.transpose(-1, -2)) * weights) @ v  # D: a factor, no softmax
+    return ((q @ k.transpose(-1, -2)) * weights) @ v  # D is a factor; there is no softmax
 
 
 def _states(k: Tensor, v: Tensor, decay: Tensor | None, chunk: int) -> Tensor:
@@ -81,7 +81,7 @@ def _states(k: Tensor, v: Tensor, decay: Tensor | None, chunk: int) -> Tensor:
     left = torch.arange(chunk - 1, -1, -1, device=k.device)  # steps to the chunk's last position
     fresh = k if decay is None else k * (decay[:, None].to(k) ** left)[:, None, :, None]
     added = fresh.transpose(-1, -2) @ v  # (B, H, chunks, d, e)
-    fade = 1.0 if decay is None else (decay.to(k) ** chunk)[:, None, None]  # over a chunk, (H, 1, 1)
+    fade = 1.0 if decay is None else (decay.to(k) ** chunk)[:, None, None]  # decay over a chunk, (H, 1, 1)
     state = torch.zeros_like(added[:, :, 0])  # (B, H, d, e)
     states = []
     for number in range(added.shape[2]):
