@@ -59,7 +59,7 @@ def jobs_ahead(session: Session) -> list[Precompile]:
         for shape, op, direction in itertools.product(sizes.tuned, OPS, PASSES):
             for kernel in kernels(op, direction, shape, sizes):
                 for settings in candidates(kernel.default, kernel.sizes):
-                    # K and the chunk are not constants; K counts by the tiles it reaches back and its power of two
+                    # K and the chunk are not constants of the kernel; these two values, which follow from K, are
                     reach = (launch_config.backs(shape.taps, settings.tile), launch_config.columns(shape.taps))
                     key = (kernel.name, settings._replace(chunk=1), reach)
                     jobs[key] = functools.partial(compile_call, op, direction, shape, settings, kernel.name)
