@@ -30,7 +30,7 @@ SEED = RunSettings().seed
 
 
 class Score(NamedTuple):
-    """Published mean of BLEU and its standard deviation over seeds; also a difference of two."""
+    """Published mean of BLEU and its standard deviation over seeds, or the difference of two such means."""
 
     mean: float
     deviation: float
@@ -45,10 +45,10 @@ class Row(NamedTuple):
 
     Attributes:
         name: Its file in conf/experiment/wu_table3.
-        label: Its text in the paper, K taps, H heads.
-        against: The row that it changes in one respect, "" for the first.
+        label: Its text in the paper, with K taps and H heads.
+        against: The row from which it differs in one respect, "" for the first.
         millions: Published parameters; None for a row that the paper does not have.
-        bleu: Published BLEU; None where training diverged, or nothing is published.
+        bleu: Published BLEU; None where training diverged or no score is published.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Outcome(NamedTuple):
     """A row's jobs, one for each seed.
 
     Attributes:
-        bleu: BLEU of the test set by seed, of the runs that finished.
+        bleu: Test BLEU of the finished runs, by seed.
         parameters: Parameters of the model; nan if no run finished.
         errors: Reasons of the failed jobs by seed.
     """
@@ -156,7 +156,7 @@ def _outcome(jobs: dict[str, tuple[Job, RunResult | Unusable | None]]) -> Outcom
             errors[seed] = found.reason
         elif job.state == "failed":
             errors[seed] = job.error or job.state
-        # Jobs that wait or run have no outcome
+        # Waiting and running jobs have no outcome
     return Outcome(bleu, parameters, errors)
 
 

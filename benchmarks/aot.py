@@ -48,7 +48,7 @@ from typing import Any, NamedTuple
 class ArchLimits(NamedTuple):
     """Resources of an architecture per thread, per block, and per multiprocessor."""
 
-    registers: int  # a thread's; ptxas keeps to it by spilling
+    registers: int  # of a thread; ptxas spills to stay within it
     shared: int  # bytes of a block
     all_shared: int  # bytes of a multiprocessor; a block takes 1 KB more than its request
     warps: int  # of a multiprocessor
@@ -63,14 +63,14 @@ LIMITS = {
     120: ArchLimits(registers=255, shared=99 * KB, all_shared=100 * KB, warps=48),
 }
 REGISTERS = 65536  # of a multiprocessor, in four equal parts
-# By name; the first pattern that matches counts. Warps that must fit on a multiprocessor at once, so that some work
-# while others wait for memory: 8 allow 255 registers a thread, 12 allow 168, 16 allow 128, 32 allow 64. Spills: the
-# instructions that may read or write local memory; unaligned input is rare and may be slow, and so may attention's
-# gradients in float32 and of key heads that serve groups.
+# Limits by name; the first pattern that matches counts. FEWEST_WARPS: warps that must fit on a multiprocessor at once,
+# so that some work while others wait for memory; 8 allow 255 registers a thread, 12 allow 168, 16 allow 128, 32 allow
+# 64. Spills: the instructions that may read or write local memory. Unaligned input is rare and may be slow, and so may
+# the gradients of attention in float32 or with grouped key heads.
 FEWEST_WARPS = {
     "unaligned": 8,
     "conv_step|keep_words|cross_entropy|residual_norm": 16,
-    r"dynamicconv .* K 33-64 head": 8,  # of a tile of 64: as fast by estimate as 12 of a tile of 32
+    r"dynamicconv .* K 33-64 head": 8,  # with a tile of 64: by estimate as fast as 12 with a tile of 32
     r"conv (bf16|fp16) .* head (16|32|64)\b": 12,  # forward
     "": 8,
 }
@@ -87,7 +87,7 @@ ALIGNED = (
 ONES = ("heads", "beam")
 OTHER_TAPS = (3, 31, 64)  # for other types and heads
 GATED_HEADS = (16, 64, 256)
-# Specializations of a launch, see the module's docstring.
+# Specializations of a launch; the module's docstring explains them.
 FORMS = ("", "unaligned", "ones")
 
 
@@ -122,7 +122,7 @@ class Resources(NamedTuple):
     stack: int = 0
     spills: int = 0
     instructions: int = 0
-    warps: int = 0  # that fit on a multiprocessor
+    warps: int = 0  # warps that fit on a multiprocessor
 
 
 class Found(NamedTuple):
@@ -141,14 +141,14 @@ def jobs(archs: Sequence[int], *, quick: bool = False, gate: bool = False) -> li
     """List the compilations that the module's docstring names, the slowest first."""
     found: dict[Any, Compilation] = {}
     sizes = [(dtype, head_dim) for dtype, sizes in HEAD_DIMS.items() for head_dim in sizes]
-    # Downwards: `found` keeps the greatest K of each kernel and replaces the least
+    # In descending order of K: `found` keeps the greatest K of each kernel and replaces the least
     for arch, (dtype, head_dim), taps in itertools.product(archs, sizes, range(64, 0, -1)):
         for job in _launches(arch, taps, dtype, head_dim):
-            # All K that share a kernel and its constants are one
+            # All K that share a kernel and its constants are one compilation
             key = (arch, job.op, dtype, job.form, job.bounds, job.constants)
             found[key] = found.setdefault(key, job)._replace(taps=(taps, found[key].taps[1]))
     listed = [job for job in found.values() if _is_wanted(job, quick) and (not gate or _is_gated(job))]
-    # One kernel for all K: it draws DropConnect's words
+    # One kernel draws DropConnect's words for all K
     for arch in archs:
         listed.append(
             Compilation(arch, "dropconnect", "keep_words_kernel", "keep_words", "i32", 1, (1, 64), "", "", "", ())
@@ -202,7 +202,7 @@ def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Compi
 
 
 def _losses(arch: int) -> Iterator[Compilation]:
-    """Yield the launches of the loss for rows of 16, 64 and 128 KB; K and head have no meaning."""
+    """Yield the launches of the loss for rows of 16, 64 and 128 KB; K and head size have no meaning."""
     import torch
 
     types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -215,7 +215,7 @@ def _losses(arch: int) -> Iterator[Compilation]:
 
 
 def _norms(arch: int) -> Iterator[Compilation]:
-    """Yield the launches around sublayers, with dropout; a stream in float32 is added to bf16, too."""
+    """Yield the launches around sublayers, with dropout; the residual stream is in the sublayer's type or float32."""
     from seq2seq.kernels.residual_norm import MAX_WIDTH
 
     module = kernel_module("residual_norm")
@@ -250,7 +250,7 @@ def _attentions(arch: int) -> Iterator[Compilation]:
     flags = {"causal": (1, 0, 0, 0), "mask": (0, 1, 0, 0), everything: (1, 1, 1, 1), groups: (1, 1, 0, 1)}
     sizes = [(dtype, tile, head) for dtype in (DTYPE, "fp32") for tile in (16, 32, 64) for head in (16, 64, 128)]
     sizes += [("fp16", tile, 64) for tile in (32, 64)]
-    # What is left to torch has no warps
+    # Sizes that are left to torch have no warps
     sizes = [size for size in sizes if attention_warps(size[1], size[1], size[2], types[size[0]], backward=True)]
     for (dtype, tile, head), direction in itertools.product(sizes, ("forward", "backward")):
         op = f"attention{'_backward' * (direction == 'backward')}"
@@ -265,7 +265,7 @@ def _attentions(arch: int) -> Iterator[Compilation]:
 
 
 def _is_wanted(job: Compilation, quick: bool) -> bool:
-    """Return True for jobs of the main type and head size, and for the most demanding of other ones and odd forms."""
+    """Return True for the main type and head size, and for the most demanding jobs of others and of odd forms."""
     main = job.dtype == DTYPE and job.head_dim == HEAD_DIM
     if quick:
         return main and not job.form and (job.bounds == "ends" or job.op == "conv_step")
@@ -327,14 +327,14 @@ def _compile(job: Compilation) -> Any:
         constants["BLOCK"] = kernel_module(job.module).BLOCK
     if job.form == "ones":
         constants |= {name: 1 for name in ONES if name in kernel.arg_names}
-    # Triton takes names and types, constants by position, and hints by position
+    # Triton takes types by name, and constants and hints by position
     types, signature, places, hints = _types(job), {}, {}, {}
     for place, (name, parameter) in enumerate(zip(kernel.arg_names, kernel.params, strict=True)):
         if name in constants:
             signature[name], places[place,] = "constexpr", constants[name]
             continue
         signature[name] = types.get(name, "i32")
-        # Pointers and the strides of x and dy, unless the kernel forbids it
+        # Pointers and the strides of x and dy are aligned, unless the kernel forbids specialization
         aligned = (signature[name].startswith("*") or name in ALIGNED) and not parameter.do_not_specialize
         if aligned and job.form != "unaligned":
             hints[place,] = [["tt.divisibility", 16]]
@@ -354,7 +354,7 @@ def _types(job: Compilation) -> dict[str, str]:
         return dict.fromkeys(names, "*fp32") | types
     values = dict(job.constants)
     if job.module == "attention":
-        # Queries stand for absent tensors
+        # The queries' type is passed for absent tensors
         types = dict.fromkeys(("q", "k", "v", "y", "dy", "dq", "dk", "dv", "mask", "bias", "keep"), f"*{job.dtype}")
         given = {"mask": "*i1"} if values["MASKED"] else {}
         given |= {"bias": "*fp32"} if values["BIASED"] else {}
@@ -364,7 +364,7 @@ def _types(job: Compilation) -> dict[str, str]:
     types |= {"lse": "*fp32", "partial": "*fp32", "scale": "fp32", "owner": "*i64", "position": "*i64"}
     types |= {"labels": "*i64", "mask": "*i1", "costs": "*fp32", "at_label": "fp32"}
     types["weights"] = f"*{job.dtype}" if values.get("SOFTMAX") else "*fp32"
-    if values.get("COLUMNS", 0) < values.get("WIDTH", 0):  # parts of a head add up
+    if values.get("COLUMNS", 0) < values.get("WIDTH", 0):  # the parts of a head are summed
         types["dlogits"] = "*fp32"
     types["keep"] = "*i32" if values.get("WORDS") else "*fp32"
     return types | {name: "*i64" if values.get(name.upper() + "S") else "*fp32" for name in ("start", "end")}
@@ -434,7 +434,7 @@ def compile_all(listed: Sequence[Compilation], workers: int) -> list[Found]:
 def _result(future: Future[Found], job: Compilation) -> Found:
     try:
         return future.result()
-    except BrokenProcessPool:  # LLVM aborts rather than raises; all that were not yet compiled end here
+    except BrokenProcessPool:  # LLVM aborts instead of raising; all jobs that are not compiled yet end here
         return Found(job, error="not compiled: a compiling process died, of this job or another")
 
 

@@ -28,7 +28,7 @@ class Campaign:
 
     Args:
         kinds: The kinds of attempts and their weights.
-        outcomes: All outcomes; an attempt that fails by itself has the last one.
+        outcomes: All outcomes; an attempt gets the last one if the campaign itself fails.
         good: The outcomes that are not defects.
         build: Makes the files that all attempts start from, in a new folder.
         carry_out: Draws an attempt of a kind and runs it in `work` of a folder, with its streams in `kept`.
@@ -125,7 +125,7 @@ def run(campaign: Campaign, parser: argparse.ArgumentParser, arguments: Sequence
         keep = options.keep is not None
         attempt = functools.partial(campaign.attempt, world=world, seed=options.seed, kinds=kinds, root=root, keep=keep)
         numbers = range(options.attempts) if options.repeat is None else [options.repeat]
-        # Forks of this process, which has imported torch
+        # Workers are forks of this process, which has imported torch
         with multiprocessing.get_context("fork").Pool(options.jobs) as pool:
             found = list(pool.imap(attempt, numbers))
     finally:

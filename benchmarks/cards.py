@@ -18,7 +18,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch.utils.flop_counter import FlopCounterMode
 
-from seq2seq.kernels import flop_formulas as flop_formulas  # which registers what our operators cost
+from seq2seq.kernels import flop_formulas as flop_formulas  # registers the FLOPs of our operators
 from seq2seq.network.build import build_model, on_meta_device
 from seq2seq.settings.compose import presets
 from seq2seq.settings.dicts import read_yaml
@@ -40,7 +40,7 @@ _CHECKS = {
     "relu_attention": ["test_weights_are_as_defined", "test_attention_by_hand"],
     "gru": ["test_recurrent_mixers_are_torchs_on_packed_sequences"],
 }
-# Words with which a docstring or a comment refers to the paper, and the part of a reference that does
+# Words with which a docstring or comment refers to the paper, and the part of a reference that names a difference
 _OF_PAPER = re.compile(r"\b(published|papers?|ours|in RNNsearch)\b")
 _UNLIKE = re.compile(r", (?:here|in|who|whose|which|with|without)\b(?![^(]*\))[^;]*(?<!\.)")
 _TITLE = re.compile(r", '[^']*'")
@@ -60,7 +60,7 @@ def size(name: str) -> tuple[int, float]:
     """Return a preset's parameters, and its FLOPs of training by a target token, counted on the meta device."""
     with on_meta_device():
         model = build_model({**_composed()[name], **VOCABULARY}).eval()
-    # One shape; seq2seq.training.machine.flops counts fourteen. Three times the forward pass, as there
+    # One shape, where seq2seq.training.machine.flops counts fourteen. Both count three times the forward pass
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         src = torch.zeros(_ROWS, _SRC, dtype=torch.int64)
         model(src, src.bool(), torch.zeros(_ROWS, _TGT, dtype=torch.int64))
@@ -92,7 +92,7 @@ def differences_from_paper(name: str, docstring: str, papers: str) -> str:
     """Return the differences from the paper in the docstring, its reference and the comments of settings."""
     text = " ".join(_HOOKS["SECTION"].split(docstring)[0].split())
     found = [sentence for sentence in re.split(r"(?<=\.) (?=[A-Z])", text) if _OF_PAPER.search(sentence)]
-    # Titles are in the line "Source"
+    # Titles are dropped, since the line "Source" has them
     clauses = [_TITLE.sub("", clause).strip(" .") for clause in papers.split(";")]
     found += [f"{clause}." for clause in clauses if _UNLIKE.search(clause)]
     for slot in read_yaml(conf_dir() / f"mixer/{name}.yaml")["defaults"]:

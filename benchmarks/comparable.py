@@ -17,7 +17,7 @@ def require_comparable(runs: Sequence[RunResult], split: str) -> None:
         split: The set, "test" or "valid".
 
     Raises:
-        ValueError: They were not.
+        ValueError: The runs differ in budget or set.
     """
     sets = [each.title for each in scored_sets(runs, split)]
     if len(sets) > 1:

@@ -31,7 +31,7 @@ def data_plan(config: dict[str, Any]) -> DataPlan:
 
 
 def measure(config: dict[str, Any]) -> dict[str, Any]:
-    """Prepare, then read the first epoch once."""
+    """Prepare the data, then read the first epoch once."""
     settings = data_plan(config)
     start = time.perf_counter()
     data = prepare_corpora(settings)
@@ -40,7 +40,7 @@ def measure(config: dict[str, Any]) -> dict[str, Any]:
     prepared = time.perf_counter() - start
     rows, widths, tokens, count = set(), set(), 0, 0
     start = time.perf_counter()
-    # Reading alone: no model runs
+    # This times reading alone; no model runs
     for batch in module.train_dataloader():
         # Distinct widths and shapes count, since torch.compile may specialize on them
         width = (batch.src.shape[1], batch.tgt_in.shape[1])

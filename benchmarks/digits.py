@@ -27,7 +27,7 @@ from seq2seq.settings.tokenizer import PatchGrid
 from seq2seq.system.markdown import markdown_table
 
 GRID = PatchGrid(height=8, width=8)
-# Ids of the target: ten words, then the begin symbol and padding.
+# Ids of the target: ten words, the begin symbol, and padding.
 BOS, PAD = len(NAMES), len(NAMES) + 1
 HEADER = ("model", "test accuracy", "parameters", "MFLOPs", "CPU seconds")
 BATCH = 64
@@ -112,11 +112,11 @@ def patches(digits: Digits) -> Tensor:
 
 
 def pixels(digits: Digits) -> Tensor:
-    """Return the images as numbers between -1 and 1, (N, 1, 8, 8)."""
+    """Return the images as values between -1 and 1, (N, 1, 8, 8)."""
     return torch.from_numpy(digits.pixels).float()[:, None] / 127.5 - 1
 
 
-# Widths with about the same cost of a forward pass, which the table shows.
+# Widths with about the same cost of a forward pass; the table shows the cost.
 SUBJECTS = (
     Subject("quadratic, heads at the taps", lambda: Attention(layers=4, taps=True), patches),
     Subject("quadratic, heads at random", lambda: Attention(layers=4, taps=False), patches),
@@ -164,7 +164,7 @@ def measure(subject: Subject, digits: dict[str, Digits], *, updates: int, seed: 
 
 
 def _cells(scores: list[dict[str, Any]]) -> list[str]:
-    """Format the runs of one model, the mean accuracy with the lowest and the highest of several seeds."""
+    """Format the runs of one model: mean accuracy, with the lowest and the highest of several seeds."""
     accuracies = [score["accuracy"] for score in scores]
     mean = sum(accuracies) / len(scores)
     spread = f" ({min(accuracies):.1%} to {max(accuracies):.1%})" if len(scores) > 1 else ""

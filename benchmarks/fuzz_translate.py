@@ -25,12 +25,12 @@ from hypothesis import strategies as st
 from benchmarks import harness
 from benchmarks.nasty_lines import nasty_lines
 
-# Examples of one number, between two looks at the clock
+# Examples that are drawn between two checks of the clock
 ROUND = 25
 
 
 class Example(NamedTuple):
-    """Lines, True if the last one has a line end, the seed of another order, and options."""
+    """Input lines, whether the last one has a line end, the seed of another line order, and options."""
 
     lines: list[bytes]
     ends: bool
@@ -80,12 +80,12 @@ def some_options() -> st.SearchStrategy[list[str]]:
 
 
 def examples() -> st.SearchStrategy[Example]:
-    """Whole examples."""
+    """Draw whole examples."""
     return st.builds(Example, some_lines(), st.booleans(), st.integers(0, 99), some_options())
 
 
 class Fuzz:
-    """The command on one checkpoint, in a separate folder."""
+    """Checks of the command with one checkpoint, in a separate folder."""
 
     def __init__(self, ckpt: str, folder: Path) -> None:
         self.ckpt, self.folder = ckpt, folder

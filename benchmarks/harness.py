@@ -49,7 +49,7 @@ def machine(device: str = "cpu") -> dict[str, Any]:
 def _processor() -> str:
     """Return the processor's name, or its architecture."""
     with contextlib.suppress(OSError):
-        # Linux; Python only knows the architecture
+        # Only Linux has this file; Python alone knows just the architecture
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         names = [value.strip() for key, _, value in (line.partition(":") for line in lines) if key == "model name\t"]
         if names:

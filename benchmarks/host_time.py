@@ -31,7 +31,7 @@ from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.lightconv import triton as light
 
 BATCH, LENGTH, HEADS, WIDTH, TAPS = 4, 27, 4, 16, 31
-# Calls of a round, which are averaged
+# Calls of a round; their times are averaged
 CALLS = 100
 KERNELS = {light: "band one_tile direct", dynamic: "band one_tile direct"}
 
@@ -60,7 +60,7 @@ class _Nothing:
 
 @contextmanager
 def without_launches() -> Iterator[None]:
-    """Serve calls by Triton's paths wherever tensors are, and launch nothing."""
+    """Take Triton's code paths on any device, and launch nothing."""
     with ExitStack() as stack:
         enter = stack.enter_context
         enter(mock.patch("seq2seq.kernels.dispatch.device_obstacle", return_value=None))

@@ -37,7 +37,7 @@ HEADER = ("run", "whole texts", "characters", "chrF", "BLEU", "updates", "parame
 
 def distance(one: str, other: str) -> int:
     """Count the characters to insert, delete or replace (Levenshtein)."""
-    # One row of the table of distances at a time
+    # Only one row of the table of distances is kept
     previous = list(range(len(other) + 1))
     for i, a in enumerate(one, 1):
         row = [i]
@@ -93,7 +93,7 @@ def untrained(run: Path) -> Seq2Seq:
 
 
 def progress(run: Path) -> list[torch.Tensor]:
-    """Return the centers of each layer before training, in the checkpoints kept, and in the best: (C, H, 2) each."""
+    """Return the centers (C, H, 2) of each layer before training, in the kept checkpoints, and in the best one."""
     folder = run / "checkpoints"
     kept = [checkpoint.load(path).model for path in [*step_checkpoints(folder), run]]
     moments = [[positions for positions, _ in centers(model)] for model in (untrained(run), *kept)]
@@ -107,7 +107,7 @@ def draw(run: Path, path: Path) -> None:
     trained = centers(loaded.model)
     ways = progress(run)
     updates = [0, *map(update_of, step_checkpoints(run / "checkpoints"))]
-    # Distances over time need kept checkpoints
+    # The panel of distances over time needs kept checkpoints
     heights = [1.0, 2.2, 1.6] if len(updates) > 1 else [1.0, 2.2]
     figure = new_figure(1.9 * max(len(trained), 4), 1.125 * sum(heights))
     parts: Any = figure.subfigures(len(heights), 1, height_ratios=heights)
@@ -137,7 +137,7 @@ def draw(run: Path, path: Path) -> None:
 
 
 def _draw_layer(axes: Any, way: torch.Tensor, sharpness: torch.Tensor) -> None:
-    """Draw the way (C, H, 2) of a layer's centers, the heads' markers at its end, and their standard deviations."""
+    """Draw the path (C, H, 2) of a layer's centers, a marker for each head at its end, and its standard deviation."""
     from matplotlib.patches import Circle
 
     for head, (places, a) in enumerate(zip(way.unbind(1), sharpness.tolist(), strict=True)):
@@ -155,7 +155,7 @@ def _draw_layer(axes: Any, way: torch.Tensor, sharpness: torch.Tensor) -> None:
 
 
 def _draw_distances(part: Any, updates: list[int], ways: list[torch.Tensor]) -> None:
-    """Draw the distance of each center from its start at each update; the last point of a way has no update."""
+    """Draw the distance of each center from its start by update; the last point of a path (the best) is left out."""
     panels = part.subplots(1, len(ways), sharex=True, sharey=True, squeeze=False)[0]
     for axes, way in zip(panels, ways, strict=True):
         distances = (way[:-1] - way[0]).norm(dim=-1)  # (C, H)

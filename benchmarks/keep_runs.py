@@ -25,7 +25,7 @@ from seq2seq.runs.results import RunResult, collect
 from seq2seq.settings.dicts import read_yaml
 from seq2seq.system.files import atomic_folder, write_json, write_text
 
-# Paths of a run.
+# Settings with paths, and their usual values.
 _PLACES = {"runs": "runs", "cache": ".cache"}
 # Columns of metrics.csv: positions on an axis, and validation scores.
 _AXES = ("step", "epoch", "train/seconds", "train/cpu_seconds")
@@ -36,7 +36,7 @@ def keep(run: RunResult, out: Path) -> Path:
     """Copy the files that a comparison reads from a run into `out`/<its name>, and return that folder.
 
     Raises:
-        FileExistsError: There is such a folder.
+        FileExistsError: This folder exists.
     """
     target = out / run.name
     if target.exists():
@@ -73,13 +73,13 @@ def _shortened(value: Any) -> Any:
 
 
 def _short(word: str) -> str:
-    """Cut an absolute path, also after `setting=`, to its last two parts."""
+    """Cut an absolute path, even one after `setting=`, to its last two parts."""
     key, equals, value = word.rpartition("=")
     return f"{key}{equals}{'/'.join(Path(value).parts[-2:])}" if value.startswith("/") else word
 
 
 def _curves(path: Path) -> str:
-    """Return the rows of metrics.csv of every validated update, without columns about training alone."""
+    """Return the rows of metrics.csv with a validation, without the columns about training alone."""
     with open(path, newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         rows = list(reader)

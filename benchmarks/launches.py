@@ -29,7 +29,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-# Before torch, which imports Triton: there is no GPU to compile for
+# Set before torch imports Triton, since there is no GPU to compile for
 if __name__ == "__main__":
     os.environ["TRITON_INTERPRET"] = "1"
 
@@ -80,8 +80,8 @@ class Trace(TorchFunctionMode):
     """Counter of launches, casts and waits; `waits` counts them by line of our code.
 
     Args:
-        pretend: Tensors claim to be on a GPU.
-        count: Operations are counted.
+        pretend: Whether tensors claim to be on a GPU.
+        count: Whether operations are counted.
     """
 
     def __init__(self, *, pretend: bool = True, count: bool = True) -> None:
@@ -105,7 +105,7 @@ class Trace(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Count a call of torch, and answer for a GPU."""
         kwargs = kwargs or {}
-        # The getters of properties are functions, too
+        # Getters of properties arrive here as functions, too
         name = getattr(func, "__name__", "")
         getter = name == "__get__"
         name = func.__self__.__name__ if getter else name
@@ -152,7 +152,7 @@ def _waits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if name in ("__getitem__", "__setitem__"):
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         return any(isinstance(part, list) for part in index)
-    # Numbers of the host
+    # These copy numbers from the host
     return name == "new_tensor" or (name in ("tensor", "as_tensor") and kwargs.get("device") is not None)
 
 
@@ -183,7 +183,7 @@ def _place(name: str) -> str:
 
 
 def _interpret(kernel: Any, *given: Any, **constants: Any) -> None:
-    """Count a launch of Triton outside of operators that count; the work of the interpreter does not count."""
+    """Count a Triton launch, unless an operator around it counts; the interpreter's operations are not counted."""
     mode = _get_current_dispatch_mode()
     if isinstance(mode, _Operations):
         mode.trace.launches[kernel.fn.__name__] += 1
@@ -193,16 +193,16 @@ def _interpret(kernel: Any, *given: Any, **constants: Any) -> None:
 
 @contextlib.contextmanager
 def pretended_gpu() -> Iterator[None]:
-    """Answer questions to the driver as for a GPU that Triton supports."""
+    """Answer queries to the driver like a GPU that Triton supports."""
     with contextlib.ExitStack() as stack:
         for target, value in (
             ("seq2seq.kernels.dispatch.gpu_obstacle", lambda device: None),
             ("seq2seq.kernels.launch_config._capability", lambda device: 90),
             ("seq2seq.training.lightning_parts.task.seed_generator", lambda seed, device: None),
             ("triton.runtime.interpreter.GridExecutor.__call__", _interpret),
-            # Without flash attention a GPU has another fused kernel, a CPU a dozen operations
+            # Without flash attention, a GPU has another fused kernel, but a CPU takes a dozen operations
             ("torch.backends.cuda.enable_flash_sdp", lambda enabled: None),
-            # The CPU's autocast stands for the GPU's
+            # The CPU's autocast stands in for the GPU's
             ("torch.autocast", functools.partial(_of_cpu, torch.autocast)),
             ("torch.is_autocast_enabled", functools.partial(_of_cpu, torch.is_autocast_enabled)),
             ("torch.get_autocast_dtype", functools.partial(_of_cpu, torch.get_autocast_dtype)),
@@ -236,7 +236,7 @@ def training_step(model: Any, batch: Batch, optimizer: str = "adam", *, bf16: bo
     """Return a whole update by the task of `seq2seq.train`: loss, gradients, clipping, optimizer, schedule.
 
     Args:
-        bf16: Compute the loss under autocast.
+        bf16: Compute the loss under autocast to bf16.
     """
     optim = OptimSettings(name=optimizer)
     prepare_for_training(model, TrainerSettings(max_steps=1), compile=False)
@@ -265,7 +265,7 @@ def training_step(model: Any, batch: Batch, optimizer: str = "adam", *, bf16: bo
 def of_training(
     overrides: tuple[str, ...], rows: int = 4, length: int = 12, optimizer: str = "adam", *, bf16: bool = False
 ) -> Trace:
-    """Trace a training step, after one that allocates."""
+    """Trace a training step, after a first step that allocates memory."""
     step, trace = training_step(make_model(overrides), make_batch(rows, length), optimizer, bf16=bf16), Trace()
     with pretended_gpu():
         with Trace():
@@ -297,13 +297,13 @@ def of_decoding(
     """Trace a beam search of five; return the mean launches and waits of its later steps.
 
     Args:
-        byte_of: Pieces of bytes.
-        seeds: Draw samples by them instead of searching.
+        byte_of: Bytes by the id of their piece.
+        seeds: If given, draw samples with these seeds instead of searching.
         how: Further settings of the search.
     """
     model, batch, traces = make_model(overrides).eval(), make_batch(rows, length), []
     special = Specials(BOS, EOS, PAD, byte_of or {})
-    # Two searches that differ only in steps, after one that allocates
+    # Two searches that differ only in the number of steps, after a first one that allocates memory
     limits = (1, 4, 12)
     for most in limits:
         settings = SearchSettings(**{"beam_size": 5, "n_best": 5, "max_len_ratio": 0, "max_len_extra": most} | how)

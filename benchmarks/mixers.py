@@ -31,7 +31,7 @@ Figures = dict[str, float]
 
 
 def self_mixer(preset: str) -> str:
-    """Return the preset's encoder, the name of a file in conf/mixer/self."""
+    """Return the self mixer of the preset's encoder, which names a file in conf/mixer/self."""
     defaults = read_yaml(conf_dir() / "mixer" / f"{preset}.yaml")["defaults"]
     return next(str(entry["self@encoder"]) for entry in defaults if "self@encoder" in entry)
 
@@ -40,10 +40,10 @@ def read_figures(runs: str, split: str) -> dict[str, Figures]:
     """Read the figures of the one run that each preset has below the folder `runs`.
 
     Args:
-        split: The scores, "test" or "valid".
+        split: The set whose scores are read, "test" or "valid".
 
     Raises:
-        ValueError: A preset has no finished run there or several, or the runs are not comparable.
+        ValueError: A preset has no finished run there, or several runs, or the runs are not comparable.
     """
     by_preset: dict[str, list[RunResult]] = {name: [] for name in presets()}
     for run in collect([runs], split).runs:

@@ -69,13 +69,13 @@ def nasty_lines(count: int, seed: int, *, long_lines: int = 4, long_size: int = 
     lines = [rng.choice(MAKERS)(rng) for _ in range(count)]
     for place in rng.sample(range(count), min(long_lines, count)):
         lines[place] = _long(rng, long_size)
-    # Surrogatepass: halves of pairs, which are not valid UTF-8, are wanted here
+    # "surrogatepass" keeps halves of surrogate pairs, which are wanted here although they are not valid UTF-8
     raw = [line if isinstance(line, bytes) else line.encode("utf-8", "surrogatepass") for line in lines]
     return [line.replace(b"\n", b" ") for line in raw]
 
 
 def text(lines: list[bytes], *, final_newline: bool) -> bytes:
-    """Join the lines to a file; without a final newline an empty last line would not count, so it gets a word."""
+    """Join the lines into a file; without a final newline an empty last line would be lost, so it gets a word."""
     if not final_newline and not lines[-1]:
         lines[-1] = b"end"
     return b"\n".join(lines) + (b"\n" if final_newline else b"")

@@ -21,7 +21,7 @@ from seq2seq.metrics import scorers
 from seq2seq.runs.results import RunResult, collect
 from seq2seq.system.files import atomic_folder
 
-# Scores are compared to the second digit, as they are printed.
+# Scores are compared to two decimal places, as they are printed.
 TOLERANCE = 0.005
 
 
@@ -29,7 +29,7 @@ def restore(run: RunResult, source: Path, references: Path, out: Path) -> Path:
     """Write the kept run with `test.src` and `test.ref` into `out`/<its name>, and return that folder.
 
     Raises:
-        FileExistsError: There is such a folder.
+        FileExistsError: This folder exists.
     """
     target = out / run.name
     if target.exists():
@@ -45,7 +45,7 @@ def check(run: RunResult, references: Sequence[str]) -> None:
     """Score the run's translations again.
 
     Raises:
-        ValueError: It has no translations, or their number or scores do not fit.
+        ValueError: The run has no translations, or their number or scores do not match.
     """
     translations = run.test_lines("hyp")
     if translations is None:
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.set_defaults(out=Path("runs/kept"))
     options = parser.parse_args(argv)
     try:
-        # Once for all runs
+        # Read once for all runs
         references = read_text(str(options.references), warn=print)
     except (OSError, ValueError) as error:
         parser.error(str(error))

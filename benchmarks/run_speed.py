@@ -24,7 +24,7 @@ from pathlib import Path
 
 from seq2seq.training.machine.environment import VARIABLES
 
-# Before torch is imported
+# Set before torch is imported
 os.environ.update(VARIABLES | os.environ)
 
 import torch
@@ -46,7 +46,7 @@ from seq2seq.training.make_trainer import prepare_for_training
 from seq2seq.training.objective.batch_loss import sum_losses
 from seq2seq.training.objective.optim import build_optimizer, scale_and_clip
 
-# Batches that the sentences fill at least.
+# The sentences are repeated until they fill at least this many batches.
 _FULL = 10
 
 
@@ -55,7 +55,7 @@ class Training:
 
     Args:
         run: A finished run.
-        sentences: Pairs of its test set that are trained on, again and again.
+        sentences: Number of pairs of its test set that are trained on repeatedly.
         updates: Updates of a call.
     """
 
@@ -94,7 +94,7 @@ class Training:
 def _batches(run: RunResult, tokenizer: Tokenizer, sentences: int, max_tokens: int) -> Iterator[Batch]:
     sides = [(run.test_lines(side) or [])[:sentences] for side in ("src", "ref")]
     encoded = [tokenizer.encode_src(sides[0]), tokenizer.encode_tgt(sides[1])]
-    # Repeated, so that nearly all batches are full
+    # Sentences are repeated so that nearly all batches are full
     times = 1 + _FULL * max_tokens // sum(map(len, encoded[1]))
     src, tgt = (Ragged.from_rows(rows * times) for rows in encoded)
     for index in token_batches(src.lengths, tgt.lengths, max_tokens=max_tokens):
@@ -105,7 +105,7 @@ def search_settings(run: RunResult, *, beam_size: int | None, tokens: int | None
     """Return a run's search with another beam and lengths.
 
     Args:
-        beam_size: Of the search (None: the run's own).
+        beam_size: Beam size (None: the run's own).
         tokens: Target tokens of every translation, its end not counted (None: as many as the model writes).
     """
     settings = read_section(SearchSettings, run.config["search"], "search")
@@ -126,10 +126,10 @@ def translation(run: RunResult, sentences: int, settings: SearchSettings) -> Cal
 def measure(contestants: dict[tuple[Path, str], Callable[[], int]], rounds: int) -> dict[tuple[Path, str], float]:
     """Return each contestant's median rate, per CPU-second, over `rounds` in which all take turns.
 
-    A round before them, which compiles kernels, is not counted.
+    A first round, which compiles kernels, is not counted.
 
     Args:
-        contestants: By run and kind of work, calls that return how much they did.
+        contestants: Calls by run and kind of work; each returns the amount of work that it did.
     """
     rates: dict[tuple[Path, str], list[float]] = {key: [] for key in contestants}
     for turn in range(rounds + 1):
@@ -171,7 +171,7 @@ def main() -> int:
         {
             "run": run.name,
             "mixer": run.mixer,
-            # BLEU of models of a few updates would mislead
+            # BLEU of models after a few updates would mislead
             **({"bleu": run.score("test", "bleu")} if options.tokens is None else {}),
             "parameters": run.number("parameters"),
             "target_tokens_per_cpu_second": rates[run.folder.path, "training"],

@@ -35,7 +35,7 @@ from seq2seq.runs.results import RunResult, collect
 from seq2seq.system.json_file import read_json_or_none
 
 LEFT = 3
-# Seconds for saving runs at the end of the budget, and for the work after it.
+# Seconds for saving runs at the end of the budget, and for the work after saving.
 _GRACE, _RESERVE = 10.0, 25.0
 _POLL = 0.2
 # A run saves at this signal, and ends with this status.
@@ -44,7 +44,7 @@ _SAVED = 128 + _SAVE
 
 
 class Started(NamedTuple):
-    """A run that was started: its line of settings, its process, when, and its log."""
+    """A run that was started: its line of settings, its process, its start time, and its log."""
 
     line: str
     process: subprocess.Popen[bytes]
@@ -57,13 +57,13 @@ class Together:
 
     Args:
         lines: Settings of each run.
-        out: Folder of everything.
-        slots: Most runs at a time.
+        out: Folder for all output.
+        slots: Maximum number of simultaneous runs.
         deadline: Value of time.monotonic() at which runs must have ended.
 
     Attributes:
-        records: Of each run that was started, in the order of their ends: settings, exit status, seconds, log, and
-            if it was asked to save.
+        records: A record of each run, in the order in which they ended: settings, exit status, seconds, log, and
+            whether it was asked to save.
     """
 
     def __init__(self, lines: Sequence[str], out: Path, *, slots: int, deadline: float) -> None:
@@ -91,7 +91,7 @@ class Together:
         return time.monotonic() + max(ended, default=0.0) < self.deadline
 
     def _start(self, line: str) -> None:
-        # Those of earlier commands stay
+        # Logs of earlier commands stay
         log = self.out / "logs" / f"{len(list((self.out / 'logs').iterdir())):03d}.log"
         with log.open("wb") as file:
             process = subprocess.Popen(
@@ -128,14 +128,14 @@ class Together:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 one.process.wait(max(0.0, end - time.monotonic()))
             with contextlib.suppress(ProcessLookupError):
-                # With its child processes
+                # This kills its child processes, too
                 os.killpg(one.process.pid, signal.SIGKILL)
             one.process.wait()
             self._record(one, asked=True)
 
 
 def command(line: str, out: Path) -> list[str]:
-    """Return the command of a run."""
+    """Return the command line of a run."""
     return [sys.executable, "-m", "seq2seq.train", f"runs={out / 'runs'}", "resume=auto", *shlex.split(line)]
 
 
@@ -165,7 +165,7 @@ def multi_process_service(out: Path) -> Iterator[None]:
 
 
 def keep_finished(out: Path) -> tuple[list[dict[str, Any]], bool]:
-    """Keep finished runs that are not kept yet; return name, command and scores of all, and True on failure."""
+    """Keep finished runs that are not kept yet; return name, command and scores of all, and whether one failed."""
     failed = False
     collected = collect([str(out / "runs")], "test")
     for item in collected.unusable:
@@ -190,7 +190,7 @@ def read_lines(path: Path) -> list[str]:
     """Read the settings of each run, without blank lines and comments.
 
     Raises:
-        ValueError: The file has no settings, or a line twice, whose runs would share a folder.
+        ValueError: The file has no settings, or the same line twice; runs of equal lines would share a folder.
     """
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
@@ -220,7 +220,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.out is None or options.slots < 1 or options.budget <= _GRACE + _RESERVE:
         parser.error(f"--out is needed, --slots of at least 1, and --budget of more than {_GRACE + _RESERVE:.0f}")
-    # A command that is told to end ends its runs first
+    # On SIGTERM this command first ends its runs
     handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(_SAVED))
     deadline = began + options.budget - _GRACE - _RESERVE
     try:

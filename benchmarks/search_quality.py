@@ -43,7 +43,7 @@ def load(ckpt: Path, way: str, folder: Path) -> Translator:
 
 def translations(translator: Translator, way: str, lines: list[str], *, samples: int, temperature: float) -> list[str]:
     """Translate lines in one of WAYS."""
-    # The run's own limits of length
+    # These settings have the run's own length limits
     usual = dataclasses.replace(translator.settings, beam_groups=1, n_best=1)
     if way == "greedy":
         return _best(translator, lines, settings=dataclasses.replace(usual, beam_size=1))
@@ -63,7 +63,7 @@ def _best(translator: Translator, lines: list[str], **options: Any) -> list[str]
 def measure(
     translate: Callable[[], list[str]], references: list[str], tokenize: str
 ) -> tuple[list[str], dict[str, Any]]:
-    """Return translations, and their scores and CPU seconds."""
+    """Return the translations with their scores and CPU seconds."""
     began = time.process_time()
     found = translate()
     seconds = time.process_time() - began

@@ -34,7 +34,7 @@ class Client:
     def translate(self, texts: Sequence[str]) -> list[tuple[str, str, float]]:
         """Translate texts in separate requests; return text, translation and seconds of each."""
         answers = []
-        # The service closes idle connections; this reopens ours
+        # The service closes idle connections; closing ours makes the next request reopen it
         self.connection.close()
         for text in texts:
             began = time.perf_counter()
@@ -56,7 +56,7 @@ def sentences(count: int) -> list[str]:
 
 
 def measure(pool: ThreadPoolExecutor, clients: Sequence[Client], texts: Sequence[str]) -> dict[str, Any]:
-    """Share the texts among the clients, and return the rate, the delays and the translations."""
+    """Share the texts among the clients, and return the rate, the latencies and the translations."""
     began = time.perf_counter()
     shares = [texts[i :: len(clients)] for i in range(len(clients))]
     answers = [each for done in pool.map(Client.translate, clients, shares) for each in done]
@@ -116,7 +116,7 @@ def main() -> int:
     parser.add_argument("rest", nargs="*", metavar="OPTION", help="options of seq2seq.serve, after --")
     options = parser.parse_args()
     command = [sys.executable, "-m", "seq2seq.serve", "--ckpt", options.ckpt, "--port", "0", *options.rest]
-    # One address may fill the queue
+    # All clients share one address, which may fill the queue
     command += ["--client-texts", "100000", "--timeout", "600"]
     root = Path(__file__).resolve().parent.parent
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=root) as service:

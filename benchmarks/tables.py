@@ -34,7 +34,7 @@ PAGES = ("README.md", "docs/results.md", "docs/cards.md", "docs/leaderboard.md")
 BASELINE = "transformer"
 # Equivalence margin of docs/benchmark.md
 MARGIN = 0.5
-# Before their biases started at zero (76304ee), models of `bahdanau` had another initialization
+# Revisions in which models of `bahdanau` had another initialization: before biases started at zero (76304ee)
 _OTHER_BIASES = ("57cbd51f4b50", "7a508376cc88", "b8c784dd2508")
 _KINDS = {
     "transformer": "attention, absolute positions",
@@ -64,15 +64,15 @@ class Corpus(NamedTuple):
 
     @property
     def runs(self) -> list[RunResult]:
-        """All kept runs, by mixer and seed."""
+        """All kept runs, sorted by mixer and seed."""
         return _kept(self.folder)
 
     def groups(self, metric: str = "bleu") -> dict[str, list[float]]:
-        """Return the scores of each mixer of `_KINDS` with the settings that its preset has, by seed."""
+        """Return the scores by seed of each mixer of `_KINDS`, from runs with the settings of its preset."""
         return {name: [_score(run, metric) for run in runs] for name, runs in self.comparable().items()}
 
     def comparable(self) -> dict[str, list[RunResult]]:
-        """Return the runs that tables compare: no other settings than the experiment's, no other initialization."""
+        """Return the runs that tables compare: with the experiment's settings and the present initialization."""
         found: dict[str, list[RunResult]] = {}
         for name in _KINDS:
             runs = [run for run in self.runs if run.mixer == name and not _variant(run)]
@@ -172,7 +172,7 @@ def differences(corpus: Corpus) -> dict[tuple[str, str], PairDifference]:
 
 
 def leads(corpus: Corpus) -> dict[str, PairDifference]:
-    """Return the differences to the Transformer, by mixer."""
+    """Return the differences from the Transformer, by mixer."""
     return {one: found for (one, other), found in differences(corpus).items() if other == BASELINE}
 
 
@@ -214,7 +214,7 @@ def between(corpus: Corpus) -> str:
 
 
 def every_run(corpus: Corpus) -> str:
-    """Write a line of each kept run of a corpus."""
+    """Write a line for each kept run of a corpus."""
     header = ["mixer", "differs in", "seed", "revision", "precision", "device", "updates"]
     header += ["BLEU", "chrF", "validation perplexity", "run"]
     rows = []
@@ -250,7 +250,7 @@ def answer() -> str:
     """Write the first answer of the README: five sentences and a table of four columns.
 
     Raises:
-        ValueError: A sentence is no longer true of the kept runs.
+        ValueError: A sentence no longer holds for the kept runs.
     """
     french, tatoeba, german = leads(FRENCH), leads(TATOEBA), leads(GERMAN)
     firm = [lead for name, lead in french.items() if name != "bahdanau"] + list(tatoeba.values())
@@ -406,7 +406,7 @@ def _bleu(group: Group) -> list[float]:
 
 
 def leaderboard() -> str:
-    """Write a table of each task with kept runs, a mixer's best score first."""
+    """Write a table for each task with kept runs, the mixer with the best score first."""
     return "\n".join(f"## {each.title}\n\n`{KEPT}/{each.folder}`\n\n{board(each)}\n" for each in tasks())
 
 

@@ -39,7 +39,7 @@ from seq2seq.training.machine.flops import training_flops
 from seq2seq.training.machine.hardware import keep_freed_memory
 from seq2seq.training.objective.loss import projected_cross_entropy
 
-# Sentences in a batch, and tokens on either side of a pair.
+# Sentences in a batch, and tokens on each side of a pair.
 ROWS, LENGTH = 32, 25
 SMOOTHING = 0.1
 # Source and target vocabularies, as published.
@@ -81,7 +81,7 @@ PEERS = {"fairseq": "fairseq", "marian": "transformers"}
 
 
 class Batch:
-    """Random ids from 4 on: below are padding, begin, end and unknown."""
+    """Random ids of at least 4; the lower ids are padding, begin, end and unknown."""
 
     def __init__(self, vocabularies: tuple[int, int]) -> None:
         src, tgt = vocabularies
@@ -92,12 +92,12 @@ class Batch:
 
 
 class Contestant:
-    """A model and its loss of a batch; a call is a training step without the update: forward, loss, backward.
+    """A model with its loss; a call makes a training step without the update: forward, loss, backward.
 
     Args:
         model: The model, with float32 weights.
         loss: Computes the loss.
-        autocast: bf16 by autocast; otherwise bf16 weights with float32 copies.
+        autocast: Use bf16 autocast; if False, use bf16 weights with float32 copies.
     """
 
     def __init__(self, model: nn.Module, loss: Callable[[], Tensor], *, autocast: bool) -> None:
@@ -170,7 +170,7 @@ def fairseq_contestant(sizes: Model, batch: Batch, *, autocast: bool, unfold: bo
     """Build fairseq's model with its own smoothed loss.
 
     Args:
-        unfold: Dynamic convolution over unfolded windows, which fairseq itself does from 513 positions on.
+        unfold: Compute dynamic convolution over unfolded windows, as fairseq does by default from 513 positions on.
     """
     from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 
@@ -196,7 +196,7 @@ def marian_model(**values: Any) -> nn.Module:
     """Build Hugging Face's Marian at the base size.
 
     Args:
-        values: The configuration's vocabulary and ids, and what is to differ.
+        values: Vocabulary and ids of the configuration, and values that replace its defaults.
     """
     from transformers import MarianConfig, MarianMTModel
 
@@ -245,7 +245,7 @@ def ways(name: str, peers: list[str]) -> list[str]:
 
 
 def contestant(model: Model, way: str) -> Contestant:
-    """Build the contestant of that name, one of `ways`."""
+    """Build the contestant with this name, which is one of `ways`."""
     overrides, vocabularies, *_ = model
     batch = Batch(vocabularies)
     if way == "here":
@@ -266,7 +266,7 @@ class Entrant:
     def __init__(self, model: Model, way: str, *, memory: bool) -> None:
         self._pipe, theirs = multiprocessing.Pipe()
         with mock.patch.dict(os.environ, VARIABLES if memory else {}):
-            # Spawned, not forked: it reads the environment when it imports torch
+            # Spawned, not forked, so that it reads the environment when it imports torch
             process = multiprocessing.get_context("spawn").Process(
                 target=_take_turns, args=(model, way, memory, theirs), daemon=True
             )
@@ -301,7 +301,7 @@ def _take_turns(model: Model, way: str, memory: bool, pipe: Connection) -> None:
 
 
 def matrix_gflops(size: int = 1024, repeats: int = 10) -> float:
-    """Measure this core's rate of bf16 products, by CPU time."""
+    """Measure this core's GFLOP/s in bf16 matrix products, by CPU time."""
     a, b = (torch.randn(size, size).bfloat16() for _ in range(2))
     # Warm-up
     a @ b
@@ -321,7 +321,7 @@ def measure(name: str, peers: list[str], *, steps: int, same_memory: bool) -> li
         rates.append(matrix_gflops())
         for way, entrant in running.items():
             taken = entrant.step()
-            # Two steps to warm up
+            # The first two steps are a warm-up
             if turn > 1:
                 seconds[way].append(taken)
     for entrant in running.values():

@@ -38,7 +38,7 @@ ENGINES = (
 )
 VOCABULARY = 32000
 SOURCE = 25
-# Least tokens of a run, so that a round of one sentence is longer than a tick of the clock.
+# Minimum number of tokens of a run, so that a round of one sentence is longer than a tick of the clock.
 _LEAST = 75
 
 
@@ -64,7 +64,7 @@ class Engine(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Sentences at a time and hypotheses of each."""
+    """Number of sentences in a batch, and of hypotheses of each."""
 
     batch: int
     beam: int
@@ -121,7 +121,7 @@ def make_loaded(mixer: str) -> Any:
 
 def prepare(engine: Engine, folder: Path) -> Path:
     """Write the model of an engine unless it exists, and return its path."""
-    # The peers convert float32 weights while they load them
+    # The peers convert float32 weights while loading, so one folder serves all number formats
     target = folder / ("-".join(engine) if engine.name == "onnx" else f"{engine.name}-{engine.mixer}")
     if target.exists() or engine.name == "torch":
         return target
@@ -142,7 +142,7 @@ def prepare(engine: Engine, folder: Path) -> Path:
 
 
 def sources(batch: int) -> list[list[int]]:
-    """Draw sources of SOURCE tokens, the end being the last."""
+    """Draw sources of SOURCE tokens; the last is the end token."""
     import torch
 
     drawn = torch.randint(4, VOCABULARY, (batch, SOURCE - 1), generator=torch.Generator().manual_seed(0))
@@ -185,7 +185,7 @@ def _load_ctranslate2(engine: Engine, path: Path) -> Run:
     number = {piece: i for i, piece in enumerate(pieces)}
 
     def run(batch: int, beam: int, tokens: int) -> list[int]:
-        # The model appends the end itself
+        # CTranslate2 appends the end itself
         lines = [[pieces[i] for i in row[:-1]] for row in sources(batch)]
         limits = {"min_decoding_length": tokens, "max_decoding_length": tokens}
         found = translator.translate_batch(lines, beam_size=beam, **limits)
@@ -248,7 +248,7 @@ class Worker:
     def __init__(self, engine: Engine, path: Path, core: int | None) -> None:
         command = [sys.executable, "-m", "benchmarks.translate", "--worker", ":".join(engine), "--work", str(path)]
         pin = ["taskset", "-c", str(core)] if core is not None else []
-        # Transparent huge pages: a step reads all weights
+        # Transparent huge pages help, since a step reads all weights
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "THP_MEM_ALLOC_ENABLE": "1"}
         pipe = subprocess.PIPE
         self.process = subprocess.Popen([*pin, *command], stdin=pipe, stdout=pipe, text=True, env=variables)
@@ -283,7 +283,7 @@ def measure(
 
 
 def table(rates: dict[Engine, dict[Cell, float]], cells: list[Cell], tokens: int) -> str:
-    """Format the rates, and the ratios of ours to each peer and of DynamicConv to the Transformer."""
+    """Format the rates, the ratios of ours to each peer, and the ratios of DynamicConv to the Transformer."""
     lines = [f"{tokens} target tokens | " + " | ".join(map(str, cells)), "---|" + "--:|" * len(cells)]
     lines += [f"{engine.label} | " + " | ".join(f"{by[cell]:.0f}" for cell in cells) for engine, by in rates.items()]
     peers = [engine for engine in rates if engine.name in ("ctranslate2", "marian")]

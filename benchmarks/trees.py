@@ -29,7 +29,7 @@ _SETTINGS = ("trainer.accelerator=cpu", "trainer.threads=1", "trainer.test=false
 
 
 def trained(tree: Path, mixer: str, settings: Sequence[str], cache: Path) -> float:
-    """Train by a tree's command, and return target tokens per CPU-second.
+    """Train with the command of a tree, and return target tokens per CPU-second.
 
     Raises:
         SystemExit: The command fails.
@@ -57,7 +57,7 @@ def rate(table: Path) -> float:
     seconds, cpu, pace = (
         [float(row[f"train/{key}"]) for row in rows] for key in ("seconds", "cpu_seconds", "tokens_per_second")
     )
-    # A row has the rate since the row before
+    # Each row has the rate since the previous row
     tokens = sum(pace[i] * (seconds[i] - seconds[i - 1]) for i in range(1, len(rows)))
     return tokens / (cpu[-1] - cpu[0])
 

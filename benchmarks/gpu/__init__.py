@@ -1,1 +1,1 @@
-"""Benchmark of a whole visit to a GPU: parts in processes of their own, and a page of verdicts."""
+"""Benchmark of a whole visit to a GPU: parts in separate processes, and a page of verdicts."""

@@ -62,7 +62,7 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def chosen(names: Sequence[str], device: str) -> list[Part]:
-    """List the parts with these names or beginnings of names; all without names, and the open ones for `open`."""
+    """List the parts with these names or prefixes; all parts if there are no names, and the open ones for `open`."""
     parts = parts_of(device)
     known = {part.name for part in parts}
     exact, begins = set(names) & known, tuple(set(names) - known - {OPEN})

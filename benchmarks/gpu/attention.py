@@ -1,4 +1,4 @@
-"""Time attention by its backends at the shapes of training, and show its operation in a compiled graph."""
+"""Time each backend of attention at the shapes of training, and show the operation that a compiled graph uses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AttentionShape(NamedTuple):
 
     @property
     def least_bytes(self) -> int:
-        """Count the bytes of both passes in bf16: q, k, v and the result, each again for gradients."""
+        """Count the fewest bytes of both passes in bf16: q, k, v, the result, and the gradient of each."""
         rows = 5 * self.queries + 6 * self.keys
         return 2 * self.batch * self.heads * rows * self.channels
 
@@ -60,7 +60,7 @@ def time_backends(job: PartJob) -> None:
         for name, call, inputs in _calls(shape, torch.device(job.device)):
             try:
                 row[name] = _timed(call, inputs)
-                # To compare with the bandwidth of a copy (part "kernels")
+                # Comparable with the bandwidth of a copy (part "kernels")
                 row[name]["GB/s"] = round(shape.least_bytes / row[name]["both us"] / 1e3)
             except RuntimeError as error:
                 row[name] = str(error)[:80]
@@ -91,7 +91,7 @@ def _calls(shape: AttentionShape, device: torch.device) -> list[tuple[str, Calla
             return attention(q, k, v, **given)
 
     def joined(*, by_tile: bool) -> Tensor:
-        """Attend from a joint projection, whose gradient is joined as well."""
+        """Attend from a joint projection of queries, keys and values, so that the gradient is joint as well."""
         with fused(by_tile):
             parts = divide(joint, *3 * [shape.heads * shape.channels])
             return attention(*(part.unflatten(-1, (shape.heads, -1)).transpose(1, 2) for part in parts), causal=True)
@@ -131,7 +131,7 @@ def _timed(call: Callable[[], Tensor], inputs: list[Tensor]) -> dict[str, float]
 
 
 def device_us(call: Callable[[], object], device: torch.device, calls: int = 50) -> float:
-    """Return the microseconds of a call on the GPU, from a graph of many calls, or of one call on a CPU."""
+    """Return the microseconds of a call: on a GPU from a graph of many calls, on a CPU from one call."""
     for _ in range(3):
         call()
     wait(device)
@@ -144,7 +144,7 @@ def device_us(call: Callable[[], object], device: torch.device, calls: int = 50)
         for _ in range(calls):
             call()
 
-    # The host of a GPU may take longer for a launch than the GPU for the kernel
+    # A launch may take the host longer than the kernel takes the GPU
     try:
         several = CudaRecorder(device).record(several)
     except RuntimeError as error:
@@ -159,7 +159,7 @@ def device_us(call: Callable[[], object], device: torch.device, calls: int = 50)
 
 
 def list_operations(job: PartJob) -> None:
-    """Save which operation attention is in a graph, before code is generated: `softmax` alone means unfused."""
+    """Save the operation that attention becomes in a graph, before code generation: `softmax` alone means unfused."""
     for dynamic, causal, block in itertools.product((True, False), repeat=3):
         way = f"{'sdpa_kernel' if block else 'flag'}, dynamic={dynamic}, {'causal' if causal else 'mask'}"
         names = _operations(torch.device(job.device), dynamic=dynamic, causal=causal, block=block)
@@ -167,7 +167,7 @@ def list_operations(job: PartJob) -> None:
 
 
 def _operations(device: torch.device, *, dynamic: bool, causal: bool, block: bool) -> list[str]:
-    """Compile a call up to its graph; cuDNN is kept away by a block within the graph, or by a flag before."""
+    """Compile a call up to its graph; a context manager in the graph, or a flag set before, disables cuDNN."""
     from torch._dynamo.backends.common import aot_autograd
 
     found: list[str] = []

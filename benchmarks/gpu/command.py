@@ -19,7 +19,7 @@ from benchmarks.gpu.records import ROOT
 if TYPE_CHECKING:
     from benchmarks.gpu.part import PartJob
 
-# No captured passes, the kernels that are off by default, and a residual stream in bf16.
+# Setting of each way: no captured passes, the kernels that are off by default, a residual stream in bf16.
 WAYS = {"eager": "trainer.graphs=false", "fused": "trainer.fused=true", "residual": "trainer.bf16_residual=true"}
 _RESULTS = (
     *("steps", "start_seconds", "target_tokens_per_second", "seconds", "max_time", "seconds_over_budget"),
@@ -27,11 +27,12 @@ _RESULTS = (
 )
 # Runs that are tested and train for longer, since captures take the first twenty seconds at 16,384 tokens.
 _LONG = ("transformer/16384", "dynamicconv/16384")
-# Seconds of training of these, of plain passes, whose rate is constant, and of others; and seconds for start and test.
+# Seconds of training of these runs, of runs with plain passes (whose rate is constant) and of other runs; and seconds
+# reserved for start and test.
 _LONGER, _PLAIN, _OTHERS, _BESIDE = 30.0, 10.0, 20.0, 30.0
 # Updates are compared over this time of training; the start ends with the hundredth update.
 MINUTE, HUNDREDTH = 60.0, 100
-# Kernels that were compiled before the clock of training starts.
+# The log's line about kernels that were compiled before the clock of training starts.
 _COMPILED = re.compile(r"kernels compiled on \d+ threads in ([\d.]+) s")
 
 
@@ -44,12 +45,12 @@ def run(job: PartJob) -> None:
     tested = job.on_gpu and "/".join(job.words) in _LONG
     most = _LONGER if tested else _PLAIN if "eager" in ways else _OTHERS
     seconds = max(10.0, min(most, job.left(reserve=_BESIDE))) if job.on_gpu else 2.0
-    # A CPU, which rehearses, has neither kernels nor autocast
+    # A rehearsal on a CPU has neither kernels nor autocast
     words = settings(job, mixer, tokens, "big" if "big" in ways else "base")
     words += [WAYS[way] for way in ways if way in WAYS and (job.on_gpu or way == "eager")]
     words += [f"trainer.max_time={seconds:.0f}s", f"trainer.val_sentences={50 if job.on_gpu else 2}"]
     words += ["trainer.log_steps=20", "trainer.line_time=5s"]
-    # Translations of a tiny model do not end
+    # Translations of a tiny model run to the length limit
     words += [] if tested else ["trainer.test=false"]
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "runs" / "visit"
@@ -63,7 +64,7 @@ def run(job: PartJob) -> None:
                 except subprocess.TimeoutExpired:
                     job.save(**measured(place))
         job.save(command=" ".join(words), wall=round(time.monotonic() - began, 1), **measured(place))
-        # The output of this process
+        # The log of this process has the command's output
         log = job.path.with_suffix(".log")
         if found := _COMPILED.search(log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""):
             job.save(**{"compiled s": float(found[1])})
@@ -76,12 +77,12 @@ def settings(job: PartJob, mixer: str, tokens: str, size: str = "base") -> list[
     shape = [f"model={size}"] if job.on_gpu else ["model=tiny", "model.dim=16", "model.ffn_dim=32", "model.num_heads=2"]
     words = [f"mixer={mixer}", *shape, *corpus(job)]
     words += [f"data.max_tokens={tokens if job.on_gpu or tokens == 'auto' else 512}"]
-    # The machine cuts these updates into micro-batches
+    # With `auto`, the machine cuts these updates into micro-batches
     return words + ([f"data.batch_tokens={65536 if job.on_gpu else 512}"] if tokens == "auto" else [])
 
 
 def corpus(job: PartJob) -> list[str]:
-    """Return the settings of the corpus: of a folder with train, valid, test and joint.model, or the embedded one."""
+    """Return the settings of the corpus: a folder with train, valid, test and joint.model, or the embedded corpus."""
     if not job.command_data:
         return []
     folder, src, tgt = job.command_data
@@ -91,7 +92,7 @@ def corpus(job: PartJob) -> list[str]:
 
 
 def measured(folder: Path) -> dict[str, Any]:
-    """Return the results in a run's files so far."""
+    """Return the results that a run's files have so far."""
     found: dict[str, Any] = {}
     if (folder / "metrics.csv").is_file():
         found |= rates(folder / "metrics.csv")

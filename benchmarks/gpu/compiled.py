@@ -23,7 +23,7 @@ from seq2seq.training.machine.compilation import eager
 if TYPE_CHECKING:
     from benchmarks.gpu.part import PartJob
 
-# Rows and tokens a sentence of source and target, of batches as text gives them.
+# Shapes of typical batches of text: rows, and tokens of a source and of a target sentence.
 _SHAPES = ((64, 8, 8), (40, 16, 20), (1, 16, 16), (40, 24, 28), (37, 32, 32), (32, 44, 40), (16, 48, 40), (2, 128, 136))
 
 
@@ -59,7 +59,7 @@ def run(job: PartJob) -> None:
 
 
 def trainer_of(config: dict[str, Any], job: PartJob) -> ReplayedTrainer:
-    """Create a trainer; in a rehearsal graphs are only captured: their compilation would take minutes."""
+    """Create a trainer; a rehearsal only captures graphs, since compiling them would take minutes."""
     compile_ = nn.Module.compile
 
     def captured(module: nn.Module, **given: Any) -> None:
@@ -74,7 +74,7 @@ def trainer_of(config: dict[str, Any], job: PartJob) -> ReplayedTrainer:
 def _measure(trainer: ReplayedTrainer, job: PartJob) -> None:
     for length in LENGTHS if job.on_gpu else (6, 10):
         batches = itertools.repeat(synthetic_batch(trainer, _tokens(job), length))
-        # The first batches compile
+        # The first batches trigger compilation
         warm = trainer.warm_up(batches)
         job.save(**{f"length {length}": {"warm_up_seconds": round(warm, 1)}})
         seconds = max(1.0, min(3.0, job.left(reserve=5.0))) if job.on_gpu else 0.1
@@ -95,7 +95,7 @@ def _replay(trainer: ReplayedTrainer, job: PartJob) -> None:
         trainer.warm_up(batches)
         found = trainer.run(batches, seconds=2.0 if job.on_gpu else 0.1)
     except RuntimeError as error:
-        # They compile all the same
+        # The passes compile even if they cannot be captured
         found = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
     job.save(replayed={"length": length, **found})
 
@@ -105,14 +105,14 @@ def _tokens(job: PartJob) -> int:
 
 
 def graphs() -> dict[str, int]:
-    """Return how many graphs there are so far, and how many breaks."""
+    """Return the numbers of graphs and of graph breaks so far."""
     return {"graphs": counters["stats"]["unique_graphs"], "breaks": sum(counters["graph_break"].values())}
 
 
 def other_shapes(trainer: Trainer, limit: Warnings, job: PartJob) -> None:
-    """Count the graphs that batches as text gives them add, in training and in evaluation, twice each.
+    """Count the graphs that typical batches of text add, in training and in evaluation, twice each.
 
-    The second time nothing may be added.
+    The second time, no graph may be added.
     """
     drawn = list(padded(trainer.config, trainer.device, _SHAPES if job.on_gpu else _SHAPES[1:3]))
     found, took = [graphs()["graphs"]], []
@@ -121,7 +121,7 @@ def other_shapes(trainer: Trainer, limit: Warnings, job: PartJob) -> None:
         found.append(graphs()["graphs"])
     trainer.model.eval()
     for _ in range(2):
-        # As training validates: without compiling
+        # Training validates without compilation, too
         with eager(trainer.model), torch.no_grad(), torch.autocast(trainer.device.type, torch.bfloat16):
             for batch in drawn:
                 trainer.model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)

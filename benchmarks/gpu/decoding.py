@@ -1,7 +1,7 @@
 """Time beam search of base models with random weights, in float32 and in bf16, and count the host's waits.
 
-A stream of sentences, whose rows are filled again as by `translate`, is searched both with plain steps and with steps
-that are captured as CUDA graphs and replayed.
+A stream of sentences, whose finished rows are refilled as `translate` does, is searched both with plain steps and with
+steps that are captured as CUDA graphs and replayed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def run(job: PartJob) -> None:
         job.save(**{mixer: found})
         given = sources(_TURNS * rows, length, config["src_vocab_size"])
         for name in ("float32", "bfloat16"):
-            # As `translate` stores them
+            # `translate` stores the weights in this type
             for parameter in model.parameters():
                 parameter.data = parameter.data.to(getattr(torch, name))
             stream = {"special": special, "settings": settings, "rows": rows, "device": device}
@@ -64,7 +64,7 @@ def run(job: PartJob) -> None:
 
 
 def sources(count: int, longest: int, vocabulary: int) -> list[Source]:
-    """Draw sentences of half the greatest length or more, the longest first, whose translations are as long."""
+    """Draw sentences of at least half the greatest length, the longest first, with translations of equal length."""
     lengths = torch.randint(longest // 2, longest + 1, (count,)).sort(descending=True).values.tolist()
     return [Source(torch.randint(4, vocabulary, (length,)).tolist()) for length in lengths]
 
@@ -94,7 +94,7 @@ def both_ways(model: Seq2Seq, given: list[Source], how: dict[str, Any], device: 
 
 
 def never_ending(model: Seq2Seq, eos: int) -> None:
-    """Make the end improbable, so that every sentence takes all steps."""
+    """Make the end symbol improbable, so that every sentence takes all steps."""
     bias = torch.zeros(model.output.weight.shape[0], device=model.output.weight.device)
     bias[eos] = -1e4
     model.output.bias = torch.nn.Parameter(bias)  # type: ignore[assignment]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # The mixers of docs/speed.md, three seeds each.
 MIXERS = ("transformer", "lightconv", "dynamicconv", "multiscale", "bahdanau")
-# Epochs of the goal, and trained epochs; the seconds of training are scaled.
+# Epochs of the goal, and epochs that are trained; the seconds of training are scaled to the goal.
 EPOCHS, _TRAINED = 25, 3
 
 
@@ -72,7 +72,7 @@ _TINY = [
 def minutes(out: Path, count: int) -> dict[str, Any]:
     """Return the minutes of the slowest run, measured and scaled to all epochs (None unless all runs have ended).
 
-    Only the time of the epochs is scaled, not of start and test.
+    Only the time of the epochs is scaled, not the time of start and test.
     """
     records = json.loads((out / "runs_together.json").read_text(encoding="utf-8"))["records"]
     walls = {record["settings"]: record["seconds"] for record in records if record["status"] == 0}

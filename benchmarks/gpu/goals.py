@@ -21,13 +21,13 @@ _COMMAND = {"16384": (400_000, 700_000), "65536": (560_000, 866_000)}
 # Stretch of other mixers, as a share of the Transformer's rate.
 _SHARE = 0.95
 _BIG = (249_000, 290_000)
-# Microseconds of forward and backward pass of attention at 585 x 8 x 28 x 28 x 64: before one tile served it, and 75%
-# of the copy bandwidth; the bound is 65.
+# Floor and stretch, in microseconds, of both passes of attention at 585 x 8 x 28 x 28 x 64: the time before the
+# one-tile kernels, and the time at 75% of the copy bandwidth; the whole bandwidth would allow 65.
 _SHORT_ROWS, _SHORT_US = "B 585 T 28 S 28", (208, 87)
-# Per cent of the roofline that DynamicConv is to reach at T 1,024; and operators that are to reach 75.
+# Stretch goals of DynamicConv at T 1,024, in percent of the roofline; and operators whose goal is 75%.
 _STRETCH = {("forward", 1024): 85, ("backward", 1024): 70}
 _NEW_KERNELS = ("residual_norm",)
-# Ways of attention that torch has.
+# Names of torch's own ways of attention.
 _THEIRS = re.compile("flash|efficient|cudnn|math")
 
 
@@ -60,7 +60,7 @@ def _judged(
     Args:
         form: How values are formatted.
         smaller: Smaller values are better.
-        note: A further result, or the reason for a missing value.
+        note: An additional result, or the reason for a missing value.
     """
 
     def reaches(found: float, limit: float) -> bool:
@@ -86,7 +86,7 @@ def goals(results: Results) -> Iterator[Goal]:
     yield _right(results)
     yield from _new_kernels(results)
     timings = results.result("kernels").get("timings", [])
-    # Of DynamicConv with 31 taps; rows have per cent
+    # Shares of DynamicConv with 31 taps; rows have percentages
     for (direction, length), floor in FLOORS.items():
         row = _timing(timings, length, direction, "ours")
         name = f"DynamicConv {direction}, T {length}: {floor:.0%} of the roofline"
@@ -131,7 +131,7 @@ def _right(results: Results) -> Goal:
     if "checked" not in kernels and "passed" not in tests:
         return Goal("all kernels right", "-", "unmeasured")
     failed = tests.get("failed", 0) + gpu_tests.get("failed", 0)
-    # Timed calls are compared first
+    # Calls are compared with the reference before they are timed
     untrue = sum(row["error"].startswith("differs") for row in kernels.get("timings", []))
     wrong = len(kernels.get("wrong", [])) + failed + untrue
     checked = kernels.get("checked", 0) + failed + sum(found.get("passed", 0) for found in (tests, gpu_tests)) + untrue
@@ -189,7 +189,7 @@ def _rate(results: Results, size: str, mixer: str, length: int) -> float | None:
 
 
 def _same_gradients(results: Results) -> Goal:
-    """Judge the bits of replayed gradients; plain passes may differ, too, if the GPU adds in any order."""
+    """Judge the bits of replayed gradients; plain passes may differ as well if the GPU's order of additions varies."""
     name = "replayed gradients have the same bits"
     rows = [one for one in results.result("replay").values() if isinstance(one, dict) and "same" in one]
     if not rows:
@@ -199,13 +199,13 @@ def _same_gradients(results: Results) -> Goal:
 
 
 def _commands(results: Results) -> dict[str, dict[str, Any]]:
-    """Return the results of the training command by part, if its run ended."""
+    """Return the results of the training command, by part, for the runs that ended."""
     found = {name: results.result(name) for name in results.parts if name.startswith("command/")}
     return {name: one for name, one in found.items() if one.get("steps")}
 
 
 def _command_rates(results: Results) -> Iterator[Goal]:
-    """Judge the mean rates that the command reports, with the rate of the later half, after all captures."""
+    """Judge the mean rates that the command reports; note the rate of the later half, after all captures."""
     found = _commands(results)
 
     def judged(words: str, floor: float, stretch: float | None) -> Goal:
@@ -240,7 +240,7 @@ def _as_many_updates(results: Results) -> Iterator[Goal]:
         counts = [(one["updates in 60 s"], one["of which measured"]) for one in runs if "updates in 60 s" in one]
         value = counts[0][0] / counts[1][0] if len(counts) == len(runs) else None
         note = " : ".join(f"{count:,}, {share:.0%} measured" for count, share in counts)
-        # Hosts are shared: the same run differs by some per cent
+        # Hosts are shared: repeated runs differ by a few percent
         name = f"updates in 60 s over trainer.graphs=false: {mixer}"
         yield _judged(name, value, 0.98, ".2f", stretch=1.8, note=note)
 
@@ -274,7 +274,7 @@ def _side_by_side(results: Results) -> Goal:
 
 
 def _new_kernels(results: Results) -> Iterator[Goal]:
-    """Judge attention of short rows by its best way of ours, and further kernels by their share of the roofline."""
+    """Judge attention of short rows by the best of our ways, and other kernels by their share of the roofline."""
     ways = results.result("attention").get(_SHORT_ROWS, {})
     ours = [one["both us"] for way, one in ways.items() if isinstance(one, dict) and not _THEIRS.match(way)]
     name, (most, stretch) = f"attention, both passes, {_SHORT_ROWS}: us", _SHORT_US

@@ -22,8 +22,8 @@ SECTIONS = {"kernels": ("device", "correctness", "timings", "layers"), "tune": (
 
 
 def run(job: PartJob) -> None:
-    """Run the sections within the part's time; they write kernels.json themselves, whose content is the result."""
-    # For the tables that the sections write
+    """Run the sections within the part's time; the content of the kernels.json that they write is the result."""
+    # Folder for the tables that the sections write
     out = job.folder / "parts" / f"{job.name}-tables"
     out.mkdir(exist_ok=True)
     session = _Saved(
@@ -45,7 +45,7 @@ def run(job: PartJob) -> None:
 
 
 class _Saved(Session):
-    """Session whose results are the part's."""
+    """Session that saves its results as the results of the part."""
 
     job: PartJob
 
@@ -54,7 +54,7 @@ class _Saved(Session):
         found = plain(self.result)
         for name in ("timings", "layers", "tune"):
             found[name] = [row for row in found.get(name, []) if row["error"] != "not importable"]
-        # Hundreds of cases: those that passed count, the others are listed
+        # Of hundreds of cases, the passed ones are counted and the others are listed
         cases = found.pop("correctness", None)
         if cases is not None:
             found["checked"] = len(cases)
@@ -63,7 +63,7 @@ class _Saved(Session):
 
 
 def sizes_of(job: PartJob) -> Sizes:
-    """Return the sizes of a part: the goals', or all that benchmarks.kernels tunes."""
+    """Return the sizes of a part: the sizes of the goals, or all sizes that benchmarks.kernels tunes."""
     if not job.on_gpu:
         return tiny_sizes()
     return goal_sizes() if job.name == "kernels" else gpu_sizes(False, [])
@@ -80,7 +80,7 @@ def goal_sizes() -> Sizes:
         SHORT._replace(glu=True),
     ]
     lengths = (64, 1024, 4096, 16384)
-    # Sentences of one tile have kernels of their own: of 16, 32 and 64 positions
+    # Sentences of one tile (16, 32 or 64 positions) have separate kernels
     dtypes, short = list(TOLERANCE), [CHECKED._replace(length=length) for length in (1, 27, 64)]
     tiles = [case for shape in short for case in checked_cases(dtypes, shape, quick=True) if not case.chunk]
     return sizes._replace(shapes=shapes, layer_lengths=lengths, cases=[*sizes.cases, *tiles])

@@ -14,7 +14,7 @@ from benchmarks.gpu import pack
 if TYPE_CHECKING:
     from benchmarks.gpu.part import PartJob
 
-# What the parts after the first ones use where they are.
+# Packages that later parts use if they are installed.
 PACKAGES = (
     *("triton", "numpy", "lightning", "sentencepiece", "sacrebleu", "pytest", "pytest-xdist", "hypothesis"),
     *pack.PACKAGES,
@@ -41,6 +41,6 @@ def version_of(package: str) -> str | None:
 
 
 def wait(device: torch.device) -> None:
-    """Wait for a GPU."""
+    """Wait until a GPU has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

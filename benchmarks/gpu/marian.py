@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _WAYS = ("sdpa", "eager", "flash_attention_2")
 # Seconds of updates after the first ones, which load kernels.
 _SECONDS, _FIRST = 8.0, 8
-# Batches of the first epoch, which lie on the GPU: reading them costs nothing here.
+# Number of batches, from the first epoch; they are kept on the GPU, so that reading them takes no time.
 _BATCHES = 128
 _TINY = {"d_model": 16, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "encoder_layers": 1, "decoder_layers": 1}
 
@@ -98,7 +98,7 @@ def rate(
     update: Callable[[Batch], Tensor], batches: list[Batch], device: torch.device, *, seconds: float
 ) -> dict[str, Any]:
     """Return target tokens/s without padding over some seconds of updates."""
-    # On the host before: reading a count would wait for the GPU
+    # Counted beforehand, because reading a count from the GPU would wait for it
     tokens = [int(batch.tgt_mask.sum()) for batch in batches]
     order = itertools.cycle(range(len(batches)))
     for place in itertools.islice(order, _FIRST):
@@ -106,7 +106,7 @@ def rate(
     wait(device)
     done, updates, began = 0, 0, time.perf_counter()
     while time.perf_counter() - began < seconds:
-        # Not asked for more than the GPU can do in a moment
+        # Only a few updates are queued at a time, so that the clock stays close to the GPU
         for place in itertools.islice(order, 4):
             loss = update(batches[place])
             done += tokens[place]

@@ -1,4 +1,4 @@
-"""Measure the peak memory of uncompiled training steps, and the memory of a further token."""
+"""Measure the peak memory of uncompiled training steps, and the memory of an additional token."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run(job: PartJob) -> None:
     """Measure two batches of each model and length."""
     prepared, device = Prepared(job.data), torch.device(job.device)
     lengths, tokens = ((27, 1024), (8192, 16384)) if job.on_gpu else ((6,), (30, 60))
-    # The recurrent mixer last: it is the slowest
+    # The recurrent mixer comes last, since it is the slowest
     for mixer, size, length in itertools.product(MIXERS, SIZES, lengths):
         config, rows = prepared.model(size, mixer), [count // length for count in tokens]
         try:
@@ -39,7 +39,7 @@ def peak_gib(config: dict, length: int, rows: int, device: torch.device) -> floa
     if device.type == "cuda":
         torch.cuda.empty_cache()
     reset_peak_memory(device)
-    # One update makes the optimizer's state
+    # One update creates the optimizer's state
     trainer.run(batches, seconds=0.01)
     trainer.run(batches, seconds=0.01)
     return memory_gib(device)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from benchmarks.gpu.part import PartJob
 
 ROWS, WIDTHS = 16384, (512, 1024)
-# The stream's type and what a sublayer returns: as with `bf16_residual`, and without
+# Types of the residual stream and of a sublayer's output, with and without `bf16_residual`
 TYPES = ((torch.bfloat16, torch.bfloat16), (torch.float32, torch.bfloat16))
-# Relative, by norm, against torch's operations
+# Greatest relative error by norm, compared with torch's operations
 LIMIT = 2e-2
 
 
@@ -42,7 +42,7 @@ def run(job: PartJob) -> None:
 
 
 class _Around:
-    """What is around a sublayer, whose output is given."""
+    """Dropout, residual sum and norm around a sublayer with a given output."""
 
     def __init__(
         self, kind: str, rows: int, width: int, stream: torch.dtype, other: torch.dtype, device: torch.device

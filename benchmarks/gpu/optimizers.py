@@ -1,4 +1,4 @@
-"""Time updates by AdamW and Muon, and the host's part, which must not wait for the device."""
+"""Time updates by AdamW and Muon, and the host's part of them, in which it must not wait for the device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UPDATES = 20
 
 
 def run(job: PartJob) -> None:
-    """Time some updates of the Transformer in each size; milliseconds an update, and of the host to ask for it."""
+    """Time some updates of the Transformer in each size: milliseconds of an update, and of the host to queue it."""
     prepared = Prepared(job.data)
     for size in SIZES:
         model = build_model(prepared.model(size, "transformer")).to(job.device)

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from benchmarks.gpu.records import DATA_FILE, ROOT
 
-# With the checkout, below the limit of an upload.
+# Limit of the folder's size, which leaves room for the checkout below the limit of an upload.
 LIMIT_MIB = 45
-# Languages and splits of further text, by its folder; the command's has the first name.
+# Languages and splits of further text, by its folder; the training command reads the first one.
 COMMAND_TEXT, SMALL_TEXT = "europarl-it-en", "multi30k"
 _TEXTS = {
     COMMAND_TEXT: ("it", "en", ("train", "valid", "test")),
@@ -73,7 +73,7 @@ def add_data(target: Path, data: Path, corpora: Path | None) -> None:
         return
     if corpora is None:
         raise ValueError(f"{data} holds no {DATA_FILE}; give --data, or --corpora to prepare it from")
-    # Needs Hydra and SentencePiece, which only this command does
+    # Imported here, because only preparation needs Hydra and SentencePiece
     from benchmarks.gpu.prepare import prepare
 
     prepare(corpora, target, vocab_size=8000)

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.gpu.records import LEFT_OUT, file_name, write_atomically
 
-# Modules of the kinds of work: each has a function `run(job)`.
+# Module of each kind of work; it has a function `run(job)`.
 _MODULES = {
     "machine": "machine",
     "replay": "replays",
@@ -52,7 +52,7 @@ class PartJob:
         data: The prepared folder.
         device: "cuda" or "cpu"; on a CPU all sizes are tiny.
         limit: Seconds after which the part is killed.
-        command_data: Folder of the corpus that the training command reads, source and target language.
+        command_data: Folder of the corpus that the training command reads, and its source and target language.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class PartJob:
 
     @property
     def words(self) -> list[str]:
-        """The name's parts after the kind."""
+        """The words of the name after the kind."""
         return self.name.split("/")[1:]
 
     def left(self, reserve: float = 0.0) -> float:
@@ -84,7 +84,7 @@ class PartJob:
     def while_time(self, names: Sequence[str], least: float) -> Iterator[str]:
         """Yield names; exit with LEFT_OUT when fewer than `least` seconds remain."""
         for place, name in enumerate(names):
-            # Always run the first
+            # The first name is always yielded
             if place and self.left() < least:
                 print(f"no time was left for {len(names) - place} of {len(names)}, the first: {name}")
                 raise SystemExit(LEFT_OUT)
@@ -128,7 +128,7 @@ def end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    # Only as the leader: the group of a shell has other processes
+    # Only if this process leads its group: the group of a shell has other processes
     if os.getpgid(0) == os.getpid() and os.getsid(0) == os.getpid():
         end_with_parent()
     sys.exit(main())

@@ -14,7 +14,7 @@ class Part(NamedTuple):
     """Part of a visit, which runs in a separate process.
 
     Attributes:
-        name: Kind of work and its subject, divided by "/".
+        name: Kind of work and its subject, separated by "/".
         limit: Time limit in seconds.
         least: Seconds that must remain at its start.
         data: True if it needs the prepared folder.
@@ -40,7 +40,7 @@ def open_parts(device: str) -> list[Part]:
 def parts_of(device: str) -> list[Part]:
     """List the parts in order; a rehearsal on a CPU has other limits."""
     if device == "cpu":
-        # For a slow and busy machine
+        # Limits for a slow and busy machine
         return [part._replace(limit=600.0, least=1.0) for part in _parts()]
     return _parts()
 
@@ -64,7 +64,7 @@ def _parts() -> list[Part]:
         *(Part(f"command/lightconv/{way}", 70, 40, data=False) for way in ("16384", "16384/eager", "65536")),
         *(Part(f"command/bahdanau/{way}", 70, 40, data=False) for way in ("16384", "16384/eager")),
         Part("fifteen", 180, 80, data=False),
-        # The end of the open parts; resumed tests skip those that passed
+        # The end of the open parts; resumed test suites skip tests that have passed
         Part("replay", 110, 30),
         Part("launch", 40, 10, data=False),
         Part("sdpa", 60, 15, data=False),
@@ -74,7 +74,7 @@ def _parts() -> list[Part]:
         Part("pytest/gpu", 240, 30, data=False),
         Part("pytest/kernels", 240, 30, data=False),
         Part("command/bahdanau/65536", 70, 45, data=False),
-        # Micro-batches of a size that it finds itself
+        # The command finds the size of its micro-batches itself
         Part("command/dynamicconv/auto", 180, 90, data=False),
         *(Part(f"compiled/big/{mixer}", 180, 45) for mixer in MIXERS[:2]),
         *(Part(f"compiled/{size}/lightconv", 180, 45) for size in SIZES),

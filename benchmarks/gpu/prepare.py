@@ -32,7 +32,7 @@ TESTS = {
     "multi30k": "multi30k/test2016",
     "newstest2013": "wmt-newstest-de-en/newstest2013",
 }
-_LONGEST, _CUT = 120, 240  # most pieces of a training and of a test sentence
+_LONGEST, _CUT = 120, 240  # maximum pieces of a training and of a test sentence
 
 
 def prepare(corpora: Path, folder: Path, *, vocab_size: int, tiny: bool = False) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def prepare(corpora: Path, folder: Path, *, vocab_size: int, tiny: bool = False)
         corpora: Folder of the folders named in TRAIN and TESTS with `.de` and `.en` files, which may be compressed.
         folder: The folder to write.
         vocab_size: Pieces of the joint vocabulary.
-        tiny: Make models that a test can afford.
+        tiny: Make models that are small enough for a test.
 
     Raises:
         ValueError: A file is missing.
@@ -99,7 +99,7 @@ def _write_train(folder: Path, pairs: tuple[list[str], list[str]], tokenizer: To
 
 def _write_test(folder: Path, name: str, prefix: Path, tokenizer: Tokenizer) -> int:
     src, tgt = (list(side) for side in zip(*_lines(prefix), strict=True))
-    # A line as long as this is cut, as `translate` would cut a longer one
+    # Lines longer than this are cut here; `translate` has a higher limit
     rows = [ids if len(ids) <= _CUT else [*ids[: _CUT - 1], tokenizer.eos_id] for ids in tokenizer.encode_src(src)]
     _save(folder / f"{name}.npz", Ragged.from_rows(rows), Ragged.from_rows(tokenizer.encode_tgt(tgt)))
     text = json.dumps({"sources": src, "references": tgt}, ensure_ascii=False)

@@ -37,7 +37,7 @@ def summary(events: Any, steps: int, *, on_gpu: bool) -> dict[str, Any]:
     launches = 0
     for event in events:
         launches += "LaunchKernel" in event.name
-        # A region that was given a name spans kernels, which are counted themselves
+        # A named region spans kernels, which are counted on their own
         if event.device_type.name == device and not event.is_user_annotation:
             took = event.time_range.elapsed_us() if on_gpu else event.self_cpu_time_total
             times.setdefault(event.name[:120], []).append(took)

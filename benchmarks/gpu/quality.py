@@ -18,7 +18,7 @@ from seq2seq.training.machine.compilation import eager
 if TYPE_CHECKING:
     from benchmarks.gpu.part import PartJob
 
-# Ends the name of a translation with weights in bfloat16.
+# Suffix of the name of a translation with weights in bfloat16.
 IN_BFLOAT16 = " in bfloat16"
 
 
@@ -27,23 +27,23 @@ def run(job: PartJob) -> None:
     (mixer,) = job.words
     prepared = Prepared(job.data)
     device = torch.device(job.device)
-    # Compilation before and translation after it take up to two minutes
+    # Compilation before training and translation after it take up to two minutes
     seconds = max(60.0, min(240.0, job.left(reserve=120.0))) if job.on_gpu else 0.3
     batches = iter(Batches(prepared, max_tokens=8192 if job.on_gpu else 400, seed=1, device=device))
     trainer = Trainer(prepared.model("small", mixer), device=device, compile=job.on_gpu)
     warm = trainer.warm_up(batches)
     found = {"warm_up_seconds": round(warm, 1), **trainer.run(batches, seconds=seconds)}
-    # Ends the thread that makes batches
+    # This ends the thread that makes batches
     batches.close()  # type: ignore[attr-defined]
     model = trainer.model.eval()
     beam_size = 5 if job.on_gpu else 2
     translations = {name: translate(model, prepared, name, beam_size) for name in prepared.tests}
-    # As `translate` does on a GPU
+    # `translate` casts the weights on a GPU, too
     for parameter in model.parameters():
         parameter.data = parameter.data.bfloat16()
     for name in prepared.tests:
         translations[f"{name}{IN_BFLOAT16}"] = translate(model, prepared, name, beam_size)
-    # Before the score: its packages may be missing
+    # Saved before scoring, whose packages may be missing
     job.save(**found, translations=translations)
     if score(translations, prepared):
         for translation in translations.values():
@@ -77,7 +77,7 @@ def score(translations: dict[str, Any], prepared: Prepared) -> bool:
         from seq2seq.metrics.scorers import bleu, chrf
     except ImportError:
         return False
-    # Joint: the source's model also decodes the target
+    # The vocabulary is joint, so the source's model also decodes the target
     tokenizer = Tokenizer(src_model=(prepared.folder / "tokenizer.model").read_bytes())
     for name, translation in translations.items():
         lines = tokenizer.decode(translation["ids"])

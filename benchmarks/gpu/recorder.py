@@ -1,4 +1,4 @@
-"""Plugin of pytest that appends every outcome to a file, and leaves out what passed in an earlier run."""
+"""Plugin of pytest that appends every outcome to a file, and skips tests that passed in an earlier run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from benchmarks.gpu.suites import outcomes
 
 _RECORD = Path(os.environ["GPU_TESTS_RECORD"])
-# As it was when this run began
+# The record as it was when this run began
 _EARLIER = Path(os.environ["GPU_TESTS_EARLIER"])
 
 
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Append an outcome; with xdist in the first process alone, which gets the reports of all."""
+    """Append an outcome; with xdist only the controlling process does so, which receives all reports."""
     if os.environ.get("PYTEST_XDIST_WORKER"):
         return
     # A test that fails before or after its call has failed, too

@@ -15,10 +15,10 @@ import os
 from pathlib import Path
 from typing import IO, Any
 
-ROOT = Path(__file__).resolve().parents[2]  # of the repository
+ROOT = Path(__file__).resolve().parents[2]  # root of the repository
 # Description of a prepared folder.
 DATA_FILE = "headline-data.json"
-# States of a part. `stopped` by its own time limit, `interrupted` by the end of the budget or of the command.
+# States of a part: its own time limit stops it; the end of the budget or of the command interrupts it.
 DONE, FAILED, STOPPED, INTERRUPTED = "done", "failed", "stopped", "interrupted"
 # Exit status of a part that left something out for lack of time.
 LEFT_OUT = 3
@@ -42,7 +42,7 @@ class Results:
     """The results of all visits so far.
 
     Args:
-        folder: The folder of the results, with those of earlier visits.
+        folder: The folder of the results, which may have results of earlier visits.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -83,7 +83,7 @@ class Results:
         """Record the end of a part with its results, and save.
 
         Args:
-            whole: The part is complete; if not, an earlier attempt with more results stays.
+            whole: Whether the part is complete; if not, an earlier attempt with more results is kept.
         """
         earlier = self.parts.get(part, {})
         before, result = earlier.get("result") or {}, _read(self.unfinished(part)) or {}
@@ -126,7 +126,7 @@ def locked(folder: Path) -> IO[bytes]:
     """Lock a folder until the returned file is closed, so that two commands do not overwrite each other.
 
     Raises:
-        ValueError: Another command has it.
+        ValueError: Another command has locked it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     file = (folder / ".lock").open("wb")

@@ -1,4 +1,4 @@
-"""Replay training steps: forward and backward pass of a batch's shape captured once, against plain passes."""
+"""Compare replayed training steps, captured once for each shape of batches, with plain ones."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from seq2seq.search.graphs import CudaRecorder
 if TYPE_CHECKING:
     from benchmarks.gpu.part import PartJob
 
-# The most important first. `bf16_residual` has the residual stream in bf16, `one_tile` the attention kernels of short
-# rows.
+# The most important cases come first. `bf16_residual` has the residual stream in bf16, `one_tile` the attention
+# kernels of short rows.
 CASES = (
     *("base/transformer", "base/transformer/one_tile", "base/dynamicconv", "base/transformer/bf16_residual"),
     *("big/transformer", "base/lightconv", "big/dynamicconv", "base/bahdanau"),
 )
-# Target tokens a sentence of the batches whose captures are counted.
+# Target lengths of the batches whose captures are timed.
 _MORE_LENGTHS = range(16, 128, 8)
-# Seconds that a model takes, at least.
+# Minimum seconds that a model takes.
 _LEAST = 15.0
 
 
@@ -43,9 +43,9 @@ def run(job: PartJob) -> None:
             with fused() if case.endswith("/one_tile") else contextlib.nullcontext():
                 _measure(job, case)
         except RuntimeError as error:
-            # Continue with the next model
+            # The next model may still work
             job.save(**{case: {"error": f"{type(error).__name__}: {str(error)[:300]}"}})
-        # A trainer's recordings refer to it
+        # A trainer and its recordings refer to each other
         gc.collect()
         if job.on_gpu:
             torch.cuda.empty_cache()
@@ -79,8 +79,8 @@ class ReplayedTrainer(Trainer):
     Gradients have fixed buffers. On a CPU nothing is captured: the passes run plainly, into the same buffers.
 
     Attributes:
-        replaying: False runs the passes plainly.
-        capture_seconds: Of each capture, after its warm-up.
+        replaying: Whether passes are replayed; if False, they run plainly.
+        capture_seconds: Seconds of each capture, after its warm-up.
     """
 
     def __init__(self, config: dict[str, Any], **how: Any) -> None:
@@ -130,7 +130,7 @@ class ReplayedTrainer(Trainer):
 
 
 class _Recording(NamedTuple):
-    """A captured pass: the batch that it reads, the function that replays it, and its sums."""
+    """A captured pass: the batch that it reads, the function that replays it, and its sums of losses and tokens."""
 
     batch: Batch
     replay: Callable[[], None]
@@ -138,9 +138,9 @@ class _Recording(NamedTuple):
 
 
 def same_gradients(trainer: ReplayedTrainer, rows: int, length: int) -> dict[str, Any]:
-    """Count the weights whose gradients have the same bits, plain and replayed, and plain twice.
+    """Count the weights whose gradients have equal bits in plain and replayed passes, and in two plain passes.
 
-    The captured batch differs from the compared ones, and each seed has other dropout masks.
+    The captured batch differs from the compared ones, and each seed gives different dropout masks.
     """
     shape = ((max(1, rows), length, length),)
     first, *others = (next(padded(trainer.config, trainer.device, shape)) for _ in range(3))

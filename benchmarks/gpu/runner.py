@@ -29,7 +29,7 @@ from benchmarks.gpu.records import (
 
 # Seconds for ending the last part and writing the page.
 _RESERVE = 8.0
-# Seconds that a process has after each signal; even a killed one may wait for the device.
+# Seconds that a process has to end after each signal; even a killed process may wait for the device.
 _GRACE = 2.5
 
 
@@ -46,7 +46,7 @@ class Runner:
         data: The prepared folder; parts that need it do not run without one.
         budget: Seconds that the whole command may take.
         began: The value of time.monotonic() when it began.
-        more: Further options of every part.
+        more: Additional options for every part.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Runner:
             except subprocess.TimeoutExpired:
                 pass
             finally:
-                # Also after its end: it may have left child processes
+                # Even if it has ended, since it may have left child processes
                 kill_group(process)
                 self._close(part, status, time.monotonic() - begun, limit)
 
@@ -118,7 +118,7 @@ class Runner:
             state = INTERRUPTED if signaled or limit < part.limit else STOPPED
             error = "ended by a signal" if signaled else f"not finished in {limit:.0f} s"
         elif status == LEFT_OUT:
-            # With its full time limit the part is done
+            # A part that had its full time limit is done
             state = INTERRUPTED if limit < part.limit else DONE
             error = last_line(self.results.log(part.name))
         elif status != 0:
@@ -133,7 +133,7 @@ class Runner:
     def _note_time(self, visit: int) -> None:
         self.results.data["visits"][visit:] = [round(time.monotonic() - self.began, 1)]
         self.results.save()
-        # After every part: the command may be killed
+        # The page is written after every part, since the command may be killed
         try:
             page = verdicts.page(self.results)
         except Exception as error:  # the page can be made again later

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 LENGTHS = (27, 1024)
 TOKENS = 16384
-# Two sentences show the host alone; four times the tokens show the GPU without it.
+# Two sentences show the cost of the host alone; four times the tokens show the GPU without waiting for the host.
 _SIZES = ((TOKENS, 27), (56, 27), (4 * TOKENS, 27), (TOKENS, 1024))
 _TINY = ((24, 6), (60, 10))
 _MODELS = (
     *("base/transformer", "base/dynamicconv", "big/transformer", "big/dynamicconv", "base/lightconv"),
     *("base/bahdanau", "big/lightconv"),
 )
-# Seconds that a model takes, at least.
+# Minimum seconds that a model takes.
 _LEAST = 15.0
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from benchmarks.gpu.part import PartJob
 
 _KERNELS = ROOT / "tests" / "kernels"
-# Without the markers that exclude slow tests.
+# Arguments of each suite; `-m` replaces the markers that exclude slow tests.
 _ARGUMENTS = {
     # Without compilation for other GPUs
     "kernels": ["tests/kernels", "--ignore=tests/kernels/test_aot.py", "-m", ""],
@@ -43,14 +43,14 @@ def run(job: PartJob) -> None:
     """Run the tests that have not passed, with xdist if it is installed, and save outcomes while they run."""
     (name,) = job.words
     record = job.folder / f"pytest-{name}.jsonl"
-    # A copy: xdist's processes must read the same while the record grows
+    # A copy, so that all processes of xdist read the same record while it grows
     earlier = job.path.with_suffix(".earlier")
     earlier.write_bytes(record.read_bytes() if record.is_file() else b"")
     arguments = (_ARGUMENTS if job.on_gpu else _TINY)[name]
     command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "benchmarks.gpu.recorder", *arguments]
-    # A rehearsal skips most tests and needs no processes
+    # A rehearsal skips most tests and needs no parallel processes
     command += ["-p", "no:cacheprovider", *(parallel(job) if job.on_gpu or name == "kernels" else [])]
-    # This may run within a test under xdist
+    # Drops the variables of an outer xdist, since this may run within a test
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
     with subprocess.Popen(
         command,
@@ -92,7 +92,7 @@ def outcomes(record: Path) -> dict[str, dict[str, Any]]:
 
 
 def counts(record: Path) -> dict[str, Any]:
-    """Count outcomes, and list tests that failed with the first line of the reason."""
+    """Count outcomes, and list failed tests with the first line of the reason."""
     found = outcomes(record)
     total = Counter(one["outcome"] for one in found.values())
     failed = [f"{one['test']}: {one['why']}" for one in found.values() if one["outcome"] == "failed"]

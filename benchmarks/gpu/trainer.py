@@ -17,7 +17,7 @@ from seq2seq.training.machine.throughput import Meter
 from seq2seq.training.objective.loss import projected_cross_entropy
 from seq2seq.training.objective.optim import build_optimizer, learning_rate, scale_and_clip
 
-# So many batches before the clock starts absorb compilation, autotuning and the caching allocator.
+# Batches before the clock starts, which absorb compilation, autotuning and the caching allocator's growth.
 _WARM = 8
 
 
@@ -59,7 +59,7 @@ class Trainer:
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)  # loss, target tokens
         steps, queued = 0, None
         began, passed = time.perf_counter(), 0.0
-        # The host's clock: it is at most some twenty steps ahead of the device, see `_catch_up`
+        # This is the host's clock; `_catch_up` keeps the host at most some twenty steps ahead of the device
         while passed < seconds:
             batch = next(batches)
             sums += self._step(batch, share=passed / seconds)
@@ -68,7 +68,7 @@ class Trainer:
             if steps % 10 == 0:
                 queued = self._catch_up(queued)
             passed = time.perf_counter() - began
-        # Steps that are queued count with the time that they take
+        # Queued steps count, so their time counts as well
         self._wait()
         passed = time.perf_counter() - began
         loss, tokens = sums.tolist()
@@ -84,7 +84,7 @@ class Trainer:
         }
 
     def _compilation(self) -> dict[str, Any]:
-        """Return if all calls ran compiled, with the number of graphs and of calls that did not."""
+        """Return whether all calls ran compiled, and the numbers of graphs and of uncompiled calls."""
         graphs = count_graphs() if self.compiled else CompiledGraphs(0, 0)
         return {"compiled": graphs.whole, "graphs": graphs.compiled, "eager_calls": graphs.eager}
 
@@ -100,7 +100,7 @@ class Trainer:
 
     def _step(self, batch: Batch, *, share: float) -> torch.Tensor:
         summed = self._backward(batch)
-        # The loss is a sum over tokens; its gradient becomes the mean's
+        # The loss is a sum over tokens; scaling turns its gradient into the gradient of the mean
         scale = 1 / summed.tokens.clamp(min=1).float()
         scale_and_clip(self.model.parameters(), scale, clip_norm=self.settings.clip_norm)
         for group in self.optimizer.param_groups:
@@ -110,7 +110,7 @@ class Trainer:
         return torch.stack([summed.loss.detach().double(), summed.tokens.double()])
 
     def _catch_up(self, earlier: Any) -> Any:
-        """Wait for the event of ten steps ago and record one: the host stays ahead of the device, but not far."""
+        """Wait for the event of ten steps ago and record a new one, so that the host stays only slightly ahead."""
         if self.device.type != "cuda":
             return None
         if earlier is not None:

@@ -81,7 +81,7 @@ class Batches:
             self.sampler.set_epoch(epoch)
             for rows in self.sampler:
                 batch = self._collate(rows)
-                # Without a reader a full queue would block forever: look every 0.1 s
+                # Without a reader a full queue would block forever, so check for the end every 0.1 s
                 while not over.is_set():
                     try:
                         ready.put(batch, timeout=0.1)
@@ -101,7 +101,7 @@ class Batches:
 
 def synthetic(rows: int, length: int, vocab: int, device: torch.device) -> Batch:
     """Draw random pairs of equal length, without padding."""
-    # Ids from 4 on: below are the special symbols
+    # Ids start at 4; the lower ids are special symbols
     src, tgt_in, tgt_out = torch.randint(4, vocab, (3, rows, length), device=device)
     mask = torch.ones(rows, length, dtype=torch.bool, device=device)
     return Batch(src, mask, tgt_in, tgt_out, mask, torch.arange(rows, device=device))

@@ -1,7 +1,7 @@
 """Time `python -m seq2seq.translate` from the moment its model is loaded: 3,000 sentences of 27 tokens, beam 5.
 
-The weights are random and every translation has 27 tokens, too, the end among them: models that are trained for
-seconds differ in how long they go on, which would be measured instead.
+The weights are random, and every translation has 27 tokens as well, including the end. Models that were trained for a
+few seconds would write translations of different lengths, and the time would depend on these.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from seq2seq.settings.compose import resolved_settings
 if TYPE_CHECKING:
     from benchmarks.gpu.part import PartJob
 
-# Sentences, and their tokens with the end.
+# Number of sentences, and of tokens of each, including the end.
 _LINES, _LENGTH = 3000, 27
 
 
 def run(job: PartJob) -> None:
-    """Translate by the command three times: some sentences, which load kernels, and twice all."""
+    """Run the command three times: on some sentences, to load kernels, and twice on all."""
     config = resolved_settings(settings(job, "transformer", "16384"))
     data = prepare_corpora(data_plan(config))
     count, length, beam = (_LINES, _LENGTH, 5) if job.on_gpu else (6, 9, 2)
@@ -48,11 +48,11 @@ def run(job: PartJob) -> None:
 
 
 def sentences(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> Iterator[str]:
-    """Yield lines of `length` tokens, the end among them, or the few more that a last word has, without an end."""
+    """Yield lines of `length` tokens including the end, or of a few more tokens if the last word is longer."""
     words = [word for text in texts for word in text.split()]
     line: list[str] = []
     tokens = 1
-    # The end symbol also ends each word
+    # The ids of each word end with the end symbol, too
     for word, ids in itertools.cycle(zip(words, tokenizer.encode_src(words), strict=True)):
         line.append(word)
         tokens += len(ids) - 1
@@ -82,7 +82,7 @@ def write_checkpoint(path: Path, config: dict[str, Any], tokenizer: Tokenizer) -
 
 
 def seconds_of(lines: list[str], ckpt: Path, *, length: int, beam: int, device: str) -> float:
-    """Return the seconds from the loaded model to the last line, which the command would wait for.
+    """Return the seconds from the loaded model to the last line of output.
 
     Raises:
         RuntimeError: The command fails.

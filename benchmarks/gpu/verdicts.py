@@ -39,7 +39,7 @@ def page(results: Results) -> str:
 
 
 def _shortened(blocks: list[str]) -> str:
-    """Join the blocks; if they are too long, drop last lines of the longest blocks after head and goals."""
+    """Join the blocks; if the page is too long, drop the last lines of the longest blocks, but keep head and goals."""
     while len(text := "\n\n".join(blocks) + "\n") > LONGEST:
         longest = max(range(2, len(blocks)), key=lambda number: len(blocks[number]))
         lines = blocks[longest].removesuffix("\n- ...").split("\n")
@@ -175,7 +175,7 @@ def _steps(results: Results) -> Iterator[str]:
         yield "| model | T | way | tokens/s | MFU sheet / measured | ms busy | kernels, waits |"
         yield "|---|--:|---|--:|--:|--:|---|"
     for name in names:
-        # The profile belongs to the first row
+        # The profile is of the first row's batch
         for size, one in eager.get(name, {}).items():
             if size != "profile":
                 profile = eager[name].get("profile", {}) if size == next(iter(eager[name])) else {}
@@ -206,7 +206,7 @@ def _row(results: Results, name: str, size: str, way: str, one: dict[str, Any], 
 
 
 def _shares(results: Results, one: dict[str, Any]) -> str:
-    """Format a rate as shares of the data sheet's product and of the measured one."""
+    """Format a rate as shares of the peak by the data sheet and of the measured peak."""
     rate = results.result("kernels").get("device", {}).get("matmul_bf16_tflop_s")
     sheet, flops = one.get("mfu"), one.get("model_flops_per_second")
     measured = flops / rate / 1e12 if flops and rate else one.get("mfu_of_measured")

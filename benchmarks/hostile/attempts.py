@@ -1,4 +1,4 @@
-"""Attempts, and the rule that sorts their outcomes.
+"""Attempts, and the rule that classifies their outcomes.
 
 worked   exit status 0; the outputs are complete and right (`check`); no traceback
 refused  exit status 2, or 1 from a training that has begun; one line on standard error that names a part of the attempt
@@ -18,9 +18,9 @@ from typing import Literal
 from benchmarks.campaign import Row
 from benchmarks.hostile.processes import Command, Done, run
 
-# Most characters of a message.
+# Maximum characters of a message.
 LONGEST_MESSAGE = 2000
-# Endings of files that are being written.
+# Suffixes of files that are being written.
 TEMPORARY = (".tmp", ".part", ".partial")
 
 
@@ -35,7 +35,7 @@ class Attempt:
         check: Returns the fault in the outputs of a command that ended with status 0, or "".
         statuses: Exit statuses of a refusal.
         outputs: Files and folders that a refusal must not create.
-        silent: A refusal has no message, as if the reader of the output has gone.
+        silent: Whether a refusal has no message, as when the reader of the output has gone.
     """
 
     what: str
@@ -49,13 +49,13 @@ class Attempt:
 
 
 def carry_out(attempt: Attempt, folder: Path) -> Row:
-    """Run an attempt in `folder`/work and sort its outcome."""
+    """Run an attempt in `folder`/work and classify its outcome."""
     done = run(attempt.command, folder / "work", folder / "kept")
     return row(attempt.what, attempt.command, done, *judge(attempt, done, folder / "work"))
 
 
 def row(what: str, command: Command, done: Done, outcome: str, why: str) -> Row:
-    """Put together what is recorded of an attempt."""
+    """Return the record of an attempt."""
     lines = message_lines(done.err)
     return {
         "what": what,
@@ -71,7 +71,7 @@ def row(what: str, command: Command, done: Done, outcome: str, why: str) -> Row:
 
 
 def judge(attempt: Attempt, done: Done, work: Path) -> tuple[str, str]:
-    """Sort an outcome, by the rule at the top of this file."""
+    """Classify an outcome by the rule at the top of this file."""
     fault = fault_of(done, work)
     if fault:
         return "else", fault
@@ -80,7 +80,7 @@ def judge(attempt: Attempt, done: Done, work: Path) -> tuple[str, str]:
             return "else", "accepted"
         wrong = attempt.check(done) if attempt.check else ""
         return ("else", wrong) if wrong else ("worked", "")
-    # A run's folder is created after the check of the settings: later faults are faults of training
+    # A run's folder is created after the settings were checked, so later faults are faults of training
     begun = attempt.command.module == "seq2seq.train" and any((work / "runs").glob("*/config.yaml"))
     if done.status not in attempt.statuses and not (done.status == 1 and begun):
         return "else", f"exit status {done.status}"

@@ -1,4 +1,4 @@
-"""Damaged caches: any file cut off, deleted or replaced, before a training that uses it."""
+"""Damaged caches: any file is truncated, deleted or replaced before a training run that uses it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
         what=f"cache: {what}",
         command=Command("seq2seq.train", words),
         named=(path.name, path.parent.name, "cache"),
-        # Faults of files have status 1, too
+        # Faults of files may also end with status 1
         statuses=(1, 2),
         check=lambda _: same_weights(world.last, work),
     )
@@ -44,7 +44,7 @@ def _damage(rng: random.Random, kind: str, path: Path) -> None:
     elif kind == "grow":
         path.write_bytes(data + rng.randbytes(rng.choice((1, 8, 4096))))
     elif kind == "empty":
-        # A whole folder of the cache without its files
+        # All files of one folder of the cache are removed
         for other in path.parent.iterdir():
             if other.is_file():
                 other.unlink()

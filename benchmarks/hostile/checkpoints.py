@@ -26,7 +26,7 @@ VALUES: tuple[Any, ...] = (
     *("banana", "os.system", "seq2seq.system.files.os.system", "é\U0001f600\x00", [], [1], [None], {}, {"a": 1}),
     *("x" * 100_000, [[[]]], {"_target_": "os.system"}, -(10**18), 2.0),
 )
-# What a header claims of a tensor.
+# Claims about a tensor that replace parts of its header entry.
 CLAIMS: tuple[dict[str, Any], ...] = (
     {"shape": [1 << 40, 1 << 40]}, {"shape": [(1 << 64) - 1, 2]}, {"shape": [-1]}, {"shape": []}, {"shape": "x"},
     {"data_offsets": [0, 1 << 50]}, {"data_offsets": [8, 0]}, {"data_offsets": [0]}, {"data_offsets": [0, 8]},
@@ -43,7 +43,7 @@ def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
     path = work / "wrong.safetensors"
     maker = rng.choices((_flip, _cut, _description, _weights, _header, _container), (4, 2, 8, 6, 4, 2))[0]
     if reader == "resume":
-        # The state of a run, cut off
+        # A truncated state of a run
         shutil.copytree(world.run, work / "runs" / "base")
         path, maker = work / "runs" / "base" / "checkpoints" / "last.ckpt", _cut
     else:
@@ -92,7 +92,7 @@ Damage = tuple[str, str]
 
 
 def _flip(rng: random.Random, path: Path) -> Damage:
-    """Flip one bit, or several; in the weights, that is another number."""
+    """Flip one or several bits; a flipped bit in the weights just gives another number."""
     data = bytearray(path.read_bytes())
     count = rng.choice((1, 1, 1, 8, 64))
     for _ in range(count):
@@ -102,7 +102,7 @@ def _flip(rng: random.Random, path: Path) -> Damage:
 
 
 def _cut(rng: random.Random, path: Path) -> Damage:
-    """Cut the file off, or cut a piece out."""
+    """Truncate the file, or cut a piece out of it."""
     data = path.read_bytes()
     place = rng.choice((0, 1, len(data) - 1, rng.randrange(len(data)), rng.randrange(len(data))))
     more = rng.randrange(1, 4096)
@@ -141,7 +141,7 @@ def _places(node: dict[Any, Any]) -> list[tuple[dict[Any, Any], Any]]:
 
 
 def _description(rng: random.Random, path: Path) -> Damage:
-    """Replace, delete, rename or add an entry of the description, or nest it without end."""
+    """Replace, delete, rename or add an entry of the description, or nest it very deeply."""
     header, data = _read(path)
     entry = json.loads(header["__metadata__"][KEY])
     node, key = rng.choice(_places(entry))

@@ -19,7 +19,7 @@ FAULTS = {
     "none": 6, "files": 3, "full disk": 1, "little room": 3, "little room, --output": 2, "closed input": 1,
     "closed output": 1, "reader gone": 2,
 }  # fmt: skip
-# Most bytes of a file, as if the disk were full; a line on standard error must fit.
+# Maximum bytes of a file, as if the disk were full; a line on standard error must fit.
 ROOM = 600
 
 
@@ -42,7 +42,7 @@ STREAMS: dict[str, tuple[str | None, Callable[[], None] | None]] = {
     "little room": (None, _little_room),
     "little room, --output": (None, _little_room),
 }
-# Words of which a refusal must name one.
+# Words by fault; a refusal must contain one of them.
 REFUSED: dict[str, tuple[str, ...]] = {
     "full disk": ("space",), "closed output": ("output",), "reader gone": (), "little room": ("large", "space"),
     "little room, --output": ("large", "space"),
@@ -67,7 +67,7 @@ def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
     what = f"translate: {expected} lines, {fault}"
     stdin: bytes | None = data
     stdout, before = STREAMS.get(fault, (None, None))
-    # The fault of an output only shows if there is output
+    # A faulty output is only noticed if there is something to write
     must = "refuse" if fault in REFUSED and expected else "work"
     sink = work / "output" if fault in ("files", "little room, --output") else None
     words += ["--output", "output"] if sink else []
@@ -81,7 +81,7 @@ def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
     elif fault.startswith("little room"):
         must = "either"
         stdin = data * 3
-        # Without a last line end the copies join lines
+        # Without a final line end, repeated copies join lines
         expected = 3 * expected if data.endswith(b"\n") or not data else -1
 
     def check(done: Done) -> str:

@@ -1,4 +1,4 @@
-"""Kills at random moments and writes, and damaged states; the repeated command must end as without an interruption."""
+"""Kills at random times or writes, and damaged states; the repeated command must end as if uninterrupted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from seq2seq.system.model_path import LAST
 
 # Exit statuses by signal; a shell shows 128 + signal.
 SIGNALS = {signal.SIGKILL: (-9,), signal.SIGTERM: (143, -15), signal.SIGINT: (130, -2)}
-# Events of Python's audit hooks that change the disk.
+# Audit events of Python that change the disk.
 EVENTS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.link", "shutil.rmtree")
 
 
@@ -51,7 +51,7 @@ def carry_out(rng: random.Random, world: World, folder: Path) -> Row:
     if wrong:
         return row(what, command, done, "else", wrong)
     if done.status == -9 and name in ("translate", "average"):
-        # No process can remove the temporary files of one that was killed; only a run's folder has an owner
+        # A killed process cannot remove its temporary files, and no other process may, except in a run's folder
         for path in work.glob(".*.tmp"):
             path.unlink()
     again = run(command, work, kept)
@@ -60,7 +60,7 @@ def carry_out(rng: random.Random, world: World, folder: Path) -> Row:
 
 
 def damage(rng: random.Random, run_folder: RunFolder) -> str:
-    """Damage one of the two states of an interrupted training, and say which; "" without two, or one time in two."""
+    """Damage one of the two states of an interrupted training in half of the cases; return which and how, or ""."""
     if len(run_folder.states) < 2 or rng.random() < 0.5:
         return ""
     path = rng.choice(run_folder.states)
@@ -73,7 +73,7 @@ def damage(rng: random.Random, run_folder: RunFolder) -> str:
     elif kind == "zeros":
         path.write_bytes(bytes(len(content)))
     else:
-        # The middle of the file has values of tensors; its end and the gaps between records may be without meaning
+        # The middle of the file has values of tensors; its end and the gaps between records may be meaningless
         content[len(content) // 2] ^= 1 << rng.randrange(8)
         path.write_bytes(content)
     return f", {path.name}: {kind}"
@@ -99,7 +99,7 @@ def _command(name: str, world: World, folder: Path) -> tuple[Command, Callable[[
 
 
 def _interrupted(done: Done, statuses: tuple[int, ...], work: Path) -> str:
-    """Return the fault in the end of an interrupted command, or ""."""
+    """Return the fault in how an interrupted command ended, or ""."""
     if done.exceeded:
         return f"did not end: {done.exceeded}"
     # The command may have ended before the signal
@@ -151,7 +151,7 @@ def same_run(expected: Path, run_folder: Path) -> str:
         different += [name for name in first.keys() | second.keys() if not _same(first.get(name), second.get(name))]
     if _unclocked_rows(expected / "metrics.csv") != _unclocked_rows(run_folder / "metrics.csv"):
         different.append("metrics.csv")
-    # A kill while a checkpoint is written leaves a temporary file, which the next start removes
+    # A kill during the writing of a checkpoint leaves a temporary file, which the next start removes
     different += [path.name for path in run_folder.rglob("*.tmp")]
     return f"differs in {', '.join(sorted(different)[:5])}" if different else ""
 

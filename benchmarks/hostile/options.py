@@ -46,7 +46,7 @@ def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
 
 
 def _base(rng: random.Random, name: str, world: World) -> list[str]:
-    """Return words with which the command works."""
+    """Return arguments with which the command works."""
     ckpt = str(world.best)
     files = [
         "--data", "files", "src=de", "tgt=en", f"test={world.root}/corpus/test.jsonl",
@@ -79,9 +79,9 @@ Drawn = tuple[str, list[str], tuple[str, ...], str]
 
 
 def _number(rng: random.Random, actions: list[argparse.Action], base: list[str]) -> Drawn:
-    """A word that is not a number, or a number out of range."""
+    """Draw a word that is not a number, or a number out of range."""
     options = [action for action in actions if action.type not in (None, Path)]
-    # Any word is the name of a file
+    # Output options are left out, since any word is a valid file name
     options = [action for action in options if action.option_strings[-1] not in OUTPUTS]
     if not options:
         return _unknown(rng, actions, base)
@@ -94,7 +94,7 @@ def _number(rng: random.Random, actions: list[argparse.Action], base: list[str])
 
 
 def _large(rng: random.Random, actions: list[argparse.Action], base: list[str]) -> Drawn:
-    """A number that is too large, or large."""
+    """Draw a number that is large or too large."""
     options = [action for action in actions if action.type not in (None, Path)]
     # Options whose value is a duration or a count of slow work
     slow = ("--samples", "--resamples", "--train", "--held-out")
@@ -106,11 +106,11 @@ def _large(rng: random.Random, actions: list[argparse.Action], base: list[str]) 
 
 
 def _file(rng: random.Random, actions: list[argparse.Action], base: list[str]) -> Drawn:
-    """A file that cannot be read or written."""
+    """Draw a file that cannot be read or written."""
     names = [action.option_strings[-1] for action in actions]
     option = rng.choice([name for name in names if name in (*FILES, *OUTPUTS)] or names)
     value = rng.choice(UNWRITABLE if option in OUTPUTS else UNREADABLE)
-    # Endless text is not detectable
+    # Endless text cannot be detected
     if value == "/dev/zero" and option != "--ckpt":
         value = "nowhere"
     words = [*base, option, value]
@@ -131,7 +131,7 @@ def _file(rng: random.Random, actions: list[argparse.Action], base: list[str]) -
 
 
 def _unknown(rng: random.Random, actions: list[argparse.Action], base: list[str]) -> Drawn:
-    """An option that does not exist."""
+    """Draw an option that does not exist."""
     names = [action.option_strings[-1] for action in actions]
     option = misspell(rng, rng.choice(names))
     if option in names or not option.startswith("--") or len(option) < 4:
@@ -141,7 +141,7 @@ def _unknown(rng: random.Random, actions: list[argparse.Action], base: list[str]
 
 
 def _missing(rng: random.Random, actions: list[argparse.Action], base: list[str]) -> Drawn:
-    """A word of the command left out."""
+    """Leave out one word of the command."""
     if not base:
         return _unknown(rng, actions, base)
     place = rng.randrange(len(base))
@@ -149,7 +149,7 @@ def _missing(rng: random.Random, actions: list[argparse.Action], base: list[str]
 
 
 def _twice(rng: random.Random, actions: list[argparse.Action], base: list[str]) -> Drawn:
-    """An option without its value, or an option of another mode."""
+    """Draw an option without its value, or an option of another mode."""
     # --help succeeds, and --watch waits for a sweep
     names = [action.option_strings[-1] for action in actions if action.option_strings[-1] not in ("--help", "--watch")]
     words = [*base, rng.choice([name for name in names if name != "--atlas"])]
@@ -157,7 +157,7 @@ def _twice(rng: random.Random, actions: list[argparse.Action], base: list[str]) 
 
 
 def _choice(rng: random.Random, actions: list[argparse.Action], base: list[str]) -> Drawn:
-    """A choice that does not exist."""
+    """Draw a choice that does not exist."""
     options = [action for action in actions if action.choices]
     if not options:
         return _unknown(rng, actions, base)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-# Imports of the commands, made once.
+# Modules that the commands need, imported once.
 MODULES = (
     "torch", "lightning.pytorch", "hydra", "omegaconf", "sentencepiece", "sacrebleu", "numpy", "pyarrow.parquet",
     "datasets", "matplotlib.pyplot", "seq2seq.training.run", "seq2seq.data.preparation", "seq2seq.settings.compose",
@@ -28,7 +28,7 @@ MODULES = (
     "seq2seq.evaluation.scoring", "seq2seq.analysis.model_report", "seq2seq.comparison.compare_runs",
     "seq2seq.training.lightning_parts.datamodule",
 )  # fmt: skip
-# Set before torch is imported. One thread each: attempts run in parallel, and a fork copies no threads.
+# Set before torch is imported. Each command has one thread: attempts run in parallel, and a fork copies no threads.
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OMP_WAIT_POLICY": "PASSIVE",
@@ -36,7 +36,7 @@ ENVIRONMENT = {
     "KINETO_LOG_LEVEL": "6",
     "TOKENIZERS_PARALLELISM": "false",
     "MPLBACKEND": "Agg",
-    # Nothing is downloaded
+    # Prevents downloads
     "HF_HUB_OFFLINE": "1",
 }
 # Seconds between two checks of a command's memory and time.
@@ -97,7 +97,7 @@ def load_modules() -> None:
     """Import what the commands need, once for all attempts."""
     os.environ.update(ENVIRONMENT)
     for name in MODULES:
-        # The command imports a module that has moved
+        # If a module has moved, the command imports it itself
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     # Hydra looks for its plugins once
@@ -113,7 +113,7 @@ def run(command: Command, cwd: Path, kept: Path) -> Done:
     (kept / "stdin").write_bytes(command.stdin or b"")
     sys.stdout.flush()
     sys.stderr.flush()
-    # A pipe, since a limit on the size of files does not apply to it
+    # Standard error is a pipe, to which a limit on the size of files does not apply
     reader, writer = os.pipe()
     start = time.monotonic()
     pid = os.fork()
@@ -129,7 +129,7 @@ def run(command: Command, cwd: Path, kept: Path) -> Done:
     with contextlib.suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
     _, state, usage = os.wait4(pid, 0)
-    # A process outside of the group may hold the pipe open
+    # A process outside of the group may keep the pipe open
     os.set_blocking(reader, False)
     with contextlib.suppress(BlockingIOError):
         while block := os.read(reader, 1 << 16):
@@ -167,7 +167,7 @@ def _watch(pid: int, command: Command, start: float, reader: int, err: bytearray
             if ready:
                 block = os.read(reader, 1 << 16)
                 err += block
-                # Empty: closed by the command
+                # An empty block means that the command has closed its end
                 open_reader = open_reader if block else []
             elapsed = time.monotonic() - start
             if pending and elapsed >= pending[0]:
@@ -191,7 +191,7 @@ def _usage(pid: int) -> tuple[float, float, int]:
     cpu = megabytes = 0.0
     threads = 0
     with contextlib.suppress(OSError, IndexError):
-        # After the command's name, which may hold spaces: user and system time are the fields 14 and 15, threads 20
+        # The command's name may hold spaces, so split after it: fields 14 and 15 are user and system time, 20 threads
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         cpu = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         threads = int(fields[17])
@@ -210,7 +210,7 @@ def _become(command: Command, cwd: Path, kept: Path) -> NoReturn:
     status = 70
     try:
         os.setsid()
-        # As in a shell, even if the campaign runs in the background
+        # Ctrl-C works as in a shell, even if the campaign runs in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.chdir(cwd)
         os.environ.update(command.environment)
@@ -220,7 +220,7 @@ def _become(command: Command, cwd: Path, kept: Path) -> NoReturn:
             command.before()
         status = _execute(command.module)
     finally:
-        # Without the cleanup of the campaign, of which this process is a copy
+        # Skips the cleanup of the campaign, of which this process is a copy
         os._exit(status)
 
 
@@ -228,12 +228,12 @@ def _connect(command: Command, kept: Path) -> None:
     """Give the process its standard streams."""
     for number in (0, 1):
         os.close(number)
-    # Each open takes the lowest number that is free
+    # Each `open` takes the lowest free file descriptor
     os.open(kept / "stdin", os.O_RDONLY)
     target = str(kept / "stdout") if command.stdout is None else (command.stdout or os.devnull)
     os.open(target, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if command.stdout is None else 0), 0o644)
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0)))
-    # PYTHONUNBUFFERED: raw, so that a write may be partial
+    # With PYTHONUNBUFFERED the stream is raw, so a write may be partial
     raw = "PYTHONUNBUFFERED" in command.environment
     out = io.FileIO(1, "w")
     sys.stdout = io.TextIOWrapper(out if raw else io.BufferedWriter(out), write_through=raw)  # type: ignore[type-var]

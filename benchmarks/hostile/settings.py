@@ -111,12 +111,12 @@ def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
     module = rng.choices(("seq2seq.train", "seq2seq.prepare"), (8, 1))[0]
     mixer: tuple[str, ...] = ()
     if rng.random() < 0.4:
-        # Some presets have values for up to four layers
+        # Some presets have values for four layers at most
         mixer = (f"mixer={rng.choice(presets())}", "model.encoder_layers=4", "model.decoder_layers=4")
     what, words, named, must = maker(rng, mixer)
     if module == "seq2seq.prepare" and maker is _contradiction:
         must = "either"
-    # A copy of the cache only where the command may get that far
+    # The cache is copied only if the command may get that far
     base = (*world.train_words(folder, cache=must != "refuse"), "trainer.max_time=5s")
     work = folder / "work"
     return Attempt(
@@ -133,7 +133,7 @@ Drawn = tuple[str, tuple[str, ...], tuple[str, ...], typing.Literal["refuse", "w
 
 
 def _value(rng: random.Random, mixer: tuple[str, ...]) -> Drawn:
-    """A value that the setting's type forbids."""
+    """Draw a value that the setting's type forbids."""
     types_of = known(mixer)
     key = rng.choice(sorted(types_of))
     kind = types_of[key]
@@ -142,7 +142,7 @@ def _value(rng: random.Random, mixer: tuple[str, ...]) -> Drawn:
         words += ["banana", "''", "1.5", "-1"]
     value = rng.choice(words)
     must = "refuse"
-    # The mixer checks these itself
+    # The mixer itself checks these values
     if key.startswith(NEGATIVE) and value not in ("banana", "{a:1}", "nan"):
         must = "either"
     # Null turns a rule off
@@ -153,14 +153,14 @@ def _value(rng: random.Random, mixer: tuple[str, ...]) -> Drawn:
 
 
 def _doubtful(rng: random.Random, mixer: tuple[str, ...]) -> Drawn:
-    """A value that may be wrong."""
+    """Draw a value that may be wrong."""
     key = rng.choice(sorted(known(mixer)))
     value = rng.choice(DOUBTFUL)
     return f"{key} of an odd value", (f"{key}={value}",), (key.rpartition(".")[2], value.strip("'${}")), "either"
 
 
 def _key(rng: random.Random, mixer: tuple[str, ...]) -> Drawn:
-    """A key that does not exist, with any prefix."""
+    """Draw a key that does not exist, with any prefix."""
     keys_of = sorted(known(mixer))
     key = misspell(rng, rng.choice(keys_of))
     prefix = rng.choice(("", "", "+", "++", "~"))
@@ -171,7 +171,7 @@ def _key(rng: random.Random, mixer: tuple[str, ...]) -> Drawn:
 
 
 def _choice(rng: random.Random, mixer: tuple[str, ...]) -> Drawn:
-    """A choice that a group does not have."""
+    """Draw a choice that a group does not have."""
     group = rng.choice(GROUPS)
     names = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
     name = misspell(rng, rng.choice(names))
@@ -210,7 +210,7 @@ def misspell(rng: random.Random, key: str) -> str:
 
 
 def known(mixer: tuple[str, ...]) -> dict[str, type]:
-    """Return the type of every setting: of the sections by their classes, of the mixer by its values."""
+    """Return the type of every setting, from the classes of the sections and the values of the mixer."""
     found: dict[str, type] = {}
     for name, cls in sections.SECTIONS.items():
         found |= _types(cls, f"{name}." if name else "")

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.hostile.processes import Command, Done, Limits, run
 from seq2seq.system.resources import data_dir
 
-# A model and a run that take a second or two.
+# Settings of a model and a run that take a second or two.
 SIZES = (
     "mixer=identity", "model.dim=16", "model.ffn_dim=32", "model.num_heads=2", "model.encoder_layers=1",
     "model.decoder_layers=1", "data.vocab_size=400", "data.max_tokens=256",
@@ -22,7 +22,7 @@ RUN = (
     "trainer.samples=1", "trainer.test=false", "trainer.accelerator=cpu", "trainer.threads=1", "logger=csv",
     "search.max_len_extra=4", "search.max_len_ratio=0.5",
 )  # fmt: skip
-# A run for interruptions, with several validations and checkpoints.
+# Settings of a run to interrupt, with several validations and checkpoints.
 LONGER = ("trainer.max_steps=24", "trainer.val_steps=6", "trainer.save_time=0.05s", "trainer.log_steps=3")
 PAIRS = {"train": 300, "valid": 12, "test": 8}
 LINES = 6
@@ -101,7 +101,7 @@ def build(root: Path) -> World:
     files += tuple(f"data.{split}={corpus / split}.jsonl" for split in PAIRS)
     words = (*SIZES, *files, *RUN)
     must_work(root, "seq2seq.train", (*words, "cache=cache", "run=base", "trainer.test=true"))
-    # In a separate folder: compare reads all of `runs`
+    # In a separate folder, since compare reads all of `runs`
     must_work(root, "seq2seq.train", (*words, *LONGER, "cache=cache", "runs=longer", "run=base"))
     must_work(root, "seq2seq.prepare", (*words, "cache=prepared"))
     lines = "".join(f"{pair['de']}\n" for pair in pairs[:LINES]).encode()

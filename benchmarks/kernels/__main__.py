@@ -39,7 +39,7 @@ from benchmarks.kernels.session import Session, reason
 from benchmarks.kernels.shapes import cpu_sizes, gpu_sizes
 from benchmarks.kernels.tune import tune_section
 
-# Prefixes of the ways that are our own code: an error in one of their rows is a failure, others may fail.
+# Prefixes of the ways that are our own code. An error in one of their rows is a failure; other ways may fail.
 OURS = ("ours", "default")
 
 
@@ -47,8 +47,8 @@ class Measurement(NamedTuple):
     """Section of the report.
 
     Attributes:
-        work: Function that measures and fills in the rows.
-        share: Share of the time budget, in proportion to the other sections'.
+        work: Function that measures and fills in the session's rows.
+        share: Share of the time budget, relative to the shares of the other sections.
         lines: Function that formats the rows as Markdown.
     """
 
@@ -86,7 +86,7 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
     if min(options.taps, default=1) < 1:
         parser.error(f"--taps {options.taps}: choose widths of 1 or more")
     chosen = options.sections or [name for name in SECTIONS if name != "tune"]
-    # The ceilings are always measured: every section compares with them
+    # The device's peak rates are always measured, since every section compares with them
     chosen += ["device"] + ["tune"] * options.tune
     options.sections = [name for name in SECTIONS if name in chosen]
     return options
@@ -99,7 +99,7 @@ def run_sections(session: Session, budget: float) -> None:
         budget: Seconds after which nothing new starts.
     """
     finish = time.perf_counter() + budget
-    # Compilation may take 40% of the budget: the rest is for measurements
+    # Compilation may take 40% of the budget; the rest is for measurements
     if session.device.type == "cuda":
         session.deadline = finish - 0.6 * budget
         attempt("compilation ahead", compile_ahead, session)
@@ -111,7 +111,7 @@ def run_sections(session: Session, budget: float) -> None:
         session.rows = session.result[name] = []
         attempt(name, SECTIONS[name].work, session)
         session.result["seconds"][name] = round(time.perf_counter() - begin, 1)
-        # After every section: a later one may take the device down
+        # Saved after every section, since a later one may crash the device
         session.save()
         page = tables.report(session.result, {known: section.lines for known, section in SECTIONS.items()})
         (session.out / "kernels.md").write_text("\n".join(page) + "\n", encoding="utf-8")

@@ -27,7 +27,7 @@ Precompile = Callable[[Session], object]
 
 
 def compile_ahead(session: Session) -> None:
-    """Run every job once, on small inputs, in worker processes; one that fails will fail again in its section."""
+    """Run every job once, on small inputs, in worker processes; a failing job will fail again in its section."""
     jobs, begin = jobs_ahead(session), time.perf_counter()
     # Workers get the session's settings, without the rows measured so far
     alone = dataclasses.replace(session, rows=[], result={})
@@ -35,7 +35,7 @@ def compile_ahead(session: Session) -> None:
     workers = max(1, min(12, (os.cpu_count() or 1) - 2))
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         futures = [pool.submit(job, alone) for job in jobs]
-        # What is not compiled by the deadline is compiled when it is measured
+        # Jobs that are not compiled by the deadline are compiled when they are measured
         wait(futures, timeout=session.deadline - time.perf_counter())
         pool.shutdown(cancel_futures=True)
     # A job that failed leaves no trace but this count: its section reports the error
@@ -59,7 +59,7 @@ def jobs_ahead(session: Session) -> list[Precompile]:
         for shape, op, direction in itertools.product(sizes.tuned, OPS, PASSES):
             for kernel in kernels(op, direction, shape, sizes):
                 for settings in candidates(kernel.default, kernel.sizes):
-                    # Neither K nor the chunk is a constant, but the tiles that K reaches back, or its power of two, are
+                    # K and the chunk are not constants of the kernel; these two values, which follow from K, are
                     reach = (launch_config.backs(shape.taps, settings.tile), launch_config.columns(shape.taps))
                     key = (kernel.name, settings._replace(chunk=1), reach)
                     jobs[key] = functools.partial(compile_call, op, direction, shape, settings, kernel.name)
@@ -69,12 +69,12 @@ def jobs_ahead(session: Session) -> list[Precompile]:
 def compile_call(
     op: str, direction: str, shape: Shape, settings: launch_config.Config | None, name: str, session: Session
 ) -> None:
-    """Launch once on one sentence, which compiles the same code as many; a backward call follows a forward one.
+    """Launch once on one sentence, which compiles the same code as many sentences; backward runs forward first.
 
     Args:
         name: Name of the settings for `launch_config.override`, or "".
     """
-    # One sentence costs least, and the batch is not a constant of the kernel
+    # One sentence is enough, since the batch size is not a constant of the kernel
     shape = shape._replace(batch=1)
     prepared = by_backend(session.ours, op, draw(op, shape, torch.bfloat16, session.device), shape)
     calls = calls_of(direction, [prepared])

@@ -23,7 +23,7 @@ def timings_section(session: Session) -> None:
     for op, shape in timed_pairs(session.sizes.shapes):
         if session.late(f"timings: {op}, {shape}"):
             continue
-        # x and the kernel: the output is not rotated, but kept until the round ends
+        # Bytes of x and the kernel; the output is not rotated, but kept until the round ends
         input_bytes = minimal_bytes(op, "forward", shape) - 2 * shape.tokens * shape.channels
         count = buffers(input_bytes, session.device)
         inputs = [draw(op, shape, torch.bfloat16, session.device) for _ in range(count)]
@@ -31,7 +31,7 @@ def timings_section(session: Session) -> None:
             session.rows.append(time_way(Row(op, direction, name, shape), way, inputs, session))
         if shape.drop:
             session.rows.append(time_mask(Row(op, "mask", "ours", shape), session))
-        # Before the next shape's inputs are drawn, which may need the memory
+        # Freed before the next shape's inputs are drawn, which may need the memory
         del inputs
 
 
@@ -65,22 +65,22 @@ def calls_of(direction: str, prepared: Sequence[Prepared]) -> list[Call]:
 def disagreement(prepared: Prepared, inputs: Inputs, row: Row) -> str:
     """Compare the results of a way with the torch path, and describe a difference, or return "".
 
-    The time of a computation with other results would say nothing.
+    The time of a computation with wrong results would be meaningless.
     """
     if prepared.restore is None:
         return ""
     torch_path = by_backend("torch", row.op, inputs, row.shape)
-    # A comparison on the first buffer only
+    # Only the first buffer is compared
     with torch.set_grad_enabled(row.direction == "backward"):
         found, wanted = [prepared.restore(prepared.run())], [torch_path.run()]
-    # Others' gradients have other layouts or leaves; theirs are not checked
+    # Gradients of other implementations have other layouts or leaves, and are not checked
     if row.direction == "backward" and row.way.startswith("ours"):
         # One upstream gradient for both
         dy = torch.randn_like(wanted[0])
         found += torch.autograd.grad(found[0], prepared.leaves, dy)
         wanted += torch.autograd.grad(wanted[0], torch_path.leaves, dy)
     error = max(relative_error(one.detach(), two.detach()) for one, two in zip(found, wanted, strict=True))
-    # bf16 on both sides: two roundings of 2^-9, and sums in another order
+    # Both results are in bf16: two roundings of 2^-9, and sums in different orders
     return "" if error < 2e-2 else f"differs from the torch path by {error:.1e}"
 
 
@@ -95,7 +95,7 @@ def time_mask(row: Row, session: Session) -> Row:
 
 def decode_section(session: Session) -> None:
     """Time one decoding step of every hypothesis, ours and torch's."""
-    # Where ours is the torch path, it is timed once
+    # If ours is the torch path, it is timed once
     for op, backend in itertools.product(OPS, dict.fromkeys((session.ours, "torch"))):
         name = "ours" if backend == session.ours else backend
         session.rows.append(time_step(Row(op, "step", name, session.sizes.decode), backend, session))

@@ -38,7 +38,7 @@ class Check(NamedTuple):
 
 
 def correctness_section(session: Session) -> None:
-    """Check all cases; one that does not run counts as wrong."""
+    """Check all cases; a case that does not run counts as wrong."""
     cases = session.sizes.cases
     for number, case in enumerate(cases):
         if session.late(f"correctness: {len(cases) - number} of {len(cases)} cases"):
@@ -52,7 +52,7 @@ def correctness_section(session: Session) -> None:
 def check(case: Case, session: Session) -> Check:
     """Compare two runs of our kernel with the torch path in float64, on the same random inputs."""
     run = (step_run if case.op.endswith("_step") else convolution_run)(case, session.device)
-    # Chunks exist in Triton's kernels only
+    # Only Triton's kernels have chunks
     with in_chunks(case) if case.chunk and session.ours == "triton" else nullcontext():
         first, second = run(session.ours, False), run(session.ours, False)
     wanted = run("torch", True)
@@ -63,25 +63,25 @@ def check(case: Case, session: Session) -> Check:
 
 @contextmanager
 def in_chunks(case: Case) -> Iterator[None]:
-    """Make programs carry values and partial gradients from tile to tile, and LightConv's from sentence to sentence."""
+    """Make programs carry values and partial gradients across tiles, and across sentences in LightConv."""
     from seq2seq.kernels.lightconv import triton
 
     shape = case.shape
     with ExitStack() as stack:
-        # The table of launch settings has an entry for either direction
+        # The table of launch settings has an entry for each direction
         for name in (case.op, f"{case.op}_backward"):
             settings = launch_config.config(name, shape.taps, shape.channels // shape.heads, case.dtype)
             stack.enter_context(launch_config.override(name, settings._replace(chunk=case.chunk)))
-        # So few programs that each one works through several sentences
+        # Few enough programs that each works through several sentences
         stack.enter_context(mock.patch.dict(triton.PROGRAMS, dict.fromkeys(triton.PROGRAMS, 2 * shape.heads)))
         yield
 
 
 def convolution_run(case: Case, device: torch.device) -> Run:
-    """Return a function that computes the output and all gradients; the gradients' memory is poisoned separately."""
+    """Return a function that computes the output and all gradients; memory is poisoned again before the gradients."""
     inputs = draw(case.op, case.shape, case.dtype, device, autocast=case.autocast)
     inputs = ragged(inputs) if case.ragged else inputs
-    # Drawn once: all runs of the case must agree
+    # Drawn once, so that all runs of the case have the same upstream gradient
     dy = torch.randn(*inputs.x.shape[:2], case.shape.channels, device=device, dtype=case.dtype)  # (B, T, C)
 
     def run(backend: str, exact: bool) -> dict[str, Tensor]:
@@ -98,7 +98,7 @@ def convolution_run(case: Case, device: torch.device) -> Run:
 
 
 def step_run(case: Case, device: torch.device) -> Run:
-    """Return a function that computes one decoding step; some positions have fewer than K before them."""
+    """Return a function that computes one decoding step; some positions have fewer than K predecessors."""
     step, inputs = random_step(case.op.removesuffix("_step"), case.shape, case.dtype, device, beam=2)
 
     def run(backend: str, exact: bool) -> dict[str, Tensor]:
@@ -116,7 +116,7 @@ def poison(device: torch.device) -> None:
     """
     if device.type != "cuda":
         return
-    # Cached blocks of other sizes would be handed out without NaN
+    # The allocator would hand out cached blocks of other sizes without NaN
     torch.cuda.empty_cache()
     # Blocks of 2^9 to 2^20 bytes, eight of each, and one for everything larger
     small = [torch.full((2**size // 4,), math.nan, device=device) for size in range(9, 21) for _ in range(8)]
@@ -127,8 +127,8 @@ def poison(device: torch.device) -> None:
 def relative_error(found: Tensor, wanted: Tensor) -> float:
     """Return |found - wanted| / |wanted|, NaN if any element is NaN.
 
-    Where wanted is 0 but for rounding, the error is relative to elements of size 1.
-    The gradient of a softmax over one tap is such a 0.
+    Where `wanted` is 0 up to rounding, the error is relative to elements of size 1. An example is the gradient of a
+    softmax over one tap.
     """
     difference, size = float((found.double() - wanted.double()).norm()), float(wanted.double().norm())
     one = wanted.numel() ** 0.5

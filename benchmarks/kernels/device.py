@@ -1,4 +1,4 @@
-"""Describe the machine, and measure its two ceilings: bandwidth of copies and rate of matrix products."""
+"""Describe the machine, and measure its two peak rates: bandwidth of copies and rate of matrix products."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def copy_bandwidth(session: Session) -> float:
     """Measure the bytes read and written per second by a device-to-device copy."""
     source = torch.randint(0, 256, (session.sizes.copy_bytes,), dtype=torch.uint8, device=session.device)
     target = torch.empty_like(source)
-    # One read and one write of each byte; 1e6 microseconds a second
+    # Each byte is read once and written once; 1e6 converts microseconds to seconds
     return 2e6 * source.numel() / measure([lambda: target.copy_(source)], session)["us"]
 
 
@@ -46,5 +46,5 @@ def matmul_rate(session: Session) -> float:
     """Measure the operations per second of a square bf16 product of random matrices."""
     size = session.sizes.matmul
     a, b = (torch.randn(size, size, device=session.device, dtype=torch.bfloat16) for _ in range(2))
-    # A multiplication and an addition for each term; 1e6 microseconds a second
+    # Each term is a multiplication and an addition; 1e6 converts microseconds to seconds
     return 2e6 * size**3 / measure([lambda: a @ b], session)["us"]

@@ -20,7 +20,7 @@ class Inputs(NamedTuple):
     """Inputs of a convolution.
 
     Attributes:
-        x: (B, T, C), with a GLU (B, T, 2 C).
+        x: (B, T, C), or (B, T, 2 C) with a GLU.
         kernel: Logits (B, T, H, K) of DynamicConv or weights (H, K) of LightConv.
         keep: Keep words of DropConnect.
         start: First real position of each sentence.
@@ -52,9 +52,9 @@ def draw(op: str, shape: Shape, dtype: torch.dtype, device: torch.device, *, aut
 
 
 def ragged(inputs: Inputs) -> Inputs:
-    """Bound the sentences: in turn they fill the row, end early, start late, and are empty."""
+    """Set bounds of the sentences: in turn, they fill the row, end early, start late, and are empty."""
     batch, length = inputs.x.shape[:2]
-    # Bounds stay in order even where the row is shorter
+    # Bounds stay in order even in rows shorter than this
     late = min(3, length)
     spans = [(0, length), (0, length // 2 + 1), (late, max(length - 2, late)), (length, length)]
     # (B,) each; the four spans are repeated over the batch
@@ -71,7 +71,7 @@ def convolve(op: str, inputs: Inputs, shape: Shape, backend: str, *, causal: boo
 
 
 def with_gradients(inputs: Inputs) -> tuple[Inputs, list[Tensor]]:
-    """Copy the inputs as leaves of a graph, and return them with those leaves."""
+    """Copy the inputs as leaves of a graph, and return the copies with a list of the leaves."""
     leaves = [part.detach().clone().requires_grad_() for part in (inputs.x, inputs.kernel)]
     return inputs._replace(x=leaves[0], kernel=leaves[1]), leaves
 

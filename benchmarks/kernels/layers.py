@@ -20,7 +20,7 @@ from seq2seq.mixers.dynamicconv import DynamicConv
 from seq2seq.mixers.lightconv import LightConv
 from seq2seq.network.mixer import SelfMixer
 
-# seq2seq.kernels.attention keeps SDPA from cuDNN, and says why; the second row is torch's own choice
+# seq2seq.kernels.attention excludes SDPA's cuDNN backend and explains why; the second row is torch's own choice
 ATTENTION, WITH_CUDNN = "attention", "attention, cuDNN allowed"
 
 
@@ -28,7 +28,7 @@ def layers_section(session: Session) -> None:
     """Time every mixer at every length, with the same number of tokens at each."""
     whole = session.sizes.layer
     for length in session.sizes.layer_lengths:
-        # Equal tokens: times of different lengths can be compared
+        # Equal numbers of tokens make the times of different lengths comparable
         shape = whole._replace(batch=max(1, whole.tokens // length), length=length)
         for name, build in mixers(shape, session.sizes.attention_up_to).items():
             for direction in ("causal", "same"):
@@ -41,7 +41,7 @@ def layers_section(session: Session) -> None:
 
 @contextmanager
 def _unrestricted() -> Iterator[None]:
-    """Let SDPA take any backend, also where seq2seq.kernels.attention would not."""
+    """Let SDPA choose any backend, even one that seq2seq.kernels.attention excludes."""
     with (
         sdpa_kernel(list(SDPBackend.__members__.values())),
         mock.patch.object(attention, "without_cudnn", return_value=nullcontext()),
@@ -57,7 +57,7 @@ def mixers(shape: Shape, longest_attention: int) -> dict[str, functools.partial[
         "dynamicconv": functools.partial(DynamicConv, **conv),
         "lightconv": functools.partial(LightConv, **conv),
     }
-    # DropConnect at one length is enough; with the tiny shapes of --device cpu at every length
+    # DropConnect is timed at one length; with the tiny shapes of --device cpu, at every length
     if shape.length == 1024 or shape.channels < 64:
         found |= {f"{name}, drop 0.1": functools.partial(build, weight_dropout=0.1) for name, build in found.items()}
     if shape.length <= longest_attention:
@@ -71,10 +71,10 @@ def time_layer(row: Row, build: functools.partial[SelfMixer], session: Session) 
     mixer = build(causal=row.direction == "causal").to(session.device).train()
     mask = torch.ones(row.shape[:2], dtype=torch.bool, device=session.device)  # (B, T)
     draws = [torch.randn(row.shape[:3], device=session.device, dtype=torch.bfloat16) for _ in range(4)]  # (B, T, C)
-    # Two buffers of input and upstream gradient in turn
+    # Two buffers, each with an input and an upstream gradient, take turns
     pairs = (draws[:2], draws[2:])
     calls = [functools.partial(layer_call, mixer, x.requires_grad_(), mask, dy) for x, dy in pairs]
-    # Before timing: a layer that returns NaN may be faster
+    # Checked before timing, since a layer that returns NaN may be faster
     finite = all(bool(part.isfinite().all()) for part in calls[0]())
     backend = sdpa_backend(row, session.device) if isinstance(mixer, Attention) else ""
     error = "" if finite else "a gradient is not finite"
@@ -89,12 +89,12 @@ def layer_call(mixer: nn.Module, x: Tensor, mask: Tensor, dy: Tensor) -> Sequenc
 
 
 def sdpa_backend(row: Row, device: torch.device) -> str:
-    """Name the backend that SDPA chooses for our masks: none with causal (decoder), (B, 1, 1, S) of keys (encoder)."""
+    """Name the backend that SDPA chooses: causal without a mask (decoder), or with a mask (B, 1, 1, S) (encoder)."""
     (batch, length, channels, heads), causal = row.shape[:4], row.direction == "causal"
     qkv = torch.empty(batch, length, 3 * channels, device=device, dtype=torch.bfloat16, requires_grad=True)
     q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in qkv.chunk(3, -1))  # (B, H, T, C / H)
     mask = None if causal else torch.ones(batch, 1, 1, length, dtype=torch.bool, device=device)
-    try:  # torch's own choice is private, so it may be gone
+    try:  # torch's function is private, so it may disappear
         with attention.without_cudnn(q.is_cuda):
             choice = torch._fused_sdp_choice(q, k, v, mask, 0.0, causal)  # pyright: ignore[reportPrivateImportUsage]
         return SDPBackend(choice).name

@@ -26,8 +26,8 @@ class Session:
         sizes: Shapes and amounts.
         out: Folder of the results.
         sections: Names of the sections that run.
-        deadline: Time of `time.perf_counter` after which the present section starts nothing new.
-        rows: Rows of the present section, which is an entry of `result`.
+        deadline: Value of `time.perf_counter` after which the current section starts nothing new.
+        rows: Rows of the current section, which are an entry of `result`.
         result: An entry per section, and the lists "errors", "left_out" and "log".
     """
 
@@ -71,7 +71,7 @@ class Row(NamedTuple):
 
 
 def guarded(fill: Callable[..., Row]) -> Callable[..., Row]:
-    """Decorate a function so that an error ends up in its row, and its memory goes back to the device."""
+    """Decorate a function so that its row records an error, and its memory is released."""
 
     @functools.wraps(fill)
     def wrapped(row: Row, *rest: Any) -> Row:
@@ -105,5 +105,5 @@ def type_name(dtype: torch.dtype) -> str:
 
 def reason(error: BaseException) -> str:
     """Return the type and the first line of an error."""
-    # A bar would end a table's cell
+    # A vertical bar would end a cell of a table
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}".replace("|", "/")

@@ -10,7 +10,7 @@ import torch
 
 OPS = ("dynamicconv", "lightconv")
 PASSES = ("forward", "backward")
-# Relative error by norm that a type may have: its own rounding of the result, several times over.
+# Allowed relative error by norm of each type: several times the rounding error of a result in that type.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-3}
 
 
@@ -38,7 +38,7 @@ class Shape(NamedTuple):
 MAIN = Shape(64, 1024, 1024, 16, 31)
 # Tokens of a sentence in training, with padding
 TRAINED_LENGTH = 28
-# Shares of the roofline that are wanted on an H200, by direction and length
+# Required shares of the roofline on an H200, by direction and length
 FLOORS = {("forward", 1024): 0.60, ("backward", 1024): 0.45, ("forward", 27): 0.55, ("backward", 27): 0.40}
 # Lengths of comparisons: several tiles, the last one partial
 CHECKED = Shape(4, 131, 256, 4, 31)
@@ -49,8 +49,8 @@ class Case(NamedTuple):
     """One check of an operator or its decoding step.
 
     `ragged` sets start and end per sentence. `autocast` leaves LightConv's weights, the result of a softmax, in
-    float32. `chunk` makes every program work through so many tiles in a row, as in batches far larger than these; 0
-    leaves it to the operator.
+    float32. `chunk` makes every program work through this many consecutive tiles, as in much larger batches; with 0
+    the operator decides.
     """
 
     op: str
@@ -68,21 +68,21 @@ class Sizes(NamedTuple):
     shapes: list[Shape]
     cases: list[Case]
     tuned: list[Shape]
-    # Tiles, columns, warps; chunks, stages
+    # Candidates for tiles, columns, warps, chunks and stages
     sweep: tuple[Sequence[int], ...] = ((16, 32, 64), (32, 64), (1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 2, 3))
     layer: Shape = MAIN
     layer_lengths: Sequence[int] = tuple(2**n for n in range(5, 15))
     attention_up_to: int = 4096
-    decode: Shape = MAIN._replace(batch=32 * 5, length=64)  # batch hypotheses in sentences of `beam`, length slots
+    decode: Shape = MAIN._replace(batch=32 * 5, length=64)  # hypotheses of 32 sentences, and their slots
     beam: int = 5
     copy_bytes: int = 2 * 2**30
     matmul: int = 8192
-    seconds: float = 0.1  # spent on one measurement, warm-up apart
-    rounds: int = 3  # at least
+    seconds: float = 0.1  # spent on one measurement, without warm-up
+    rounds: int = 3  # minimum number
 
 
 def gpu_sizes(quick: bool, taps: Sequence[int]) -> Sizes:
-    """Return sizes that take an H200 less than eight minutes."""
+    """Return sizes whose measurements take less than eight minutes on an H200."""
     cases = checked_cases(list(TOLERANCE), CHECKED, quick)
     short = MAIN._replace(batch=MAIN.tokens // TRAINED_LENGTH, length=TRAINED_LENGTH)
     tuned = [shape._replace(taps=k) for k in taps or (31, 15, 7, 3, 63) for shape in (MAIN, short)]
@@ -91,9 +91,9 @@ def gpu_sizes(quick: bool, taps: Sequence[int]) -> Sizes:
 
 
 def cpu_sizes(ours: str, taps: Sequence[int]) -> Sizes:
-    """Return tiny shapes, which test the script and nothing else."""
+    """Return tiny shapes, which only test the script."""
     tiny = Shape(1, 20, 32, 2, 7)
-    # Triton's interpreter truncates where bfloat16 is rounded
+    # bfloat16 is left out, since Triton's interpreter truncates it instead of rounding
     dtypes = [torch.float32, torch.float16] if ours == "triton" else [torch.float32]
     return Sizes(
         shapes=[tiny, tiny._replace(drop=0.1), tiny._replace(glu=True)],
@@ -124,19 +124,19 @@ def timed_shapes(quick: bool) -> list[Shape]:
         for taps in (31, 15, 7, 3)
         for batch, channels in itertools.product((64, 16), (1024, 512))
     ]
-    # The most important first, since the budget may end early
+    # The most important shapes come first, since the budget may end early
     return [*grid[:4], short, *options, *grid[4:], short._replace(taps=7), MAIN._replace(taps=7, glu=True)]
 
 
 def checked_cases(dtypes: Sequence[torch.dtype], shape: Shape, quick: bool) -> list[Case]:
-    """List checks: every type and width, plain and with every option on; then all options, head sizes and lengths."""
+    """List checks: every type and width, without and with all options; then combinations, head sizes and lengths."""
     cases = []
     for op, dtype in itertools.product(OPS, dtypes):
         for taps in (3, 7, 31) if quick else (1, 3, 6, 7, 15, 31, 63):
             plain = shape._replace(taps=taps)
             full = plain._replace(drop=0.1, glu=op == "lightconv")
             cases += [Case(op, dtype, plain, True, False), Case(op, dtype, full, False, True, True)]
-        # Kernels that work in chunks, with everything on
+        # Kernels that work in chunks, with all options on
         for taps, chunk in ((7, 3), (31, 2)) if quick else ((7, 3), (15, 16), (18, 2), (31, 3), (63, 4)):
             full = shape._replace(taps=taps, drop=0.1, glu=op == "lightconv")
             cases.append(Case(op, dtype, full, False, True, True, chunk))
@@ -175,14 +175,14 @@ def minimal_bytes(op: str, direction: str, shape: Shape, itemsize: int = 2) -> i
 
     Forward reads x and writes y; backward reads x and dy and writes dx. DynamicConv has H K logits a token, of which
     backward writes gradients too, H float32 numbers that forward writes and backward reads, and DropConnect's words.
-    LightConv's weights count nothing. Attention reads queries, keys and values, backward for a gradient of each, and
+    LightConv's weights are not counted. Attention reads queries, keys and values, backward for a gradient of each, and
     has H float32 numbers a token that forward writes and backward reads.
     """
     y = shape.channels * itemsize
     if op == "attention":
         return shape.tokens * ((4 if direction == "forward" else 7) * y + 4 * shape.heads)
     x = y * (2 if shape.glu else 1)
-    # LightConv has H K weights for the whole batch: next to nothing
+    # LightConv's H K weights for the whole batch are negligible
     logits = others = 0
     if op == "dynamicconv":
         logits = shape.heads * shape.taps * itemsize

@@ -81,7 +81,7 @@ def timing_lines(rows: list[Row], title: str = "bf16, causal") -> list[str]:
     for row in rows:
         groups.setdefault((row.op, row.direction, row.shape), {})[row.way] = row
     others = [way for way in dict.fromkeys(row.way for row in rows) if way != "ours"]
-    # Forward, backward, then the mask and the decoding step
+    # Order of the rows: forward, backward, mask, decoding step
     order = (*PASSES, "mask", "step").index
     lines = []
     for op, direction, shape in sorted(groups, key=lambda g: (g[0], order(g[1]), g[2].glu, g[2].drop, g[2])):
@@ -107,7 +107,7 @@ def cell(row: Row | None, ours: float) -> str:
 
 def layer_lines(rows: list[Row]) -> list[str]:
     """Format one line per mixer and length, with the ratio to attention and SDPA's choice."""
-    # Attention of the same shape and mask
+    # Each row is compared with attention of the same shape and mask
     base = {(row.shape, row.direction): row.us for row in rows if row.op == ATTENTION}
     lines = []
     for row in sorted(rows, key=lambda row: (row.op, row.direction, row.shape.length)):

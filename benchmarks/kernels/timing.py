@@ -1,4 +1,4 @@
-"""Time calls on a GPU: rounds over rotating buffers, queued behind a spinning kernel, and their median."""
+"""Time calls on a GPU by the median of rounds over rotating buffers, queued behind a spinning kernel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def measure(calls: Sequence[Call], session: Session, seconds: float | None = Non
 
     Args:
         calls: One call per buffer.
-        seconds: Time to spend after the warm-up; the session's if None.
+        seconds: Time to spend after the warm-up; None takes the session's value.
     """
     # The first round compiles
     one_round(calls, session.device)
@@ -28,9 +28,9 @@ def measure(calls: Sequence[Call], session: Session, seconds: float | None = Non
         calls = list(calls) * -(-8 // len(calls))  # the events themselves take a few microseconds a round
     took, host = one_round(calls, session.device)
     seconds = session.sizes.seconds if seconds is None else seconds
-    # As many as fit into the seconds, at most 100
+    # As many rounds as fit into the time, at most 100
     rounds = max(session.sizes.rounds, min(100, int(seconds / took)))
-    # The device spins longer than the host needed to queue a round: no gaps between launches
+    # The device spins longer than the host needs to queue a round, so that there are no gaps between launches
     found = [one_round(calls, session.device, spin=1.5 * host + 5e-5) for _ in range(rounds)]
     us, host_us = (1e6 * statistics.median(column) / len(calls) for column in zip(*found, strict=True))
     return {"us": us, "host_us": host_us, "rounds": rounds}
@@ -56,7 +56,7 @@ def one_round(calls: Sequence[Call], device: torch.device, spin: float = 0.0) ->
         return host, host
     end.record()
     end.synchronize()
-    # After the end event: freeing earlier would let outputs share memory
+    # Freed after the end event, since otherwise outputs would share memory
     del kept
     return start.elapsed_time(end) * 1e-3, host
 

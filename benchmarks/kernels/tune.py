@@ -31,7 +31,7 @@ class Kernel(NamedTuple):
         way: Name in the rows.
         name: Name of its settings, see `launch_config.override`.
         default: Its settings in an ordinary call.
-        sizes: What is swept.
+        sizes: Values of the settings that are swept.
     """
 
     way: str
@@ -41,7 +41,7 @@ class Kernel(NamedTuple):
 
 
 def tune_section(session: Session) -> None:
-    """Time all candidates; save after each operator, since a bad candidate may take the device down."""
+    """Time all candidates; save after each operator, since a bad candidate may crash the device."""
     if session.ours != "triton":
         session.result["log"].append("tune: nothing to tune without Triton")
         return
@@ -78,7 +78,7 @@ def tune_one(op: str, direction: str, shape: Shape, session: Session) -> None:
 
 
 def fastest(rows: list[Row], like: Row) -> launch_config.Config:
-    """Return the settings of the fastest of the rows for the same call, `like`'s own if none could run."""
+    """Return the settings of the fastest row for the same call as `like`, or its own settings if none could run."""
     mine = [row for row in rows if row[:4] == like[:4] and math.isfinite(row.us)]
     return min(mine, key=lambda row: row.us, default=like).detail
 
@@ -106,7 +106,7 @@ def kernels(op: str, direction: str, shape: Shape, sizes: Sizes) -> list[Kernel]
     head = (shape.channels // shape.heads, torch.bfloat16)
     if tile := launch_config.one_tile(name, shape.taps, shape.length, *head):
         default = launch_config.one_tile_config(name, tile, *head)
-        # Of one tile and no chunks
+        # The kernel for one tile has no chunks
         _, columns, warps, _, stages = sizes.sweep
         swept = sizes._replace(sweep=((tile,), columns, warps, (1,), stages))
         able.append(Kernel("one tile", f"{name}_one_tile", default, swept))
@@ -128,7 +128,7 @@ def candidates(default: launch_config.Config, sizes: Sizes) -> list[launch_confi
         for tile, columns, warps in itertools.product(*sizes.sweep[:3])
     ]
 
-    # In powers of two; columns do not count
+    # The distance is in powers of two; columns do not count
     def distance(one: launch_config.Config) -> float:
         return abs(math.log2(one.tile / default.tile)) + abs(math.log2(one.num_warps / default.num_warps))
 
@@ -138,11 +138,11 @@ def candidates(default: launch_config.Config, sizes: Sizes) -> list[launch_confi
 def variants(best: launch_config.Config, sizes: Sizes) -> list[launch_config.Config]:
     """List the settings of the second round: the first round's best with another chunk, stages, or limit of registers.
 
-    Only one differs at a time, because the second round is not compiled ahead.
+    Only one setting differs at a time, because the second round is not compiled ahead.
     """
     chunks, stages = sizes.sweep[3:]
     others = [best._replace(chunk=chunk) for chunk in chunks] + [best._replace(num_stages=stage) for stage in stages]
-    # Of 168 registers, three blocks of 128 threads fit a multiprocessor
+    # With 168 registers a thread, three blocks of 128 threads fit on a multiprocessor
     others += [best._replace(registers=limit) for limit in (None, 168)]
     return [one for one in dict.fromkeys(others) if one != best]
 

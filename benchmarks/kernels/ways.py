@@ -40,7 +40,7 @@ def ways(op: str, shape: Shape, ours: str) -> dict[str, Way | str]:
         found["ours, GLU apart"] = functools.partial(gated_apart, ours)
     found |= {"torch": functools.partial(by_backend, "torch"), "unfold": unfolded}
     try:
-        # Fairseq's extensions are built from its sources, and rarely there
+        # Fairseq's extensions must be built from source, so they are rarely installed
         module = importlib.import_module(f"{op}_cuda")
     except ImportError:
         return found | dict.fromkeys(("fairseq", "fairseq kernel"), "not importable")
@@ -56,7 +56,7 @@ def by_backend(backend: str, op: str, inputs: Inputs, shape: Shape) -> Prepared:
 
 
 def gated_apart(backend: str, op: str, inputs: Inputs, shape: Shape) -> Prepared:
-    """Prepare the GLU by torch, then our LightConv, which shows the gain of the fused gate."""
+    """Prepare torch's GLU followed by our LightConv, to show the gain of the fused gate."""
     inputs, leaves = with_gradients(inputs)
     bare = shape._replace(glu=False)
     return Prepared(leaves, lambda: convolve(op, inputs._replace(x=F.glu(inputs.x, -1)), bare, backend))
@@ -103,7 +103,7 @@ def fairseq_layer(module: Any, op: str, inputs: Inputs, shape: Shape) -> Prepare
     def run() -> Tensor:
         values = F.glu(x, -1) if shape.glu else x
         weights = F.dropout(kernel.softmax(-1) if op == "dynamicconv" else kernel, shape.drop)
-        # The kernel's own layouts: weights (B, H, K, T), values (B, C, T)
+        # Layouts of fairseq's kernel: weights (B, H, K, T), values (B, C, T)
         weights = weights.permute(1, 2, 3, 0).contiguous() if op == "dynamicconv" else weights
         y = Extension.apply(module, values.permute(1, 2, 0).contiguous(), weights, shape.taps - 1)
         return y.permute(2, 0, 1)

@@ -1,4 +1,4 @@
-"""Attempts, the rule that sorts their outcomes, and the checks of texts and scores.
+"""Attempts, the rule that classifies their outcomes, and the checks of texts and scores.
 
 right    exit status 0, and exactly the known pairs, lines or score, without a false alarm
 refused  exit status 2 and one line that names the file and its fault
@@ -27,7 +27,7 @@ from benchmarks.hostile.processes import Command, Done, run
 OUTCOMES = ("right", "refused", "warned", "silent", "unclear", "hang", "crash")
 GOOD = OUTCOMES[:3]
 Pair = tuple[str, str]
-# Lines of a preparation or a training that do not concern faults of a file.
+# Output lines of prepare and train that have nothing to do with faults of a file.
 ORDINARY = re.compile(
     r" *\d+%  step|[\d,]+ train, |[\d,]+ parameters|made the |training the tokenizer|prepared in|padding "
     r"|cleaning of the|\S+: [\d,]+ / |init_from: the highest|run folder: |valid(ation at| set:)|test( set)?: "
@@ -44,11 +44,11 @@ class FileAttempt:
     """One command, and its known outcome.
 
     Args:
-        what: The file and the place where it is read.
+        what: Description of the file and of the place where it is read.
         right: Returns the difference from the right value, or ""; None if there is no right value.
         allowed: Outcomes that are good, separated by spaces.
         says: Pattern that a refusal or warning must match; "" for a file without a fault.
-        files: Names; a refusal must contain one of them.
+        files: File names; a refusal must contain one of them.
     """
 
     what: str
@@ -60,7 +60,7 @@ class FileAttempt:
 
 
 def carry_out(attempt: FileAttempt, folder: Path) -> Row:
-    """Run an attempt in `folder`/work and sort its outcome."""
+    """Run an attempt in `folder`/work and classify its outcome."""
     done = run(attempt.command, folder / "work", folder / "kept")
     outcome, why = judge(attempt, done, folder / "work")
     said = [line[:300] for line in notices(done, attempt.command.module)[:3]]
@@ -73,7 +73,7 @@ _OF_THE_MODEL = re.compile(
 
 
 def judge(attempt: FileAttempt, done: Done, work: Path) -> tuple[str, str]:
-    """Sort an outcome, by the rule at the top of this file."""
+    """Classify an outcome by the rule at the top of this file."""
     if done.exceeded:
         return "hang", done.exceeded
     if fault := hostile.fault_of(done, work):
@@ -128,7 +128,7 @@ def is_blank(text: str) -> bool:
 
 
 def differs(expected: Sequence[object], found: Sequence[object]) -> str:
-    """Say where two lists differ, or ""."""
+    """Describe where two lists differ; return "" if they are equal."""
     if len(expected) != len(found):
         return f"{len(found)} for {len(expected)}"
     place = next((i for i, pair in enumerate(zip(expected, found, strict=True)) if pair[0] != pair[1]), None)

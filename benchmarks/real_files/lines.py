@@ -38,7 +38,7 @@ def kind(
     """Register a kind of file by the places where it is read.
 
     Args:
-        both: How often both sides of a corpus are such files.
+        both: Probability that both sides of a corpus are such files.
     """
 
     def register(function: LineKind) -> LineKind:
@@ -100,7 +100,7 @@ def _page(rng: random.Random, lines: list[str], code: str) -> LineFile:
     if code == "en":
         return plain("ASCII", lines)
     page = rng.choice(LANGUAGES[code].pages)
-    # Line ends of its time
+    # Old files mix both line ends
     data = "".join(line + rng.choice(("\n", "\r\n")) for line in lines).encode(page)
     return LineFile(page, data, lines, allowed="right refused warned", says=ENCODING)
 

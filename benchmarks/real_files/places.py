@@ -78,7 +78,7 @@ def read_lines(
 
 
 def corpus(rng: random.Random, work: Path, code: str, split: str, count: int = 0) -> tuple[list[Pair], tuple[str, str]]:
-    """Write plain files of all splits; return the pairs of one, to be written anew, and the languages."""
+    """Write plain files of all splits; return the pairs of `split`, which the caller overwrites, and the languages."""
     sizes = {"train": 40, "valid": LINES, "test": LINES, **({split: count} if count else {})}
     pairs = draw(rng, code, sum(sizes.values()))
     languages = (code, "en")
@@ -174,7 +174,7 @@ def _constraints(rng: random.Random, world: FileWorld, work: Path, kind: LineKin
 
 
 def spoil(rng: random.Random, line: str, code: str) -> str:
-    """Leave out a word or a character, now and then, as a translation with a mistake."""
+    """Sometimes leave out a word or a character, like a translation with a mistake."""
     parts = list(line) if code in BY_CHARACTER else line.split(" ")
     if len(parts) > 3 and rng.random() < 0.7:
         del parts[rng.randrange(1, len(parts) - 1)]
@@ -250,7 +250,7 @@ def known_score(world: FileWorld, pairs: Sequence[Pair]) -> Callable[..., str]:
 
 
 def read_table(rng: random.Random, world: FileWorld, work: Path, kind: TableKind) -> FileAttempt:
-    """Let a command read a table of this kind, as one of the splits or to score on."""
+    """Let a command read a table of this kind, as one of the splits or as the data to score."""
     split = rng.choice((*SPLITS, "scored"))
     if split == "scored":
         pairs, languages = draw(rng, "de", LINES), ("de", "en")

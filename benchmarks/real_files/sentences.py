@@ -14,10 +14,10 @@ Pair = tuple[str, str]
 
 
 class Language(NamedTuple):
-    """Phrases of a language, in the same order for all.
+    """Phrases of a language, in the same order for all languages.
 
     Args:
-        form: Order of subject, predicate and time.
+        form: Template with the order of subject, predicate and time.
         pages: Code pages that its text was written in before UTF-8.
     """
 

@@ -50,7 +50,7 @@ def _json(rows: Iterable[object]) -> bytes:
 
 
 def _tmx(pairs: Iterable[Pair], languages: Languages, encoding: str = "UTF-8") -> bytes:
-    """Write a translation memory of segments that are escaped already."""
+    """Write a translation memory from segments that are already escaped."""
     rows = [f'<?xml version="1.0" encoding="{encoding}"?>', '<tmx version="1.4"><header srclang="de"/><body>']
     for pair in pairs:
         sides = zip(languages, pair, strict=True)
@@ -163,7 +163,7 @@ def _good_csv(rng: random.Random, pairs: list[Pair], languages: Languages) -> Ta
     words = (NUMBERS.format(*languages),) if what == "columns by number" else ()
     data = _csv(written if words else [languages, *written], delimiter, end)
     if what == "sep=":
-        # A first line that only spreadsheets read
+        # A first line that only spreadsheets understand
         data = f"sep={delimiter}{end}".encode() + data
         return TableFile("CSV, sep=", "x.csv", data, pairs, words, "right refused", FIELDS)
     return TableFile(f"CSV, {delimiter!r}, {what}", "x.csv", b"\xef\xbb\xbf" * (what == "BOM") + data, pairs, words)
@@ -237,7 +237,7 @@ def _good_tmx(rng: random.Random, pairs: list[Pair], languages: Languages) -> Ta
         data = data.replace(b"<body>", b"<body>" + alone).replace(
             b"<tu><tuv", b'<tu><tuv xml:lang="sv"><seg>Hej</seg></tuv><tuv'
         )
-    # A code of a break may cause a warning instead of a replacement
+    # A formatting code for a break may cause a warning instead of being replaced
     allowed = "right warned refused" if what in ("line break", "tab") else "right"
     return TableFile(
         f"TMX, {what}", "x.tmx", data, pairs, (), allowed, "<ph|code|tag|placeholder" if len(allowed) > 5 else ""
@@ -250,7 +250,7 @@ def _encoded(rng: random.Random, pairs: list[Pair], languages: Languages) -> Tab
     page = rng.choice(("utf-16", "utf-16-le", "code page"))
     own = next(code for code in languages if code != "en")
     page = rng.choice(LANGUAGES[own].pages or ("utf-16",)) if page == "code page" else page
-    # Only the declaration of XML may name its encoding
+    # Only the XML declaration may name the encoding
     data = (
         _writers(pairs, languages)[suffix]
         .decode()

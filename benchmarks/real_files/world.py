@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.hostile.world import RUN, must_work
 from benchmarks.real_files.sentences import LANGUAGES, draw, phrasebook, sentences
 
-# Large enough to write another translation for another line, small enough for seconds.
+# Large enough to give different lines different translations, small enough to train in seconds.
 SIZES = (
     "mixer=transformer", "model.dim=32", "model.ffn_dim=64", "model.num_heads=2", "model.encoder_layers=1",
     "model.decoder_layers=1", "data.vocab_size=900", "data.max_tokens=1024", "optim.lr=0.01",
@@ -19,9 +19,9 @@ LENGTH = (
     "trainer.max_steps=80", "trainer.val_steps=80", "search.beam_size=2", "search.max_len_extra=4",
     "search.max_len_ratio=0.4",
 )  # fmt: skip
-# Lines of an attempt; one with a shift needs more to be seen.
+# Lines of an attempt; an attempt with shifted sides needs more, so that the shift can be detected.
 LINES = 12
-# What a translation is to begin with or to hold, on the line of the same number.
+# PREFIXES: how the translation of each line must begin; PHRASES: what it must contain.
 PREFIXES = ("Zoë", "", "Müller", "The naïve", "Ça", "", "À", "Noël", "", "Über", "Größe", "É")
 PHRASES = ("Café", "", "Zoë\tMüller", "", "naïve", "Größe", "", "Noël", "", "Übung", "", "Señor")
 

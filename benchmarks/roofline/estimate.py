@@ -1,17 +1,17 @@
 """Estimate the time of a kernel on a GPU by counts: bytes, issue slots, special functions, and warps that wait.
 
-Nothing here was measured on a GPU. Four times are computed for a call, each as if the other three were nothing:
+Nothing here was measured on a GPU. Four times are computed for a call, each as if the other three were zero:
 
 - memory: the fewest bytes that the call can move (`minimal_bytes`) at ACHIEVED of the bandwidth of a copy. The rest
   goes to rows that two programs read, and to the turns between reading and writing.
 - issue: a scheduler issues one instruction of a warp in a cycle. A multiprocessor has four.
 - MUFU: exponentials, reciprocals and tanh take a warp eight cycles on a scheduler's unit.
-- turn: a program takes `cycles_alone` from its first instruction to its last. As many run at the same time as the
-  registers and the shared memory of a multiprocessor hold; then the next ones have their turn.
+- turn: a program takes `cycles_alone` from its first instruction to its last. As many programs run at the same
+  time as the registers and the shared memory of a multiprocessor can hold; then the next ones have their turn.
 
 A kernel takes the longest of the last three. Memory overlaps with it in part: the two are added like the sides of a
 right angle, so that equal ones take 1.4 times as long as one. The share of the roofline is the time of the fewest bytes
-at the whole bandwidth, over this estimate.
+at the whole bandwidth, divided by this estimate.
 """
 
 from __future__ import annotations

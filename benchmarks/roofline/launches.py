@@ -89,15 +89,15 @@ def _recorder(launched: list[Launch]) -> Iterator[None]:
 
 
 class Compiler:
-    """Compiler of launches, which compiles each launch once."""
+    """Compiler that compiles each distinct launch once."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Compiled] = {}
 
     def __call__(self, launch: Launch) -> Compiled:
-        """Compile a launch for sm_90, as Triton would where it is run."""
+        """Compile a launch for sm_90, as Triton would when it runs."""
         signature, constants, hints = _specialize(launch)
-        # Values of constants may be equal without being the same: 1 and True
+        # The key uses `repr`, since different constants may compare equal, such as 1 and True
         key = (launch.kernel.__name__, repr((signature, constants, hints, launch.options)))
         if key not in self._known:
             from triton.backends.compiler import GPUTarget

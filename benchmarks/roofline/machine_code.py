@@ -1,4 +1,4 @@
-"""Read the machine code of a kernel: the path that a warp takes, its loops, and the cycles that it needs alone.
+"""Read the machine code of a kernel: the path that a warp takes, its loops, and the cycles that the warp needs alone.
 
 The path is a guess by rules. Of two branches that meet again, the longer one is taken; other branches forward are not;
 branches backward make loops. Instructions whose predicate is false count as if it were true.
@@ -11,21 +11,21 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 # Cycles from the issue of an instruction until its result can be read: rounded from published microbenchmarks of
-# Hopper, except for global memory, where it is the latency under load. 5 is an addition.
+# Hopper, except for global memory, whose value is the latency under load. ARITHMETIC is an addition.
 ARITHMETIC = 5
 GLOBAL_MEMORY = 600
 CYCLES = {"LDG": GLOBAL_MEMORY, "LDGSTS": GLOBAL_MEMORY, "LDL": 40, "LDS": 30, "LDSM": 33, "SHFL": 24, "HMMA": 33}
 CYCLES |= {"MUFU": 20, "LDC": 30, "ULDC": 30, "S2R": 30, "S2UR": 30, "I2F": 20, "F2I": 20, "BAR": 30}
 # Instructions that write no register
 SILENT = ("STG", "STS", "STSM", "STL", "BRA", "EXIT", "BAR", "DEPBAR", "LDGDEPBAR", "LDGSTS", "RED")
-# Iterations of a loop that are followed one by one: the next ones take as long as the last of them
+# Iterations of a loop that are simulated one by one; later iterations take as long as the last of these
 FOLLOWED = 4
 
 
 class Instruction(NamedTuple):
     """Instruction of a kernel; `reads` and `writes` are names of registers and predicates."""
 
-    code: str  # without its suffixes, such as LDG
+    code: str  # name without suffixes, such as LDG
     reads: frozenset[str]
     writes: frozenset[str]
     level: int = 0  # groups of asynchronous copies that a DEPBAR leaves unfinished
@@ -42,7 +42,7 @@ Path = Sequence[Instruction | Loop]
 
 class _Line(NamedTuple):
     text: str
-    target: int  # of a branch, as the number of a line; -1 for others
+    target: int  # line number of a branch's target; -1 for other instructions
     conditional: bool
 
 
@@ -50,7 +50,7 @@ def path(listing: str) -> list[Instruction | Loop]:
     """Return the path of a warp from the output of `nvdisasm -c` for a kernel."""
     lines = _lines(listing)
     taken = _taken(lines)
-    # From the number of a line to its place on the path
+    # Place on the path by line number
     places = {number: place for place, number in enumerate(taken)}
     backward = {places[n]: places[lines[n].target] for n in taken if 0 <= lines[n].target <= n}
     return _nest([_instruction(lines[n].text) for n in taken], backward, 0, len(taken))
@@ -74,7 +74,7 @@ def loops(items: Path, depth: int = 1) -> Iterator[tuple[int, Loop]]:
 
 
 def executed(items: Path, trips: Sequence[float], code: str = "") -> float:
-    """Count the instructions that a warp runs, of one code or of all.
+    """Count the instructions that a warp runs, with one code or with all.
 
     Args:
         trips: Iterations of a loop, by its depth.
@@ -89,7 +89,7 @@ def executed(items: Path, trips: Sequence[float], code: str = "") -> float:
 
 
 def cycles_alone(items: Path, trips: Sequence[float]) -> float:
-    """Return the cycles of a warp alone on its scheduler: an instruction a cycle, in order, when its data are there."""
+    """Return the cycles of a warp alone on its scheduler: an instruction a cycle, in order, when its data are ready."""
     return _Warp().run(items, trips)
 
 
@@ -168,13 +168,13 @@ def _taken(lines: Sequence[_Line]) -> list[int]:
 
 
 def _next(lines: Sequence[_Line], number: int) -> int:
-    """Return the number of the line that runs after this one, loops ended."""
+    """Return the number of the line that runs after this one, as if loops had ended."""
     line = lines[number]
     if line.target <= number:
         return number + 1
     if not line.conditional:
         return line.target
-    # An alternative: the branch before the target leads past it
+    # An alternative of two branches: the branch right before the target leads past it
     other = lines[line.target - 1]
     if line.target - 1 > number and other.target > line.target and not other.conditional:
         return line.target if other.target - line.target > line.target - number else number + 1
@@ -182,7 +182,7 @@ def _next(lines: Sequence[_Line], number: int) -> int:
 
 
 def _nest(flat: Sequence[Instruction], backward: dict[int, int], start: int, stop: int) -> list[Instruction | Loop]:
-    """Gather the loops between two places of a path; `backward` has the first place of a loop by its last one."""
+    """Gather the loops between two places of a path; `backward` maps the last place of a loop to its first."""
     # Of loops that begin at the same place, the one that ends last is the outer one
     ends = {first: last for last, first in sorted(backward.items()) if start <= first and last < stop}
     items: list[Instruction | Loop] = []
@@ -208,7 +208,7 @@ def _instruction(text: str) -> Instruction:
         written = _wide(names[0], suffixes, code)
         names = names[1:]
     read = set(names) | set(_registers(predicate or ""))
-    if re.search(r"\.(64|128|M88\.[24])", suffixes) and code in SILENT:  # vectors that are stored
+    if re.search(r"\.(64|128|M88\.[24])", suffixes) and code in SILENT:  # stored vectors
         read |= {other for name in names for other in _wide(name, suffixes, code)}
     level = re.search(r"0x([0-9a-f]+)", operands) if code == "DEPBAR" else None
     return Instruction(code, frozenset(read), frozenset(written), int(level[1], 16) if level else 0)
