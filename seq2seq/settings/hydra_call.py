@@ -1,4 +1,4 @@
-"""Call Hydra to compose settings; its errors pass on."""
+"""Call Hydra to compose settings, without catching its errors."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from seq2seq.system.resources import conf_dir
 
 
 def compose_or_raise(overrides: Sequence[str], **options: Any) -> DictConfig:
-    """Compose settings, and pass on errors of Hydra and OmegaConf."""
-    # In a command that Hydra runs, which may have been given another configuration folder.
+    """Compose settings; errors of Hydra and OmegaConf are not caught."""
+    # Hydra runs this command, and may have been given another configuration folder.
     if GlobalHydra.instance().is_initialized():
         return compose("train", list(overrides), **options)
     # An absolute path, which also works from console scripts and launchers.
@@ -25,7 +25,7 @@ def compose_or_raise(overrides: Sequence[str], **options: Any) -> DictConfig:
 
 
 def plain_settings(config: DictConfig) -> dict[str, Any]:
-    """Return composed settings as plain values, interpolations resolved.
+    """Return composed settings as plain values, with interpolations resolved.
 
     Raises:
         ValueError: An interpolation has no value, or leads back to itself.
@@ -39,5 +39,5 @@ def plain_settings(config: DictConfig) -> dict[str, Any]:
 
 
 def one_line(error: Exception) -> str:
-    """Return the first line of an error of Hydra; the others are advice for its own files."""
+    """Return the first line of an error of Hydra; the other lines are advice about Hydra's own files."""
     return f"settings: {first_line(error)}"
