@@ -1,4 +1,4 @@
-"""Learned matrices over positions, and the floors: where they meet convolutions, averages and plain MLPs; float64."""
+"""Learned matrices over positions and baselines, against convolutions, averages and plain MLPs in float64."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ LONGEST = {
 
 @pytest.mark.parametrize("kind", LONGEST)
 def test_more_positions_than_weights_are_refused(kind):
-    """At the limit all works; beyond it training, encoding and decoding say both numbers."""
+    """At the limit everything works; beyond it, the errors of training, encoding and decoding name both numbers."""
     mixer = kind(dim=4, causal=True, max_len=5, **LONGEST[kind])
     mixer(torch.randn(2, 5, 4), lengths_mask([5, 2]))
     mixer.empty_state(1, 5)
