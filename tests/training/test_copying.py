@@ -21,7 +21,7 @@ def batch(number: int) -> Batch:
 
 
 class Recorder:
-    """Copier that writes down the calls that it gets."""
+    """Copier that records its calls."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []

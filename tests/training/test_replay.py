@@ -1,6 +1,6 @@
 """Replayed passes equal plain ones bit for bit, with a twin of CUDA graphs on a CPU; planted errors are found.
 
-DropConnect is tested on a GPU alone: on a CPU its masks copy a number from the host.
+DropConnect is tested only on a GPU: on a CPU its masks copy a number from the host.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ def test_the_latest_recordings_are_kept(monkeypatch):
 
 
 def test_recordings_of_a_stale_generator_are_captured_again():
-    """Otherwise replays would repeat its random numbers."""
+    """Otherwise replays would repeat the generator's random numbers."""
     recorder = Unreleased({})
     passes = Passes()
     replay = Replay(passes, passes.model.parameters(), make=lambda: recorder)
