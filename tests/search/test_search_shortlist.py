@@ -28,7 +28,7 @@ REPRESENTATIVE = {
 
 
 def half(ids) -> Tensor:
-    """Twelve tokens, by the source's, and the end."""
+    """A list of twelve tokens, chosen by the source's tokens, and the end."""
     allowed = torch.zeros(VOCAB, dtype=torch.bool)
     allowed[random.Random(repr(list(ids))).sample(range(EOS + 1, VOCAB), 12)] = True
     allowed[EOS] = True
