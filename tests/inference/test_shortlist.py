@@ -171,7 +171,7 @@ def test_an_estimate_can_be_repeated_and_ignores_blank_lines(ckpt, corpus, made,
 
 
 def test_translations_use_the_lists_of_their_own_sources(ckpt, made):
-    """In a batch and one by one: searched, sampled, with a prefix and with phrases."""
+    """Batches equal single sentences: searched, sampled, with a prefix and with phrases."""
     translator = Translator.load(ckpt, device="cpu", settings=HOW, shortlist=made)
     ways: list[dict[str, Any]] = [
         {},
@@ -210,7 +210,7 @@ def damaged(path: Path, **changes) -> None:
 
 
 def test_bad_files_are_one_line(ckpt, made, tmp_path, capsys):
-    """Other files, damage, another tokenizer, a pickle, and compressed arrays."""
+    """Other files, damage, another tokenizer, a pickle and compressed arrays give an error of one line."""
     bad = tmp_path / "bad.npz"
     meta = json.loads(np.load(made)["meta"].tobytes())
 
