@@ -33,7 +33,7 @@ TEXTS = [
     ("en", ["It was oct. 13, 2018. ", "It costs $3. ", "Then we left."]),
     # Small letters only
     ("de", ["wir lesen. ", "es regnet. ", "frau schneider kommt."]),
-    # No code of a language
+    # Not a language code
     ("xx", ["One. ", "Two."]),
     ("", ["One. ", "Two."]),
 ]
