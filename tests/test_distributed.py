@@ -240,7 +240,7 @@ def test_a_sweep_starts_no_processes(monkeypatch):
     ("launcher", "environment"), [("torchrun", TORCHRUN), ("torchrun", TORCHRUN | SRUN), ("srun", SRUN)]
 )
 def test_the_number_of_processes_is_checked(monkeypatch, launcher, environment):
-    """Otherwise each process would train alone, or on a part of the text."""
+    """Without this check, each process would train alone, or on a part of the text."""
     by(monkeypatch, **environment)
     ranks.require_startable(2, 1, sweep=False)
     ranks.require_startable(1, 2, sweep=False)

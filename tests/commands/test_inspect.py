@@ -136,7 +136,7 @@ def test_distances_by_hand():
 
 
 def test_centers_are_drawn(tmp_path):
-    """On a line with a bar, on a grid with a circle, of one standard deviation; nine heads look different."""
+    """Centers have a bar on a line, or a circle on a grid, of one standard deviation; nine heads look different."""
     sharpness = torch.rand(9) + 0.1
     line, grid = torch.randn(9), torch.randn(9, 2)
     views = [

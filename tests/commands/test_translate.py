@@ -178,7 +178,7 @@ def test_files_that_cannot_be_used(tmp_path, ckpt, capsys):
 
 
 def test_nasty_lines(tmp_path, ckpt, capsys):
-    """After each troublesome line comes a plain one, which must be translated as it is alone."""
+    """A plain line follows each troublesome line, and must be translated as if it were alone."""
     seed = random.randrange(10**6)
     lines = nasty.nasty_lines(50, seed, long_lines=2, long_size=100_000)
     plain = [s.encode() for s in tiny.sentences(tiny.GERMAN, 50, seed=seed)]

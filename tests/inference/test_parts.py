@@ -187,7 +187,7 @@ def translator(tmp_path_factory) -> Translator:
 
 
 def test_a_paragraph_is_translated_as_its_sentences(translator):
-    """Against each sentence as a line: n-best joined by rank, log-probabilities added, alignments shifted."""
+    """Compare with each sentence as a line: n-best joined by rank, log-probabilities added, alignments shifted."""
     (row,) = translator.translate([PARAGRAPH], note=lambda note: None)
     alone = translator.translate(SENTENCES, note=lambda note: None)
     ranked = [" ".join(each[rank].text for each in alone) for rank in range(2)]

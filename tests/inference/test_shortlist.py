@@ -86,7 +86,7 @@ def loops(pairs, iterations: int) -> dict[tuple[int, int], float]:
 
 @pytest.mark.parametrize("cells", [1, 7, 1 << 21])
 def test_model_1_equals_loops(cells, monkeypatch):
-    """In one block and in many; repeated words count each time, and pairs with an empty side do not count."""
+    """Model 1 agrees in one block and in many; repeated words count each time, pairs with an empty side do not."""
     monkeypatch.setattr(module, "_CELLS", cells)
     pairs = [*TOY, ([2, 2, 1], [3, 3]), ([], [1]), ([1], [])]
     expected = loops([pair for pair in pairs if all(pair)], 4)

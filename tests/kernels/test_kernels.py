@@ -106,7 +106,7 @@ def test_dynamicconv_is_its_reference(taps, causal, drop):
 @every_kernel
 @both_forms
 def test_static_weights_are_a_depthwise_convolution(taps, causal):
-    """Against F.conv1d at every length, the blocked path with a ragged end included."""
+    """Compare with F.conv1d at every length, including the blocked path with a ragged end."""
     left = left_padding(taps, causal)
     for length in (1, taps, 2 * BLOCK, 2 * BLOCK + random.randint(1, BLOCK - 1), 3 * BLOCK, 4 * BLOCK + 1):
         x, weights = draw(2, length, 6), draw(3, taps)
@@ -224,7 +224,7 @@ def test_step_from_slots_that_are_written_in_turns(taps):
 @every_kernel
 @pytest.mark.parametrize("softmax", [True, False])
 def test_a_product_over_all_slots_is_the_definition(taps, softmax):
-    """With slots of any age, more slots than taps, and positions before the first."""
+    """Test slots of any age, more slots than taps, and positions before the first."""
     sentences, beam, heads, size, slots = 3, random.choice([1, 4]), 2, 5, taps + random.randrange(3)
     values = torch.randn(sentences, heads, slots, beam, size, dtype=torch.float64)
     owner = torch.randint(beam, (sentences * beam, slots + random.randrange(3)))
@@ -351,7 +351,7 @@ def test_dropout_keeps_the_mean(drop):
 
 @pytest.mark.parametrize("drop", [0.1, 0.3])
 def test_dropout_scales_bf16_by_an_unrounded_number(drop):
-    """Where 1 / keep is rounded first, as 1.113 to 1.109, every mean is too small."""
+    """If 1 / keep were rounded first, such as 1.113 to 1.109, every mean would be too small."""
     x = torch.randn(300, 100).bfloat16()
     y = dropout(x, drop)
     scaled = (x.float() / keep_probability(drop)).bfloat16()

@@ -136,7 +136,7 @@ def test_short_rows_do_without_flash_attention(queries, taken):
 @pytest.mark.gpu
 @pytest.mark.parametrize(("queries", "keys", "width"), [(7, 7, 64), (5, 7, 32), (33, 16, 128), (130, 264, 64)])
 def test_packed_on_a_gpu(queries, keys, width):
-    """Against float32 by the definition; padded keys get no gradient."""
+    """Compare with the definition in float32; padded keys get no gradient."""
     q, k, v, mask = inputs(queries, keys, width=width, device="cuda", dtype=torch.bfloat16)
     found = packed.packed_attention(q, k, v, mask)
     wide = [part.detach().float().requires_grad_() for part in (q, k, v)]

@@ -233,7 +233,7 @@ def test_every_kernel(op, taps):
 @pytest.mark.parametrize("length", [1, 5, 16, 17, 27, 32, 33, 64])
 @pytest.mark.parametrize("taps", [4, 7, 16, 17, 31, 32, 34, 63, 64])
 def test_sentences_of_one_tile(taps, length):
-    """Against the reference in float64, causal and centered: at the borders of tiles, shorter and longer than K."""
+    """Compare with the reference in float64, causal and centered: at borders of tiles, shorter and longer than K."""
     for causal in (True, False):
         size = Shape(2, length, 2, random.choice([4, 24]), taps)
         task = anything("dynamicconv", size, causal, layouts=("slice", "transposed", "dense"))
@@ -265,7 +265,7 @@ def test_sentences_that_fit_one_tile_take_its_kernels(monkeypatch):
 @pytest.mark.parametrize("op", OPS[1:])
 @pytest.mark.parametrize("length", [1, 5, 16, 17, 27, 32, 33, 64])
 def test_lightconv_of_one_tile(op, length, monkeypatch):
-    """At the borders of tiles, shorter and longer than K, with fewer programs than sentences."""
+    """Test lengths at the borders of tiles, shorter and longer than K, with fewer programs than sentences."""
     for name in lightconv_triton.PROGRAMS:
         monkeypatch.setitem(lightconv_triton.PROGRAMS, name, random.choice([1, 4]))
     for name in ("band_forward", "band_backward", "direct_forward", "direct_backward"):
@@ -336,7 +336,7 @@ def test_tiles_and_chunks(op, tile):
 @every_op
 @pytest.mark.parametrize("taps", [3, 9])
 def test_a_keep_probability_without_a_mask_scales_nothing(op, taps):
-    """As in evaluation, where a mixer drops no weights."""
+    """Without a mask nothing is scaled, as in evaluation, where a mixer drops no weights."""
     task = anything(op, shape(taps), True)
     plain = task._replace(given={**task.given, "keep": None, "keep_prob": 1.0})
     given = {**plain.given, "keep_prob": 0.75}
@@ -450,7 +450,7 @@ def cache(rows: int, beam: int, heads: int, slots: int, width: int) -> tuple[Ten
 @pytest.mark.parametrize("op", ["dynamicconv", "lightconv"])
 @pytest.mark.parametrize("taps", [1, 2, 3, 5, 15, 31, 33, 63])
 def test_decoding_step(op, taps):
-    """Against float64, at any position and with slots of any ancestry, also for one hypothesis and with gaps."""
+    """Compare with float64 at any position, with slots of any ancestry, also for one hypothesis and with gaps."""
     beam, heads, width = random.choice([1, 2, 4]), random.choice([1, 3]), random.choice([4, 16, 24])
     values, owner, position = cache(beam * random.randint(1, 3), beam, heads, taps + 4, width)
     softmax = op == "dynamicconv"
@@ -592,7 +592,7 @@ def test_a_gpu_without_a_c_compiler_is_served_by_torch(monkeypatch):
 
 
 def test_auto_falls_back_with_one_warning(said, monkeypatch):
-    """On a GPU, here a fake one, torch's operations serve what Triton cannot; each reason is told once."""
+    """On a GPU, here a fake one, torch's operations replace Triton where it fails; each reason is logged once."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     monkeypatch.setattr(dispatch, "gpu_obstacle", dispatch.gpu_obstacle.__wrapped__)  # which remembers no real GPU
     with FakeTensorMode():

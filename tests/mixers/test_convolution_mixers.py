@@ -149,7 +149,7 @@ def test_dynamicconv_of_constant_predictions_is_lightconv(softmax, causal):
 
 @both_forms
 def test_multiscale_is_the_gated_sum_of_its_scales(causal):
-    """Each scale convolved alone by torch, then weighed."""
+    """Convolve each scale by itself with torch, then weigh the results."""
     sizes = [5, 2, 9, 4]
     mixer, x = made(Multiscale, causal=causal, kernel_sizes=sizes), sequences()
     z, y = gated(mixer, x), torch.zeros_like(x)

@@ -60,7 +60,7 @@ def test_retention_by_hand():
 
 @either_form
 def test_linear_attention_is_its_quadratic_form(causal):
-    """softmax(q k') replaced by phi(q) . phi(k): all pairs, normalised over those that are seen; beyond a chunk too."""
+    """softmax(q k') is replaced by phi(q) . phi(k), normalized over the visible pairs, also beyond a chunk."""
     mixer = make(LinearAttention, causal)
     long = wide(1, 150, WIDTH)
     seen = torch.ones(150, 150).bool()

@@ -96,7 +96,7 @@ def test_local_mlp_by_its_definition(window, causal):
 
 @both_forms
 def test_lowrank_mlp_is_an_mlp_of_that_rank(causal):
-    """With M = A B written out."""
+    """Write out M = A B."""
     low = made(LowRankMLP, causal=causal, num_heads=3, max_len=9, rank=2)
     mlp = made(MLP, causal=causal, num_heads=3, max_len=9)
     mlp.load_state_dict(
@@ -181,7 +181,7 @@ def test_more_positions_than_weights_are_refused(kind):
 
 @pytest.mark.parametrize("name", ["mlp", "separable", "gmlp", "local_mlp", "lowrank_mlp", "full_mlp"])
 def test_defaults_reach_to_the_longest_training_sentence(name):
-    """Training by `mixer=<name>` alone is not refused."""
+    """Training with only `mixer=<name>` is not refused."""
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
         plain = OmegaConf.to_container(compose("train", [f"mixer={name}"]), resolve=True)
     longest = min(longest_width(plain["data"]["max_tokens"]), plain["data"]["clean"]["max_length"])

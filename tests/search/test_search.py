@@ -265,7 +265,7 @@ def test_n_best_is_sorted_and_distinct(beam_groups, diversity, late, monkeypatch
 
 
 def test_limits_are_per_sentence():
-    """At most int(ratio * S) + extra tokens with the end, even of a model that would never end."""
+    """A translation has at most int(ratio * S) + extra tokens with the end, even if the model would never end."""
     model, lengths = sharp("mixer=transformer"), [9, 1, 4]
     src, mask = sources(*lengths)
     with torch.no_grad():

@@ -49,7 +49,7 @@ def test_a_wide_beam_finds_the_best_with_the_phrases(phrases):
 
 @pytest.mark.parametrize("beam_size", [1, 2, 5])
 def test_every_translation_has_its_phrases(beam_size):
-    """For every width of the beam; scores agree with forward, also for a sentence without phrases."""
+    """This holds for every beam size; scores agree with forward, also for a sentence without phrases."""
     model, lengths = sharp(*ONE_LAYER), [4, 6, 3, 5]
     src, _ = sources(*lengths)
     phrases = [[[7, 8], [9]], [], [[random.randrange(4, 20)] for _ in range(6)], [[11, 11, 12]]]

@@ -121,7 +121,7 @@ def test_a_list_of_all_tokens_changes_nothing(beam_size):
 
 @pytest.mark.parametrize("preset", ["transformer", "dynamicconv", "gru"])
 def test_the_batch_changes_nothing(preset):
-    """A sentence alone and among others with other lists, in beams, samples and with phrases."""
+    """A sentence has the same result alone and among others with other lists: beams, samples and phrases."""
     model = sharp(*MODELS[preset])
     src, _ = sources(*LENGTHS)
     rows = [row[:length] for row, length in zip(src.tolist(), LENGTHS, strict=True)]

@@ -54,7 +54,7 @@ def test_few_batches(count):
 
 
 def test_calls_of_a_copier(monkeypatch):
-    """With a stand-in for the GPU: batches are pinned, copied without blocking on another stream, and waited for."""
+    """A stand-in for the GPU shows that batches are pinned, copied without blocking on another stream, and awaited."""
     seen: list[Any] = []
 
     @contextmanager

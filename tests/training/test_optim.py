@@ -166,7 +166,7 @@ def test_weight_decay_is_decoupled():
 
 @pytest.mark.parametrize("most", [2**24, 30])
 def test_muon_makes_the_updates_of_torchs_muon_and_adamw(monkeypatch, most):
-    """The parts of one optimizer against two of torch's, of a matrix of blocks each alone; sizes by the formula.
+    """Compare the parts of one optimizer with two of torch's, block by block for a matrix of blocks.
 
     Blocks of one shape are updated together, at most 30 numbers in one of the cases; in one turn one has no gradient.
     """

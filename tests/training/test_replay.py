@@ -346,7 +346,7 @@ def test_a_capture_that_fails_leaves_random_numbers_as_they_were():
 @pytest.mark.parametrize("mixer", ["transformer", "lightconv", "dynamicconv", "bahdanau"])
 @pytest.mark.parametrize("precision", ["32", "bf16"])
 def test_a_gpu_replays_the_bits_of_plain_passes(corpus, tmp_path, mixer, precision):
-    """With DropConnect, accumulation and another epoch; a resumed run captures all shapes again."""
+    """Test DropConnect, accumulation and another epoch; a resumed run captures all shapes again."""
     taps = ("mixer.encoder.per_layer.kernel_size=[3,7]", "mixer.decoder.per_layer.kernel_size=[3]")
     given = (f"mixer={mixer}", *(taps if "conv" in mixer else ()), f"trainer.precision={precision}", "trainer.ema=0.9")
     given = (
