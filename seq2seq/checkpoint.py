@@ -164,7 +164,8 @@ def require_finite(weights: Mapping[str, Tensor], path: Path) -> None:
     for name, weight in weights.items():
         if not weight.is_floating_point():
             continue
-        # A sum keeps nan and inf, and takes a thirtieth of the time of `isfinite`. A sum of finite weights may overflow
+        # A sum keeps nan and inf, and takes a thirtieth of the time of `isfinite`. The sum of finite weights may
+        # overflow, so `isfinite` decides then
         wide = torch.float32 if weight.dtype == torch.float16 else weight.dtype
         if not (weight.sum(dtype=wide).isfinite() or weight.isfinite().all()):
             raise NotFiniteWeightsError(

@@ -34,7 +34,7 @@ def main(config: DictConfig) -> float:
         plan = _plan(config)
         # With init_from the checkpoint decides the languages, and so the files
         plan = plan if plan.run.init_from else plan.opened()
-        # This imports torch and Lightning, for which the report of a wrong setting need not wait
+        # This imports torch and Lightning; a wrong setting has been reported before
         return _train(plan)
     except ValueError as error:
         if wants_traceback():

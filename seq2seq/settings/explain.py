@@ -54,7 +54,7 @@ def wrong_word(overrides: Sequence[str]) -> str:
     for word in overrides:
         try:
             override = _parse(word)
-        # Hydra raises ValueError and the others here for some words that it cannot parse.
+        # Hydra raises ValueError and the other errors of this tuple for some words that it cannot parse.
         except (*REFUSALS, ValueError, AssertionError, AttributeError, TypeError) as error:
             return _syntax(word, error)
         if message := _wrong_choice(override, word, overrides):

@@ -141,7 +141,7 @@ def test_refusals():
 
 @pytest.mark.parametrize("shape", [(7, 6), (3, 7, 6), (2, 1, 7, 6), (2, 3, 7, 6)], ids=str)
 def test_bias_is_added_to_the_scores(shape):
-    """Values and gradients agree under a padding mask, for the fast kernel and for the kernel of short rows."""
+    """Values and gradients agree under a padding mask, for the fast implementation and for the reference."""
     q, k, v, bias = (x.requires_grad_() for x in (wide(2, 3, 7, 4), wide(2, 3, 6, 4), wide(2, 3, 6, 4), wide(*shape)))
     mask = lengths_mask([6, 4])[:, None, None, :]
     expected = (q @ k.mT / 2 + bias).masked_fill(~mask, -math.inf).softmax(-1) @ v
