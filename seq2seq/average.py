@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     """Average the checkpoints that the options name, write the result, and print how to use it."""
-    # Imports torch: after the options are checked
+    # These import torch, so they come after the checks of the options
     from seq2seq import checkpoint
     from seq2seq.runs.averaging import average, is_from_training, latest_checkpoints
     from seq2seq.runs.folder import translate_command
@@ -59,7 +59,7 @@ def _run(options: argparse.Namespace) -> int:
 
     paths = [Path(path) for path in options.checkpoints]
     out = Path(options.out) if options.out else paths[0] / "checkpoints" / "average.safetensors"
-    # Even if it is not an input
+    # Refuse a checkpoint of a run even if it is not an input
     if is_from_training(out):
         raise UsageError(f"--out {out} is a checkpoint of a run; choose another file")
     if out.is_file():

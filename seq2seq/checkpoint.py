@@ -1,7 +1,7 @@
-"""Write and read checkpoints for use: one file that is all translation needs, opened without running anyone's code.
+"""Write and read checkpoints for translation: one file with all that translation needs, read without executing code.
 
-A checkpoint is a safetensors file. Its tensors are the model's weights under the model's names, a tied table once, and
-the bytes of the tokenizer's SentencePiece models. One string of JSON in the header's metadata describes them:
+A checkpoint is a safetensors file. Its tensors are the model's weights under the model's names, each tied table only
+once, and the bytes of the tokenizer's SentencePiece models. One string of JSON in the header's metadata describes them:
 
     {"__metadata__": {"seq2seq": '{"format": 1, "model": {...}, "src_lang": "de", ...}'}, "<parameter>": {...}, ...}
 """
@@ -26,13 +26,13 @@ from seq2seq.system.errors import first_line
 from seq2seq.system.files import atomic_file
 from seq2seq.system.model_path import CheckpointError, checkpoint_file
 
-# Names of the SentencePiece models in the tokenizer's state; in the file `tokenizer.` comes before them.
+# Names of the SentencePiece models in the tokenizer's state; in the file they have the prefix `tokenizer.`.
 _MODELS = ("src_model", "tgt_model")
 _TOKENIZER = "tokenizer."
 # Largest header and SentencePiece model that are read, in bytes; known ones have up to 1 MB and 5 MB.
 MAX_HEADER = 8 << 20
 MAX_TOKENIZER = 64 << 20
-# Types in which a weight of floating point may be stored, whatever its type in the model.
+# Types in which a floating-point weight may be stored, whatever its type in the model.
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -59,7 +59,7 @@ def save(path: str | os.PathLike[str], stored: Stored) -> None:
     """Write a checkpoint atomically; weights that share memory are stored once, under the first name.
 
     Raises:
-        ValueError: `read` would not accept it (NotFiniteWeightsError: for its weights).
+        ValueError: `read` would refuse the checkpoint (NotFiniteWeightsError if a weight is not finite).
         OSError: The file system refuses.
     """
     path = Path(path)
@@ -120,9 +120,9 @@ def load(path: str | os.PathLike[str], *, device: str | torch.device = "cpu", tr
             weights that do not fit the model.
     """
     meta, weights = _read(path := checkpoint_file(Path(path)))
-    # Before the model, whose embeddings must fit the vocabulary
+    # Load the tokenizer before the model, whose embeddings must fit the vocabulary
     tokenizer = load_tokenizer(meta, path)
-    # First without memory: settings may ask for any size, and only weights of that size show that it is meant
+    # Build the model first without memory: settings may ask for any size, and only weights of that size confirm it
     _check_depth(meta["model"], len(weights), path)
     with on_meta_device():
         check_weights(_model(meta, path, trust), weights, path)
@@ -164,7 +164,8 @@ def require_finite(weights: Mapping[str, Tensor], path: Path) -> None:
     for name, weight in weights.items():
         if not weight.is_floating_point():
             continue
-        # nan and inf survive in a sum, which takes a thirtieth of the time; the sum of finite numbers may overflow
+        # A sum keeps nan and inf, and takes a thirtieth of the time of `isfinite`. The sum of finite weights may
+        # overflow, so `isfinite` decides then
         wide = torch.float32 if weight.dtype == torch.float16 else weight.dtype
         if not (weight.sum(dtype=wide).isfinite() or weight.isfinite().all()):
             raise NotFiniteWeightsError(
@@ -177,18 +178,18 @@ def load_tokenizer(meta: Mapping[str, Any], path: Path) -> Tokenizer:
     """Restore the tokenizer of a description, and compare its vocabulary with the model's.
 
     Raises:
-        CheckpointError: It is damaged, or does not fit the model.
+        CheckpointError: The tokenizer is damaged, or does not fit the model.
     """
     check_description(meta, path)
     try:
         tokenizer = Tokenizer.from_state(meta["tokenizer"])
     except Exception as error:  # any damage inside the SentencePiece model
         raise CheckpointError(f"{path}: its tokenizer does not load ({_type_and_message(error)})") from None
-    # An id beyond the embeddings is a device-side assert on a GPU, after which the process cannot continue
+    # An id beyond the embeddings causes a device-side assert on a GPU, after which the process cannot continue
     for name in ("src_vocab_size", "tgt_vocab_size", "pad_id", "joint"):
         own = getattr(tokenizer, name)
         wanted = meta["model"].get(name)
-        # Types, too: True equals 1
+        # Compare the types, too, since True equals 1
         if (type(own), own) != (type(wanted), wanted):
             raise CheckpointError(f"{path}: its tokenizer has {name} {own}, its model {wanted!r}")
     return tokenizer
@@ -197,7 +198,7 @@ def load_tokenizer(meta: Mapping[str, Any], path: Path) -> Tokenizer:
 def _model(meta: dict[str, Any], path: Path, trust: Sequence[str]) -> Seq2Seq:
     """Build the model that the settings describe; every error becomes a CheckpointError of one line."""
     try:
-        # portable: without arguments that ask for the machine of the training
+        # portable: without arguments that need the machine of the training
         return build_model(meta["model"], trust=trust, portable=True)
     except TargetError as error:
         raise CheckpointError(f"{path}: refused, {_type_and_message(error)}") from None
@@ -233,10 +234,10 @@ def _read(path: Path) -> Stored:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Open a checkpoint: the file, for its tensors, and the description with the whole tokenizer.
+    """Open a checkpoint, and yield the file, for its tensors, and the description with the whole tokenizer.
 
     Raises:
-        CheckpointError: The file is damaged, hostile or of another program, as far as it has been read.
+        CheckpointError: The part of the file that has been read is damaged, hostile or of another program.
     """
     try:
         with path.open("rb") as start:
@@ -293,10 +294,10 @@ def _is_tokenizer(name: str) -> bool:
 
 
 def stored_once(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights without those that share the memory of an earlier one."""
+    """Return the weights, except weights that share the memory of an earlier weight."""
     stored: dict[Any, tuple[str, Tensor]] = {}
     for name, weight in weights.items():
-        # Tensors without elements have no place of their own
+        # Tensors without elements have no address of their own
         place = (weight.data_ptr(), weight.dtype, weight.shape, weight.stride()) if weight.numel() else name
         stored.setdefault(place, (name, weight))
     return dict(stored.values())

@@ -117,10 +117,10 @@ def _run(options: argparse.Namespace) -> int:
     from seq2seq.sweeps.sweep_watch import watch
     from seq2seq.system.canvas import require_matplotlib
 
-    # Before any waiting or computing
+    # Checked before any waiting or computing
     if options.figure:
         require_matplotlib()
-    # Made only when something is written to it
+    # The folder is made only when something is written to it
     out = require_folder(Path(options.out), files=FILES) if options.out else None
     # Blocks until the sweep has ended; returns the number of jobs that failed
     failed = watch([Path(path) for path in options.runs], interval=options.interval) if options.watch else 0

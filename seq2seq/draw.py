@@ -19,7 +19,7 @@ from seq2seq.options.command_line import (
 )
 from seq2seq.system.stdio import print_error, standard_input
 
-# Larger numbers are slips: an image shows a word, and some thousands of images are drawn a second.
+# Larger numbers are typing errors: an image shows a word, and some thousands of images are drawn per second.
 MOST_PIXELS = 4096
 MOST_IMAGES = 10**7
 
@@ -82,7 +82,7 @@ def _draw(options: argparse.Namespace) -> int:
 
     images = WordImages(height=options.height, width=options.width, seed=options.seed)
     if not options.corpus:
-        # Bytes, because text mode ends lines at \r, too; the number seeds each image
+        # Read bytes, because text mode also ends lines at \r. The number of a line seeds its image
         for number, line in enumerate(standard_input()):
             text = line.decode("utf-8", "replace").strip()
             sys.stdout.write(f"{images.line(text, number)}\n")

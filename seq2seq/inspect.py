@@ -90,7 +90,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.atlas:
         # None: all mixers of conf/mixer/self
         names = None if options.mixers is None else options.mixers.split(",")
-        # Defaults are filled in here: `_check` compares with None
+        # The default is filled in here, since `_check` compares with None
         limit = 10.0 if options.seconds is None else options.seconds
         return write_atlas(names, limit=limit, figure=options.figure, out=out, seed=options.seed)
     if options.ckpt:

@@ -20,7 +20,7 @@ from seq2seq.system.model_path import CheckpointError
 
 # Format of the files. Every version reads all earlier formats, from 1 on; see docs/training.md.
 FORMAT = 1
-# The key of the description, in the header's metadata and in what training saves.
+# The key of the description, in the header's metadata and in the states that training saves.
 KEY = "seq2seq"
 # Largest size of a description in bytes, and its deepest nesting. The presets have up to 10 kB and 10 levels.
 MAX_BYTES = 1 << 20
@@ -67,7 +67,7 @@ def describe(
     entry = {
         "format": FORMAT,
         "model": model_config,
-        # For people who read it; the SentencePiece model has its own
+        # For people who read the description; the SentencePiece model has its own normalizer
         "normalizer": tokenizer.normalizer,
         "src_lang": src_lang,
         "tgt_lang": tgt_lang,
@@ -79,7 +79,7 @@ def describe(
     kept = search and {key: getattr(search, key) for key in KEPT}
     more = {"search": kept, "tgt_langs": tgt_langs, "lines": lines, "preset": preset}
     entry |= {key: value for key, value in more.items() if value}
-    # Through JSON, so that training fails at its start, not when it saves
+    # Convert to JSON and back, so that a bad value stops training at its start, not when it saves
     return json.loads(as_json(entry)) | {"tokenizer": tokenizer.to_state()}
 
 
@@ -87,7 +87,7 @@ def search_settings(meta: Mapping[str, Any]) -> SearchSettings:
     """Read the search settings of a description, with defaults for missing ones.
 
     Raises:
-        ValueError: They are not valid.
+        ValueError: The settings are not valid.
     """
     # Settings that a later version has added are ignored
     section = {key: value for key, value in meta.get("search", {}).items() if key in KEPT}
@@ -108,7 +108,7 @@ def as_json(value: Any) -> str:
     """Write a description as JSON.
 
     Raises:
-        ValueError: It holds a value that is not of a plain type.
+        ValueError: The description holds a value that is not of a plain type.
     """
 
     def refuse(part: Any) -> None:
@@ -124,7 +124,8 @@ def parse_json(text: str | bytes) -> dict[str, Any]:
     """Parse the description in an untrusted file.
 
     Raises:
-        ValueError: It is not JSON, not a mapping, too large or too deep; the message is the end of a sentence.
+        ValueError: The text is not JSON, not a mapping, too large or too deep; the message is a predicate, to follow
+            the caller's subject.
     """
     if len(text) > MAX_BYTES:
         raise ValueError(f"has more than {MAX_BYTES:,} bytes")
@@ -136,7 +137,7 @@ def parse_json(text: str | bytes) -> dict[str, Any]:
         raise ValueError(f"is not JSON ({error})") from None
     if not isinstance(value, dict):
         raise ValueError("is not a mapping")
-    # Level by level: code that copies or prints the value recurses, and would fail on a deep one
+    # Check the depth level by level: code that copies or prints the value recurses, and would fail on a deep one
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         sections = [each for each in level if isinstance(each, dict | list)]
@@ -148,7 +149,7 @@ def parse_json(text: str | bytes) -> dict[str, Any]:
 
 def check_description(meta: Mapping[str, Any], path: Path) -> None:
     """Raise CheckpointError unless a description has a known format, all fields, and a valid search."""
-    # type(), since True is an int
+    # type() instead of isinstance, since True is an int
     number = meta.get("format")
     if type(number) is not int or number < 1:
         raise CheckpointError(f"{path}: its format is {number!r}, which is not a format number")
@@ -156,7 +157,7 @@ def check_description(meta: Mapping[str, Any], path: Path) -> None:
         raise CheckpointError(
             f"{path}: is of format {number}, but this version reads up to {FORMAT}; install a newer seq2seq"
         )
-    # Only types: the code that uses a value checks it
+    # Only types are checked here; the code that uses a value checks the value
     for name, cls in _FIELDS.items():
         if not isinstance(meta.get(name), cls):
             raise CheckpointError(f"{path}: its '{KEY}.{name}' is missing or no {cls.__name__}")

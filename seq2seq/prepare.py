@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")
 def main(config: DictConfig) -> None:
-    """Prepare the corpus of a training run; a wrong setting is one line on stderr and exit status 2."""
+    """Prepare the corpus of a training run; a wrong setting gives one line on stderr and exit status 2."""
     try:
         words = HydraConfig.get().overrides.task
         chosen = chosen_settings(words) if config.init_from else None
@@ -53,7 +53,7 @@ def prepare(config: dict[str, Any], *, chosen: Collection[str] | None = None, ty
     plan = make_plan(config, mixer="", typed=typed)
     # Raises ValueError for corpora that cannot be read, before any work
     plan = plan if plan.run.init_from else plan.opened()
-    # Import torch
+    # These import torch
     from seq2seq.data.preparation import prepare_corpora
     from seq2seq.training import checks, finetune
 
@@ -63,7 +63,7 @@ def prepare(config: dict[str, Any], *, chosen: Collection[str] | None = None, ty
     if start_from:
         section = finetune.adopt_data(plan.data, start_from.meta, origin=str(plan.run.init_from), chosen=chosen)
         plan = dataclasses.replace(plan, data=section)
-    # The plan that training makes: its fingerprints name the folders
+    # The same plan as in training, whose fingerprints name the folders
     cache = Path(plan.run.cache)
     data = prepare_corpora(checks.make_data_plan(plan, start_from))
     log.info("prepared in %.1f s, in %s:", time.monotonic() - start, cache)

@@ -38,7 +38,7 @@ Text is detokenized, one sentence a line; lines end at the byte \\n only; .gz, .
 BLEU, chrF and chrF++ grow with quality, TER falls. Exit status: 0 done; 1 some sentences could not be translated and
 count as empty; 2 wrong options or files; 130 interrupted."""
 
-# Options that are ScoreSettings.
+# Options that are fields of ScoreSettings.
 SETTINGS = ("metrics", "tokenize", "lang", "lowercase", "convention")
 # The options that have an effect with --forced-decoding: log-probabilities of given translations.
 FORCED = {
@@ -91,7 +91,7 @@ def _parser() -> Parser:
     text = "folder of prepared data ($SEQ2SEQ_CACHE or .cache)"
     add("--cache", type=nonempty, default=cache, metavar="FOLDER", help=text)
     add_model_options(parser.add_argument_group("translation, with --ckpt"), sentences="keep")
-    # As a run's own test
+    # The type in which a run scores its own test set
     parser.set_defaults(dtype="float32")
     return parser
 
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _refuse_idle(parser: Parser, options: argparse.Namespace) -> None:
-    """Refuse options without an effect: a model's where files are scored, --resamples, most with --forced-decoding."""
+    """Refuse options that have no effect with --compare, --hypotheses, --ckpt or --forced-decoding."""
     if not options.compare:
         parser.refuse(options, ("resamples",), "goes with --compare")
     if not options.ckpt:
@@ -183,7 +183,7 @@ def _score_checkpoint(options: argparse.Namespace) -> dict[str, Any]:
     from seq2seq.evaluation.eval_data import read_words
     from seq2seq.evaluation.scoring import ScoreSettings
 
-    # Before the model is loaded; `score_checkpoint` also protects the files of the corpus
+    # Checked before the model is loaded; `score_checkpoint` also protects the files of the corpus
     if options.save:
         require_text_output(Path(options.save), "--save", ckpt=options.ckpt)
     settings = ScoreSettings(**{field: getattr(options, field) for field in SETTINGS})
@@ -193,7 +193,7 @@ def _score_checkpoint(options: argparse.Namespace) -> dict[str, Any]:
     from seq2seq.evaluation.checkpoint_score import score_checkpoint
 
     translator = load_translator(options)
-    # Options with the names of the arguments
+    # These options have the names of the arguments
     rest = {field: getattr(options, field) for field in ("ckpt", "data", "split", "limit")}
     save = Path(options.save) if options.save else None
     return score_checkpoint(translator, settings, warn=warn, cache=Path(options.cache), save=save, **rest)

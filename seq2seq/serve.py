@@ -53,14 +53,15 @@ def _run(options: argparse.Namespace) -> int:
         require(module, "serving", extra="serve")
     from seq2seq.inference.service.server import bound_socket, run, url_of
 
-    # First, so that a port in use is reported before the model is loaded
+    # Bind first, so that a port in use is reported before the model is loaded
     with bound_socket(limits) as bound:
         import torch
 
         from seq2seq.inference.model_files import locate, runs_on_cpu_alone
 
-        # Each thread that computes has helper threads, and two teams of them compete for the cores: one team for the
-        # thread that translates, none for this one (a batch of one text: 75 instead of 340 ms on two cores)
+        # Each thread that computes has a team of helper threads, and two teams would compete for the cores. So the
+        # thread that translates has a team, and this thread has none (a batch of one text: 75 instead of 340 ms on two
+        # cores)
         threads = options.threads or torch.get_num_threads()
         # ONNX graphs have helpers of their own, as many as torch has threads when they are loaded
         graphs = any(runs_on_cpu_alone(locate(path)) for path in (options.ckpt, *options.ensemble))

@@ -59,7 +59,7 @@ def _run(options: argparse.Namespace) -> int:
     for option, path in (("--src", Path(options.src)), ("--tgt", Path(options.tgt))):
         if path.exists() and not path.is_file():
             raise UsageError(f"{option} {path} is not a regular file, and each iteration reads it again; name a file")
-    # Imports torch: after the options are checked
+    # These import torch, so they come after the checks of the options
     from seq2seq.inference.lexical_shortlist import is_shortlist, make_shortlist
     from seq2seq.inference.model_files import load_tokenizer, locate
     from seq2seq.runs.folder import translate_command

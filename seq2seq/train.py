@@ -20,7 +20,7 @@ from seq2seq.training.command import INTERRUPTED, exit_interrupted, refuse, run_
 from seq2seq.training.machine.environment import VARIABLES
 from seq2seq.training.plan import RunPlan, cut_lists, make_plan
 
-# Before torch is imported
+# These variables must be set before torch is imported
 os.environ.update(VARIABLES | os.environ)
 
 
@@ -28,13 +28,13 @@ os.environ.update(VARIABLES | os.environ)
 def main(config: DictConfig) -> float:
     """Train with the composed settings, and return the best validation BLEU.
 
-    A wrong setting is one line on stderr and exit status 2; a fault of the data or the machine has status 1.
+    A wrong setting gives one line on stderr and exit status 2; a fault of the data or the machine gives status 1.
     """
     try:
         plan = _plan(config)
         # With init_from the checkpoint decides the languages, and so the files
         plan = plan if plan.run.init_from else plan.opened()
-        # Imports torch and Lightning: a wrong setting does not wait for them
+        # This imports torch and Lightning; a wrong setting has been reported before
         return _train(plan)
     except ValueError as error:
         if wants_traceback():
@@ -51,7 +51,7 @@ def main(config: DictConfig) -> float:
 
 def _plan(config: DictConfig) -> RunPlan:
     """Check the settings, and add what Hydra knows about this run: its command, label and job."""
-    # The settings that the user typed, without Hydra's own: they name the run and repeat it
+    # The typed settings, without Hydra's own: they name the run, and its command repeats them
     chosen = HydraConfig.get()
     overrides = list(chosen.overrides.task)
     typed = typed_settings(overrides)
@@ -61,7 +61,7 @@ def _plan(config: DictConfig) -> RunPlan:
         mixer=mixer_label(chosen.runtime.choices["mixer"], overrides),
         command=shlex.join(["python", "-m", "seq2seq.train", *overrides]),
         job=hydra_callback.job_folder(),
-        # Everything else is the checkpoint's
+        # With init_from, all other settings are the checkpoint's
         chosen=chosen_settings(overrides) if config.init_from else None,
         typed=typed,
     )
@@ -73,7 +73,7 @@ def _train(plan: RunPlan) -> float:
     from seq2seq.training import checks
     from seq2seq.training.bounds.faults import TrainingFault
 
-    # First, since impossible sizes need no Lightning, which takes three times as long to import as torch
+    # Check the model first: this does not need Lightning, which takes three times as long to import as torch
     model = None if plan.run.init_from else checks.check_model(plan, None)
     from seq2seq.training.run import train
 
@@ -89,7 +89,7 @@ def _train(plan: RunPlan) -> float:
 
 
 def _fail_job_of_sweep(error: Exception) -> None:
-    """In a sweep, raise an error that fails this job alone: sys.exit would end the whole sweep."""
+    """In a sweep, raise an error that fails only this job; sys.exit would end the whole sweep."""
     if hydra_callback.job_folder():
         raise hydra_callback.JobError(str(error)) from error
 

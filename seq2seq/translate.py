@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     try:
-        # Before the model is loaded. Its beam is not known yet: take the smallest that fits the options
+        # Check before the model is loaded. Its beam size is not known yet: assume the smallest that fits the options
         groups = options.beam_groups or (1 if options.diversity is None else 2)
         beam = min(groups * math.ceil(options.n_best / groups), search_range("beam_size")[1])
         own = SearchSettings(beam_size=beam, beam_groups=groups if beam % groups == 0 else 1)
@@ -134,7 +134,7 @@ def _run(options: argparse.Namespace) -> int:
     """Open the files, load the model, translate, and return the exit status."""
     # Leaving the stack puts a whole output into place, or removes a partial one
     with contextlib.ExitStack() as stack:
-        # Input, output, model: mistakes that are cheap to find are reported before the model is loaded
+        # In the order input, output, model, so that cheap mistakes are reported before the model is loaded
         source = _open_source(options, stack)
         _check_outputs(options, source)
         # Files with a line for each line of the input
@@ -167,7 +167,7 @@ def _run(options: argparse.Namespace) -> int:
             progress=_progress(source, done),
             partial=partial,
         )
-        # Not before: this waits for the first bytes
+        # Opened only now, since this waits for the first bytes
         session.run(open_text(source), sink)
     # After the stack: the output is complete, with an empty line for each failure
     if session.failed:
@@ -199,7 +199,7 @@ def _check_outputs(options: argparse.Namespace, source: Stream) -> None:
     # The output may be standard output, or a file still to be made
     sink = _descriptor(sys.stdout) if options.output is None else options.output
     require_output(Path(options.alignments), "--alignments", inputs=[] if sink is None else [sink], what="output")
-    # A device may take both
+    # A device may take both outputs
     if options.output is None or written_directly(options.output):
         return
     if os.path.realpath(options.alignments) == os.path.realpath(options.output):
@@ -272,7 +272,7 @@ def _progress(source: Stream, done: int) -> ProgressLine | None:
 def _open_sink(options: argparse.Namespace, stack: contextlib.ExitStack) -> Stream:
     """Open the output; a file appears only when it is complete."""
     if options.output is None:
-        # Written whole by `exit_status`
+        # `exit_status` makes sure that all bytes are written
         return sys.stdout.buffer
     # Opened last: from here on, an end without an exception puts the output into place
     return stack.enter_context(atomic_text(options.output))

@@ -30,7 +30,7 @@ VOCAB = 23
 TOGETHER = 12  # files that _every_mixer composes at once
 VOCABULARY = {"src_vocab_size": VOCAB, "tgt_vocab_size": VOCAB, "pad_id": PAD, "joint": True}
 WIDTH = 16
-# Wide enough in depth for any per_layer list, and every dropout on
+# Deep enough for any per_layer list, and with every dropout on
 TINY = (
     "model=tiny",
     f"model.dim={WIDTH}",
@@ -135,13 +135,13 @@ def _every_mixer(folder: str = "", sizes: tuple[str, ...] = ()) -> dict[str, Any
 
 
 def preset_config(name: str, folder: str = "") -> dict[str, Any]:
-    """The settings of a small model with preset `name`, as `config` gives them."""
+    """The settings of a small model with preset `name`, as `config` returns them."""
     every = _every_mixer(folder)
     return {**copy.deepcopy({"model": every["model"], "mixer": every["presets"][name]}), **VOCABULARY}
 
 
 def decodes(name: str) -> bool:
-    """True where a self mixer has a causal form: an encoder-only one has no `step` of its own."""
+    """True if a self mixer has a causal form: an encoder-only mixer does not override `step`."""
     target = OmegaConf.load(conf_dir() / "mixer" / "self" / f"{name}.yaml").get("_target_")
     return target is None or build.decodes(mixer_class(target, SelfMixer))
 
@@ -164,7 +164,7 @@ class Case(NamedTuple):
         return {**copy.deepcopy(_every_mixer(self.folder, sizes)[part][self.name]), **dict(self.changes)}
 
     def build(self, values: Mapping[str, Any], dim: int = WIDTH) -> Any:
-        """The mixer of one layer's values."""
+        """Build the mixer from the values of one layer."""
         return build_mixer(values, self.slot, dim, trust=self.trust)
 
     def variants(self, *sizes: str, dim: int = WIDTH, moved: bool = True) -> list[Any]:

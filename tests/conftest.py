@@ -1,6 +1,6 @@
 """Set up all tests: one thread, and random numbers that are seeded by the name of the test.
 
-Therefore a run repeats exactly. SEQ2SEQ_TEST_SEED=<number> changes every seed, and lets Hypothesis draw other examples;
+So every run of the tests is the same. SEQ2SEQ_TEST_SEED=<number> changes every seed and Hypothesis's examples;
 `make fuzz` tries random numbers, and prints how to repeat a failure. Triton's kernels run on a GPU, or without one in
 its interpreter.
 """
@@ -28,7 +28,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# Packages that files of tests need, besides torch, NumPy, pytest and Hypothesis
+# Packages that test files need, besides torch, NumPy, pytest and Hypothesis
 PACKAGES = (
     "hydra", "omegaconf", "datasets", "lightning", "sentencepiece", "sacrebleu",
     "fastapi", "uvicorn", "prometheus_client",
@@ -46,7 +46,7 @@ hypothesis.settings.load_profile("repeatable")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Seed Hypothesis by the number, too."""
+    """Seed Hypothesis with SEQ2SEQ_TEST_SEED, too."""
     if SEED:
         config.option.hypothesis_seed = SEED
 
@@ -170,7 +170,7 @@ PLATFORMS = {
 
 @pytest.fixture(params=[pytest.param(name, marks=[] if name == "cpu" else [pytest.mark.gpu]) for name in PLATFORMS])
 def platform(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Platform:
-    """float64 on the CPU; with a GPU, float32 and bfloat16 there."""
+    """Choose float64 on the CPU, and float32 and bfloat16 on a GPU if there is one."""
     chosen = PLATFORMS[request.param]
     if chosen.device == "cuda":
         monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)

@@ -39,14 +39,14 @@ def plain(tokenizer: Tokenizer, **model: Any) -> Loaded:
 
 
 def preset(name: str, tokenizer: Tokenizer) -> Loaded:
-    """A model of a preset as shallow as its kinds of layers allow: tracing takes seconds a layer."""
+    """A model of a preset, as shallow as its kinds of layers allow: tracing takes seconds per layer."""
     sizes = {"src_vocab_size": tokenizer.src_vocab_size, "tgt_vocab_size": tokenizer.tgt_vocab_size}
     ids = {"pad_id": tokenizer.pad_id, "joint": tokenizer.joint}
     return loaded({**_shallow(preset_config(name)), **sizes, **ids}, tokenizer)
 
 
 def _shallow(config: dict[str, Any]) -> dict[str, Any]:
-    """The same with two layers a side where layers differ, the first kind and the last, and one elsewhere."""
+    """The settings with one layer per side, or with two, of the first and the last kind, if layers differ."""
     for side in ("encoder", "decoder"):
         slot = config["mixer"].get(side) or {}
         for key, values in (slot.get("per_layer") or {}).items():

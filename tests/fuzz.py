@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# Files, and single tests of files whose others draw nothing
+# Test files, and single tests of files whose other tests draw nothing
 TESTS = [
     "mixers",
     "kernels/test_kernels.py",
@@ -40,12 +40,12 @@ TESTS = [
     "training/test_auto_batch_size.py::test_no_batch_is_worse_than_the_worst",
     "commands/test_compare.py",
 ]
-# Of these: what compiles, starts processes or trains
+# Tests of these files that compile, start processes or train
 LEFT_OUT = "compiled or recompile or export or inductor or processes or trace or whole_run or from_training"
 
 
 def run_round(number: int, jobs: str) -> tuple[list[str], str]:
-    """Run the tests with `number`; the names of those that failed, and the output."""
+    """Run the tests with `number`, and return the names of the failed tests and the output."""
     tests = [str(ROOT / "tests" / name) for name in TESTS]
     options = ["-n", jobs, "--dist", "worksteal", "-k", f"not ({LEFT_OUT})", "-r", "fE", "--tb", "short"]
     command = [sys.executable, "-m", "pytest", *options, *tests]

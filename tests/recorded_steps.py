@@ -34,7 +34,7 @@ class Call(NamedTuple):
     places: list[Tensor | None]  # of its results; None for one in the memory of an argument
 
     def again(self) -> None:
-        """Run it, with its results where they were."""
+        """Run the operation, and write its results to their original memory."""
         results = tensors(self.func(*self.args, **self.kwargs))
         for old, new in zip(self.places, results, strict=True):
             if old is not None:
@@ -72,7 +72,7 @@ class Capture(TorchDispatchMode):
         self.calls: list[Call] = []
         self.before: dict[int, tuple[Tensor, Tensor]] = {}
         self.own: dict[int, Tensor] = {}
-        self.kept: list[Any] = []  # so that no memory is used twice
+        self.kept: list[Any] = []  # kept, so that no memory is used twice
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -94,13 +94,13 @@ class Capture(TorchDispatchMode):
         places = [each.detach() if each.untyped_storage().data_ptr() not in known else None for each in results]
         self.own |= {each.untyped_storage().data_ptr(): each for each in places if each is not None and each.numel()}
         self.kept.append(results)
-        # A view stays one
+        # A view is not captured
         if (written and name != "transpose_") or any(each is not None for each in places):
             self.calls.append(Call(func, args, kwargs, places))
         return found
 
     def restore(self) -> None:
-        """Undo what was written outside."""
+        """Undo the writes to memory outside of the capture."""
         with torch.no_grad():
             for memory, copy in self.before.values():
                 memory.copy_(copy)
@@ -113,7 +113,7 @@ class Capture(TorchDispatchMode):
 
     def replay(self) -> None:
         """Run all operations again."""
-        # Below autograd, where the operations were captured
+        # Run below autograd, where the operations were captured
         with torch._C.DisableTorchFunction(), torch._C._AutoDispatchBelowAutograd():
             for call in self.calls:
                 call.again()
@@ -170,7 +170,7 @@ def multiply_without_looking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def replay_by_twin(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Let training runs on a CPU replay by the twin, unless trainer.graphs=false, and return what it counts."""
+    """Let training runs on a CPU replay with the twin, unless trainer.graphs=false, and return the twin's counts."""
     found: dict[str, int] = {}
     monkeypatch.setattr("seq2seq.training.lightning_parts.task.CudaRecorder", lambda device: TwinRecorder(found))
     monkeypatch.setattr("seq2seq.training.run.resolve_graphs", lambda settings, *_, **__: settings.graphs == "auto")

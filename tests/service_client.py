@@ -32,7 +32,7 @@ class Stub:
 
     Attributes:
         batches: The texts of every call.
-        options: Its other options, besides the settings of the search.
+        options: The other options of every call, besides the search settings.
     """
 
     def __init__(self, *, languages: Sequence[str] = (), beam_size: int = 3) -> None:
@@ -42,7 +42,7 @@ class Stub:
         self.tgt_lang = "en"
         self.can_force = True
         self.settings = SearchSettings(beam_size=beam_size)
-        # Of a vocabulary of one piece
+        # The target vocabulary has one piece
         pieces = SimpleNamespace(
             piece_to_id=lambda piece: int(piece == "▁dog"), id_to_piece=["<unk>", "▁dog"].__getitem__
         )
@@ -79,7 +79,7 @@ class Stub:
         ]
 
     def candidate(self, line: str, i: int, settings: SearchSettings) -> TranslatedText:
-        """Return candidate i of a line, in which the options are seen."""
+        """Return candidate i of a line; its text shows the options."""
         return TranslatedText(f"{line[::-1]}/{i}/{settings.beam_size}/{''.join(self.tags)}", -(i + 1) / 10)
 
 
@@ -133,9 +133,9 @@ class Served:
         """Send one request.
 
         Args:
-            body: Bytes, or what becomes JSON.
-            chunks: Parts of the body, after which it stalls.
-            leave: When it is set, the client has left.
+            body: Bytes, or a value that is sent as JSON.
+            chunks: Parts of the body; after these the body stalls.
+            leave: Set when the client has left.
         """
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         messages = [{"type": "http.request", "body": data, "more_body": False}]

@@ -87,7 +87,7 @@ def test_round_trip(good, path):
 
 
 def test_other_programs_read_the_weights_and_the_description(good, path):
-    """It is a plain safetensors file: one key of metadata is ours, and the SentencePiece model is a tensor of bytes."""
+    """A checkpoint is a plain safetensors file with one key of metadata and the SentencePiece model as bytes."""
     checkpoint.save(path, good)
     with safetensors.safe_open(path, framework="np") as file:
         entry = json.loads(file.metadata()["seq2seq"])
@@ -130,7 +130,7 @@ def test_the_folder_of_a_run_or_an_export_stands_for_its_checkpoint(good, tmp_pa
 
 
 def test_a_checkpoint_trained_with_triton_translates_anywhere(path):
-    """backend=triton was asked of the training machine; loading chooses again."""
+    """backend=triton was a setting of the training machine; loading chooses the backend again."""
     light = {"_target_": "seq2seq.mixers.lightconv.LightConv", "num_heads": 2, "kernel_size": 3, "backend": "triton"}
     cross = {"_target_": "seq2seq.mixers.attention.CrossAttention", "num_heads": 2}
     checkpoint.save(path, tiny.payload(mixer={"encoder": light, "decoder": dict(light), "cross": cross}))
@@ -294,7 +294,7 @@ def test_wrong_weights(good, path):
 def test_weights_of_another_type_are_refused(good, path, dtype):
     write(path, good._replace(weights={**good.weights, WEIGHT: torch.zeros(32, 16).to(dtype)}))
     assert f"weight '{WEIGHT}' is stored as {dtype}" in refusal(path)
-    # The average builds no model
+    # seq2seq.average builds no model
     with pytest.raises(ValueError, match=r"stored as|whole numbers"):
         average([path, saved(good, path.with_name("b.safetensors"))])
 
@@ -479,7 +479,7 @@ def test_describe_wants_plain_types(good):
 
 
 class Payload:
-    """Makes a folder when it is unpickled."""
+    """Object that makes a folder when it is unpickled."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker

@@ -40,7 +40,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(corpus: Path, folder: Path, *overrides: str) -> subprocess.Popen[str]:
-    """Training with two processes, as a user starts it."""
+    """Start training with two processes, as a user does."""
     words = toycorpus.words(corpus, folder, "trainer.devices=2", *overrides)
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)}
     command = [sys.executable, "-m", "seq2seq.train", *words]
@@ -113,7 +113,7 @@ def test_two_processes_share_the_tokens_of_an_update(corpus, tmp_path):
         ({"RANK": "9", "LOCAL_RANK": "1", "SLURM_PROCID": "1", "SLURM_LOCALID": "0"}, 9, 1),  # torchrun, under srun
         ({"RANK": "0", "LOCAL_RANK": "0", "SLURM_PROCID": "1", "SLURM_LOCALID": "1"}, 0, 0),
         ({"LOCAL_RANK": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, 1, 1),  # by Lightning, in a task of SLURM
-        # A wrapper that sets it for each task, on the second machine
+        # A wrapper that sets LOCAL_RANK for each task, on the second machine
         ({"LOCAL_RANK": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2", "SLURM_LOCALID": "0"}, 2, 0),
         ({"SLURM_PROCID": "5", "SLURM_LOCALID": "2"}, 5, 2),
         ({"RANK": "", "SLURM_PROCID": "0"}, 0, 0),
@@ -240,7 +240,7 @@ def test_a_sweep_starts_no_processes(monkeypatch):
     ("launcher", "environment"), [("torchrun", TORCHRUN), ("torchrun", TORCHRUN | SRUN), ("srun", SRUN)]
 )
 def test_the_number_of_processes_is_checked(monkeypatch, launcher, environment):
-    """Otherwise each process would train alone, or on a part of the text."""
+    """Without this check, each process would train alone, or on a part of the text."""
     by(monkeypatch, **environment)
     ranks.require_startable(2, 1, sweep=False)
     ranks.require_startable(1, 2, sweep=False)

@@ -18,7 +18,7 @@ MODULES = {
     for path in sorted(ROOT.rglob("*.py"))
 }
 # The parts of the package, lowest first. A part imports itself and parts of lower levels.
-# A module that is named by itself (`training.command`) is a part of its own; the commands are what no level names.
+# A module that is named by itself (`training.command`) is a separate part; modules that no level names are commands.
 LEVELS = (
     ("system",),
     ("kernels", "settings", "sweeps"),
@@ -64,7 +64,7 @@ def tree_of(module: str) -> ast.AST:
 
 
 def imports(module: str, *, only_at_import: bool = False) -> set[str]:
-    """Dotted names of what `module` imports; `from a import b` counts as a.b."""
+    """Return the dotted names that `module` imports; `from a import b` counts as a.b."""
     names: set[str] = set()
     for node in _nodes(tree_of(module), only_at_import):
         if isinstance(node, ast.Import):
@@ -76,7 +76,7 @@ def imports(module: str, *, only_at_import: bool = False) -> set[str]:
 
 
 def _nodes(tree: ast.AST, only_at_import: bool) -> list[ast.AST]:
-    """All nodes; with only_at_import, those outside functions and `if TYPE_CHECKING`."""
+    """Yield all nodes; with only_at_import, only nodes outside of functions and `if TYPE_CHECKING`."""
     nodes: list[ast.AST] = []
     for child in ast.iter_child_nodes(tree):
         if only_at_import and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -124,7 +124,7 @@ def test_what_stands_at_the_top_is_a_command():
 
 
 def test_no_module_but_a_mixer_names_a_concrete_mixer():
-    """Mixers are reached through their settings."""
+    """Other modules reach mixers only through their settings."""
     wrong = [
         f"{module} imports {name}"
         for module in MODULES
@@ -151,7 +151,7 @@ def test_datasets_is_imported_when_it_is_needed():
 
 
 def test_commands_parse_before_they_load_and_translating_needs_no_lightning():
-    """A wrong option is answered at once; files and resources load no torch; what translates loads no Lightning."""
+    """A wrong option is answered at once; files and resources load no torch; translating loads no Lightning."""
     code = """
 import sys
 def loaded(*modules):

@@ -36,7 +36,7 @@ PAGES = sorted(
         ROOT / "benchmarks/README.md",
     ]
 )
-# Pages on which names of the past are meant
+# Pages that may mention names of the past
 HISTORY = ("CHANGELOG.md", "log.md")
 COMMAND = re.compile(r"python -m seq2seq\.(\w+)([^\n`|]*)")
 OPTION_COMMANDS = ("translate", "score", "average", "compare", "inspect", "draw", "export", "serve")

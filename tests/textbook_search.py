@@ -103,7 +103,7 @@ def allowed(
 
 
 def unfinished(ids: list[int], byte_of: Mapping[int, int]) -> bytes:
-    """Return the bytes of a character that is not complete, as Python's decoder leaves them."""
+    """Return the bytes of an incomplete character, which Python's decoder leaves over."""
     decoder = codecs.getincrementaldecoder("utf-8")("ignore")
     for token in ids:
         if token in byte_of:
@@ -125,12 +125,12 @@ def spells(begun: bytes, byte: int | None, left: int, available: frozenset[int])
                 text = bytes([*begun, byte, *rest]).decode()
             except UnicodeDecodeError:
                 continue
-            # Not a further character
+            # Not another character
             if len(text) == 1:
                 return True
     return False
 
 
 def divisor(length: int, how: SearchSettings) -> float:
-    """Return what log p of `length` tokens, the end included, is divided by."""
+    """Return the divisor of log p for `length` tokens, including the end."""
     return (length if how.length_norm == "power" else (5 + length) / 6) ** how.length_penalty

@@ -20,19 +20,19 @@ ENGLISH = ["the", "house", "cat", "dog", "walks", "comes", "quickly", "a", "and"
 
 
 def sentences(words: list[str], count: int, seed: int = 0, longest: int = 12) -> list[str]:
-    """Random sentences over `words`."""
+    """Draw random sentences of `words`."""
     rng = random.Random(seed)
     return [" ".join(rng.choices(words, k=rng.randint(3, longest))) + "." for _ in range(count)]
 
 
 def tokenizer(**settings: Any) -> Tokenizer:
-    """Trained in some milliseconds."""
+    """Train a tokenizer, which takes some milliseconds."""
     given = TokenizerSettings(**{"vocab_size": 300, **settings})
     return train_tokenizer(src_lines=sentences(GERMAN, 200), tgt_lines=sentences(ENGLISH, 200), settings=given)
 
 
 def model_config(t: Tokenizer, *, mixer: dict[str, Any] | None = None, **model: Any) -> dict[str, Any]:
-    """Settings that `build_model` takes: one attention layer a side, width 16, unless told otherwise."""
+    """Settings for `build_model`: by default one attention layer per side and width 16."""
     attention = {"_target_": "seq2seq.mixers.attention.Attention", "num_heads": 2}
     cross = {"_target_": "seq2seq.mixers.attention.CrossAttention", "num_heads": 2}
     sizes = {"dim": 16, "ffn_dim": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "max_len": 64}
@@ -66,7 +66,7 @@ def payload(
 
 
 def save(folder: Path, *, search: SearchSettings | None = None, **model: Any) -> Path:
-    """Write such a checkpoint and return its path."""
+    """Write a tiny checkpoint and return its path."""
     path = folder / "tiny.safetensors"
     checkpoint.save(path, payload(search=search, **model))
     return path

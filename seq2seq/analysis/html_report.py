@@ -31,7 +31,7 @@ class Pair(NamedTuple):
 
     Attributes:
         source: The source's pieces, or an image's patches.
-        target: Pieces of the decoder's input: the begin symbol, then the target's.
+        target: Pieces of the decoder's input: the begin symbol, then the target's pieces.
     """
 
     source: list[str]
@@ -149,10 +149,10 @@ def _details(part: str, views: Sequence[View], rows: list[str], columns: list[st
 
 
 def require_earlier(folder: Path) -> Path:
-    """Check that the folder has no `report.html` of another program, and return it.
+    """Check that the folder has no `report.html` of another program, and return the folder.
 
     Raises:
-        ValueError: It has one, which `write` would replace.
+        ValueError: The folder has such a file, which `write` would replace.
     """
     page = folder / "report.html"
     if page.exists() and (not page.is_file() or STYLE.encode() not in page.read_bytes()):

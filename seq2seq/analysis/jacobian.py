@@ -1,4 +1,4 @@
-"""The Jacobian of any mixer: output positions with respect to input positions."""
+"""Jacobian of any mixer: derivatives of output positions with respect to input positions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from seq2seq.network.introspection import freeze_mixing
 
-# Most numbers in the copies of the input in one backward pass: 8 MB in float32.
+# The copies of the input in one backward pass have at most this many numbers: 8 MB in float32.
 NUMBERS = 1 << 21
 
 
@@ -21,12 +21,13 @@ def jacobian(
 ) -> Tensor:
     """Differentiate a function of a sequence with its mixing held constant: d(u_r . f(x)_i) / dx_j.
 
-    Each row of the Jacobian is the gradient of its own sentence in a batch of T R copies of x, split into pieces.
+    Each row of the Jacobian is the gradient with respect to its own copy of x. The T R copies are sentences of a batch,
+    which is processed in pieces.
 
     Args:
         function: f, (B, S, D) -> (B, T, D').
         x: The sequence (S, D).
-        directions: u (R, D'); the output's channels if None.
+        directions: u (R, D'); a unit vector for each channel of the output if None.
         routed_by: The sequence (S, D) that decides the mixing; x if None.
 
     Returns:

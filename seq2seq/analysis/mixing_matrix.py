@@ -16,7 +16,7 @@ from seq2seq.network.model import Seq2Seq
 from seq2seq.network.pooling import Halving, spread
 from seq2seq.search import NotFiniteScoresError
 
-# Random directions in which outputs are differentiated; all channels of a narrower output.
+# Number of random directions in which outputs are differentiated. A narrower output is differentiated in all channels.
 DIRECTIONS = 32
 
 KeyT = TypeVar("KeyT")
@@ -174,7 +174,7 @@ def mean_distance(total: Tensor, columns: int | None = None) -> float:
 
 
 def uniform_weights(length: int, *, causal: bool) -> Tensor:
-    """Return the matrix (T, T) with equal shares of all positions; of past positions if causal."""
+    """Return a matrix (T, T) whose rows have equal shares of all positions, or of the past positions if causal."""
     visible = torch.ones(length, length)
     visible = visible.tril() if causal else visible
     return visible / visible.sum(-1, keepdim=True)  # (T, T)
@@ -210,12 +210,17 @@ class Introspectable(Protocol):
     """Mixer that can return internal tensors for plots."""
 
     def introspect(self, x: Tensor, context: Any) -> dict[str, Tensor]:
-        """Return tensors by name, which `python -m seq2seq.inspect` plots, for x and the mask or context of a call.
+        """Return tensors by name for `python -m seq2seq.inspect` to plot.
+
+        Args:
+            x: The input of a call, (B, T, D).
+            context: The mask of a self mixer's call, or the context of a cross mixer's call.
 
         Returns:
-            "kernels" (H, K) are fixed, "predicted kernels" (B, T, H, K) are along x, "weights" are (B, H, T, T), or
-            (B, H, T, S) over the source. "centers" c, (H,) or (H, 2: row, column), and "sharpness" a of the scores
-            -a |d - c|^2 are plotted together. Any other name has a number for each head, (H,).
+            "kernels" (H, K) are fixed, "predicted kernels" (B, T, H, K) belong to the positions of x, and "weights" are
+            (B, H, T, T), or (B, H, T, S) over the source. The scores -a |d - c|^2 have "centers" c, (H,) or
+            (H, 2: row, column), and a "sharpness" a, which are plotted together. Any other name has a number for each
+            head, (H,).
         """
         ...
 
@@ -248,8 +253,9 @@ def _view(mixer: Any, x: Tensor, mask: Tensor, memory: Tensor | None, part: str,
 def _heads(mixer: Any, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor | None:
     """Compute the mixing matrix of each head, (H, T, S), from the input of the last projection `out`.
 
-    The heads are adjacent there, or at the input of a preceding norm, which would mix them. For attention the result is
-    its weights: a head's blocks are w_ij W_v, so their norms are proportional to w_ij.
+    The channels of a head are adjacent at this input. A norm before `out` would mix the heads, so the input of the norm
+    is used if there is one. For attention the result is the attention weights: a head's blocks are w_ij W_v, so their
+    norms are proportional to w_ij.
 
     Returns:
         None for a mixer with one head or without such a projection.
@@ -284,7 +290,7 @@ def _directions(width: int, like: Tensor, most: int = DIRECTIONS) -> Tensor:
     eye = torch.eye(width, dtype=like.dtype, device=like.device)
     if width <= most:
         return eye
-    # A fixed seed, so that reports of one model agree, and its own generator
+    # A separate generator with a fixed seed, so that reports of one model agree
     generator = torch.Generator().manual_seed(width)
     noise = torch.randn(width, most, generator=generator, dtype=torch.float64)
     # On average, squared norms along random orthonormal directions are proportional to the full ones

@@ -28,7 +28,7 @@ from seq2seq.system.canvas import require_matplotlib
 from seq2seq.system.model_path import checkpoint_file
 from seq2seq.system.stdio import print_error
 
-# Most characters of the source in the title; an image is a long line.
+# Maximum number of characters of the source in the title; an image is a long line.
 _LONGEST_TITLE = 200
 
 
@@ -61,8 +61,8 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
     """Build a model with random weights from settings of seq2seq.train, and a random pair.
 
     Args:
-        overrides: Settings as on the command line, a preset (`mixer=<name>`) among them.
-        length: Positions of each side; the grid decides for an image.
+        overrides: Settings as on the command line, including a preset (`mixer=<name>`).
+        length: Number of positions of each side; an image as the source has the positions of its grid instead.
         out: The report's folder, `inspect/<preset>` if None.
         seed: Seed of the weights and of the pair.
 
@@ -84,15 +84,15 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
     folder = html_report.require_earlier(require_folder(out or Path("inspect") / name))
     # A preset for images has its grid in the tokenizer's settings
     grid = read_section(TokenizerSettings, config["tokenizer"], "tokenizer").patches
-    # The seed decides first the weights, then the pair
+    # Seeds the weights and the pair, which are drawn in this order
     torch.manual_seed(seed)
-    # One id more than randperm(length) draws, for padding; an image cannot share the target's vocabulary
+    # Padding needs one more id than randperm(length) draws; an image cannot share the target's vocabulary
     sizes = {"src_vocab_size": length + 1, "tgt_vocab_size": length + 1, "pad_id": length, "joint": grid is None}
     settings = {"model": config["model"], "mixer": config["mixer"], **sizes}
     if grid:
         settings["patches"] = dataclasses.asdict(grid)
     model = build_model(settings, trust=packages_of(config["mixer"]))
-    # All tokens differ: equal rows of a matrix are not due to equal inputs
+    # All tokens differ, so that equal rows of a matrix cannot be due to equal inputs
     src = torch.randperm(length)[None]  # (1, S)
     tgt = torch.randperm(length)[None]  # (1, T)
     if grid:
@@ -192,7 +192,7 @@ def _pieces(tokenizer: Any, model: Any, ids: Sequence[int]) -> list[str]:
 def write(subject: Subject) -> Path:
     """Differentiate the mixers, write the page with its figures, and return its path."""
 
-    # A long pair takes minutes; standard output names the files
+    # Report progress, since a long pair takes minutes, on standard error; standard output only names the files
     def report(part: str) -> None:
         print_error(f"looking at {part} ...")
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Most labels on a side of a matrix; a longer sentence has a label for every n-th piece.
+# Maximum number of labels on a side of a matrix; a longer sentence has a label for every n-th piece.
 MOST_LABELS = 40
 COLOR_MAP = "Blues"
 # Fonts with Chinese, Japanese or Korean, as Linux, macOS and Windows install them.
@@ -30,7 +30,7 @@ WIDE_FONTS = (
 
 @functools.cache
 def families() -> list[str]:
-    """List fonts for pieces of any script: matplotlib's own, then installed ones with Chinese and Japanese."""
+    """List fonts for pieces of any script: matplotlib's own, then the installed WIDE_FONTS."""
     from matplotlib import font_manager
 
     # A missing family causes a warning for every piece
@@ -76,7 +76,7 @@ def matrices(rows: Sequence[Row], down: list[str], across: list[str]) -> Figure:
     for r, c, axes, matrix in panels(figure, rows):
         # aspect auto: all panels have one size
         axes.imshow(matrix, cmap=COLOR_MAP, norm=_shades(), aspect="auto")
-        # Only the last panel of a column names the columns
+        # Only the lowest panel of a column names the positions across
         lowest = r == len(rows) - 1 or c >= len(rows[r + 1][1])
         _name_ticks(axes, down if c == 0 else None, across if lowest else None)
     _bar(figure, len(rows) * height, "share of the row")
@@ -97,7 +97,7 @@ def _shades() -> Any:
 
 
 def _colors(weights: Sequence[torch.Tensor]) -> dict[str, Any]:
-    """Return imshow's arguments for weights: shares from 0 to 1, or both signs for weights without a softmax."""
+    """Return imshow's arguments for weights: one hue if all are shares from 0 to 1, otherwise a hue for each sign."""
     from matplotlib.colors import Normalize
 
     low, high = min(float(each.min()) for each in weights), max(float(each.max()) for each in weights)
@@ -112,7 +112,7 @@ def _colors(weights: Sequence[torch.Tensor]) -> dict[str, Any]:
 def _bar(figure: Figure, height: float, label: str) -> None:
     """Draw the scale of all matrices of a figure, whose grid is about `height` inches high."""
     (image,) = figure.axes[0].images
-    # At most 2.4 inches high
+    # The bar is at most 2.4 inches high
     bar = figure.colorbar(image, ax=figure.axes, shrink=min(1.0, 2.4 / height), aspect=25, pad=0.01)
     # More ticks among small shares
     if image.get_cmap().name == COLOR_MAP:
@@ -128,7 +128,7 @@ def _name_ticks(axes: Axes, down: list[str] | None, across: list[str] | None) ->
         if names is None:
             axis.set_ticks([])
             continue
-        # Rounded up
+        # Show every step-th name; the division rounds up
         step = -(-len(names) // MOST_LABELS)
         axis.set_ticks(range(0, len(names), step), names[::step], rotation=turn)
         for label in axis.get_ticklabels():
@@ -173,7 +173,7 @@ def distances(views: Sequence[View]) -> Figure:
         axes.xaxis.get_major_locator().set_params(integer=True)
         _label(axes, f"{part}: mean share at a distance", "distance |i - j|", "share of the row")
         axes.legend(fontsize=6, frameon=False)
-    # 1: uniform weights
+    # Uniform weights are at 1
     last.axvline(1, color="#999999", linestyle="--", linewidth=1)
     last.set_yticks(range(len(ticks)), ticks)
     last.invert_yaxis()
@@ -263,7 +263,7 @@ def _centers_on_a_grid(views: Sequence[View]) -> Figure:
             circle = Circle((column, row), width, fill=False, color=style["color"], linewidth=0.8)
             circle.set_linestyle(style["linestyle"])
             axes.add_patch(circle)
-        # Circles stay circles
+        # Equal scales keep circles round
         axes.set_aspect("equal")
         _label(axes, f"{view.part} {view.layer}", "columns", "rows" if view is views[0] else "")
     # Rows are counted downwards, in all panels

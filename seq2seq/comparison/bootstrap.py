@@ -10,12 +10,12 @@ import numpy as np
 from seq2seq.comparison.estimates import LEVEL
 from seq2seq.metrics.scorers import bleu_of_counts, bootstrap_p
 
-# Resamples whose sentences are in memory at once.
+# Number of resamples whose drawn sentences are in memory at once.
 _CHUNK = 500
 
 
 class Resampled(NamedTuple):
-    """Difference of two groups of runs in resamples of seeds and sentences: 95% interval, and two-sided p value."""
+    """Difference between two groups of runs over resampled seeds and sentences: 95% interval and two-sided p value."""
 
     interval: tuple[float, float]
     p_value: float
@@ -36,16 +36,16 @@ class SeedScores(NamedTuple):
 
 
 def resample_sentences(runs: Mapping[str, Mapping[int, Sequence[np.ndarray]]], samples: int) -> dict[str, SeedScores]:
-    """Score resampled test sets, which are the same for all runs.
+    """Score all runs on the same resampled test sets.
 
     Args:
-        runs: The `bleu_counts` (N, 10) of the runs by group and seed. Several runs of one seed are averaged.
+        runs: The `bleu_counts` (N, 10) of each run, by group and seed. Several runs of one seed are averaged.
         samples: Number of resampled test sets.
     """
     tables = [table for seeds in runs.values() for each in seeds.values() for table in each]
     sentences = len(tables[0])
     joined = np.concatenate(tables, axis=1)  # (N, runs * 10)
-    # The seed of `paired_bootstrap`, so that both draw the same resamples
+    # The default seed of `paired_bootstrap`, so that both draw the same resamples
     generator = np.random.default_rng(12345)
     scores = [bleu_of_counts(joined.sum(0).reshape(1, len(tables), -1))]
     for start in range(0, samples, _CHUNK):
@@ -80,9 +80,9 @@ def resample_seeds(group: SeedScores, baseline: SeedScores) -> Resampled:
 
 
 def _means(scores: np.ndarray, generator: np.random.Generator, samples: int) -> np.ndarray:
-    """Average the columns of scores (samples, seeds), drawn anew in each row: (samples,)."""
+    """Resample the columns of scores (samples, seeds) in each row, and return the mean of each row: (samples,)."""
     seeds = scores.shape[1]
     drawn = np.take_along_axis(scores, generator.integers(seeds, size=(samples, seeds)), axis=1).mean(1)
     mean = scores.mean(1)
-    # Means of n seeds drawn out of n vary by (n - 1) / n of the variance of a mean
+    # A resampled mean of n seeds has only (n - 1) / n of the variance of a sample mean: scale its deviation up
     return mean + (drawn - mean) * (seeds / (seeds - 1)) ** 0.5 if seeds > 1 else mean

@@ -46,11 +46,11 @@ def _rows(run: RunResult) -> list[Row]:
 
 
 def _scores(rows: Sequence[Row], python: str, model: str) -> list[float]:
-    """Score rows by `comet_worker`."""
+    """Score rows with `comet_worker`, in a process of the other interpreter."""
     if not rows:
         return []
     named = [{"src": src, "mt": translation, "ref": ref} for src, ref, translation in rows]
-    # -I: import from its environment only, not from the worker's folder
+    # -I: import only from the interpreter's environment, not from the worker's folder
     command = [python, "-I", str(Path(comet_worker.__file__))]
     try:
         done = subprocess.run(

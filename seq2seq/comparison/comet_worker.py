@@ -1,6 +1,6 @@
-"""Score translations with COMET, for `comet`: JSON on standard input and output, run by another Python.
+"""Score translations with COMET: a script that `comet` runs in another Python, with JSON as its input and output.
 
-It imports nothing from this package: the requirements of both conflict.
+The script imports nothing from this package, whose requirements conflict with COMET's.
 """
 
 from __future__ import annotations

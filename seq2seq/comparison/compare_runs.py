@@ -31,15 +31,15 @@ class ComparisonSettings:
     Args:
         split: The scores to compare, "test" or "valid".
         baseline: A mixer, a group's label or a run's folder; the first group if None.
-        contrasts: Pairs of such names, to compare these alone.
-        samples: Resamples of the bootstrap.
-        margin: Differences in BLEU up to this one count as equivalence.
-        plan: A number of seeds whose power is reported; None reports none.
-        sets: Further test sets that runs have translated: names, each with a prefix of files.
+        contrasts: Pairs of such names; if there are any, only these pairs are compared.
+        samples: Number of bootstrap resamples.
+        margin: The largest difference in BLEU that counts as equivalence.
+        plan: Number of seeds for which the power of the tests is reported; None reports no power.
+        sets: Further test sets that runs have translated: pairs of a name and a file prefix.
         comet_python: The interpreter of an environment with COMET; None: no COMET.
         comet_model: COMET's model.
-        by_length: Width in words of a bucket of source lengths, for BLEU by source length.
-        by: A setting, `section.name`, for BLEU by its values.
+        by_length: Bucket width in words for a table of BLEU by source length; None: no such table.
+        by: A setting, `section.name`, for a table of BLEU by its values; None: no such table.
         ignore: Settings, `section.name`, in which the runs of one row may differ.
     """
 
@@ -106,7 +106,7 @@ def compare(
         The runs that were compared, and the reasons why others were left out.
 
     Raises:
-        ValueError: The baseline fits no group or several; or no run has a setting that is named.
+        ValueError: The baseline fits no group or several groups, or no run has a named setting.
     """
     # Nothing is printed for an empty comparison: the caller reports why each run was left out
     collected = collect(patterns, settings.split)
@@ -123,7 +123,7 @@ def compare(
         runs = with_comet(collected.runs, settings.comet_python, settings.comet_model)
         collected = CollectedRuns(runs, collected.unusable)
     text, reports = _reports(collected.runs, settings)
-    # Printed before files are written, which may fail
+    # Print before writing the files, which may fail
     print(text, end="", flush=True)
     if out is not None:
         print(f"written: {', '.join(map(str, _write(out, text, reports, settings.split, figure_against)))}")

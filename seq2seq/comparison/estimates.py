@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-# The conventional level of tests, and of intervals as its complement; `compare` names it.
+# Significance level of tests; confidence intervals have the level 1 - LEVEL. The output of `compare` states both.
 LEVEL = 0.05
-# Nodes of numerical integrals, whose integrands are smooth.
+# Nodes and weights of Gauss-Legendre integration, for smooth integrands.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
 
 
@@ -30,11 +30,11 @@ class Estimate(NamedTuple):
 
     @property
     def p_value(self) -> float:
-        """The two-sided p value of a true value of 0."""
+        """The two-sided p value of the hypothesis that the true value is 0."""
         return two_tails(abs(self.value) / self.error, self.freedom)
 
     def equivalence_p(self, margin: float) -> float:
-        """Compute the p value of a true value outside ± margin: the larger one of two one-sided t tests.
+        """Test if the true value is within ± margin, and return the larger p value of two one-sided t tests.
 
         Reference: Schuirmann 1987, A comparison of the two one-sided tests procedure and the power approach.
         """
@@ -51,11 +51,11 @@ def mean(values: Sequence[float]) -> Estimate | None:
 
 
 def welch(one: Sequence[float], other: Sequence[float]) -> Estimate | None:
-    """Estimate the difference of two means, of groups whose variances may differ; None where that is undefined.
+    """Estimate the difference in means of two groups whose variances may differ; None if it is undefined.
 
     The error is sqrt(v_1 + v_2), v_i the sample variance of group i divided by its size n_i, with
-    (v_1 + v_2)^2 / (v_1^2 / (n_1 - 1) + v_2^2 / (n_2 - 1)) degrees of freedom. It needs two values in each group, not
-    all equal.
+    (v_1 + v_2)^2 / (v_1^2 / (n_1 - 1) + v_2^2 / (n_2 - 1)) degrees of freedom. Each group needs at least two values,
+    and the values of at least one group must differ.
 
     Reference: Welch 1947, The generalization of 'Student's' problem when several different population variances are
         involved.
@@ -86,7 +86,7 @@ class Deviation(NamedTuple):
     freedom: int
 
     def difference(self, one: Sequence[float], other: Sequence[float]) -> Estimate:
-        """Estimate the difference of two groups' means; one of them may have a single value."""
+        """Estimate the difference in means of two groups; a group may have a single value."""
         error = self.value * math.sqrt(1 / len(one) + 1 / len(other))
         return Estimate(statistics.fmean(one) - statistics.fmean(other), error, self.freedom)
 
@@ -100,7 +100,7 @@ def pooled_deviation(groups: Sequence[Sequence[float]]) -> Deviation | None:
 
 
 class Power(NamedTuple):
-    """The t test of a mean or a difference whose true standard error is known.
+    """Power of the t test of a mean or a difference whose true standard error is known.
 
     Attributes:
         error: The true standard error.
@@ -128,7 +128,7 @@ class Power(NamedTuple):
         return _root(lambda difference: self.of_difference(difference) - power)
 
     def _expected(self, function: Callable[[float], float]) -> float:
-        """Average a function of the ratio of the estimated to the true deviation over its distribution."""
+        """Average a function of the ratio of estimated to true deviation over the ratio's distribution."""
         freedom = self.freedom
         half = 0.5 + 5 / math.sqrt(freedom)
         ratios = half * (_NODES + 1)
@@ -139,7 +139,7 @@ class Power(NamedTuple):
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p values for their number by Holm's step-down method, in their order.
+    """Adjust p values for multiple tests by Holm's step-down method, and return them in the given order.
 
     The i-th smallest of m becomes max over j <= i of min(1, (m - j + 1) p_j). This bounds the probability of any false
     rejection by the level, however the tests depend on each other.
@@ -155,14 +155,14 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def p_text(p_value: float) -> str:
-    """Format a p value, which is never 0."""
+    """Format a p value; a small one is shown as a bound, never as 0."""
     return "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"
 
 
 def two_tails(t: float, freedom: float) -> float:
     """Compute P(|T| > t) of Student's distribution with at least one degree of freedom."""
 
-    # With T = sqrt(freedom) tan(angle) its density is proportional to cos(angle)^(freedom - 1), without infinite tails
+    # Substitute T = sqrt(freedom) tan(angle): the density of the angle, cos(angle)^(freedom - 1), has no infinite tails
     def integral(start: float) -> float:
         half = (math.pi / 2 - start) / 2
         return half * float(_WEIGHTS @ np.cos(start + half * (_NODES + 1)) ** (freedom - 1))
@@ -171,7 +171,7 @@ def two_tails(t: float, freedom: float) -> float:
 
 
 def quantile(probability: float, freedom: float) -> float:
-    """Compute the t below which Student's distribution has this probability, of 0.5 or more."""
+    """Compute the quantile of Student's distribution for a probability of at least 0.5."""
     return _root(lambda t: 1 - two_tails(t, freedom) / 2 - probability)
 
 
@@ -180,7 +180,7 @@ def _normal(z: float) -> float:
 
 
 def _root(function: Callable[[float], float]) -> float:
-    """Find where an increasing function of positive numbers is 0, by bisection."""
+    """Find the positive root of an increasing function by bisection."""
     low, high = 0.0, 1.0
     while function(high) < 0:
         low, high = high, 2 * high

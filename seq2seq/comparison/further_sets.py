@@ -25,11 +25,11 @@ def further_sets(runs: Sequence[RunResult], sets: Mapping[str, str]) -> Collecte
 
     Args:
         runs: Runs with scores of their own test sets.
-        sets: The prefix of a set's two files by its name, as in `data.test`. A run's folder has its translations in
-            `<name>.hyp`.
+        sets: Prefix of each set's two files, as in `data.test`, by the set's name. A run's folder has the translations
+            in `<name>.hyp`.
 
     Returns:
-        A result for each run and set, and one for all sets together; and the missing translations.
+        A result for each run and set, a result for each run on all its sets together, and the missing translations.
 
     Raises:
         ValueError: A set has no files in the languages of a run, or their numbers of lines differ.

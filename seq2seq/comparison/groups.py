@@ -56,11 +56,11 @@ class Group:
         return seed_means((run.seed, run.score(split, metric)) for run in self.runs)
 
     def values(self, split: str, metric: str) -> list[float]:
-        """Return a score of every seed."""
+        """Return the score of every seed."""
         return list(self.by_seed(split, metric).values())
 
     def mean(self, key: str, accelerator: str | None = None) -> float:
-        """Return the mean of a number of results.json over the runs that have it; nan without any.
+        """Return the mean of a number in results.json over the runs that have it; nan if no run has it.
 
         Args:
             accelerator: Use only the runs on this accelerator.
@@ -76,7 +76,7 @@ class Group:
 
 
 def seed_means(scores: Iterable[tuple[int, float]]) -> dict[int, float]:
-    """Return a score by seed; several scores of one seed are averaged, since they are no independent samples.
+    """Return a score by seed; several scores of one seed are averaged, since they are not independent samples.
 
     Args:
         scores: Pairs of seed and score.
@@ -136,7 +136,7 @@ def group_runs(runs: Sequence[RunResult], ignore: Collection[str] = ()) -> list[
 
 
 def _members(runs: Sequence[RunResult], ignore: Collection[str]) -> list[tuple[dict[str, Any], list[RunResult]]]:
-    """Collect the runs of each mixer and identity, sorted by seed, with the identity."""
+    """Group the runs by mixer and identity, and return each group, sorted by seed, with its identity."""
     ignored = {*_IGNORED, *ignore}
     fingerprints = {run.fingerprint for run in runs}
     if len(fingerprints) == 1 and None not in fingerprints:
@@ -147,7 +147,7 @@ def _members(runs: Sequence[RunResult], ignore: Collection[str]) -> list[tuple[d
         # A string, since settings hold lists and cannot be hashed
         key = json.dumps([run.mixer, _identity(run, ignored)], default=str)
         members.setdefault(key, []).append(run)
-    # `comparison` pairs runs by this order where seeds differ
+    # Sorted, so that `resample_seeds` recognizes groups with equal seeds
     groups = [sorted(group, key=lambda run: run.seed) for group in members.values()]
     return [(_identity(group[0], ignored), group) for group in groups]
 

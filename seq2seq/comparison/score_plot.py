@@ -29,7 +29,7 @@ class Band(NamedTuple):
 
 
 def band(curves: Sequence[Curve]) -> Band | None:
-    """Average curves over their common range, with linear interpolation between validations; None without one."""
+    """Average curves over their common range, interpolating linearly between validations; None without such a range."""
     points = [np.array(curve, dtype=float) for curve in curves if len(curve)]  # each (validations, 2)
     if not points:
         return None
@@ -54,7 +54,7 @@ def draw(groups: Sequence[Group], split: str, stem: Path, against: str = "time",
     """Write `stem`.png and `stem`.svg, and return the path of the first.
 
     Args:
-        split: "test" or "valid", for the scores over parameters; the curves are always of validation.
+        split: "test" or "valid", for the scores over parameters; the curves always show validation scores.
         stem: Path of both files without the suffix.
         against: The axis of the curves, "time", "cpu" or "updates".
         title: Title above both panels.

@@ -1,4 +1,4 @@
-"""Sort runs by the test or validation set of their scores: only scores on one set are comparable."""
+"""Sort runs by the test or validation set of their scores: only scores on the same set are comparable."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _difference(one: RunResult, other: RunResult) -> str:
     for side, name in (("src", "source"), ("ref", "reference")):
         mine = one.test_lines(side) or []
         theirs = other.test_lines(side) or []
-        # First: after a missing sentence all later lines differ
+        # Compare the lengths first: after a missing sentence all later lines differ
         if len(mine) != len(theirs):
             return f"the test sets differ: {one.name} has {len(mine):,} sentences, {other.name} {len(theirs):,}"
         for number, (my_line, their_line) in enumerate(zip(mine, theirs, strict=True), 1):

@@ -27,7 +27,7 @@ class Breakdown(NamedTuple):
         title: Title of the table.
         axis: First cell of the table's header, and label of the figure's axis.
         positions: Position on the axis by the name of a value or bucket, in order.
-        scores: BLEU of every seed by a group's label and by value or bucket.
+        scores: BLEU of every seed, by the group's label and then by value or bucket.
         counts: Sentences of each bucket; empty for the values of a setting.
     """
 
@@ -108,7 +108,7 @@ def score_by_setting(runs: Sequence[RunResult], key: str, split: str, ignore: Co
         return None
     copies = {name for _, each in settings for name in each}
     copies = {name for name in copies if all(name in each and each[name] == each[key] for _, each in settings)}
-    # Other settings of the data make another corpus
+    # Another value of a data setting makes another corpus
     corpus = {"data.corpus"} if key.startswith("data.") else set()
     values = sorted({written(each[key]) for _, each in settings}, key=_order)
     scores: dict[str, dict[str, list[float]]] = {}

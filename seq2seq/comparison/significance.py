@@ -27,11 +27,11 @@ class Difference:
     Args:
         group: The group.
         baseline: The group whose mean is subtracted.
-        paired: Estimate over pairs of equal seeds; None if the seeds of the groups differ, or there is only one.
-        welch: Estimate over any seeds; None if a group has only one.
+        paired: Estimate over pairs of equal seeds; None if the seeds of the groups differ, or there is only one seed.
+        welch: Estimate over any seeds; None if a group has only one seed.
         bootstrap: Interval over resamples of seeds and sentences; None without translations.
-        adjusted: p values by test, adjusted for the number of differences by `holm`. The hypothesis of
-            "equivalence" is a true difference outside the margin, tested by `over_seeds`.
+        adjusted: p values by test, adjusted for the number of differences by `holm`. The null hypothesis of
+            "equivalence" is a true difference outside the margin; `over_seeds` tests it.
     """
 
     group: Group
@@ -44,7 +44,7 @@ class Difference:
 
     @property
     def over_seeds(self) -> Estimate | None:
-        """The estimate that decides: the paired one if it exists."""
+        """The estimate that decides the verdict: the paired one if it exists, otherwise Welch's."""
         return self.paired or self.welch
 
     @property
@@ -74,7 +74,7 @@ def choose_pairs(
         contrasts: Names of two groups each.
 
     Returns:
-        For each table the pairs whose groups it both has.
+        For each table, the pairs of groups that are both in it.
 
     Raises:
         ValueError: A name fits no group of any table, or several groups of one table.
@@ -118,7 +118,7 @@ def differences(pairs: Sequence[tuple[Group, Group]], split: str, *, samples: in
         pairs: Each group with its baseline.
         split: "test" or "valid". Translations of the validation set are not saved, so it has no bootstrap.
         samples: Number of resampled test sets.
-        margin: Differences up to this one count as equivalence.
+        margin: The largest difference that counts as equivalence.
     """
     resampled = _resampled(pairs, samples) if split == "test" else [None for _ in pairs]
     found = []
@@ -170,7 +170,7 @@ def _resampled(pairs: Sequence[tuple[Group, Group]], samples: int) -> list[Resam
 
 
 def scoring(run: RunResult) -> tuple[str, bool]:
-    """Return the tokenizer of a run's BLEU, and True if it ignores case."""
+    """Return the tokenizer of a run's BLEU, and True if this BLEU ignores case."""
     # sacreBLEU's signature reads `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:...`
     words = (run.signatures("test") or [""])[0].split("|")
     values = dict(word.split(":", 1) for word in words if ":" in word)
@@ -183,7 +183,8 @@ def scoring(run: RunResult) -> tuple[str, bool]:
 def plan(differences: Sequence[Difference], split: str, seeds: int, margin: float) -> str:
     """Describe the power of the t test of each difference with this number of seeds.
 
-    The test is paired if any difference has pairs of equal seeds; otherwise it is of two groups with one deviation.
+    The test is paired if any difference has pairs of equal seeds; otherwise it compares two groups with a pooled
+    deviation.
 
     Args:
         split: "test" or "valid".

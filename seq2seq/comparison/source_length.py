@@ -21,7 +21,8 @@ def score_by_length(groups: Sequence[Group], width: int) -> Breakdown | None:
     """Score the test translations of runs on one test set by buckets of source length.
 
     Args:
-        width: Lengths in a bucket: 1 to width words (characters for scripts without spaces), and so on.
+        width: Number of lengths in a bucket. The first bucket has 1 to width words (characters for scripts without
+            spaces).
 
     Returns:
         None if no run saved its translations and their sources.
@@ -68,7 +69,7 @@ def _buckets(lengths: Sequence[int], width: int) -> dict[str, list[int]]:
         rows.setdefault(min(max(0, math.ceil(length / width) - 1), final), []).append(row)
     buckets: dict[str, list[int]] = {}
     for bucket in sorted(rows):
-        # Only the last bucket has longer sentences than its edge
+        # Only the last bucket has sentences longer than its edge
         end = max((bucket + 1) * width, *(lengths[row] for row in rows[bucket]))
         buckets[f"{bucket * width + 1}-{end}"] = rows[bucket]
     return buckets

@@ -41,7 +41,7 @@ class Table(NamedTuple):
         title: Title of the set.
         groups: The groups, one for each row.
         differences: The tested differences.
-        margin: Differences up to this one count as equivalence.
+        margin: The largest difference that counts as equivalence.
     """
 
     title: str
@@ -86,7 +86,7 @@ def _without_empty(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _cells(group: Group, split: str, shared: str) -> dict[str, str]:
-    """Format a group's row, by column."""
+    """Return the formatted cells of a group's row by column."""
     estimate = mean(group.values(split, "bleu"))
     parameters = group.mean("parameters")
     return {
@@ -109,7 +109,7 @@ def _cells(group: Group, split: str, shared: str) -> dict[str, str]:
 
 
 def _difference_cells(difference: Difference, names: Mapping[str, str]) -> dict[str, str]:
-    """Format the row of a difference, by column.
+    """Return the formatted cells of a difference's row by column.
 
     Args:
         names: Name of each group by its label.
@@ -172,7 +172,7 @@ def differences_csv(tables: Sequence[Table], split: str) -> str:
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO()
-    # The default is \r\n
+    # csv ends lines with \r\n by default
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
@@ -195,7 +195,7 @@ def _numbers(table: Table, group: Group, split: str) -> dict[str, Any]:
     row |= _bounds("bleu", mean(group.values(split, "bleu")))
     row["letters"] = table.letters(split).get(group.label, "")
     for key in NUMBERS:
-        # No mean over two kinds of machines
+        # Do not average over CPU and GPU
         number = math.nan if key in _MACHINES and len(group.accelerators) > 1 else group.mean(key)
         # nan: no run recorded the number
         row[key] = "" if math.isnan(number) else round(number, 2)

@@ -37,7 +37,7 @@ def fail(message: object, status: int = 2) -> int:
 class Parser(argparse.ArgumentParser):
     """Argument parser whose errors are one line, `error: ...`, and whose options are not abbreviated."""
 
-    # The command line
+    # The words of the command line
     _words: Sequence[str] = ()
 
     def __init__(self, *, prog: str, description: str | None, epilog: str) -> None:
@@ -101,14 +101,14 @@ def _bounded(kind: Callable[[str], Any], least: float, most: float, what: str) -
     return parse
 
 
-# Parses a count without a limit of its own; a larger one is a slip, and would overflow in products.
+# Parses a count without a limit of its own; a larger count is a typing error, and would overflow in products.
 positive = whole_number(1, 10**9)
 # Parses a random seed, for argparse.
 seed = whole_number(0, 2**63 - 1)
 
 
 def nonempty(text: str) -> str:
-    """Parse a name, for argparse."""
+    """Parse a name that must not be empty, for argparse."""
     # An unset variable of the shell gives an empty name, which would mean the current folder or a default
     if not text:
         raise argparse.ArgumentTypeError("the name is empty")
@@ -163,7 +163,7 @@ def require_output(path: Path, option: str, *, inputs: Sequence[str | Path | int
 
 
 def require_text_output(path: Path, option: str, *, ckpt: str) -> None:
-    """Check that a file can be written, and would replace neither a checkpoint nor a file of a run, but only text.
+    """Check that a file can be written, and that it would replace only text outside of runs and checkpoints.
 
     Raises:
         UsageError: The file cannot be written, or must not be replaced.
@@ -172,7 +172,7 @@ def require_text_output(path: Path, option: str, *, ckpt: str) -> None:
         raise UsageError(
             f"{option} {path}: {path.suffix} is not written; choose {', '.join(COMPRESSIONS)}, or plain text"
         )
-    # A folder in place of a checkpoint means its files
+    # If `ckpt` is a folder, its files are inputs
     inside = (file for pattern in ("*", "checkpoints/*") for file in Path(ckpt).glob(pattern))
     require_output(path, option, inputs=[ckpt, *inside], what="checkpoint")
     # The target of a link is replaced
@@ -208,7 +208,7 @@ def _same_file(path: Path, other: str | Path | int) -> bool:
 def exit_status(work: Callable[[], int]) -> int:
     """Run a command, turn its expected errors into one line, and return its exit status.
 
-    If the status is 0, all of its output has arrived.
+    If the status is 0, all output of the command has arrived.
     """
     try:
         with whole_output():
@@ -235,11 +235,11 @@ def exit_status(work: Callable[[], int]) -> int:
 def run_command(main: Callable[[], int]) -> NoReturn:
     """Run a command's `main` as this process, and exit with its status."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        # An exception, so that no partial file stays. nohup ignores SIGHUP.
+        # Raise an exception, so that no partial file stays. nohup ignores SIGHUP.
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, lambda number, frame: sys.exit(128 + number))
     try:
         sys.exit(main())
-    # Before or after `exit_status`
+    # Interrupted before or after `exit_status`
     except KeyboardInterrupt:
         sys.exit(fail("interrupted", 130))

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def search_range(name: str) -> tuple[Any, Any]:
-    """Return the least and the largest value of a setting of a search."""
+    """Return the smallest and the largest value of a search setting."""
     limits = keys(SearchSettings)[name].metadata
     return limits["least"], limits["most"]
 
 
 def value_of(cls: type, name: str) -> dict[str, Any]:
-    """Return arguments of argparse for a setting: its type and range, or its choices."""
+    """Return the arguments of `add_argument` for a setting: its type and range, or its choices."""
     limits = keys(cls)[name].metadata
     if "choices" in limits:
         return {"choices": limits["choices"]}
@@ -68,9 +68,9 @@ def search_of(options: argparse.Namespace, defaults: SearchSettings) -> tuple[Se
     """Complete the options of a command with a checkpoint's settings.
 
     Raises:
-        UsageError: They cannot be combined; the message names them.
+        UsageError: The options cannot be combined; the message names them.
     """
-    # A command has some of the options, which have the names of the settings
+    # A command may have only some of these options, which are named after the settings
     names = (*KEPT, "n_best", *keys(SamplingSettings))
     values = {name: getattr(options, name, None) for name in names}
     more = {name: getattr(options, name, None) for name in ("samples", "mbr", "phrases")}
@@ -88,18 +88,18 @@ def search_of(options: argparse.Namespace, defaults: SearchSettings) -> tuple[Se
 
 
 def load_translator(options: argparse.Namespace) -> Translator:
-    """Load the translator by the options of `add_model_options`, with the checkpoint's settings for all others.
+    """Load the translator with the options of `add_model_options`; the checkpoint sets options without a value.
 
     Raises:
         ValueError: The checkpoint, the device or an option cannot be used.
     """
-    # Not at the top: --help and wrong options need no torch
+    # Imported here, since --help and wrong options need no torch
     import torch
 
     from seq2seq.inference.model_files import choose_device
     from seq2seq.inference.translator import Translator
 
-    # Before loading, which may take long
+    # Checked before loading, which may take long
     choose_device(options.device)
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -111,7 +111,7 @@ def load_translator(options: argparse.Namespace) -> Translator:
         dtype=options.dtype,
         trust=options.trust,
         max_tokens=options.max_tokens,
-        # A piece and eos
+        # Room for a piece and eos
         max_len=max(2, options.max_len),
         sentences=options.sentences,
         tgt_lang=options.tgt_lang,

@@ -1,4 +1,4 @@
-"""Names of settings in other frameworks, and the settings here that they stand for."""
+"""Names of settings in other frameworks, and the settings of this project that they stand for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from seq2seq.settings.values import suggestion
 
-# The settings here, and other names of each: in lower case, without separators (batch_size, batchSize).
+# Settings of this project, each with its names in other frameworks. The names are in lower case and without separators:
+# "batchsize" stands for batch_size and batchSize.
 _OTHERS = {
     "optim.lr (model=<size> sets it for optim=muon and optim=anneal, as optim.peak_lr)": "lr learningrate rate maxlr",
     "data.max_tokens, which counts the tokens of a micro-batch": "batch batchsize maxtokensperbatch trainbatchsize "
@@ -58,7 +59,7 @@ _OTHERS = {
     "logger, as in logger=wandb": "wandb tensorboard",
     "mixer, as in mixer=transformer, and model, as in model=base": "arch architecture modeltype modelname",
 }
-# The settings here by those names.
+# The settings of this project by their names in other frameworks.
 SETTING_OF_NAME = {name: place for place, names in _OTHERS.items() for name in names.split()}
 # Arguments of Lightning's Trainer that would break checkpoints, scores or exact resuming.
 _REFUSED = (
@@ -70,7 +71,7 @@ REFUSED = frozenset(_REFUSED.split())
 
 
 def elsewhere(name: str) -> str:
-    """Return a hint at the setting here that other frameworks call `name`; "" for an unknown name."""
+    """Return a hint at this project's setting that other frameworks call `name`; "" for an unknown name."""
     if name in REFUSED:
         return "; this argument of Lightning cannot be set: it would break checkpoints, scores or exact resuming"
     found = SETTING_OF_NAME.get(name.lower().replace("_", "").replace("-", ""))
@@ -86,7 +87,7 @@ def setting_for(key: str, known: Sequence[str]) -> str:
     section, _, name = key.rpartition(".")
     if not section and (found := elsewhere(name)):
         return found
-    # The name may exist in another section, as max_epochs and model.beam_size.
+    # The setting may be in another section: max_epochs is in `trainer`, and beam_size is in `search`, not in `model`.
     same = [each for each in known if each.rpartition(".")[2] == name and not each.startswith(("hydra.", "mixer."))]
     if same and same != [key]:
         return f"; did you mean {' or '.join(same[:3])}?"

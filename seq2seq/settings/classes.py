@@ -45,7 +45,7 @@ def mixers_of(section: Mapping[str, Any], *, used: bool = False) -> Iterator[tup
 
 
 def _mixers(values: Any, path: str, *, used: bool) -> Iterator[tuple[str, Any]]:
-    """Yield path and settings of one mixer, or of the mixers of all `kinds`, each of which may have kinds again."""
+    """Yield path and settings of one mixer, or of the mixers of all `kinds`, which may have kinds of their own."""
     if not isinstance(values, Mapping):
         return
     if isinstance(values.get("kinds"), Mapping):
@@ -80,12 +80,12 @@ _PACKAGES = {"WandbLogger": "wandb", "TensorBoardLogger": "tensorboard", "MLFlow
 
 
 def entries(section: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
-    """Return the entries of a section by name, without those that null turns off."""
+    """Return the entries of a section by name, without entries that null turns off."""
     return {str(name): node for name, node in (section or {}).items() if node is not None}
 
 
 def require_classes(config: Mapping[str, Any]) -> None:
-    """Check the classes that entries of `callbacks` and `logger` name, as far as that needs no import.
+    """Check the classes that entries of `callbacks` and `logger` name, as far as possible without importing them.
 
     Raises:
         ValueError: An entry names no class, or a class of a package that is not installed.

@@ -1,4 +1,4 @@
-"""Compose settings with Hydra, and find those that a user chose among all that have values."""
+"""Compose settings with Hydra, and find the settings that a user chose."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def presets() -> list[str]:
 
 
 def self_mixers() -> list[str]:
-    """List the self mixers: the files of conf/mixer/self but for the empty slot's."""
+    """List the self mixers: the files of conf/mixer/self except `none`, which is the empty slot."""
     return [name for name in choices("mixer/self") if name != "none"]
 
 
 def compose_settings(overrides: Sequence[str] = ()) -> DictConfig:
-    """Compose the settings of `python -m seq2seq.train` with these overrides; interpolations stay.
+    """Compose the settings of `python -m seq2seq.train` with these overrides, without resolving interpolations.
 
     Raises:
-        ValueError: Hydra refuses the overrides; says why in one line.
+        ValueError: Hydra refuses the overrides; the message says why in one line.
     """
     try:
-        # Explaining composes again, so only where Hydra has refused.
+        # An explanation composes again, so it is made only after Hydra has refused.
         return compose_or_raise(overrides)
     except REFUSALS as error:
         # from None: the traceback is in Hydra's own files.
@@ -37,7 +37,7 @@ def compose_settings(overrides: Sequence[str] = ()) -> DictConfig:
 
 
 def resolved_settings(overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Compose settings as plain values, interpolations resolved.
+    """Compose settings as plain values, with interpolations resolved.
 
     Raises:
         ValueError: Hydra refuses the overrides, or an interpolation has no value.
@@ -45,7 +45,7 @@ def resolved_settings(overrides: Sequence[str] = ()) -> dict[str, Any]:
     return plain_settings(compose_settings(overrides))
 
 
-# Sections that an experiment chooses as a whole: its values that equal the defaults are chosen, too.
+# Sections that an experiment chooses as a whole, including the values that equal the defaults.
 _WHOLE = ("model", "mixer", "optim")
 
 
@@ -75,5 +75,5 @@ def typed_settings(words: Sequence[str]) -> frozenset[str]:
 
 
 def is_chosen(key: str, chosen: Iterable[str]) -> bool:
-    """Return True if `chosen` has a key, a section that it is in, or one of its own keys."""
+    """Return True if `chosen` contains `key`, a section that contains it, or a key inside it."""
     return any(f"{key}.".startswith(f"{each}.") or each.startswith(f"{key}.") for each in chosen)

@@ -12,11 +12,11 @@ from seq2seq.settings.tokenizer import VOCAB_SIZE
 METRICS = ("bleu", "chrf", "chrf++", "ter")
 # The default metrics.
 USUAL_METRICS = ("bleu", "chrf", "ter")
-# Tokens for BLEU in papers before sacreBLEU.
+# Tokenizations for BLEU in papers before sacreBLEU.
 CONVENTIONS = ("tokenized", "compound-split")
-# Bootstrap resamples; the numbers of all sentences of all resamples are in memory at once.
+# Maximum number of bootstrap resamples: the sentence indices of all resamples are in memory at once.
 MOST_SAMPLES = 100_000
-# Tokens of a micro-batch on a CPU with max_tokens=auto; larger ones are not faster.
+# Tokens of a micro-batch on a CPU with max_tokens=auto; larger micro-batches are not faster.
 CPU_MICRO_BATCH = 4096
 SPLITS = ("train", "valid", "test")
 # sacreBLEU's tokenizers by target language; `metrics.tokenize_for` chooses for other languages.

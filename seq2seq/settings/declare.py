@@ -13,7 +13,7 @@ from seq2seq.settings.aliases import elsewhere
 from seq2seq.settings.values import allowed, check_value, compact, seconds, shown, suggestion
 
 SectionType = TypeVar("SectionType", bound="Section")
-# In `needs`: any value but null, false and an empty mapping.
+# Stands in `needs` for any value except null, false, 0 and an empty mapping.
 SET = object()
 
 
@@ -32,21 +32,22 @@ class Section:
     def __post_init__(self) -> None:
         for name, field in keys(type(self)).items():
             value = check_value(getattr(self, name), _hints(type(self))[name], field.metadata, join(self.section, name))
-            # The way in which dataclasses set fields of a frozen instance.
+            # Dataclasses set the fields of a frozen instance in this way.
             object.__setattr__(self, name, value)
 
 
 def setting(default: Any = dataclasses.MISSING, help: str = "", **limits: Any) -> Any:
-    """Declare a field of a settings class. Its type and `limits` decide its check, its message and its documentation.
+    """Declare a field of a settings class; its type and `limits` decide its check, message and documentation.
 
     Args:
         default: A mapping is copied for every instance.
         help: One line for comments and for docs/settings.md.
-        limits: `least`, `above`, `most` and `below` bound a number, or each value of a sequence; `choices` lists the
-            words of a setting, `words` those that may replace a number; `duration` marks seconds, which are written as
-            `90`, `10m` or `00:01:30:00`. `option_least` is the `least` of a command's option. `example` is for
-            messages. `needs` gives, by other fields of the class, the values (or SET) with which this one has an
-            effect; `idle` returns why it has none, or ""; see `require_used`.
+        limits: `least`, `above`, `most` and `below` bound a number, or each value of a sequence. `choices` lists the
+            words that are allowed, and `words` lists words that may replace a number. `duration` marks seconds, which
+            are written as `90`, `10m` or `00:01:30:00`. `option_least` replaces `least` for the option of a command.
+            `example` is a value for messages. `needs` maps the name of another field of the class to the values (or
+            SET) that this field must have for the setting to have an effect. `idle` is a function of the settings; it
+            returns the reason why the setting has no effect, or "". `require_used` checks `needs` and `idle`.
     """
     metadata = {"help": help, **limits}
     if limits.get("duration") and default is not None:
@@ -87,7 +88,7 @@ def _plain(value: Any, field: dataclasses.Field[Any]) -> Any:
         return plain(value)
     if field.metadata.get("duration") and value is not None:
         return compact(value)
-    # YAML and OmegaConf have lists alone.
+    # YAML and OmegaConf have lists, but no tuples.
     return list(value) if isinstance(value, tuple) else copy.deepcopy(value)
 
 
@@ -138,7 +139,7 @@ def settings_rows(cls: type, section: str) -> Iterator[tuple[str, Any, str, str]
     for name, field in keys(cls).items():
         full = join(section, name)
         nested = nested_class(cls, name)
-        # Null in place of a section has no settings to list.
+        # A section that is null has no settings to list.
         if nested and isinstance(written[name], Mapping):
             yield from settings_rows(nested, full)
         else:
@@ -150,10 +151,10 @@ def require_used(settings: Section, typed: Collection[str], *, written: Callable
 
     Args:
         typed: The settings that the user typed, in the form that `written` gives.
-        written: Returns how the user writes a setting, by its name (default: section.name).
+        written: Converts the name of a setting to the form in which the user writes it (default: section.name).
 
     Raises:
-        ValueError: A setting has no effect, such as another optimizer's momentum, and is not the default.
+        ValueError: A typed setting is not at its default and has no effect, such as another optimizer's momentum.
     """
     written = written or functools.partial(join, settings.section)
     for name, field in keys(type(settings)).items():
@@ -169,7 +170,7 @@ def require_used(settings: Section, typed: Collection[str], *, written: Callable
                     remedy = f" to {values[0]} or more"
                 reason = f"with {written(other)}={shown(present)}: leave it out, or set {written(other)}{remedy}"
         if reason:
-            # YAML has lists alone.
+            # YAML has lists, but no tuples.
             value = list(value) if isinstance(value, tuple) else value
             raise ValueError(f"{key}={shown(value)} has no effect {reason}")
 

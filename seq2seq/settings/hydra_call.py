@@ -23,15 +23,15 @@ from seq2seq.settings.values import shown, suggestion
 from seq2seq.system.errors import first_line
 from seq2seq.system.resources import choices, conf_dir
 
-# Flags that choose what Hydra does; it takes one of them.
+# Flags that choose what Hydra does; it takes at most one of them.
 _MODES = ("run", "multirun", "cfg", "info", "shell_completion")
-# Exceptions of Hydra for settings that it does not take.
+# Exceptions of Hydra for settings that it refuses.
 REFUSALS = (HydraException, OmegaConfBaseException)
 
 
 def compose_or_raise(overrides: Sequence[str], **options: Any) -> DictConfig:
-    """Compose settings, and pass on errors of Hydra and OmegaConf."""
-    # In a command that Hydra runs, which may have been given another configuration folder.
+    """Compose settings; errors of Hydra and OmegaConf are not caught."""
+    # Hydra runs this command, and may have been given another configuration folder.
     if GlobalHydra.instance().is_initialized():
         return compose("train", list(overrides), **options)
     # An absolute path, which also works from console scripts and launchers.
@@ -40,7 +40,7 @@ def compose_or_raise(overrides: Sequence[str], **options: Any) -> DictConfig:
 
 
 def plain_settings(config: DictConfig) -> dict[str, Any]:
-    """Return composed settings as plain values, interpolations resolved.
+    """Return composed settings as plain values, with interpolations resolved.
 
     Raises:
         ValueError: An interpolation has no value, or leads back to itself.
@@ -54,7 +54,7 @@ def plain_settings(config: DictConfig) -> dict[str, Any]:
 
 
 def one_line(error: Exception) -> str:
-    """Return the first line of an error of Hydra; the others are advice for its own files."""
+    """Return the first line of an error of Hydra; the other lines are advice about Hydra's own files."""
     return f"settings: {first_line(error)}"
 
 
@@ -86,7 +86,7 @@ def wrong_word(overrides: Sequence[str]) -> str:
     for word in overrides:
         try:
             override = _parse(word)
-        # Hydra raises the others for some words that it cannot parse.
+        # Hydra raises ValueError and the other errors of this tuple for some words that it cannot parse.
         except (*REFUSALS, ValueError, AssertionError, AttributeError, TypeError) as error:
             return _syntax(word, error)
         if message := _wrong_choice(override, word, overrides):
@@ -107,7 +107,7 @@ def refusal(error: Exception, words: Sequence[str]) -> str:
             _, _, value = word.partition("=")
             one = f"for a list write {key}=[{shown(value)}], for a name with commas '{key}=\"{shown(value)}\"'"
             return f"{shown(word)} has several values: -m runs them all; {one}"
-        # +key for a key that exists.
+        # The word adds, as +key, a key that exists.
         if f"An item is already at '{key}'" in text:
             return f"{key} is a setting already: write {word.lstrip('+')}"
         if any(f"Could not {verb}" in text for verb in ("override", "append", "delete")) and f"'{key}'" in text:
@@ -116,7 +116,7 @@ def refusal(error: Exception, words: Sequence[str]) -> str:
 
 
 def _shared_folder(overrides: Sequence[str]) -> str:
-    """Explain a name `run` that several jobs of a sweep would have."""
+    """Explain a setting `run` that several jobs of a sweep would share; else return ""."""
     names = [word.partition("=")[2] for word in overrides if word.startswith("run=")]
     swept = any(_parse(word).is_sweep_override() for word in overrides if not word.startswith("run="))
     if not swept or not names or names[-1] in ("", "null") or "$" in names[-1]:
@@ -126,7 +126,7 @@ def _shared_folder(overrides: Sequence[str]) -> str:
 
 
 def _wrong_job(overrides: Sequence[str]) -> str:
-    """Explain why a sweep's first job is refused, before the sweep makes its folder."""
+    """Explain why a sweep's first job is refused, before the sweep makes its folder; else return ""."""
     job = []
     for word in overrides:
         override = _parse(word)
@@ -134,7 +134,7 @@ def _wrong_job(overrides: Sequence[str]) -> str:
             job.append(word)
         elif values := _values(override):
             job.append(f"{override.get_key_element()}={values[0]}")
-    # Only a job knows its number.
+    # Only a job knows the value of ${hydra:...}, such as its number.
     job = [re.sub(r"\$\{hydra:[^}]*\}", "0", word) for word in job]
     try:
         read_settings(plain_settings(compose_or_raise(job)))
@@ -157,7 +157,7 @@ def _key(word: str) -> str:
 
 
 def _values(override: Override) -> list[object]:
-    """List the values that a word sweeps over, or its one value; none for an interval."""
+    """List the values that a word sweeps over, or its one value; an interval has an empty list."""
     value = override.value()
     if isinstance(value, Glob):
         return list(value.filter(choices(override.get_key_element().partition("@")[0])))

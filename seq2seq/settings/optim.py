@@ -10,7 +10,7 @@ from seq2seq.settings.declare import Section, setting
 # Choices of `schedule`, and of `name`.
 SCHEDULES = ("inverse_sqrt", "cosine", "anneal", "constant")
 OPTIMIZERS = ("adam", "adadelta", "muon")
-# The settings with which others have an effect.
+# Values of `needs`: settings that other settings need to have an effect.
 _ADAM = {"name": ("adam", "muon")}
 _MUON = {"name": ("muon",)}
 _ANNEAL = {"schedule": ("anneal",)}

@@ -1,4 +1,4 @@
-"""All settings of a run: the top level, and the sections, in the one form that is passed on."""
+"""All settings of a run, of the top level and of the sections, as one checked object."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RunSettings(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # `.` is the folder of all runs. File systems allow 255 bytes, and the name of a copy needs some of them.
+        # `.` would be the folder of all runs. File systems allow names of 255 bytes, and the name of a copy is longer.
         parts = PurePath(self.run).parts if self.run is not None else ("run",)
         if not parts or any(part in ("..", "/") or len(part.encode()) > 200 for part in parts):
             raise ValueError(f"run={shown(self.run)} is not the name of a folder below runs={shown(self.runs)}")
@@ -62,7 +62,7 @@ class Settings:
         loggers: The section `logger`, {name: class and arguments}.
 
     Raises:
-        ValueError: Sections exclude each other.
+        ValueError: Settings of two sections exclude each other.
     """
 
     run: RunSettings
@@ -76,7 +76,7 @@ class Settings:
     loggers: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        # Not a rule of the section, which serves `translate` as well.
+        # Checked here and not in the section, which `translate` uses as well.
         if self.search.n_best != 1:
             raise ValueError(
                 f"search.n_best={self.search.n_best} is for seq2seq.translate: a run scores one translation"
@@ -91,7 +91,7 @@ class Settings:
                 raise ValueError(
                     f"trainer.{name}={number} and data.batch_tokens={tokens} both size updates: set one of the two"
                 )
-        # The two passes may share the mask of weight_dropout.
+        # weight_dropout does not count, since the two passes may share its mask.
         rates = flat({"model": plain(self.model), "mixer": self.mixers}).items()
         dropouts = [rate for key, rate in rates if key.endswith("dropout") and not key.endswith("weight_dropout")]
         if self.optim.r_drop and not any(dropouts):
@@ -149,10 +149,10 @@ def _changed_values(cls: type, section: Mapping[str, Any], name: str) -> dict[st
 
 
 def present_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Complete an earlier version's settings by the defaults of newer ones."""
+    """Complete the settings of an earlier version with the defaults of settings that it lacks."""
     result = {**defaults(RunSettings), **config}
     for name, cls in SECTIONS.items():
-        # Only in sections that exist: a checkpoint keeps the settings of its model alone.
+        # Complete only sections that exist: a checkpoint keeps only the settings of its model.
         if name and isinstance(config.get(name), Mapping):
             known = {key: value for key, value in defaults(cls).items() if value != "???"}
             result[name] = merged(known, config[name])

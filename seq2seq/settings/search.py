@@ -17,13 +17,14 @@ _SEARCH_ONLY = ("beam_size", "beam_groups", "diversity")
 class SearchSettings(Section):
     """Settings of a beam search.
 
-    A translation of S source tokens has at most int(max_len_ratio * S) + max_len_extra tokens, the end counted.
-    Hypotheses are ranked by log p(y | x) / |y|^length_penalty, |y| counting the end: 0 ranks by probability, 1 by its
-    mean per token; more favors long outputs, less than 0 short ones. With length_norm=gnmt the divisor is
+    A translation of S source tokens has at most int(max_len_ratio * S) + max_len_extra tokens, including the end
+    symbol. Hypotheses are ranked by log p(y | x) / |y|^length_penalty, where |y| includes the end symbol. A
+    length_penalty of 0 ranks by log-probability, and 1 ranks by mean log-probability per token. Larger values favor
+    long outputs, and negative values favor short ones. With length_norm=gnmt the divisor is
     ((5 + |y|) / 6)^length_penalty.
 
     Args:
-        max_len: Largest number of tokens of a translation, the end counted, of a model with learned positions.
+        max_len: Maximum number of tokens of a translation, including the end symbol, for learned positions.
     """
 
     section: ClassVar[str] = "search"
@@ -59,13 +60,13 @@ class SearchSettings(Section):
             )
 
 
-# Settings that a checkpoint keeps, since its test score depends on them, and options of commands.
+# Settings that a checkpoint keeps, since its test score depends on them. Commands have an option for each of them.
 KEPT = tuple(name for name in keys(SearchSettings) if name != "n_best")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplingSettings(Section):
-    """Settings of sampling. The samples of a line depend on the seed and the line alone."""
+    """Settings of sampling. The samples of a line depend only on the seed and the line."""
 
     section: ClassVar[str] = "sampling"
 

@@ -14,9 +14,9 @@ TYPES = ("unigram", "bpe")
 NORMALIZERS = ("identity", "nfc", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
 # Default number of pieces of a vocabulary.
 VOCAB_SIZE = 8000
-# Bits of a patch's id: ids and their number are int64.
+# Maximum number of bits of a patch's id: ids, and the number of different ids, are int64.
 _MOST_BITS = 62
-# Most pixels of a side.
+# Maximum number of pixels of an image's side.
 _LARGEST = 2**16
 
 
@@ -53,7 +53,7 @@ class PatchGrid(Section):
             )
         if self.length < 2:
             raise ValueError(f"tokenizer.patches.size={self.size}: an image of one patch has nothing to mix")
-        # Last: an installation does not help with impossible sizes.
+        # Checked last: installing a package does not help with impossible sizes.
         require_installed("PIL", "a source of images", extra="images")
 
     @property
@@ -91,7 +91,7 @@ def _trained_together(settings: TokenizerSettings) -> str:
     return "" if settings.joint == (settings.model is not None) else _is_trained_already(settings)
 
 
-# Limits of a setting for the training of a model.
+# Limits of settings that only the training of a tokenizer model uses.
 _TRAINED = {"idle": _is_trained_already}
 
 
@@ -102,7 +102,7 @@ class TokenizerSettings(Section):
     One model serves both sides, or each side has its own. With `patches` the source is images and has no model.
 
     Args:
-        symbols: Tags: pieces of their own, which no text contains.
+        symbols: Tags, each a piece of its own that no text contains.
     """
 
     section: ClassVar[str] = "tokenizer"
@@ -130,7 +130,7 @@ class TokenizerSettings(Section):
         super().__post_init__()
         if self.model and (self.src_model or self.tgt_model):
             raise ValueError("tokenizer.model (one model for both sides) and src_model/tgt_model exclude each other")
-        # With images, the target alone has a model.
+        # With images, only the target has a model.
         if self.patches:
             self._check_images()
         elif bool(self.src_model) != bool(self.tgt_model):

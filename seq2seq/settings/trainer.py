@@ -42,7 +42,8 @@ def _by_updates(trainer: TrainerSettings) -> str:
 class TrainerSettings(Section):
     """Settings of a training run; durations are in seconds.
 
-    Runs with the same seed are identical if updates or epochs end them; a run that the clock ends depends on it.
+    Runs with the same seed are identical if updates or epochs end them. A run that max_time ends depends on the speed
+    of the machine.
     """
 
     section: ClassVar[str] = "trainer"

@@ -1,4 +1,4 @@
-"""Check, convert and show one value of the settings by the type and the range of its field."""
+"""Check, convert and format the value of a setting by the type and the range of its field."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_value(value: Any, hint: Any, metadata: Mapping[str, Any], key: str) ->
     """Return the value of a field as its class holds it: 1e3 as 1000, a list as a tuple, a duration in seconds.
 
     Args:
-        hint: The field's type. A value of any type that has no rule here is returned as it is.
+        hint: The field's type. A value of a type without a rule here is returned unchanged.
         metadata: The limits of `seq2seq.settings.declare.setting`.
         key: The setting's name, which begins the message.
 
@@ -41,7 +41,7 @@ def check_value(value: Any, hint: Any, metadata: Mapping[str, Any], key: str) ->
 
 
 def written(value: Any) -> str:
-    """Return a value in full, as the command line has it: null, true, [3,7]; equal numbers are written alike."""
+    """Return a value in full, as on the command line: null, true, [3,7]; equal numbers are written alike."""
     if value is None or isinstance(value, bool):
         return shown(value)
     if isinstance(value, float):
@@ -73,7 +73,7 @@ def allowed(hint: Any, metadata: Mapping[str, Any]) -> str:
     names = [_described(each, metadata) for each in hints if each not in (type(None), bool) or hints[0] is bool]
     names += metadata.get("words", ())
     names += ["null"] if type(None) in hints[1:] else []
-    # A rule that false turns off, too.
+    # After a number, `bool` marks a rule that false turns off as well.
     names += ["false"] if bool in hints[1:] else []
     return " or ".join(names)
 
@@ -134,7 +134,7 @@ def _convert(value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
 
 def _one(value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
     if dataclasses.is_dataclass(hint):
-        # A section has been read.
+        # `read_section` has converted a section already.
         _require(isinstance(value, hint))  # type: ignore[arg-type]
     if limits.get("duration"):
         _require(isinstance(value, str | int | float) and not isinstance(value, bool))
@@ -145,10 +145,10 @@ def _one(value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
     if hint in (int, float):
         return _number(value, hint, limits)
     if hint is str:
-        # A name may look like a number, as in run=2024; a fraction would not be written as it was typed (1.10 as 1.1).
+        # A name may look like a whole number, as in run=2024. A fraction would not stay as typed: 1.10 becomes 1.1.
         _require(isinstance(value, str) or type(value) is int)
         text = str(value)
-        # No invisible characters, such as NUL, at which paths end.
+        # Refuse invisible characters, such as NUL, at which paths end.
         _require(text.strip() and text.isprintable() and text in limits.get("choices", (text,)))
         return text
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -170,7 +170,7 @@ def _require(condition: object) -> None:
 
 
 def is_number(value: Any) -> bool:
-    """Return True if `value` is a finite number that a float holds, which true and false do not count as."""
+    """Return True if `value` is a finite number in the range of a float; true and false are not numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
@@ -194,7 +194,7 @@ def _items(value: Any, hints: Sequence[Any], limits: Mapping[str, Any]) -> tuple
 
 def near(word: str, known: Sequence[str]) -> list[str]:
     """List at most three names of `known` that are spelled like `word`, the nearest first."""
-    # The comparison with a long word would take long.
+    # Comparing a long word would take long.
     return difflib.get_close_matches(word, known, cutoff=0.5) if len(word) < 200 else []
 
 
@@ -205,10 +205,10 @@ def suggestion(word: str, known: Sequence[str]) -> str:
 
 
 def require_known(name: str, known: Sequence[str], what: str) -> str:
-    """Return `name`.
+    """Return `name` if it is known.
 
     Raises:
-        ValueError: It is not among `known`; the message has the names that are spelled alike.
+        ValueError: The name is not among `known`; the message has the names that are spelled alike.
     """
     if name in known:
         return name
@@ -228,10 +228,10 @@ def seconds(duration: str | int | float) -> float:
     """Convert `90`, `90s`, `10m`, `1h30m`, `2d`, `MM:SS`, `HH:MM:SS` or `DD:HH:MM:SS` to seconds.
 
     Raises:
-        ValueError: It has another form, or is not above 0 and at most a century.
+        ValueError: The duration has another form, is not above 0, or exceeds a century.
     """
     text = str(duration).strip().lower()
-    # Not as text: Python writes 0.00001 as 1e-05.
+    # A number is not parsed as text, since Python writes 0.00001 as 1e-05.
     total = 0 if isinstance(duration, str) else duration
     if re.fullmatch(r"(\d+(\.\d+)?[smhd])+", text):
         total = sum(float(n) * _UNITS[unit] for n, _, unit in re.findall(r"(\d+(\.\d+)?)([smhd])", text))
@@ -241,7 +241,7 @@ def seconds(duration: str | int | float) -> float:
         total = sum(weight * int(part) for weight, part in zip(weights, reversed(text.split(":")), strict=False))
     elif re.fullmatch(r"\d+(\.\d+)?", text):
         total = float(text)
-    # NaN is refused as well, which compares as false.
+    # This refuses NaN as well, since every comparison with it is false.
     if not 0 < total <= _LONGEST:
         raise MismatchError(f"{text} is not a duration ({DURATION})")
     return float(total)

@@ -1,4 +1,4 @@
-"""Figures: colors, titles, legends, and files whose bytes depend on the figure alone."""
+"""Figures: colors, titles, legends, and files whose bytes depend only on the figure."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
 def require_matplotlib(what: str = "--figure") -> None:
-    """Check that matplotlib is installed, which is an optional dependency.
+    """Check that matplotlib, an optional dependency, is installed.
 
     Args:
         what: The option or output that needs it, for the message.
 
     Raises:
-        ValueError: It is not installed; names the remedy.
+        ValueError: It is not installed; the message names the remedy.
     """
     require_installed("matplotlib", what, extra="figure")
 
@@ -72,7 +72,7 @@ def add_title(figure: Figure, title: str, *, size: int) -> None:
     text = figure.suptitle(title, fontsize=size)
     before = text.get_window_extent()
     if (excess := before.width / figure.bbox.width) > 1:
-        # Also within words: signatures and paths have no spaces
+        # Break within words, too: signatures and paths have no spaces
         text.set_text(textwrap.fill(title, _fitting(len(title), excess)))
         figure.set_figheight(figure.get_figheight() + (text.get_window_extent().height - before.height) / figure.dpi)
 
@@ -83,7 +83,7 @@ def add_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) ->
     The figure grows by the height of the legend. A label that is wider than the figure is broken at spaces.
     """
     for columns in range(min(4, len(labels)), 0, -1):
-        # Measured before the layout, in which a high legend would leave no room for panels
+        # Measure before the layout, where a tall legend would leave no room for panels
         legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
         excess = legend.get_window_extent().width / figure.bbox.width
         if columns == 1 and excess > 1:
@@ -107,7 +107,7 @@ def draw_means(figure: Figure, axes: Axes, curves: Mapping[str, Sequence[tuple[f
 
     Args:
         figure: The figure of `axes`.
-        axes: Their y axis is BLEU.
+        axes: The axes to draw on; their y axis is BLEU.
         curves: By label, pairs of x and the values of all seeds at x, in order of x.
     """
     for index, (label, points) in enumerate(curves.items()):

@@ -1,4 +1,4 @@
-"""Recognize errors of memory and of full disks, quote an error in one line, and name a faulty line. No torch."""
+"""Recognize full memory and full disks, quote an error in one line, and name a faulty line. Imports no torch."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return True for an error of a GPU or a machine that is out of memory."""
     if isinstance(error, MemoryError):
         return True
-    # Torch's allocators raise RuntimeError, with no mark but the message
+    # Torch's allocators raise RuntimeError, which only the message identifies
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
 
 
 def full_disk(error: BaseException) -> OSError | None:
-    """Find the error of a full disk behind an exception of any library; None if another error is behind it."""
-    # A ValueError is a message to the user
+    """Find the error of a full disk behind an exception of any library; None if the cause is another error."""
+    # A ValueError is a message to the user, so its cause is not searched
     link = None if isinstance(error, ValueError) else error
     while link is not None:
         if isinstance(link, OSError) and link.errno in _FULL:
             return link
-        # Errors of Arrow and of libraries in Rust have the reason in their text alone
+        # Errors of Arrow and of libraries in Rust have the reason only in their text
         if number := next((number for number in _FULL if os.strerror(number) in str(link)), None):
             return OSError(number, os.strerror(number))
         link = link.__cause__ or link.__context__

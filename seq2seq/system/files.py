@@ -1,4 +1,4 @@
-"""Write files and folders atomically, and let one process build what others wait for. Imports no torch."""
+"""Write files and folders atomically, and let one process build a folder while others wait. Imports no torch."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ COMPRESSIONS = {
     ".gz": rb"\x1f\x8b",
     ".bz2": rb"BZh[1-9](1AY&SY|\x17rE8P\x90)",
     ".xz": rb"\xfd7zXZ\0",
-    # A frame, or a frame to skip, with which parallel programs begin
+    # A frame, or a skippable frame, with which the files of parallel compressors begin
     ".zst": rb"(\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18)",
 }
 # Suffixes of archives and compressions that are not written.
 ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz", ".lz4", ".lzma", ".lz", ".z", ".br")
 # The file of the lock that `reserved` takes in a folder.
 LOCK = ".lock"
-# The suffix of unfinished folders, and the age at which the process that made one must have been killed.
+# The suffix of unfinished folders. The process that made a folder of this age must have been killed.
 PARTIAL = ".partial"
 ABANDONED_SECONDS = 7 * 24 * 3600.0
 
@@ -46,8 +46,8 @@ ABANDONED_SECONDS = 7 * 24 * 3600.0
 def atomic_file(path: str | os.PathLike[str], *, keep: str | None = None) -> Iterator[IO[bytes]]:
     """Open a binary file that replaces `path` if the block succeeds, and vanishes if it fails.
 
-    The file is written next to `path`, flushed to the disk and moved into place. A link keeps its target. A device or a
-    pipe is written directly. The file that is replaced gets the name `keep`, if there is one.
+    The file is written next to `path`, flushed to the disk and moved into place. If `path` is a link, its target is
+    replaced. A device or a pipe is written directly. If `keep` is given, the replaced file gets this name.
 
     Raises:
         IsADirectoryError: `path` is a directory.
@@ -58,11 +58,11 @@ def atomic_file(path: str | os.PathLike[str], *, keep: str | None = None) -> Ite
         return
     # os.replace would replace a link itself
     final = Path(os.path.realpath(path))
-    # os.replace would report this after the work
+    # os.replace would report a directory only after the work
     if final.is_dir():
         raise IsADirectoryError(f"{path} is a directory, not a file to write")
-    # In the same folder, since a rename stays on one disk, and unique among machines that share it. Names of more than
-    # 255 bytes are too long for file systems.
+    # In the same folder, since a rename stays on one disk. The name is unique among machines that share the disk, and
+    # shorter than 255 bytes, the limit of file systems.
     temporary = final.with_name(f".{final.name[:100]}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
         with _named_errors(path, temporary), open(temporary, "xb") as file:
@@ -74,7 +74,7 @@ def atomic_file(path: str | os.PathLike[str], *, keep: str | None = None) -> Ite
         if keep and final.exists():
             os.replace(final, final.with_name(keep))
         put_in_place(temporary, final)
-    # KeyboardInterrupt and SystemExit as well
+    # Clean up after KeyboardInterrupt and SystemExit as well
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -107,7 +107,7 @@ def uncompressed(path: Path) -> Path:
 def compressing(file: IO[bytes], suffix: str, mode: Literal["rb", "wb"]) -> IO[bytes]:
     """Open a compressed stream over `file`, by a suffix of COMPRESSIONS; return `file` itself for ""."""
     if suffix == ".gz":
-        # A time would change the bytes
+        # A time stamp would change the bytes
         return gzip.GzipFile("", mode, fileobj=file, mtime=0)  # type: ignore[return-value]
     if suffix == ".bz2":
         return bz2.BZ2File(file, mode)  # type: ignore[return-value]
@@ -118,7 +118,7 @@ def compressing(file: IO[bytes], suffix: str, mode: Literal["rb", "wb"]) -> IO[b
 
         if mode == "rb":
             return pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")  # type: ignore[return-value]
-        # Arrow closes its file
+        # Arrow closes its file, so it gets a duplicate of the descriptor
         return pa.CompressedOutputStream(pa.PythonFile(os.fdopen(os.dup(file.fileno()), "wb")), "zstd")  # type: ignore[return-value]
     return file
 
@@ -133,7 +133,7 @@ def written_directly(path: str | os.PathLike[str]) -> bool:
 
 @contextlib.contextmanager
 def _named_errors(path: str | os.PathLike[str], ours: Path) -> Iterator[None]:
-    """Name `path` in errors of a full disk and of the temporary file or folder `ours`."""
+    """Name `path` in errors of a full disk, and in errors that name the temporary file or folder `ours`."""
     try:
         yield
     except Exception as error:
@@ -146,7 +146,7 @@ def _named_errors(path: str | os.PathLike[str], ours: Path) -> Iterator[None]:
 
 
 def put_in_place(temporary: Path, final: Path) -> None:
-    """Move a file to its final name; the permissions of a file that it replaces stay."""
+    """Move a file to its final name, and keep the permissions of the file that it replaces."""
     if final.exists():
         os.chmod(temporary, stat.S_IMODE(final.stat().st_mode))
     os.replace(temporary, final)
@@ -173,13 +173,13 @@ def require_creatable(folder: Path, setting: str) -> None:
     """Check that files can be written in a folder, which need not exist yet.
 
     Raises:
-        ValueError: They cannot; the message names `setting`, which may be an option.
+        ValueError: Files cannot be written; the message names `setting`, which may be an option.
     """
     existing = folder.absolute()
     try:
         # The nearest folder that exists decides
         existing = next(path for path in (existing, *existing.parents) if os.path.lexists(path))
-        # An attempt: permissions decide nothing for root or in /proc
+        # Try it: permissions decide nothing for root or in /proc
         os.rmdir(tempfile.mkdtemp(prefix=".try-", dir=existing))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -193,7 +193,7 @@ def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
     """Make a temporary folder that becomes `target` if the block succeeds, and vanishes if it fails.
 
     Args:
-        replace: Replace `target` if it exists. Otherwise a folder stays that another process has made there meanwhile.
+        replace: Replace `target` if it exists. If False, a folder that another process has made there meanwhile stays.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(prefix=f".{target.name}-", suffix=PARTIAL, dir=target.parent))
@@ -201,15 +201,15 @@ def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
     try:
         with _named_errors(target.parent, building):
             yield building
-        # mkdtemp's folders are their owner's alone, and caches are shared
+        # Only the owner can read a folder of mkdtemp, but caches are shared
         building.chmod(0o755)
         if replace:
-            # A deletion could stop in the middle
+            # Rename instead of deleting, which could stop in the middle
             with contextlib.suppress(FileNotFoundError):
                 os.rename(target, old)
         try:
             os.rename(building, target)
-        # Mostly since another process was first
+        # The usual reason is that another process was first
         except OSError:
             if not target.is_dir():
                 raise
@@ -229,7 +229,7 @@ def build_once(
     Args:
         what: The name of the content in messages.
         build: Fills the empty folder; if it raises, the folder is deleted.
-        is_whole: Returns False for a `target` to build again.
+        is_whole: Returns False for a `target` that must be built.
 
     Returns:
         `target`, complete.
@@ -272,7 +272,7 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
 
 
 def _remove_leftovers(parent: Path, target: str | None = None) -> None:
-    """Delete folders of killed processes: old ones, and any of `target`, whose lock this process has."""
+    """Delete folders that killed processes left: old folders, and all folders of `target`, whose lock we hold."""
     for folder in parent.glob(f".*-*{PARTIAL}"):
         # Another process may delete it at the same time
         with contextlib.suppress(OSError):
@@ -289,7 +289,7 @@ def _locked(path: Path, *, timeout: float) -> Iterator[bool]:
     The kernel releases the lock of a process that dies.
 
     Raises:
-        Timeout: Another process, or another block of this process, has it.
+        Timeout: Another process, or another block of this process, has the lock.
     """
     # A soft lock, a mere file, would outlive a killed process
     lock = FileLock(path, fallback_to_soft=False)
@@ -303,7 +303,7 @@ def _locked(path: Path, *, timeout: float) -> Iterator[bool]:
         yield lock.is_locked
     finally:
         if lock.is_locked:
-            # Before the release: a process that takes the lock of a deleted file tries again
+            # Delete the file before the release: a process that takes the lock of a deleted file tries again
             with contextlib.suppress(OSError):
                 path.unlink()
             lock.release()
@@ -313,13 +313,13 @@ def _locked(path: Path, *, timeout: float) -> Iterator[bool]:
 def reserved(folder: Path, *, otherwise: str) -> Iterator[None]:
     """Reserve `folder` for this process in this block; the folder is made if it is missing.
 
-    If it is empty after the block, it is deleted, with the parents that were made for it.
+    If the folder is empty after the block, it is deleted, with the parents that were made for it.
 
     Args:
         otherwise: The remedy, for the message of the error.
 
     Raises:
-        ValueError: Another process has reserved it.
+        ValueError: Another process has reserved the folder.
     """
     made = [each for each in folder.parents if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)

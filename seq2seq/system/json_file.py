@@ -8,11 +8,11 @@ from typing import Any
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a dictionary.
+    """Read a dictionary from a JSON file.
 
     Raises:
         FileNotFoundError: The file does not exist.
-        ValueError: The file holds something else; the message begins with its name.
+        ValueError: The file holds something else; the message begins with the file's name.
     """
     try:
         loaded = json.loads(path.read_text(encoding="utf-8"))

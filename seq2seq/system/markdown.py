@@ -18,7 +18,7 @@ def markdown_table(
         header: Names of the columns.
         rows: Texts of the cells.
         right: Names of the columns that are aligned to the right.
-        padded: Widen all cells of a column to the longest, for reading in a terminal.
+        padded: Pad all cells of a column to the length of the longest, for reading in a terminal.
     """
     columns = list(zip(header, *rows, strict=True))
     # Markdown wants three dashes or more below a name

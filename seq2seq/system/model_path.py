@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-# Files in a run's folder: the best checkpoint, the state that training resumes from, and the state before.
+# Files in a run's folder: the best checkpoint, the state that training resumes from, and the previous state.
 BEST = Path("checkpoints", "best.safetensors")
 LAST = Path("checkpoints", "last.ckpt")
 PREVIOUS = Path("checkpoints", "previous.ckpt")
@@ -25,7 +25,7 @@ def checkpoint_file(path: Path) -> Path:
     """Return the checkpoint at `path`: a file, or the best checkpoint of a run, or the weights of an exported folder.
 
     Raises:
-        CheckpointError: The file does not exist, is not a regular file, or is the state of a training.
+        CheckpointError: The file does not exist, is not a regular file, or is a training state.
     """
     file = path
     if path.is_dir():
@@ -36,7 +36,7 @@ def checkpoint_file(path: Path) -> Path:
             raise CheckpointError(f"{path}: is a folder without {BEST} or {WEIGHTS}; name a checkpoint or a run")
     if not file.exists():
         raise CheckpointError(f"{file}: no such file")
-    # A pipe would wait for its writer
+    # Opening a pipe would wait for its writer
     if not file.is_file():
         raise CheckpointError(f"{file}: is not a regular file")
     if file.suffix == ".ckpt":
@@ -47,7 +47,7 @@ def checkpoint_file(path: Path) -> Path:
 
 
 def is_model_file(path: Path) -> bool:
-    """Return True for a file that begins like a checkpoint, for use or for resuming."""
+    """Return True for a file that begins like a checkpoint or a training state."""
     with path.open("rb") as file:
         start = file.read(9)
     # A zip file, or safetensors: the length of the header in 8 bytes, then its brace

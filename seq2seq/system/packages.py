@@ -8,7 +8,7 @@ from typing import Any
 
 # The name of this project for pip.
 _PROJECT = "seq2seq-mixers"
-# Packages whose modules have another name.
+# Names of packages by module, where the two names differ.
 _PACKAGE_OF = {"PIL": "pillow", "sklearn": "scikit-learn", "prometheus_client": "prometheus-client"}
 
 
@@ -20,12 +20,12 @@ def require(module: str, purpose: str, *, extra: str) -> Any:
     """Import a module of an optional package.
 
     Args:
-        module: Its dotted name.
-        purpose: The user of the package, for the message.
-        extra: The extra of this project that installs it.
+        module: Dotted name of the module.
+        purpose: The feature that needs the package, for the message.
+        extra: The extra of this project that installs the package.
 
     Raises:
-        MissingPackageError: It is not installed, or its import fails.
+        MissingPackageError: The package is not installed, or its import fails.
     """
     try:
         return importlib.import_module(module)

@@ -53,7 +53,7 @@ def launcher() -> str | None:
 
 
 def require_startable(devices: int, nodes: int, *, sweep: bool) -> None:
-    """Check that the number of processes is the one of the settings.
+    """Check that the number of started processes agrees with the settings.
 
     Args:
         devices: Processes per machine.
@@ -86,17 +86,17 @@ def require_startable(devices: int, nodes: int, *, sweep: bool) -> None:
 
 
 class Agreement:
-    """Maximum of numbers over all ranks, by Gloo on the CPU, which synchronizes no device."""
+    """Maximum of numbers over all ranks, computed by Gloo on the CPU, which does not wait for a GPU."""
 
     def __init__(self) -> None:
         # Made on first use: torch.distributed may start after this object is built
         self._group: dist.ProcessGroup | int | None = None
 
     def maxima(self, numbers: Sequence[float]) -> list[float]:
-        """Return the maximum of each number over all ranks, which must call this together.
+        """Return the maximum of each number over all ranks; every rank must call this.
 
         Args:
-            numbers: The numbers of this rank, as many as on every other rank.
+            numbers: The numbers of this rank; all ranks have the same count.
         """
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return list(numbers)

@@ -25,7 +25,7 @@ def conf_dir() -> Path:
 
 
 def choices(group: str) -> list[str]:
-    """List the names of the files in a group of `conf_dir`, sorted; an unknown group has none."""
+    """List the names of the files in a group of `conf_dir`, sorted; the list is empty for an unknown group."""
     return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
 
 

@@ -9,6 +9,6 @@ def this_job() -> str:
     """Return the number of this process's SLURM job, `7`, or `7_2` in an array; "" outside SLURM."""
     array = os.environ.get("SLURM_ARRAY_JOB_ID")
     task = os.environ.get("SLURM_ARRAY_TASK_ID")
-    # SLURM_JOB_ID of a task of an array is another number, which `squeue --array` does not print; the last task has the
-    # number of the whole array
+    # In a task of an array, SLURM_JOB_ID is another number, which `squeue --array` does not print; in the last task, it
+    # is the number of the whole array
     return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID", "")

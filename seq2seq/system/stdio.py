@@ -1,4 +1,4 @@
-"""Read standard input and write standard output without losing a byte unnoticed. Imports no torch."""
+"""Read standard input and write standard output without losing bytes silently. Imports no torch."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def standard_input() -> BinaryIO:
 
 @contextlib.contextmanager
 def whole_output() -> Iterator[None]:
-    """Make every write to sys.stdout in this block deliver all bytes or raise OSError, at the latest at its end.
+    """Make every write to sys.stdout deliver all bytes or raise OSError, at the latest at the end of this block.
 
-    Python's own stream may lose bytes: with PYTHONUNBUFFERED it ignores that a write was short, and when a non-blocking
-    pipe is full, it drops the rest of the text.
+    Python's own stream may lose bytes: with PYTHONUNBUFFERED it ignores short writes, and when a non-blocking pipe is
+    full, it drops the rest of the text.
     """
     python = sys.stdout
     try:
@@ -37,7 +37,7 @@ def whole_output() -> Iterator[None]:
     sys.stdout = open(  # noqa: SIM115 - not closed
         descriptor,
         "w",
-        # With PYTHONUNBUFFERED line by line
+        # Line by line with PYTHONUNBUFFERED
         buffering=1 if getattr(python, "write_through", False) else -1,
         encoding=python.encoding,
         # Names of files may have any bytes

@@ -23,7 +23,7 @@ from seq2seq.network.introspection import MixingProperties, freeze_mixing, mark_
 from seq2seq.network.mixer import SelfMixer
 from seq2seq.settings.compose import self_mixers
 
-# Of each corner of the map one; `make test-all` measures them all.
+# One mixer of each corner of the map; `make test-all` measures all mixers.
 EXHAUSTIVE = {"test_tables_and_figure"}
 REPRESENTATIVE = {
     "test_measurement_agrees_with_declaration": {
@@ -126,7 +126,7 @@ def test_known_matrices(case, gated):
 
 @pytest.mark.slow
 def test_published_table():
-    """Five properties agree with table 1 of Han et al. 2022, for the points that it has too."""
+    """Five properties agree with table 1 of Han et al. 2022, for the points that the table has."""
     for name, published in PUBLISHED.items():
         found = survey(name, settings_of(name), limit=None).bidirectional
         p = found.properties
@@ -160,7 +160,7 @@ def test_disagreement_names_the_mixer_and_the_property(monkeypatch):
 
 
 def test_jacobian_is_autograds():
-    """All directions, and chosen ones, against torch's own; pieces of several sizes."""
+    """Compare with torch's own Jacobian: all directions and chosen ones, in pieces of several sizes."""
     weight = torch.randn(7, 5, 5, 3, dtype=torch.float64)
 
     def function(x: Tensor) -> Tensor:
@@ -200,7 +200,7 @@ def test_exponents_of_power_laws():
 
 
 def test_peak_bytes_of_known_work():
-    """At most two thousand numbers at a time, besides earlier allocations."""
+    """The work holds at most two thousand numbers at a time; earlier allocations do not count."""
 
     def work() -> None:
         for _ in range(3):

@@ -79,7 +79,7 @@ def write_job(sweep: Path, row: str, seed: int | None, *, bleu: float | None = N
 
 
 def test_the_table_of_two_sweeps(tmp_path, capsys):
-    """Means over seeds, differences to the row that each changes, what diverged and failed; the last sweep counts."""
+    """Means over seeds, differences from each row's base, diverged and failed jobs; the last sweep counts."""
     first, second = tmp_path / "a", tmp_path / "b"
     for sweep in (first, second):
         write_sweep(sweep, ended=True)

@@ -1,4 +1,4 @@
-"""Hypothesis against `translate`: some examples pass, and a command that breaks its word does not."""
+"""Hypothesis against `translate`: some examples pass, and a command that violates its rules is found."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_lost_or_reordered_lines_are_found(change, ckpt, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("form", ["text", "json", "tsv"])
 def test_translations_of_every_format_are_compared(form, ckpt, tmp_path):
-    """Beside plain text; scores and numbers of lines are left out."""
+    """Translations of all formats equal plain text; scores and line numbers are left out."""
     fuzz = Fuzz(ckpt, tmp_path)
     plain, rows = (
         fuzz.outputs(LINES, Example(LINES, ends=True, order=1, options=["--beam-size", "2", *more]))

@@ -57,7 +57,7 @@ class Programs(Runner):
 
     def _command(self, part: Part, limit: float) -> list[str]:
         path = self.results.unfinished(part.name)
-        # Here, since on a busy machine a process may be stopped before it can write
+        # Written here, since on a busy machine a process may be stopped before it can write
         path.write_text(json.dumps({"part": part.name, "number": 5}))
         return [sys.executable, "-S", "-c", SAVE + PROGRAMS[part.name], str(path), part.name]
 
@@ -75,7 +75,7 @@ def run(folder: Path, *names: str, limit: float = 60.0, budget: float = 60.0) ->
 
 @pytest.fixture(autouse=True)
 def _own_signals():
-    """The runner's handlers are for a command that ends after it."""
+    """Restore the signal handlers: the runner sets them for a whole process."""
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     yield
     for number, handler in kept.items():
@@ -169,7 +169,7 @@ def test_outcomes_of_tests_survive_a_cut_line(tmp_path):
 
 
 def test_an_incomplete_part_is_repeated_and_keeps_better_results(tmp_path):
-    """Of a part that had less than its time; of one that had all, what it left out stays so."""
+    """A part that had less than its time is repeated; a part that had all its time is not, even if incomplete."""
     results = Results(tmp_path)
     for state, whole, rows, kept in ((INTERRUPTED, False, 5, 5), (INTERRUPTED, False, 2, 5), (DONE, True, 1, 1)):
         path = results.unfinished("kernels")
@@ -316,7 +316,7 @@ def test_replayed_gradients_are_judged_bit_for_bit(tmp_path):
         page = verdicts.page(recorded(tmp_path, replay={"base/transformer": row, "base/lightconv": row | changed}))
         assert verdict(page, goal) == [f"{1 + (found == 'met')} of 2 models", found]
     assert "SEEDS DO NOT MATTER" in page
-    # A model that could not be captured is shown, and judges nothing
+    # A model that could not be captured is shown, and does not count in the verdict
     page = verdicts.page(recorded(tmp_path, replay={"base/bahdanau": {"error": "RuntimeError: no | capture"}}))
     assert verdict(page, goal) == ["-", "unmeasured"]
     assert "RuntimeError: no / capture" in page
@@ -428,7 +428,7 @@ def test_rates_of_a_table_whose_last_line_is_cut(tmp_path):
 
 @pytest.mark.parametrize("mixer", ["transformer", "dynamicconv"])
 def test_replayed_and_plain_passes_agree(mixer):
-    """Weights after updates, and sums, of two trainers; gradients of two shapes do not add up."""
+    """Weights after updates and sums agree between two trainers; gradients of two shapes are not added up."""
     sizes = {"src_vocab_size": 40, "tgt_vocab_size": 40, "pad_id": 0, "joint": True}
     settings = resolved_settings((f"mixer={mixer}", "model=tiny", "model.dim=16", "model.ffn_dim=32"))
     config = {key: settings[key] for key in ("model", "mixer", "optim")} | sizes

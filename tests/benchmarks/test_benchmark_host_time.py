@@ -13,7 +13,7 @@ def test_every_operation_is_measured(monkeypatch):
     monkeypatch.setattr(host_time, "CALLS", 2)
     kernel = host_time.light.one_tile_forward
     found = host_time.measure(rounds=1)
-    # The kernels are back
+    # The kernels are restored
     assert host_time.light.one_tile_forward is kernel
     assert set(found) == {
         *("an autograd function", "lightconv", "lightconv, DropConnect"),

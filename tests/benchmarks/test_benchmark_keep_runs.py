@@ -73,7 +73,7 @@ def test_neither_the_corpus_nor_a_path_of_the_machine_is_kept(run, tmp_path):
 def test_runs_that_cannot_be_kept_are_named(run, tmp_path, capsys):
     out = tmp_path / "kept"
     assert keep_runs.main([str(run.path), "--out", str(out)]) == 0
-    # Again: what is there stays
+    # A second call leaves existing files alone
     (out / run.path.name / "test.hyp").write_text("mine\n")
     assert keep_runs.main([str(run.path), "--out", str(out)]) == 1
     assert "exists: remove it" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The GPU benchmark on a CPU with tiny shapes: it runs, writes what it promises, and tells when a result is wrong."""
+"""The GPU benchmark on a CPU with tiny shapes: it runs, writes all outputs, and reports a wrong result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks is not a part of what is installed
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks is not installed
 
 bench = importlib.import_module("benchmarks.kernels.__main__")
 ahead, correctness, inputs, shapes, session, tune = (
@@ -49,7 +49,7 @@ def test_whole_script(tmp_path, capsys):
     page = (tmp_path / "kernels.md").read_text(encoding="utf-8")
     assert all(f"## {name.capitalize()}" in page for name in bench.SECTIONS)
     assert "| dynamicconv forward, B 1, T 20, C 32, H 2, K 7 |" in capsys.readouterr().out
-    assert torch.backends.cuda.cudnn_sdp_enabled()  # for others in this process
+    assert torch.backends.cuda.cudnn_sdp_enabled()  # for other tests in this process
 
 
 def test_no_time_left_is_told(tmp_path):

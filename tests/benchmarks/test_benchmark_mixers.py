@@ -58,7 +58,7 @@ def test_preset_without_its_run_is_named(tmp_path):
 
 
 def test_committed_atlas_has_the_growth_of_every_preset():
-    """Growth of every encoder that a preset has, but stacks of several."""
+    """The atlas has the growth of every preset's encoder mixer, except stacks of several mixers."""
     found = mixers.growth(ROOT / "docs" / "atlas" / "atlas.json")
     assert {mixers.self_mixer(name) for name in presets()} <= set(found)
     assert all(len(each.lengths) >= scaling.FITTED for each in found.values())

@@ -52,7 +52,7 @@ def test_restored_runs_have_p_values(tmp_path, corpus):
     assert run.test_lines("ref") == REFERENCES
     assert run.test_lines("src") == ["eins", "zwei", "drei"]
     assert run.score("test", "bleu") == bleu
-    # Again: what is there stays
+    # A second call leaves existing files alone
     assert restored(tmp_path, corpus) == 1
 
 

@@ -56,7 +56,7 @@ def test_every_run_gets_a_row(tmp_path, monkeypatch, capsys):
         assert row["bleu"] == results["test"]["bleu"]
         assert row["parameters"] == results["parameters"]
         assert all(value > 0 for key, value in row.items() if "per_cpu_second" in key)
-    # At given lengths: BLEU of what is written then says nothing
+    # With given lengths, BLEU of the translations is meaningless
     monkeypatch.setattr("sys.argv", ["run_speed", str(runs / "*"), *options, "--tokens", "3"])
     assert run_speed.main() == 0
     rows = json.loads((tmp_path / "out" / "run_speed.json").read_text())["runs"]
@@ -75,7 +75,7 @@ def test_every_run_gets_a_row(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         run_speed.main()
     assert "theirs differ" in capsys.readouterr().err
-    # None at all
+    # No test set at all
     for name in ("lightconv", "transformer", "other"):
         for side in ("src", "ref", "hyp"):
             (runs / name / f"test.{side}").unlink()

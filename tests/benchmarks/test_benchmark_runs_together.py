@@ -1,4 +1,4 @@
-"""Runs side by side: so many at a time, told to save when the budget ends, and kept when they have ended.
+"""Run several runs at a time, tell them to save when the budget ends, and keep them when they have ended.
 
 Small programs stand for the runs.
 """
@@ -37,7 +37,7 @@ run.mkdir(parents=True)
 score = '{"bleu": 12.5, "chrf": 40.0}'
 (run / "results.json").write_text(f'{{"mixer": "gru", "command": "train", "test": {score}, "valid": {score}}}')
 """
-# Saves when it is told to, and would go on for long.
+# Saves when it is told to; otherwise it would run for a long time.
 LASTS = """
 import pathlib, signal, sys, time
 def save(*_):
@@ -125,7 +125,7 @@ def test_at_the_end_of_the_budget_runs_save_and_others_do_not_start(tmp_path, mo
 
 
 class Deadline:
-    """A deadline that has come once a file is there; what is assigned to it has no effect."""
+    """A deadline that has passed once a file exists; assigning another deadline has no effect."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -28,7 +28,7 @@ def test_a_planted_figure_is_found(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tables, "PAGES", (str(page),))
     assert tables.main(["--check"]) == 1
     assert "differs" in capsys.readouterr().out
-    # And the command puts it right
+    # The command corrects the tables
     assert tables.main([]) == 0
     assert page.read_text("utf-8") == readme
 

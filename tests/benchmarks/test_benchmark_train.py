@@ -57,7 +57,7 @@ def test_every_contestant_gets_a_row_and_a_ratio(tmp_path, monkeypatch, capsys):
     assert (autocast["tokens_per_cpu_second"], autocast["ratio"]) == (tokens / 4, 4.0)
     assert (weights["way"], weights["ratio"]) == ("fairseq, bf16 weights", 3.0)
     assert "fairseq, autocast" in capsys.readouterr().out
-    # In turns, with two steps to warm up; the settings of memory are ours alone
+    # Contestants take turns, with two warm-up steps; the memory settings apply only to this project
     assert turns == list(SECONDS) * 5
     assert [each.memory for each in started] == [True, False, False]
     assert {each.way for each in started} == {"closed"}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT))  # benchmarks is not a part of what is installed
+sys.path.append(str(ROOT))  # benchmarks is not installed
 
 command, code, model, shapes = (
     importlib.import_module(f"benchmarks.{name}")
@@ -77,10 +77,10 @@ def test_cycles_of_a_warp_alone():
     assert cycles("FADD R1, R2, R3", "FADD R4, R5, R6", "EXIT") == 3
     # A sum that reads a sum waits for it
     assert cycles("FADD R1, R2, R3", "FADD R4, R1, R6") == 1 + code.ARITHMETIC
-    # Two loads wait together; what reads both comes after the second
+    # Two loads wait together; an instruction that reads both follows the second
     loads = ("LDG.E R1, desc[UR4][R4.64]", "LDG.E R2, desc[UR4][R6.64]")
     assert cycles(*loads, "FADD R3, R1, R2") == 2 + code.GLOBAL_MEMORY
-    # Copies to shared memory: waited for are all groups but the last one
+    # Copies to shared memory: the code waits for all groups except the last one
     copies = ("LDGSTS.E [R1], desc[UR4][R4.64]", "LDGDEPBAR") * 2
     assert cycles(*copies, "DEPBAR.LE SB0, 0x1") == 1 + code.GLOBAL_MEMORY
     assert cycles(*copies, "DEPBAR.LE SB0, 0x0") == 3 + code.GLOBAL_MEMORY

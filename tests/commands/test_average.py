@@ -118,7 +118,7 @@ def test_the_last_of_a_run(paths, tmp_path, capsys):
     folder.mkdir(parents=True)
     for step, path in zip((900, 1000, 1100), paths, strict=True):
         path.rename(folder / f"step-{step}.safetensors")
-    # Not a number: left alone
+    # The name has no number, so the file is left alone
     (folder / "step-best.safetensors").write_bytes(b"")
     assert average.main(["--last", "2", str(tmp_path / "run")]) == 0
     parts = [checkpoint.read(folder / f"step-{step}.safetensors").weights for step in (1000, 1100)]
@@ -130,7 +130,7 @@ def test_the_last_of_a_run(paths, tmp_path, capsys):
 
 
 def test_nothing_that_is_needed_is_overwritten(paths, tmp_path, capsys):
-    """An input, under any name, or a file of training is not replaced; an earlier average is."""
+    """An input, under any name, and a file of training are not replaced; an earlier average is replaced."""
     folder = tmp_path / "run" / "checkpoints"
     folder.mkdir(parents=True)
     names = ("last.ckpt", "best.safetensors", "step-7.safetensors", "top-7.safetensors")

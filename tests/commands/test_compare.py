@@ -118,7 +118,7 @@ def test_table_agrees_with_statistics(tmp_path, capsys):
 
 
 def test_one_run_each_is_tested_by_paired_bootstrap(tmp_path, capsys):
-    """There are no other seeds to resample; all p values are adjusted together."""
+    """With one run each there are no seeds to resample; all p values are adjusted together."""
     refs = references()
     paths = {m: write_run(tmp_path / m, refs, mixer=m, rate=r) for m, r in (("a", 0.3), ("b", 0.36), ("c", 0.32))}
     assert compare.main([str(tmp_path), "--baseline", "a", "--resamples", "700"]) == 0
@@ -147,7 +147,7 @@ def test_runs_that_repeat_a_seed_count_as_one(tmp_path, capsys):
     scores = [(first + second) / 2, third]
     expected = f"{statistics.fmean(scores):.2f} ± {statistics.stdev(scores):.2f}"
     assert cells(printed)[1]["BLEU"] == expected
-    # Of all sentences, and of the one value
+    # All sentences are in one bucket, and all runs have one value
     assert cells(printed.partition("BLEU by length")[2])[2]["1-20"] == expected
     assert cells(printed.partition("BLEU by model.dim")[2])[1]["16"] == expected
     assert "Several runs of one seed are averaged: bahdanau, gru\n" in printed
@@ -229,14 +229,14 @@ def test_groups_are_named_by_the_settings_that_differ(tmp_path):
     assert [(g.label, len(g.runs)) for g in groups] == [
         ("lightconv model.dim=16", 2), ("lightconv model.dim=32", 1), ("lightconv extra=1 model.dim=16", 1),
     ]  # fmt: skip
-    # A mixer's setting that copies one of the model is not shown
+    # A setting of the mixer that copies a setting of the model is not shown
     for name, heads in (("two", 2), ("four", 4)):
         run = write_run(tmp_path / "refer" / name, refs, model={"num_heads": heads})
         config = yaml.safe_load((run / "config.yaml").read_text()) | {"mixer": {"encoder": {"num_heads": heads}}}
         (run / "config.yaml").write_text(yaml.safe_dump(config))
     labels = {g.label for g in group_runs(collect([str(tmp_path / "refer")], "test").runs)}
     assert labels == {"lightconv model.num_heads=2", "lightconv model.num_heads=4"}
-    # Nor is one that refers to another section's, unless it varies otherwise
+    # A setting that refers to another section is not shown, unless it varies differently
     for name, size, rate, lr in (("a", 100, 0.1, 0.1), ("b", 200, 0.2, 0.3)):
         optim = {"peak_lr": rate, "lr": lr}
         data = {"name": "toy", "vocab_size": size}
@@ -263,7 +263,7 @@ def test_the_same_corpus_under_two_paths_is_one_setting(tmp_path):
         run = write_run(tmp_path / str(number), refs, seed=number, data={"name": "toy", "train": place})
         (run / "results.json").write_text(json.dumps(results_of(run) | {"whole_corpus": "abc"}))
     assert [len(group.runs) for group in group_runs(collect([str(tmp_path)], "test").runs)] == [2]
-    # Of another corpus the path says more than a fingerprint
+    # For another corpus, the path says more than a fingerprint
     (run / "results.json").write_text(json.dumps(results_of(run) | {"whole_corpus": "def"}))
     groups = group_runs(collect([str(tmp_path)], "test").runs)
     assert [group.settings["data.train"] for group in groups] == ["/data/toy/train", "toy/train"]
@@ -274,7 +274,7 @@ def rewrite(run: Path, **results: Any) -> None:
 
 
 def test_groups_differ_by_the_values_that_auto_chose(tmp_path, capsys):
-    """Ranks count as micro-batches; a mixer's setting that the command has is shown."""
+    """Ranks count as micro-batches; a mixer's setting that the command set is shown."""
     refs = references(5)
 
     def labels(name: str, *runs: tuple[dict[str, Any], dict[str, Any]]) -> list[tuple[str, int]]:
@@ -295,11 +295,11 @@ def test_groups_differ_by_the_values_that_auto_chose(tmp_path, capsys):
     assert found == [("lightconv trainer.precision=32", 1), ("lightconv trainer.precision=bf16", 1)]
     assert len(labels("corpus", ({}, {"whole_corpus": "a"}), ({}, {"whole_corpus": "b"}))) == 2
     assert len(labels("device", *(({"trainer": trainer | {"accelerator": kind}}, {}) for kind in ("cpu", "gpu")))) == 2
-    # Which pairs data.limit leaves depends on the seed: the corpus that they are of counts
+    # The pairs that data.limit leaves depend on the seed, so the whole corpus counts
     limited = {"data": {"name": "toy", "limit": 5}}
     subsets = [(limited, {"corpus": name, "whole_corpus": whole}) for name, whole in ("aw", "bw", "cv")]
     assert [count for _, count in labels("limited", *subsets)] == [2, 1]
-    # But one that the command set is shown, even if it is the mixer's only group
+    # A setting that the command set is shown, even if the mixer has only one group
     own = {"command": "python -m seq2seq.train mixer=lightconv mixer.encoder.glu=false"}
     run = write_run(tmp_path / "typed" / "a", refs)
     config = yaml.safe_load((run / "config.yaml").read_text()) | {"mixer": {"encoder": {"glu": False}}}
@@ -323,7 +323,7 @@ def test_runs_continued_under_other_settings_are_named(tmp_path, capsys):
 
 
 def test_groups_are_distinguished_by_whole_values(tmp_path, capsys):
-    """Long lists of kernels; 0 and 0.0 are one value. Each group has the test of its own translations."""
+    """Long lists of kernels are whole values, and 0 equals 0.0. Each group is tested by its own translations."""
     refs = references(20)
     kernels = ([3] * 7, [3, 7, 15, 31, 31, 31, 31], [3, 7, 15, 31, 31, 31, 3])
     for number, (sizes, rate) in enumerate(zip(kernels, (0.3, 0.3, 0.0), strict=True)):
@@ -417,7 +417,7 @@ def test_different_test_sets_have_a_table_each(tmp_path, capsys, change):
     assert len(set(titles)) == 2
     first, second = (cells(part) for part in printed.split("\n## ")[-2:])
     assert [[row["mixer"] for row in rows] for rows in (first, second)] == [["lightconv", "gru"], ["bahdanau"]]
-    # Differences are within a table alone
+    # Differences exist only within a table
     assert set(against("lightconv", printed)) == {"gru"}
     assert printed.count("| difference") == 1
     rows = list(csv.DictReader((tmp_path / "out" / "comparison.csv").open()))
@@ -465,7 +465,7 @@ def test_a_folder_with_runs_of_several_corpora(tmp_path, capsys, monkeypatch):
 
 
 def test_further_sets_have_a_table_each_and_one_together(tmp_path, capsys):
-    """A run without its translations is left out of a set, and of all together, with the command that makes them."""
+    """A run without translations is left out of the set and of all sets together; a message names the command."""
     refs, more = references(30), references(20)
     for side, lines in (("de", map(str.upper, more)), ("en", more)):
         (tmp_path / f"web.{side}").write_text("".join(f"{line}\n" for line in lines))
@@ -508,7 +508,7 @@ def test_further_sets_have_a_table_each_and_one_together(tmp_path, capsys):
 
 
 def test_power_of_a_planned_number_of_seeds(tmp_path, capsys):
-    """Of pairs where there are any, else of two groups."""
+    """The power is computed for pairs if there are any, otherwise for two groups."""
     refs, seeds = references(9), 5
     scores = {("gru", 1): 30.0, ("gru", 2): 30.5, ("lstm", 1): 31.0, ("lstm", 2): 30.7}
     for (mixer, seed), score in scores.items():
@@ -546,7 +546,7 @@ def test_validation_sets_are_told_apart_by_their_settings(tmp_path, capsys):
     assert [[row["seeds"] for row in cells(each)] for each in tables] == [["3"], ["1, 2"], ["1"]]
     headings = [each.splitlines()[0].removeprefix("## ") for each in tables]
     assert headings == ["one de-en, trainer.val_sentences=5", "one de-en, trainer.val_sentences=null", "two de-en"]
-    # Held out of training, by what cleaning leaves of it
+    # Held out of the training text that cleaning leaves
     for name, size in (("nine", 9), ("five", 5)):
         write_run(tmp_path / "sizes" / name, refs, data={"name": "held", "train": "all", "holdout": size})
     assert len(scored_sets(collect([str(tmp_path / "sizes")], "valid").runs, "valid")) == 2
@@ -828,7 +828,7 @@ def test_bleu_by_a_setting_has_a_row_for_each_mixer_and_its_best_value(tmp_path,
 
 
 def test_a_row_is_one_model_in_an_unfinished_sweep(tmp_path, capsys):
-    """Widths at rates of an unfinished sweep: no row joins two widths or cuts one in two; copies of a rate are it."""
+    """In an unfinished sweep of widths and rates, each row has one width; copies of the rate do not split it."""
     refs = references(20)
     for dim, rate in ((16, 0.1), (32, 0.1), (32, 0.2), (8, 0.2), (8, 2.0), (16, 2)):
         settings = {"model": {"dim": dim}, "optim": {"peak_lr": rate, "lr": rate}}

@@ -85,14 +85,14 @@ def test_a_folder_of_weights_is_the_checkpoint(ckpt, tmp_path, capsys):
     assert config["model_type"] == "seq2seq-mixers"
     assert config["seq2seq"]["src_lang"] == "de"
     assert (folder / "source.spm").read_bytes() == ours.tokenizer.to_state()["src_model"]
-    # And it can be exported again
+    # The folder can be exported again
     again = exported(folder, tmp_path / "again")
     assert (again / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
 
 
 @pytest.mark.usefixtures("without_marian")
 def test_a_name_on_the_hub_is_read_from_its_cache(ckpt, tmp_path, monkeypatch):
-    """A repository lies in the cache as the hub's own client puts it there; nothing is fetched."""
+    """A repository is in the cache in the layout of the hub's own client; nothing is fetched."""
     from huggingface_hub import constants
 
     revision = "0123456789abcdef0123456789abcdef01234567"
@@ -165,7 +165,7 @@ def test_the_card_has_scores_with_signatures_and_leaves_the_license_open(ckpt):
     ],
 )
 def test_ctranslate2_is_the_model(model, tokenizer, tmp_path):
-    """It agrees token for token, and gives every token of a translation our log-probability."""
+    """CTranslate2 agrees token for token, and gives each token of a translation the same log-probability."""
     import ctranslate2
 
     given = plain(tokenizer, encoder_layers=2, **model)
@@ -223,7 +223,7 @@ def test_marian_cuts_text_as_we_do_with_a_vocabulary_for_each_side(tmp_path):
 
 
 def test_channels_in_another_order_compute_the_same(tokenizer):
-    """The stream's permutation alone, without another program: a model with permuted positions is the model."""
+    """A model whose channels are permuted computes the same; no other program is involved."""
     given = plain(tokenizer, norm="post", positions="none", decoder_layers=2)
     other = plain(tokenizer, norm="post", positions="none", decoder_layers=2)
     reordered = plain_weights(given.model, halves_order(16)).values()
@@ -327,7 +327,7 @@ def test_only_an_earlier_export_is_replaced(ckpt, tmp_path, capsys):
     # A folder of another format
     (folder / "notes.txt").unlink()
     assert run("--ckpt", ckpt, "--format", "ctranslate2", "--out", folder) == 2
-    # What the other program needs of us is in the folder, too
+    # The folder also has the files that the other program needs
     for _ in range(2):
         assert run("--ckpt", ckpt, "--format", "ctranslate2", "--out", tmp_path / "other") == 0
 
@@ -338,7 +338,7 @@ def test_only_an_earlier_export_is_replaced(ckpt, tmp_path, capsys):
         ("huggingface", {"README.md": "mine"}, "has no config.json, which this export writes"),
         ("huggingface", {"config.json": "{}", "marian/thesis.txt": "mine"}, "its folder marian has thesis.txt, which"),
         ("huggingface", {"marian/vocab.json": "{}"}, "its folder marian has no config.json"),
-        # As CTranslate2's own converters leave it
+        # The folder as CTranslate2's own converters write it
         (
             "ctranslate2",
             {"config.json": '{"unk_token": "<unk>"}', "model.bin": "", "source.spm": "", "target.spm": ""},
@@ -352,7 +352,7 @@ def test_only_an_earlier_export_is_replaced(ckpt, tmp_path, capsys):
     ],
 )
 def test_what_is_no_earlier_export_stays(format, files, message, tmp_path, capsys):
-    """It is refused before the checkpoint is read."""
+    """A folder that is not an earlier export is refused before the checkpoint is read."""
     out = tmp_path / "out"
     for name, text in files.items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)
@@ -390,7 +390,7 @@ def test_a_missing_package_is_one_line_with_the_remedy():
 
 
 def test_ctranslate2_may_translate_to_nothing(tokenizer, tmp_path):
-    """As our search does, where the model ends at once; CTranslate2's own default writes a piece at least."""
+    """A model that ends at once gives empty text, as in our search; CTranslate2's default is at least one piece."""
     given = plain(tokenizer, norm="post", tie="none")
     with torch.no_grad():
         given.model.decoder.layers[-1].transform.post_norm.bias.add_(1.0)

@@ -96,7 +96,7 @@ def translator(given: Loaded, beam_size: int, max_tokens: int = 2048) -> Transla
 
 
 class Eager:
-    """Stands for ONNX Runtime's session: the module that is traced, run by torch."""
+    """Stand-in for ONNX Runtime's session: torch runs the module that would be traced."""
 
     def __init__(self, module: torch.nn.Module, given: dict[str, Any], other: dict[str, Any], names: list[str]) -> None:
         self.module = module
@@ -128,7 +128,7 @@ def flat(given: dict[str, Any]) -> list[torch.Tensor]:
 
 
 def eager(given: Loaded) -> Loaded:
-    """The model as its own two graphs, not traced."""
+    """The model as its two graphs, without tracing."""
     with torch.no_grad():
         samples = onnx_graphs.samples(given.model, max_positions(given.meta["model"]))
     encoder = onnx_graphs.EncoderGraph(given.model)
@@ -144,8 +144,8 @@ def eager(given: Loaded) -> Loaded:
 def require_alike(theirs: list[list[TranslatedText]], ours: list[list[TranslatedText]], *, ties: int = 0) -> None:
     """Check texts and scores of all lines but `ties`.
 
-    Where two hypotheses are equal but for rounding, either may be dropped from the beam, and with it all that would
-    have followed from it; the best translation is then mostly the same.
+    Where two hypotheses differ only by rounding, either may be dropped from the beam, together with all that would
+    have followed from it. The best translation is then usually the same.
     """
     assert [len(row) for row in theirs] == [len(row) for row in ours]
     different = [
@@ -183,7 +183,7 @@ def test_the_folder_says_how_a_search_begins(name, states, strides, tokenizer):
 
 @pytest.mark.parametrize("name", COMPARED)
 def test_200_sentences_translate_alike_in_onnx_runtime(name, tokenizer, phrasebook, tmp_path):
-    """Greedy search is compared while exporting; here beams, in batches."""
+    """The export compares greedy search; this test compares beams, in batches."""
     given = preset(name, tokenizer)
     lines = [pair["de"] for pair in phrasebook]
     assert len(lines) == 200
@@ -204,7 +204,7 @@ def test_int8_is_arithmetic_of_whole_numbers():
         y = Int8Linear(layer)(x)
         assert torch.equal(y[4], layer.bias)
         assert all(torch.equal(Int8Linear(layer)(x[i : i + 1])[0], y[i]) for i in range(9))
-    # Where a number lies between two integers, either may be taken
+    # A number halfway between two integers may be rounded to either
     assert np.isclose(y.numpy(), expected, rtol=1e-4, atol=2e-2 * size * np.abs(weight).max()).all()
     assert np.isclose(y.numpy(), expected, rtol=1e-4, atol=1e-5 * size).mean() > 0.9
 
@@ -271,13 +271,13 @@ def test_graphs_take_long_sources_and_wide_beams(name, tokenizer, tmp_path):
                 logits, states[0] = given.model.step(token, ours, states[0], position)
                 found, states[1] = written.model.step(token, theirs, states[1], position)
                 expected = logits.log_softmax(-1)
-                # All together: random weights make much of rounding in single numbers
+                # Compared by norm: random weights amplify rounding in single numbers
                 assert (found - expected).norm() < 5e-3 * expected.norm()
                 token = torch.randint(4, tokenizer.tgt_vocab_size, token.shape)
 
 
 def test_the_published_rnnsearch_has_a_graph_too(tokenizer, tmp_path):
-    """Its GRU resets before the product, which is a loop in Python."""
+    """The GRU of RNNsearch resets before the product, which needs a loop in Python."""
     config = preset("bahdanau", tokenizer).meta["model"]
     for slot in ("encoder", "cross"):
         config["mixer"][slot]["reset"] = "before"
@@ -340,7 +340,7 @@ def test_a_folder_of_another_format_or_without_a_graph_is_one_line(tmp_path):
 
 
 def test_a_service_gives_its_threads_to_graphs(tokenizer, tmp_path, monkeypatch):
-    """Torch has one outside the thread that translates, and the sessions have all."""
+    """Outside the translating thread torch has one thread, and the sessions have all threads."""
     import onnx
 
     pytest.importorskip("fastapi")

@@ -46,7 +46,7 @@ def shares_of_relu(scores: Tensor) -> Tensor:
     ("mixer", "normalize"), [("transformer", lambda scores: scores.softmax(-1)), ("relu_attention", shares_of_relu)]
 )
 def test_heads_of_attention_are_its_weights(mixer, normalize):
-    """Also of the causal and of the cross form, and before a norm that mixes heads: scaled products, written out."""
+    """Heads equal the scaled products, written out: causal, cross, and before a norm that mixes heads."""
     model = composed_tiny(f"mixer={mixer}", "model.dim=24", "model.num_heads=3").double()
     given: dict[str, Tensor] = {}
     layer = model.decoder.layers[1]
@@ -136,7 +136,7 @@ def test_distances_by_hand():
 
 
 def test_centers_are_drawn(tmp_path):
-    """On a line with a bar, on a grid with a circle, of one standard deviation; nine heads look different."""
+    """Centers have a bar on a line, or a circle on a grid, of one standard deviation; nine heads look different."""
     sharpness = torch.rand(9) + 0.1
     line, grid = torch.randn(9), torch.randn(9, 2)
     views = [
@@ -220,7 +220,7 @@ def test_image_model_and_removal_of_earlier_figures(tmp_path, capsys):
     assert "encoder layer 1 of 1" in capsys.readouterr().err
     assert "rows and columns apart" in (out / "report.html").read_text("utf-8")
     assert (out / "encoder-centers.svg").is_file()
-    # A file that no report wrote stays
+    # A file that is not from a report stays
     (out / "mine.png").touch()
     assert (
         inspect.main(["mixer=transformer", *small, "model.decoder_layers=1", "--length", "3", "--out", str(out)]) == 0

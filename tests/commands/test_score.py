@@ -155,7 +155,7 @@ def test_the_language_is_that_of_the_suffix_or_the_script(tmp_path, capsys, name
     assert found["BLEU"]["value"] > 40
     assert said in err
     assert silence == ""
-    # What the user says holds
+    # An explicit tokenizer takes precedence
     chosen, silence = scored(capsys, hypotheses, reference, "--tokenize", "13a")
     assert chosen["BLEU"]["value"] < 1
     assert silence == ""
@@ -215,7 +215,7 @@ def test_text_of_tokens_or_pieces_is_told(files, tmp_path, capsys, end, mark):
     assert mark in err
     _, err = scored(capsys, files["good"], marked)
     assert f"{marked}: 60 of 60 lines" in err
-    # Who scores tokens says so
+    # An explicit `none` scores tokens without a warning
     assert scored(capsys, marked, files["reference"], "--tokenize", "none")[1] == ""
 
 
@@ -327,7 +327,7 @@ def test_options_without_effect_on_forced_decoding_are_refused(ckpt, option, cap
 
 
 def test_sentences_that_fail_show_in_the_status(ckpt, tmp_path, capsys, monkeypatch):
-    """They count as empty, once each, however many of their parts fail."""
+    """A failed sentence counts as empty, and counts once even if several of its parts fail."""
 
     def broken(*_: object, **__: object) -> Iterator[tuple[int, list[Hypothesis]]]:
         yield from ()
@@ -363,7 +363,7 @@ def test_what_is_read_is_not_overwritten(ckpt, tmp_path, capsys):
 
 
 def test_files_of_others_are_not_overwritten(ckpt, tmp_path, capsys):
-    """A run's, a side of another corpus, and what is not text; an earlier output is."""
+    """A run's file, a side of another corpus and a binary file are kept; an earlier output is overwritten."""
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
     for name in ("config.yaml", "test.ref", "checkpoints/notes"):
@@ -404,7 +404,7 @@ def test_a_checkpoint_in_its_run_folder_knows_its_data(tmp_path, capsys):
 
 
 def test_a_checkpoint_is_scored_as_its_run_was(tmp_path, capsys):
-    """By the tokenizer of its validations."""
+    """A checkpoint is scored with the tokenizer of its run's validations."""
     payload = tiny.payload()
     payload.meta["tokenize"] = "char"
     checkpoint.save(tmp_path / "char.safetensors", payload)
@@ -416,7 +416,7 @@ def test_a_checkpoint_is_scored_as_its_run_was(tmp_path, capsys):
 
 
 def test_a_language_of_several_has_its_own_references(tmp_path, capsys):
-    """References, tokenizer, convention and report are of the language that is translated to."""
+    """References, tokenizer, convention and report belong to the chosen target language."""
     tokenizer = tiny.tokenizer(symbols=("<2en>", "<2zh>"))
     config = tiny.model_config(tokenizer)
     names = {"src_lang": "de", "tgt_lang": "en", "tokenize": "13a", "data": "files"}
@@ -475,7 +475,7 @@ assert not heavy("torch", "datasets", "lightning", "hydra"), heavy("torch", "dat
 
 
 def test_a_tokenizer_that_cannot_be_downloaded(files, capsys, monkeypatch):
-    """Its model comes from the network at the first use."""
+    """The tokenizer's model comes from the network at the first use, which fails here."""
 
     def offline(*_: object) -> None:
         raise urllib.error.URLError("no route to the host")
@@ -487,7 +487,7 @@ def test_a_tokenizer_that_cannot_be_downloaded(files, capsys, monkeypatch):
 
 
 def test_a_test_set_in_markup_is_scored_by_its_segments(files, tmp_path, capsys):
-    """Its lines scored as sentences gave 2 BLEU for 17 (of as many lines, as for a data set)."""
+    """Scoring lines of markup as sentences gave 2 BLEU instead of 17."""
     expected = report(capsys, "--hypotheses", files["good"], "--references", files["reference"])["scores"]
     for name in ("good", "reference"):
         lines = Path(files[name]).read_text().splitlines()

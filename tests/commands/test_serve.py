@@ -165,7 +165,7 @@ def test_a_model_over_a_connection(tmp_path):
         connection = service.connect()
         status, answer = post(connection, {"text": texts})
         assert (status, [each["text"] for each in answer["translations"]]) == (200, expected)
-        # The connection stays open after a refusal, and an answer comes for a body that is too large
+        # The connection stays open after a refusal, and a body that is too large is answered
         assert post(connection, {"text": 1})[0] == 422
         assert post(connection, {"text": texts[0]})[0] == 200
         assert post(service.connect(), {"text": "x" * 5_000_000})[0] == 413

@@ -259,7 +259,7 @@ def test_a_stopped_run_resumes_bit_for_bit(corpus, tmp_path, signum, batch, accu
 
 @pytest.mark.parametrize(("share", "windows"), [(0.5, [1, 1, 1, 1, 2, 2, 2, 2]), (0.3, [1, 1, 1, 1, 2, 2, 2, 2])])
 def test_the_batch_grows_at_its_share_of_the_run(corpus, tmp_path, share, windows):
-    """With a share of 0.3 also after four updates, since the third would leave half of a larger window."""
+    """With a share of 0.3 the batch grows after four updates: after three, half of a larger window would be left."""
     seen = Recorder()
     growth = ("trainer.accumulate=2", "trainer.accumulate_start=1", f"trainer.accumulate_share={share}")
     given = ("trainer.max_steps=8", "trainer.test=false", "trainer.val_sentences=4")
@@ -280,7 +280,7 @@ def test_the_batch_grows_when_an_epoch_is_smaller_than_a_batch(corpus, tmp_path)
 
 
 def test_forced_growth_begins_with_small_batches(corpus, tmp_path):
-    """The run was begun without growth."""
+    """A run that began without growth is continued, forced, with small batches."""
     given = ("run=it", "trainer.accumulate=2", "trainer.test=false", "trainer.val_sentences=4")
     execute(toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=2"))
     seen = Recorder()
@@ -329,7 +329,7 @@ def test_an_interrupted_validation_is_repeated(corpus, tmp_path, batch, crash):
 
 
 def test_a_signal_in_a_validation_of_the_average_saves_the_trained_weights(corpus, tmp_path):
-    """The average has a step for each update, of however many micro-batches."""
+    """The average advances once per update, regardless of the number of micro-batches."""
 
     class Trained(L.Callback):
         def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
@@ -400,7 +400,7 @@ def test_a_run_is_not_continued_under_other_settings_unless_forced(corpus, tmp_p
         with pytest.raises(ValueError, match=message + r".*run=<name>"):
             checked(corpus, tmp_path, *given, "resume=auto", override)
     assert first.folder.config.read_text() == before
-    # Of many the first are told
+    # Of many changes, the first are named
     with pytest.raises(ValueError, match=r"mixer\..*; and 2 more; resume it") as refused:
         checked(corpus, tmp_path, *given, "resume=auto", "mixer=lstm", "seed=2")
     assert str(refused.value).count(" and is now ") == 5
@@ -429,7 +429,7 @@ def test_results_list_the_changes_of_settings(corpus, tmp_path, schedule):
 
 
 def test_a_finished_run_scored_with_another_search_records_it(corpus, tmp_path, caplog):
-    """Comparisons then read the new search and convention."""
+    """Comparisons read the new search and convention."""
     caplog.set_level("INFO")
     given = ("run=it", "trainer.max_steps=1", "resume=auto", "force=true")
     folder = execute(toycorpus.settings(corpus, tmp_path, *given)).folder
@@ -449,7 +449,7 @@ def test_a_finished_run_scored_with_another_search_records_it(corpus, tmp_path, 
 
 
 def test_an_epoch_is_not_continued_beyond_its_end(corpus, tmp_path):
-    """Where larger batches are forced, an epoch may have fewer of them than were trained on."""
+    """With larger batches, forced, an epoch may have fewer batches than the run has already trained on."""
     given = ("run=it", "trainer.test=false", "force=true")
     execute(toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=4"))
     other = ("resume=auto", "trainer.max_steps=8", "data.max_tokens=8192")
@@ -580,7 +580,7 @@ def test_a_dry_run_tries_all_stages_and_leaves_nothing(corpus, tmp_path, caplog,
     words = "a validation" if more else "a validation and a test"
     assert f"dry run: all stages work (2 updates, a checkpoint, {words} of 8 sentences each)" in caplog.text
     assert ("test: BLEU" in caplog.text) != bool(more)
-    # The run itself has the name that it had
+    # The name of the run itself does not change
     plain = toycorpus.settings(corpus, tmp_path, *given, "run=null", "trainer.dry_run=false")
     assert folder_of(plain, "x") == folder_of({**config, "run": None}, "x")
 
@@ -732,7 +732,7 @@ def test_a_run_that_lost_its_best_weights_finds_others(corpus, tmp_path, caplog,
 def test_step_checkpoints_after_the_last_state_are_removed(corpus, tmp_path):
     given = ("trainer.test=false", "optim.schedule=constant", "trainer.val_steps=1", "trainer.keep_last=2")
     first = execute(toycorpus.settings(corpus, tmp_path, "run=it", *given, "trainer.max_steps=3")).folder
-    # Saved after the last checkpoint, before the run was killed
+    # A checkpoint that was saved after last.ckpt, before the run was killed
     shutil.copy(first.best, first.best.with_name("step-90.safetensors"))
     execute(toycorpus.settings(corpus, tmp_path, "run=it", *given, "trainer.max_steps=4", "resume=auto"))
     assert [path.name for path in sorted(first.best.parent.glob("step-*"))] == [
@@ -901,10 +901,10 @@ def test_fine_tuning_keeps_the_tokenizer_and_starts_from_the_weights(corpus, tmp
 
 
 def test_a_fine_tuned_run_resumes_without_its_initial_checkpoint(corpus, tmp_path):
-    """As its own checkpoint has the model and the tokenizer; a new run needs the other."""
+    """The run's own checkpoint has the model and the tokenizer; only a new run needs the initial checkpoint."""
     origin = tiny.save(tmp_path)
     words = toycorpus.words(corpus, tmp_path, f"init_from={origin}", "trainer.test=false", "trainer.max_steps=2")
-    # As typed, so that all of the model that was not is the checkpoint's
+    # The typed keys: all other settings of the model are the checkpoint's
     chosen = chosen_settings(["data", "optim.lr", "trainer", "init_from"])
 
     def run(*more: str) -> Run:
@@ -925,7 +925,7 @@ def test_a_fine_tuned_run_resumes_without_its_initial_checkpoint(corpus, tmp_pat
 
 
 def test_a_fine_tuned_run_and_its_preparation_keep_label_and_languages(corpus, tmp_path, caplog):
-    """Of a checkpoint of two target languages, further trained on one of them."""
+    """A checkpoint with two target languages is fine-tuned on one of them."""
     caplog.set_level(logging.INFO)
     payload = tiny.payload(t=tiny.tokenizer(symbols=("<2en>", "<2nl>")))
     payload.meta.update({"tgt_langs": ["nl", "en"], "tgt_lang": "nl", "preset": "gru"})
@@ -997,7 +997,7 @@ def test_max_time_bounds_a_run(corpus, tmp_path, caplog):
 
 
 def test_no_update_follows_a_validation_that_used_up_the_time(corpus, tmp_path, monkeypatch):
-    """And no second validation."""
+    """After a validation that used up the time there is no update and no second validation."""
     share, validations = [0.0], []
     monkeypatch.setattr(Budget, "_time_share", lambda self: share[0])
 
@@ -1013,7 +1013,7 @@ def test_no_update_follows_a_validation_that_used_up_the_time(corpus, tmp_path, 
 
 
 def test_a_run_that_the_clock_has_ended_is_finished(corpus, tmp_path, monkeypatch, caplog):
-    """Although its last validation was shorter than the time kept free for it; started again, it says what ended it."""
+    """The run is finished even if its last validation left time unused; a restart reports what ended the run."""
     caplog.set_level("INFO")
     given = ("run=it", "trainer.max_steps=null", "trainer.max_time=1h", "trainer.test=false", "resume=auto")
     share = [0.0]
@@ -1028,7 +1028,7 @@ def test_a_run_that_the_clock_has_ended_is_finished(corpus, tmp_path, monkeypatc
 
     folder = execute(toycorpus.settings(corpus, tmp_path, *given), Clock()).folder
     assert results_of(folder)["steps"] == 1
-    # Kill: an update would fail
+    # Kill makes any update fail
     execute(toycorpus.settings(corpus, tmp_path, *given), Kill())
     more = ("trainer.max_time=2h", "trainer.max_steps=3")
     execute(toycorpus.settings(corpus, tmp_path, *given, *more))

@@ -73,7 +73,7 @@ def run_main(tmp_path: Path, ckpt: Path, data: bytes, *options: str) -> tuple[in
 
 
 def errors(capsys) -> str:
-    """Standard error, without what is counted at the end: random models run into their limits of length."""
+    """Standard error without the counts at the end: random models reach their length limits."""
     lines = capsys.readouterr().err.splitlines(keepends=True)
     return "".join(line for line in lines if "--format json has it" not in line)
 
@@ -178,7 +178,7 @@ def test_files_that_cannot_be_used(tmp_path, ckpt, capsys):
 
 
 def test_nasty_lines(tmp_path, ckpt, capsys):
-    """After each troublesome line comes a plain one, which must be translated as it is alone."""
+    """A plain line follows each troublesome line, and must be translated as if it were alone."""
     seed = random.randrange(10**6)
     lines = nasty.nasty_lines(50, seed, long_lines=2, long_size=100_000)
     plain = [s.encode() for s in tiny.sentences(tiny.GERMAN, 50, seed=seed)]
@@ -247,7 +247,7 @@ def test_a_line_of_ten_megabytes(tmp_path, ckpt, capsys):
     error = capsys.readouterr().err
     assert "line 2 has 10,000,000 bytes; only the first 1,048,576 are read" in error
     assert "line 2 is cut: " in error
-    assert "UTF-8" not in error  # the cut falls inside a character, which the line is not blamed for
+    assert "UTF-8" not in error  # the cut is inside a character, which is not a fault of the line
 
 
 def test_same_text_whatever_the_batch(translator, ckpt):
@@ -263,7 +263,7 @@ def test_same_text_whatever_the_batch(translator, ckpt):
 
 
 def test_what_a_server_may_send(translator):
-    """Lone surrogates, line breaks inside a line, no lines at all, settings of its own."""
+    """A server may send lone surrogates, line breaks inside a line, no lines at all, or its own settings."""
     assert translator.translate([]) == []
     rows = translator.translate(["der \ud800 Hund", "der\nHund", "", "\u200b"], settings=SearchSettings(beam_size=1))
     assert [len(row) for row in rows] == [1] * 4
@@ -315,7 +315,7 @@ def test_bfloat16_keeps_positions_exact(ckpt):
 
 
 def test_learned_positions_limit_source_and_target(tmp_path, capsys):
-    """64 positions: as many source tokens, and a target that ends with them, as validation and test have it."""
+    """A model with 64 positions reads 64 source tokens; its target ends with the last position, as in validation."""
     learned = tiny.save(tmp_path, positions="learned", max_len=64)
     assert run_main(tmp_path, learned, b"der Hund\n", "--min-len", "64") == (2, b"")
     assert "min-len is 64; the model has 64 target positions" in capsys.readouterr().err
@@ -372,7 +372,7 @@ def test_a_line_that_fails_has_no_score_and_a_blank_one_has(tmp_path, ckpt, monk
 
 
 def test_scores_that_are_not_finite_end_the_translation(tmp_path, ckpt, capsys, monkeypatch):
-    """They are no fault of a line: there is no output, and no line by line retry."""
+    """Scores that are not finite are not a fault of one line: there is no output, and no retry line by line."""
     step = Seq2Seq.step
     calls = []
 

@@ -91,7 +91,7 @@ def test_alignments_do_not_replace_standard_output(folder, ckpt, capsys, monkeyp
         assert run(ckpt, "--input", "in.de", "--alignments", "out") == 2
         monkeypatch.undo()
     assert "--alignments out is the output" in capsys.readouterr().err
-    # A device may have both
+    # A device may take both outputs
     assert run(ckpt, "--input", str(folder / "in.de"), "--output", "/dev/null", "--alignments", "/dev/null") == 0
 
 
@@ -177,7 +177,7 @@ def test_a_translation_of_too_many_pieces_has_no_alignment(folder, few_positions
 
 
 class NoSession:
-    """Stands for a session of ONNX Runtime that is never run."""
+    """Stand-in for a session of ONNX Runtime that is never run."""
 
     def get_inputs(self) -> list:
         """Return no inputs."""
@@ -186,7 +186,7 @@ class NoSession:
 
 @pytest.mark.parametrize("options", [["--alignments", "links"], ["--format", "json", "--pieces"], ["--align"]])
 def test_graphs_of_single_steps_are_asked_for_no_alignment(folder, ckpt, capsys, monkeypatch, options):
-    """It is refused before any line is translated."""
+    """An alignment is refused before any line is translated."""
     loaded = checkpoint.load(ckpt)
     (folder / "graphs").mkdir()
     write_description(folder / "graphs", loaded.meta, loaded.tokenizer, "onnx", {"format": onnx_model.FORMAT})
@@ -199,7 +199,7 @@ def test_graphs_of_single_steps_are_asked_for_no_alignment(folder, ckpt, capsys,
 
 
 def test_outputs_may_be_pipes(folder, ckpt, capsys):
-    """As the shell names them, in /proc: `--alignments >(sort)`, `--output /dev/stdout | less`."""
+    """Outputs are pipes that the shell names in /proc: `--alignments >(sort)`, `--output /dev/stdout | less`."""
     given = ("--input", "in.de")
     assert run(ckpt, *given, "--output", "out", "--alignments", "links") == 0
     pipes = {name: os.pipe() for name in ("out", "links")}
@@ -255,7 +255,7 @@ def test_compressed_text_is_translated_as_the_text(folder, ckpt, capsys, monkeyp
         assert f"{name} cannot be decompressed" in error[-1]
         assert not (folder / "new").exists()
     writer.join()
-    # A compressed output cannot be continued, but replaced
+    # A compressed output cannot be continued; it can be replaced
     with pytest.raises(SystemExit):
         run(ckpt, "--input", "in.de", "--output", f"out.{kind}", "--resume")
     assert "--resume" in capsys.readouterr().err
@@ -276,7 +276,7 @@ def test_a_test_set_in_markup_is_translated_segment_by_segment(folder, ckpt, cap
 
 @pytest.mark.parametrize(("option", "name"), [("--prefixes", "begin"), ("--phrases", "words")])
 def test_constraints_that_are_not_utf8_are_refused(folder, ckpt, capsys, option, name):
-    """What replaces the bytes would be in the translation."""
+    """Invalid bytes are refused: their replacement characters would be in the translation."""
     (folder / name).write_bytes(b"the\nW\xe4nde\n\n")
     assert run(ckpt, "--input", "in.de", option, name, "--output", "out") == 2
     assert f"{name}: line 2 is not valid UTF-8" in capsys.readouterr().err

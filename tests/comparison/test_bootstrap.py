@@ -1,4 +1,4 @@
-"""Test the bootstrap over seeds and sentences: how wide it is, and how often it errs where nothing differs."""
+"""Test the bootstrap over seeds and sentences: its width, and how often it errs if nothing differs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from seq2seq.comparison.bootstrap import SeedScores, resample_seeds, resample_se
 
 
 def group(generator: np.random.Generator, seeds: range, samples: int = 2000, deviation: float = 0.3) -> SeedScores:
-    """Seeds' scores, to which the choice of sentences adds what is the same for all."""
+    """Draw scores of seeds, which are the same in all resampled test sets."""
     whole = generator.normal(40, deviation, len(seeds))
     return SeedScores(list(seeds), whole + np.zeros((samples, 1)), whole)
 
 
 @pytest.mark.parametrize("second", [range(3), range(3, 6)])
 def test_its_width_agrees_with_the_variance_of_the_mean(second):
-    """Of seeds alone, where sentences play no part: pairs of seeds vary by their differences, others by both."""
+    """Only seeds vary here, not sentences: paired seeds vary by their differences, other seeds by both groups."""
     generator = np.random.default_rng(random.randrange(2**32))
     ours, theirs = group(generator, range(3)), group(generator, second)
     paired = ours.seeds == theirs.seeds

@@ -43,7 +43,7 @@ def python(tmp_path) -> Path:
     for name, text in (("comet", PACKAGE), ("torch", TORCH)):
         (tmp_path / "site" / name).mkdir(parents=True)
         (tmp_path / "site" / name / "__init__.py").write_text(text)
-    # In place of -I, which leaves the stand-in out
+    # Replaces -I, with which Python would not find the stand-in
     code = f"import runpy, sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); "
     code += "runpy.run_path(sys.argv[2], run_name='__main__')"
     path = tmp_path / "python"

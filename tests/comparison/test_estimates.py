@@ -55,7 +55,7 @@ def test_pairs_are_of_one_seed():
     expected = result.confidence_interval()
     assert found is not None
     assert (found.p_value, *found.interval) == pytest.approx((result.pvalue, expected.low, expected.high), rel=1e-5)
-    # Other seeds are no pairs, nor is one pair a test
+    # Different seeds are not pairs, and one pair is not enough for a test
     assert paired({1: 40.0, 2: 41.0}, {1: 40.0, 3: 42.0}) is None
     assert paired({1: 40.0}, {1: 41.0}) is None
 
@@ -111,7 +111,7 @@ def test_power_of_equivalence_is_its_frequency():
 
 
 def test_p_values_are_adjusted_as_by_hand():
-    # Sorted: 4 x 0.005, 3 x 0.01, 2 x 0.03, then 0.04, raised to the one before
+    # Sorted: 4 x 0.005, 3 x 0.01, 2 x 0.03, then 0.04, which is raised to the value before it
     assert holm([0.03, 0.005, 0.04, 0.01]) == pytest.approx([0.06, 0.02, 0.06, 0.03])
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([0.02]) == [0.02]

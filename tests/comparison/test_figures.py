@@ -19,7 +19,7 @@ def test_a_legend_is_as_wide_as_the_figure_at_most(length, count):
     (legend,) = figure.legends
     columns = {round(text.get_window_extent().x0) for text in legend.get_texts()}
     assert len(columns) == {4: 4, 20: 2, 45: 1, 300: 1}[length]
-    # One column is all that can be done
+    # One column is the minimum
     assert length == 300 or legend.get_window_extent().width <= figure.bbox.width
     assert [text.get_text() for text in legend.get_texts()] == labels
 

@@ -9,7 +9,7 @@ from seq2seq.comparison.letters import _sets_without, letters
 
 
 def test_groups_share_a_letter_unless_they_differ():
-    """The middle one differs from neither, so that it has the letters of both."""
+    """The middle group differs from neither of the others, so it has the letters of both."""
     scores = {"low": [10.0, 10.2, 10.4], "high": [10.8, 11.0, 11.2], "far": [20.0], "middle": [10.4, 10.6, 10.8]}
     assert letters(scores) == {"far": "a", "high": "b", "middle": "bc", "low": "c"}
 

@@ -51,7 +51,7 @@ def test_same_seed_and_epoch_same_batches_and_count_never_changes(pairs, max_tok
 def test_ranks_share_everything_once_with_equal_steps(pairs, max_tokens, world_size, shuffle):
     src, tgt = split(pairs)
     fewest = len(token_batches(src, tgt, max_tokens=max_tokens, shuffle=shuffle))
-    if len(src) < -(-fewest // world_size) * world_size:  # too few sentences for a batch each on every rank's last step
+    if len(src) < -(-fewest // world_size) * world_size:  # too few sentences for one batch per rank in the last step
         with pytest.raises(ValueError, match="fewer devices"):
             token_batches(src, tgt, max_tokens=max_tokens, shuffle=shuffle, multiple_of=world_size)
         return

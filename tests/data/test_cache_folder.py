@@ -125,7 +125,7 @@ def test_a_cache_that_cannot_be_made_is_one_line(tmp_path, place):
 
 
 def dies_at(number: int, work: Callable[[], object]) -> bool:
-    """Do `work` in a fork that is gone at its number-th change of a file; False once there are not so many."""
+    """Run `work` in a fork that dies at its `number`-th file change; False if there are fewer changes."""
     child = os.fork()
     if child == 0:
         counter = itertools.count(1)
@@ -155,7 +155,7 @@ def test_killed_at_any_write_the_next_use_repairs(tmp_path, damaged):
             truncate(target / "one.bin")
         died = dies_at(number, lambda target=target: cached(target, "the toy", build=build, read=read))
         assert cached(target, "the toy", build=build, read=read) == WHOLE
-        # The lock of a process that was killed at its very end, and what it has replaced, may stay
+        # The lock of a process that was killed at its very end, and the files that it replaced, may stay
         assert {path.name for path in target.parent.iterdir() if path.suffix not in (".lock", ".partial")} == {"toy-1"}
         assert set(contents(target)) == {"one.bin", "two.txt", SIZES}
         if not died:
@@ -187,7 +187,7 @@ def cache(corpus, tmp_path_factory) -> Path:
 
 def test_every_file_of_the_cache_is_checked(corpus, cache, tmp_path, caplog):
     names = sorted(contents(cache))
-    # Text, with the rows of what is held out, tokenizer, ids of three splits; each with its sizes
+    # Text with the rows of held-out pairs, tokenizer, and ids of three splits; each with its sizes
     assert len(names) == 6 + 3 + 3 * 8
     for name, damage in zip(names, itertools.cycle(DAMAGES), strict=False):
         copy = tmp_path / name.replace("/", "-")

@@ -138,7 +138,7 @@ def test_one_file_of_both_sides_by_its_suffix(tmp_path, ending):
     chosen = options(tmp_path, train=str(file), valid=str(file), test=str(file))
     validate_corpus(chosen, cache_dir=tmp_path / "c")
     assert load(chosen, tmp_path / "c") == PAIRS
-    # The suffix is a habit; the setting decides
+    # The setting decides the format, not the suffix
     other = tmp_path / "corpus.txt"
     other.write_bytes(content)
     chosen = options(tmp_path, train=str(other), valid=str(other), test=str(other), format=format_)
@@ -306,7 +306,7 @@ def test_missing_split_and_missing_hub_are_explained(tmp_path, monkeypatch):
 
 
 def hub_settings() -> list[str]:
-    """Names of settings with a place on the hub; phrasebook is embedded, and others ask for files."""
+    """Names of data settings that are on the hub; phrasebook is embedded, and the others need files."""
     found = {path.stem: yaml.safe_load(path.read_text()) for path in (conf_dir() / "data").glob("*.yaml")}
     named = {name for name, data in found.items() if data.get("path") or "://" in str(data.get("train"))}
     return sorted(named - {"phrasebook"})
@@ -374,7 +374,7 @@ def test_cleaning_drops_counts_and_shows_one_example(tmp_path):
 
 @pytest.mark.parametrize("kind", ["text", "tsv", "jsonl"])
 def test_evaluation_text_that_is_not_utf8_is_told_or_refused(tmp_path, caplog, kind):
-    """A few such lines give a warning at every run, also if the corpus is cached; another encoding is refused."""
+    """A few lines that are not UTF-8 give a warning in every run, even if cached; another encoding is refused."""
     write_splits(tmp_path)
     place = tmp_path / ("test" if kind == "text" else f"test.{kind}")
     bad, row = {
@@ -677,7 +677,7 @@ def test_looks_swapped_by_script_and_leaves_the_unknown_alone():
 
 
 def test_a_cache_is_no_part_of_the_data_set(tmp_path):
-    """Otherwise its files would change the fingerprint, and a second preparation would read everything again."""
+    """If the cache counted, it would change the fingerprint, and a second preparation would read everything again."""
     write_parquet(tmp_path / "train.parquet", wmt())
     chosen = options(tmp_path, path=str(tmp_path), train="train", valid="train", test="train")
     for cache in (tmp_path, tmp_path / "cache"):
@@ -734,7 +734,7 @@ def test_markup_is_read_in_lists_and_by_language(tmp_path):
 
 
 def test_lines_that_show_nothing_are_empty(tmp_path):
-    """Format characters, and the byte order marks of joined files."""
+    """Lines of format characters, or of the byte order marks of joined files, are empty."""
     blank = ["\u200b", "\ufeff", " \u200e\u00a0", "\ufeff\ufeff", "\u3000", "\u2060\x00"]
     cleaner = Cleaner(CleanSettings())
     kept, _ = cleaner(([*blank, "x", "fa\u200cna"], ["y"] * (len(blank) + 2)))
@@ -744,7 +744,7 @@ def test_lines_that_show_nothing_are_empty(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])
 def test_rows_of_tables_in_a_folder_are_those_of_the_files(tmp_path, suffix):
-    """Rows of other widths, which `datasets` shifts or fills; repeated headers; parts of a split."""
+    """Test rows of other widths, which `datasets` shifts or fills, repeated headers, and parts of a split."""
     folder = tmp_path / "data"
     folder.mkdir()
     places = {"path": str(folder), "train": "train", "valid": "validation", "test": "test"}

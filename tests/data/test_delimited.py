@@ -15,7 +15,7 @@ from seq2seq.data.text_files import warn_once
 
 NAMED = LanguageColumns("de", "en")
 NUMBERED = LanguageColumns("de", "en", {"de": 1, "en": 0})
-# What a cell may hold: what is special to CSV, what ends lines elsewhere, and anything
+# Characters of a cell: special ones of CSV, line ends of other programs, and any other character
 CELL = st.text(st.sampled_from("\",;\t\n\r\x0b\x85\u2028 ab'") | st.characters(exclude_categories=["Cs"]), max_size=8)
 
 
@@ -33,7 +33,7 @@ def test_csv_agrees_with_pythons_writer(tmp_path_factory, rows, delimiter, heade
         writer.writerows([["en", "de", "other"]] * header + [list(row) for row in rows])
     found = read(csv_pairs, path, path.read_bytes(), NAMED if header else NUMBERED)
     expected = [(one_line(de), one_line(en)) for en, de, _ in rows]
-    # A headless table whose first row is the languages' names has a header after all
+    # A headless table whose first row has the names of the languages does have a header
     assert found == (expected if header or rows[0][1::-1] != ("de", "en") else expected[1:])
 
 
@@ -63,7 +63,7 @@ def test_layouts(tmp_path):
     assert read(csv_pairs, path, '\ufeffid;en;de\r\n1;c;a, b\r\n2;"f\r\ng";"d ""e"""\r\n') == expected
     assert read(csv_pairs, path, 'de\ten\na, b\tc\n"d ""e"""\tf g\n') == expected
     assert read(csv_pairs, path, "x,y,z\n", LanguageColumns("de", "en", {"de": 2, "en": 0})) == [("z", "x")]
-    # Without a header, what divides every row alike: commas are in texts as well
+    # Without a header, the delimiter divides all rows alike: commas occur in texts as well
     for text in ("a, b{}c, d\ne, f{}g, h\n", "a, b{}c\ne{}g, h\n"):
         for delimiter in ";\t":
             found = read(
@@ -113,7 +113,7 @@ def test_tsv_has_no_quotes_unless_its_header_has(tmp_path):
 
 @pytest.mark.parametrize("header", ["en\tde\n", "id\ten\tde\n", ""])
 def test_rows_of_a_tsv_have_as_many_fields_as_the_first(tmp_path, header):
-    """Read otherwise, one side of the pair would be the rest of the other."""
+    """If other rows were read, one side of a pair would be the rest of the other side."""
     path = tmp_path / "x.tsv"
     more = "1\t" if "id" in header else ""
     columns = NAMED if header else NUMBERED
@@ -129,7 +129,7 @@ def test_rows_of_a_tsv_have_as_many_fields_as_the_first(tmp_path, header):
 
 
 def test_the_quotes_of_a_spreadsheet_are_no_text(tmp_path, caplog):
-    """They are told from quotes of a text by those doubled inside; where both are there, a warning says so."""
+    """A spreadsheet doubles inner quotes, which tells its quotes from quotes of the text; a mixture gives a warning."""
     path = tmp_path / "x.tsv"
     quoted = 'de\ten\n"Er sagt ""ja"" jetzt"\t"He says ""yes"", now"\nWand\twall\n'
     expected = [('Er sagt "ja" jetzt', 'He says "yes", now'), ("Wand", "wall")]

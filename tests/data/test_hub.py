@@ -36,7 +36,7 @@ def cache(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    # Its own folder of converted data: what other tests or users have there must not be found
+    # A separate folder of converted data, so that the data of other tests or users is not found
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "datasets"))
     return tmp_path / "hub"
@@ -204,7 +204,7 @@ def test_shards_and_addresses(tmp_path):
 @pytest.mark.parametrize("file", ["README.md", ".huggingface.yaml"])
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9/x.jsonl", "zip://x.jsonl::http://127.0.0.1:9/x.zip"])
 def test_a_folder_names_no_address(cache, tmp_path, file, address, monkeypatch):
-    """A user who names a folder has not named the addresses in its settings."""
+    """A folder is refused if its own settings contain addresses, which the user did not name."""
     folder = tmp_path / "corpus"
     folder.mkdir()
     (folder / "train.jsonl").write_text('{"de": "a", "en": "b"}\n')

@@ -33,7 +33,7 @@ TEXTS = [
     ("en", ["It was oct. 13, 2018. ", "It costs $3. ", "Then we left."]),
     # Small letters only
     ("de", ["wir lesen. ", "es regnet. ", "frau schneider kommt."]),
-    # No code of a language
+    # Not a language code
     ("xx", ["One. ", "Two."]),
     ("", ["One. ", "Two."]),
 ]
@@ -52,7 +52,7 @@ def test_one_sentence_stays_whole(text: str) -> None:
 
 @pytest.mark.parametrize("unit", [".", "!", " ", '"', "x.", "A. ", "1. ", "“A. ", "Ja. ", "...  ", "。", "a\n"])
 def test_text_of_any_length_takes_linear_time(unit: str) -> None:
-    """In quadratic time, most of these would take more than ten seconds."""
+    """The time is linear: in quadratic time, most of these texts would take more than ten seconds."""
     text = f"Ja. Inhalt{unit * 40_000}x Nein. Doch."
     assert "".join(sentences(text, "de")) == text
 

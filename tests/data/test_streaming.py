@@ -58,7 +58,7 @@ def first(made, count: int) -> list:
 
 
 def rounds(made, pairs: int) -> list:
-    """Return the first batches with at least so many pairs."""
+    """Return the first batches that together have at least `pairs` pairs."""
     found, seen = [], 0
     for batch in made.train_dataloader():
         found.append(batch)
@@ -160,7 +160,7 @@ def test_both_sides_of_a_block_are_sampled_independently(folder, monkeypatch):
     encode = Tokenizer._encode
 
     def noted(self, model, lines, sample, seed):
-        # The best segmentations, for the rules on lengths, need none
+        # The best segmentations, which the rules on lengths use, need no seed
         seeds.extend([seed] if sample else [])
         return encode(self, model, lines, sample, seed)
 

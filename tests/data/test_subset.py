@@ -54,7 +54,7 @@ def test_subsets_follow_the_seed_and_lie_within_each_other(corpus, caplog):
     assert pairs(small) == [pair for pair in pairs(whole) if pair in set(pairs(small))]
     assert decoded(small) == [target for _, target in pairs(small)]
     other = prepare(corpus, limit=40, seed=2)
-    # Seeds are repetitions of one experiment
+    # Runs with other seeds repeat one experiment
     assert {each.whole_fingerprint for each in (small, large, other)} == {prepare(corpus).fingerprint}
     assert len(set(pairs(other)) & set(pairs(small))) < 20
     for split in ("valid", "test"):

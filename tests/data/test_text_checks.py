@@ -47,7 +47,7 @@ def shifted(pairs: Pairs, by: int, begin: int) -> Pairs:
 def test_a_shift_is_told_with_its_beginning(by, size, begin):
     told = find_shift(*shifted(corpus(size + 10), by, begin), first=101)
     found = re.match(r"from about line ([\d,]+) on, the (\w+) seems to be (\d+) lines? behind", told)
-    # Dropped from the target, a line's translation is before it
+    # If target lines are dropped, the translation of a line comes before it
     assert found, told
     assert (found[2], found[3]) == ("first" if by > 0 else "second", str(abs(by)))
     assert abs(int(found[1].replace(",", "")) - 101 - begin) <= 25
@@ -142,13 +142,13 @@ def test_marks_of_tokens_and_pieces(line, mark):
 def test_raw_text_has_no_marks():
     assert tokenization_marks([*RAW[:3], *RAW[4:]]) is None
     assert tokenization_marks([]) is None
-    # A few lines of many are text about tokens, or slips
+    # A few lines among many are text about tokens, or mistakes
     assert tokenization_marks(["A dog."] * 200 + ["x @@ y"]) is None
     assert tokenization_marks(["A dog."] * 95 + ["A dog .", "&amp;"] * 5) is None
 
 
 def test_many_lines_are_a_mark_whatever_their_share():
-    """SacreBLEU's own limit."""
+    """The limit is sacreBLEU's."""
     assert tokenization_marks(["A dog."] * 3000 + ["A dog ."] * 99) is None
     assert "100 of 3,100" in str(tokenization_marks(["A dog."] * 3000 + ["A dog ."] * 100))
 

@@ -52,7 +52,7 @@ def test_a_compression_is_known_by_its_bytes(tmp_path, suffix):
         with open(tmp_path / name, "rb") as file:
             assert count_lines(file) == len(LINES)
             assert file.tell() == 0
-    # Two that were joined, and a stream that cannot be sought
+    # Two joined files, and a stream that cannot seek
     assert list(read_lines(io.BytesIO(packed * 2))) == LINES * 2
     with subprocess.Popen(["cat", str(tmp_path / "x.de")], stdout=subprocess.PIPE) as process:
         assert list(read_lines(process.stdout)) == LINES  # type: ignore[arg-type]
@@ -201,7 +201,7 @@ def test_bytes_that_are_a_mark_of_utf_16_alone_are_a_line(tmp_path):
     ],
 )
 def test_other_markup_is_refused(tmp_path, text):
-    """Its segments may be of both sides, which would pair a text with itself."""
+    """The segments of other markup may be of both sides, which would pair a text with itself."""
     for name in ("x.xml", "x.de"):
         (tmp_path / name).write_text(text)
         with pytest.raises(ValueError, match=r"markup is not read.*write its sentences to a file"):

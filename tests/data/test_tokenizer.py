@@ -193,7 +193,7 @@ def test_the_draw_of_a_single_line_follows_its_seed_alone():
 
 
 def test_sampling_is_the_same_in_every_process(tmp_path):
-    """SentencePiece seeds its generator by the seed alone; from 0.2.2 on, by the process too."""
+    """SentencePiece seeds its generator only by the seed; from 0.2.2 on, also by the process."""
     (tmp_path / "model").write_bytes(train(SMALL).to_state()["src_model"])
     code = (
         "import sys; from pathlib import Path; from seq2seq.data.tokenizer import Tokenizer; "

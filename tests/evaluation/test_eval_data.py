@@ -66,7 +66,7 @@ def test_a_further_corpus_with_a_test_set_is_scored_too(corpus):
     assert scored(corpus, data) == of_run(corpus, data)
     assert len(scored(corpus, data)[0]) == 15 + 7
     assert scored(corpus, data, limit=17)[0] == [*lines(corpus / "test.de"), *lines(corpus / "more.de")[:2]]
-    # Text that the command names is scored alone
+    # If the command names text, only this text is scored
     assert scored(corpus, data, f"test={corpus / 'more'}")[0] == lines(corpus / "more.de")
     # Settings of the command line apply, and the files of all corpora are known
     assert len(scored(corpus, data, "corpora=null")[0]) == 15
@@ -107,7 +107,7 @@ def test_a_test_set_held_out_of_changed_text_is_refused(corpus, tmp_path):
 
 def test_each_target_language_has_the_references_of_its_corpora(corpus):
     french = {"train": str(corpus / "train-fr"), "test": str(corpus / "test-fr"), "tgt": "fr"}
-    # Files by position, whose languages only the settings know
+    # Files by position: only the settings say their languages
     english = [str(corpus / "test.de"), str(corpus / "test.en")]
     data = section(corpus, test=english, tag_target=True, corpora={"french": french})
     assert scored(corpus, data)[1] == lines(corpus / "test.en")
@@ -162,7 +162,7 @@ def test_a_file_of_settings_cannot_read_the_environment(corpus, changes, monkeyp
     # The remedy of the message
     remedy = "corpora=null" if key == "corpora" else "clean={}" if key == "clean" else f"{key}={corpus / 'test'}"
     assert scored(corpus, section(corpus, **changes), remedy)[0] == lines(corpus / "test.de")
-    # A user's own words may read it
+    # The user's own words may read an environment variable
     monkeypatch.setenv("SECRET", str(corpus / "test"))
     assert scored(corpus, section(corpus), "test=${oc.env:SECRET}")[0] == lines(corpus / "test.de")
 

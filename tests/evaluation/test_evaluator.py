@@ -33,7 +33,7 @@ REFERENCES = tiny.sentences(tiny.ENGLISH, 16, seed=2)
 
 
 def batches(t: Translator, rows: list[int], size: int = 5) -> list[Batch]:
-    """The sentences `rows` as batches of the training loader."""
+    """Return the sentences `rows` as batches of the training loader."""
     src = Ragged.from_rows(t.tokenizer.encode_src(SOURCES))
     tgt = Ragged.from_rows(t.tokenizer.encode_tgt(REFERENCES))
     chunks = [np.asarray(rows[i : i + size]) for i in range(0, len(rows), size)]
@@ -90,7 +90,7 @@ def test_scores_use_the_given_tokenizer(translator):
 
 
 def test_a_source_without_any_piece_is_blank(tmp_path):
-    """A zero-width space, which this normalizer drops."""
+    """The source is a zero-width space, which this normalizer drops."""
     t = Translator.load(tiny.save(tmp_path, t=tiny.tokenizer(normalizer="nmt_nfkc")), device="cpu")
     lines, references = ["der Hund", "\u200b"], ["the dog", "x"]
     ids = t.tokenizer.encode_src(lines)

@@ -81,7 +81,7 @@ def test_a_convolution_of_the_resnet_costs_what_it_does():
 
 
 def test_attention_translates_into_one_word():
-    """The logits are those of the ten words after the begin symbol."""
+    """The logits of the classes are the logits of the ten words after the begin symbol."""
     model = benchmark.Attention(layers=1, taps=True).eval()
     patches = torch.randint(2**32, (3, 16))
     whole = model.model(patches, torch.ones(3, 16).bool(), torch.full((3, 1), benchmark.BOS))

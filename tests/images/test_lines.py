@@ -306,7 +306,7 @@ def test_ids_of_patches_keep_all_their_bits(tokenizer):
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory) -> Path:
-    """A corpus that is drawn by the command: 60 images to train on."""
+    """A corpus that the command draws, with 60 training images."""
     folder = tmp_path_factory.mktemp("drawn")
     sizes = ["--height", "8", "--width", "24", "--letters", "4", "--train", "60", "--held-out", "6"]
     assert draw.main(["--corpus", str(folder), *sizes]) == 0
@@ -346,7 +346,7 @@ def test_segmentations_of_the_text_are_drawn_beside_images(drawn, tmp_path):
 
 
 def test_a_bad_image_of_a_corpus_is_found(drawn, tmp_path, monkeypatch):
-    """Among the first thousand lines before any work, with its number in the file; later ones during encoding."""
+    """A bad image among the first thousand lines is found before any work, a later one during encoding."""
     for split in ("train", "valid", "test"):
         for side in ("png64", "en"):
             text = (drawn / f"{split}.{side}").read_text().split("\n")
@@ -387,7 +387,7 @@ def test_text_without_room_is_refused(capsys, monkeypatch):
 
 
 def test_letters_that_the_font_lacks_are_refused(capsys, monkeypatch):
-    """They would all look the same."""
+    """All letters that the font lacks would look the same."""
     letters = "".join(map(chr, range(33, 127)))
     assert all(has_letter(letter) for letter in letters)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("cat\n你好\n".encode())))

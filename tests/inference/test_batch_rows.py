@@ -28,7 +28,7 @@ def translator(tmp_path: Path) -> Translator:
 
 
 def test_the_memory_of_attention_for_a_sentence():
-    """One layer of width 16: keys and values of the source, and of each hypothesis's target."""
+    """One layer of width 16 stores keys and values of the source, and of the target of each hypothesis."""
     t = tiny.tokenizer()
     model = tiny.build_model(tiny.model_config(t)).eval()
     expected = 4 * 16 * 2 * 8 + 4 * 4 * 16 * 2 * 20

@@ -71,7 +71,7 @@ def test_only_texts_with_the_same_options_share_a_batch():
     with held() as one:
         asked = [("a", NARROW), ("b", WIDE), ("c", NARROW), ("d", FRENCH), ("e", WIDE)]
         tickets = [one.batcher.submit(some(text), options, "x") for text, options in asked]
-        # The oldest text decides, so that none waits for long
+        # The oldest text decides, so that no text waits for long
         assert one.end() == [(["a", "c"], NARROW), (["b", "e"], WIDE), (["d"], FRENCH)]
         assert [texts_of(ticket) for ticket in tickets] == [["A"], ["B"], ["C"], ["D"], ["E"]]
 
@@ -106,7 +106,7 @@ def test_a_queue_has_limits(limits, texts, client, status):
             assert refused.value.headers == {"retry-after": "1"}
         else:
             one.batcher.submit(some(*texts), NARROW, client)
-        # A whole request waits, or nothing of it
+        # A request waits as a whole or not at all
         assert sum(map(len, [texts for texts, _ in one.end()])) == 2 + (0 if status else len(texts))
         assert texts_of(waiting) == ["A", "B"]
 

@@ -23,7 +23,7 @@ PIECES = ["▁Wir", "▁lesen", "▁ein", "▁Buch", ",", "▁und", "▁es", "�
 
 
 def test_a_clause_that_nothing_reads_is_found():
-    """By hand: of 12 pieces in clauses of 5, 5 and 2, the last is too short to tell."""
+    """Computed by hand for 12 pieces in clauses of 5, 5 and 2; the last clause is too short to judge."""
     weights = torch.zeros(5, 12)
     # Each piece of the translation reads one piece of the first clause
     weights[range(5), range(5)] = 1.0

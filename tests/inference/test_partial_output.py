@@ -56,7 +56,7 @@ def names(folder: Path) -> set[str]:
 @pytest.mark.parametrize("more", [(), ("--n-best", "2"), ("--n-best", "2", "--format", "json", "--align")])
 @pytest.mark.parametrize("stops", [0, 1, 3])
 def test_the_output_is_the_same_as_without_an_interruption(tmp_path, ckpt, few_lines, monkeypatch, stops, more):
-    """Against a run without --resume. The interrupted run leaves half a line, as if it were killed."""
+    """Compare with a run without --resume; the interrupted run leaves half a line, as if it were killed."""
     (tmp_path / "whole").mkdir()
     (tmp_path / "stopped").mkdir()
     assert translate.main(command(tmp_path / "whole", ckpt, *more)) == 0
@@ -124,7 +124,7 @@ def test_a_line_that_failed_before_is_not_forgotten(tmp_path, ckpt, few_lines, m
 
 
 def test_failed_lines_are_remembered_once_per_window_before_their_output(tmp_path, ckpt, few_lines, monkeypatch):
-    """Writing the file after each of 4,000 failed lines took 85 seconds."""
+    """The file is written once per window: writing it after each of 4,000 failed lines took 85 seconds."""
     written = []
 
     def writing(path, value):
@@ -187,7 +187,7 @@ def test_an_output_made_with_other_options_is_not_continued(tmp_path, ckpt, monk
         stopped.setattr(Translator, "translate", interrupt)
         assert translate.main(given) == 130
     capsys.readouterr()
-    # With a line: an empty output would be started again
+    # The output has a line, since an empty output would be started again
     (tmp_path / "out.partial").write_text("the dog\n")
     change(tmp_path)
     assert translate.main(given) == 2
@@ -264,5 +264,5 @@ def test_a_terminal_shows_it_and_a_file_does_not(tmp_path, ckpt, monkeypatch, ca
     os.close(ours)
     first, *rest = shown.split("\r")[1:]
     assert f" of {len(LINES)} lines  " in first
-    # The line is cleared before the last messages
+    # The progress line is cleared before the last messages
     assert next(line for line in rest if "lines/s" not in line).startswith("\x1b[K")

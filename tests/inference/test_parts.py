@@ -109,7 +109,7 @@ def test_translations_are_joined_as_their_sentences_stand(text, joined):
 
 
 def test_spaces_follow_the_target_language():
-    """A target language without spaces gets none between sentences; wide spaces stay."""
+    """A target language without spaces gets no spaces between sentences; wide spaces stay."""
     apart, close, wide = (SourceLine([SourcePart([1], "a"), SourcePart([1], "b", gap)]) for gap in (" ", "", "\u3000"))
     assert [line.join(["x", "y"], spaces=True) for line in (apart, close, wide)] == ["x y", "x y", "x\u3000y"]
     assert [line.join(["x", "y"], spaces=False) for line in (apart, close, wide)] == ["xy", "xy", "x\u3000y"]
@@ -140,7 +140,7 @@ class Pieces:
         # Within a word, but not within a character
         ("▁a b c d e f <0xE2> <0x82> <0xAC> x", ["▁a b c d e f", "<0xE2> <0x82> <0xAC> x"]),
         ("▁你 好 。 他 们 来 。 我 们 去", ["▁你 好 。 他 们 来 。", "我 们 去"]),
-        # No boundary at all, since every byte continues a character
+        # There is no boundary, since every byte continues a character
         (" ".join(["<0x80>"] * 10), [" ".join(["<0x80>"] * 8), "<0x80> <0x80>"]),
     ],
 )
@@ -187,7 +187,7 @@ def translator(tmp_path_factory) -> Translator:
 
 
 def test_a_paragraph_is_translated_as_its_sentences(translator):
-    """Against each sentence as a line: n-best joined by rank, log-probabilities added, alignments shifted."""
+    """Compare with each sentence as a line: n-best joined by rank, log-probabilities added, alignments shifted."""
     (row,) = translator.translate([PARAGRAPH], note=lambda note: None)
     alone = translator.translate(SENTENCES, note=lambda note: None)
     ranked = [" ".join(each[rank].text for each in alone) for rank in range(2)]
@@ -261,7 +261,7 @@ def test_the_statistics_of_a_checkpoint_decide_what_is_cut(tmp_path: Path):
 
 
 def test_a_line_that_is_kept_is_split_only_for_its_length():
-    """It is split after a sentence, if possible."""
+    """The line is split only if it is too long, after a sentence if possible."""
     parts = ["Der Hund geht schnell.", "Die Katze und ich."]
     notes: list[Note] = []
     pieces = size(" ".join(parts))

@@ -245,7 +245,7 @@ def test_a_full_queue_refuses_every_client():
 
 
 async def _one_more(running, accepted, before=lambda: None):
-    """While `accepted` are translated, send one more text and ask for the health; then release the answers."""
+    """While the requests `accepted` are translated, send one more text and ask for the health; then release all."""
     open_ones = [asyncio.create_task(running.send({"text": text})) for text in accepted]
     await asyncio.to_thread(running.stub.begun.wait, PATIENCE)
     before()
@@ -436,7 +436,7 @@ def test_the_page_allows_only_its_own_style_and_script(plain):
 
 
 def test_batches_are_translated_like_each_text_alone(tmp_path):
-    """Against one text at a time, without a service."""
+    """Compare with translating one text at a time, without a service."""
     settings = SearchSettings(beam_size=2, max_len_ratio=1, max_len_extra=4)
     translator = Translator.load(tiny.save(tmp_path), settings=settings, device="cpu")
     texts = [*tiny.sentences(tiny.GERMAN, 8), "", " "]

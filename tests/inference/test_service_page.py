@@ -216,7 +216,7 @@ def test_errors(visit, pictures):
 
 
 def test_the_services_own_length_penalty_may_be_negative(visit, address, monkeypatch):
-    """The page does not send it back, since it would be refused, and the browser accepts the form."""
+    """The page does not send a negative penalty back, which would be refused, and the browser accepts the form."""
     monkeypatch.setattr(address[1], "settings", dataclasses.replace(address[1].settings, length_penalty=-1.25))
     page = visit()
     assert page.input_value("#length_penalty") == "-1.25"
@@ -247,7 +247,7 @@ def test_more_alternatives_than_the_beam_of_groups_holds(visit, address, monkeyp
 
 
 def test_a_model_that_aligns_no_words(visit, address, monkeypatch):
-    """The page then does not ask for alignments, which the service would refuse."""
+    """For a model without alignments, the page does not request them, since the service would refuse."""
     monkeypatch.setattr(address[1], "can_align", False)
     page = visit()
     translate(page, SOURCE)

@@ -86,7 +86,7 @@ def loops(pairs, iterations: int) -> dict[tuple[int, int], float]:
 
 @pytest.mark.parametrize("cells", [1, 7, 1 << 21])
 def test_model_1_equals_loops(cells, monkeypatch):
-    """In one block and in many; repeated words count each time, and pairs with an empty side do not count."""
+    """Model 1 agrees in one block and in many; repeated words count each time, pairs with an empty side do not."""
     monkeypatch.setattr(module, "_CELLS", cells)
     pairs = [*TOY, ([2, 2, 1], [3, 3]), ([], [1]), ([1], [])]
     expected = loops([pair for pair in pairs if all(pair)], 4)
@@ -171,7 +171,7 @@ def test_an_estimate_can_be_repeated_and_ignores_blank_lines(ckpt, corpus, made,
 
 
 def test_translations_use_the_lists_of_their_own_sources(ckpt, made):
-    """In a batch and one by one: searched, sampled, with a prefix and with phrases."""
+    """Batches equal single sentences: searched, sampled, with a prefix and with phrases."""
     translator = Translator.load(ckpt, device="cpu", settings=HOW, shortlist=made)
     ways: list[dict[str, Any]] = [
         {},
@@ -210,7 +210,7 @@ def damaged(path: Path, **changes) -> None:
 
 
 def test_bad_files_are_one_line(ckpt, made, tmp_path, capsys):
-    """Other files, damage, another tokenizer, a pickle, and compressed arrays."""
+    """Other files, damage, another tokenizer, a pickle and compressed arrays give an error of one line."""
     bad = tmp_path / "bad.npz"
     meta = json.loads(np.load(made)["meta"].tobytes())
 

@@ -68,7 +68,7 @@ class NarrowSession:
 
 
 def test_a_folder_without_the_output_layer_is_refused_before_any_line(tmp_path, monkeypatch):
-    """If there is a shortlist: missing, cut off, empty, or another archive."""
+    """With a shortlist, a missing, truncated, empty or foreign file of the output layer is refused."""
     given, short, weights = plain(tiny.tokenizer()), tmp_path / "short.npz", tmp_path / OUTPUT
     write_description(tmp_path, given.meta, given.tokenizer, "onnx", {"format": FORMAT})
     toy_shortlist(given.tokenizer).save(short)

@@ -91,7 +91,7 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    """Return a gradient for x, none for mask and backend."""
+    """Return the gradient of x; mask and backend have no gradient."""
     return mean_backward(dy, *ctx.saved_tensors, ctx.backend), None, None
 
 

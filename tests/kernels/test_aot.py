@@ -1,4 +1,4 @@
-"""The Triton kernels compiled for real GPUs, without one: nothing spills, and benchmarks/aot.py tells when it does.
+"""Compile the Triton kernels for real GPUs, without a GPU: nothing spills, and benchmarks/aot.py detects spills.
 
 Everything runs in other processes, since this one may define kernels for Triton's interpreter.
 """

@@ -118,7 +118,7 @@ def test_impossible_tokens_have_no_probability():
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
 def test_numbers_that_are_not_finite_stay_so(wrong):
-    """Only in its own row, so that the update is skipped; padding is not read."""
+    """A non-finite logit makes only its own row non-finite, so that the update is skipped; padding is not read."""
     logits, labels, mask = example(2500)
     logits[1:3, 2400] = wrong
     costs = cross_entropy_(logits, labels, mask, at_label=0.9)
@@ -178,7 +178,7 @@ def test_rows_of_all_programs_fit_a_cache():
 
 
 def batch(vocab: int, dtype: torch.dtype) -> tuple[Tensor, nn.Linear, Tensor, Tensor]:
-    """Features that want a gradient, an output layer, targets, and a mask of right-padded lengths."""
+    """Features that require a gradient, an output layer, targets, and a mask of right-padded lengths."""
     output = nn.Linear(8, vocab).to(dtype).to(DEVICE)
     features = (2 * torch.randn(3, 5, 8)).to(dtype).to(DEVICE).requires_grad_()
     target = torch.randint(0, vocab, (3, 5), device=DEVICE)

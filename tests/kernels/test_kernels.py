@@ -80,7 +80,7 @@ def lengths(taps: int) -> list[int]:
 @both_forms
 @pytest.mark.parametrize("drop", [0.0, 0.3])
 def test_lightconv_is_its_reference(taps, causal, drop):
-    """Also with DropConnect: both implementations drop the same weights."""
+    """LightConv equals its reference, also with DropConnect: both implementations drop the same weights."""
     weights = torch.randn(2, taps, dtype=torch.float64).softmax(-1).requires_grad_()
     keep = keep_words((2,), taps, drop) if drop else None
     given = {"causal": causal, "keep": keep, "keep_prob": keep_probability(drop)}
@@ -94,7 +94,7 @@ def test_lightconv_is_its_reference(taps, causal, drop):
 @both_forms
 @pytest.mark.parametrize("drop", [0.0, 0.3])
 def test_dynamicconv_is_its_reference(taps, causal, drop):
-    """Also with DropConnect, and at one length without softmax."""
+    """DynamicConv equals its reference, also with DropConnect, and at one length without softmax."""
     for length, softmax in [*((length, True) for length in lengths(taps)[::2]), (taps + 1, False)]:
         x, logits = draw(2, length, 4), draw(2, length, 2, taps)
         keep = keep_words((2, length, 2), taps, drop) if drop else None
@@ -106,7 +106,7 @@ def test_dynamicconv_is_its_reference(taps, causal, drop):
 @every_kernel
 @both_forms
 def test_static_weights_are_a_depthwise_convolution(taps, causal):
-    """Against F.conv1d at every length, the blocked path with a ragged end included."""
+    """Compare with F.conv1d at every length, including the blocked path with a ragged end."""
     left = left_padding(taps, causal)
     for length in (1, taps, 2 * BLOCK, 2 * BLOCK + random.randint(1, BLOCK - 1), 3 * BLOCK, 4 * BLOCK + 1):
         x, weights = draw(2, length, 6), draw(3, taps)
@@ -224,7 +224,7 @@ def test_step_from_slots_that_are_written_in_turns(taps):
 @every_kernel
 @pytest.mark.parametrize("softmax", [True, False])
 def test_a_product_over_all_slots_is_the_definition(taps, softmax):
-    """With slots of any age, more slots than taps, and positions before the first."""
+    """Test slots of any age, more slots than taps, and positions before the first."""
     sentences, beam, heads, size, slots = 3, random.choice([1, 4]), 2, 5, taps + random.randrange(3)
     values = torch.randn(sentences, heads, slots, beam, size, dtype=torch.float64)
     owner = torch.randint(beam, (sentences * beam, slots + random.randrange(3)))
@@ -235,7 +235,7 @@ def test_a_product_over_all_slots_is_the_definition(taps, softmax):
 
 
 class Numbers(TorchDispatchMode):
-    """The most numbers that any one operation returned, views not counted."""
+    """Counter of the largest number of elements that any operation returned, without views."""
 
     largest = 0
 
@@ -249,7 +249,7 @@ class Numbers(TorchDispatchMode):
 
 @pytest.mark.parametrize("op", ["lightconv", "dynamicconv"])
 def test_memory_is_linear_in_length(op):
-    """Neither what is kept for the backward pass nor any intermediate grows faster than the sequence."""
+    """Neither tensors kept for the backward pass nor intermediate tensors grow faster than the sequence."""
     found = []
     for length in (4 * BLOCK, 8 * BLOCK):
         x, logits = torch.randn(1, length, 8, requires_grad=True), torch.randn(1, length, 2, 31, requires_grad=True)
@@ -284,7 +284,7 @@ def test_keep_probability_is_rounded_once(drop):
 
 @pytest.mark.parametrize("drop", [0.0, 0.001, 0.1, 0.3, 0.5, 0.9, 0.999])
 def test_keep_words_have_the_probability_they_say(drop):
-    """Over all and per tap, and neighbors are independent.
+    """The probability holds over all taps and per tap, and neighbors are independent.
 
     At 9 standard deviations, P is below 1e-10 for the 40 taps together: with p = 1/256 their counts are Poisson's of
     mean 78, and 78 + 9 sqrt(78) or more has P = 1e-14; other p are nearer to normal.
@@ -351,7 +351,7 @@ def test_dropout_keeps_the_mean(drop):
 
 @pytest.mark.parametrize("drop", [0.1, 0.3])
 def test_dropout_scales_bf16_by_an_unrounded_number(drop):
-    """Where 1 / keep is rounded first, as 1.113 to 1.109, every mean is too small."""
+    """If 1 / keep were rounded first, such as 1.113 to 1.109, every mean would be too small."""
     x = torch.randn(300, 100).bfloat16()
     y = dropout(x, drop)
     scaled = (x.float() / keep_probability(drop)).bfloat16()
@@ -359,7 +359,7 @@ def test_dropout_scales_bf16_by_an_unrounded_number(drop):
 
 
 def test_dropout_module():
-    """Active in training only, in the type of its input, nothing at 0, repeatable by seed."""
+    """Dropout acts only in training, keeps the type of its input, does nothing at rate 0, and repeats by seed."""
     x, module = torch.randn(40, 40), Dropout(0.5)
     assert module.eval()(x) is x
     assert Dropout(0.0).train()(x) is x

@@ -105,7 +105,7 @@ class Problem:
         self.dy = torch.randn(batch, length, heads * width, **like)
 
     def public(self, x: Tensor, weights: Tensor) -> Tensor:
-        """By the public function."""
+        """Call the public function."""
         kept = {"keep": self.keep, "keep_prob": self.keep_prob}
         given = {"causal": self.causal, "start": self.start, "end": self.end, "backend": self.backend}
         if self.dynamic:
@@ -120,12 +120,12 @@ class Problem:
         return x, weights, self.start, self.end, self.causal, self.glu, self.backend
 
     def operator(self, x: Tensor, weights: Tensor) -> Tensor:
-        """By the operator alone."""
+        """Call only the operator."""
         found = getattr(ops, operator_name(self.op))(*self.arguments(x, weights))
         return found[0] if self.dynamic else found
 
     def reference(self, x: Tensor, weights: Tensor) -> Tensor:
-        """By the reference, which is given values with zeros for padding."""
+        """Call the reference, on values with zeros for padding."""
         values = within(F.glu(x, -1) if self.glu else x, self.start, self.end)
         given = {"causal": self.causal, "keep": self.keep, "keep_prob": self.keep_prob}
         if self.dynamic:
@@ -141,7 +141,7 @@ class Problem:
 @every_op
 @every_shape
 def test_operator_is_the_public_function_and_the_reference(op, shape):
-    """In value and gradient; LightConv's operator is given weights after DropConnect."""
+    """Value and gradient agree; LightConv's operator gets weights after DropConnect."""
     task = Problem(op, shape, drop=0.3 if op.startswith("dynamicconv") else 0.0)
     wanted = task.results(task.public)
     for found, expected in zip(task.results(task.operator), wanted, strict=True):
@@ -178,12 +178,12 @@ def test_operators_with_triton_are_what_torch_asks_for(op, taps):
 @every_op
 @pytest.mark.parametrize("backend", ["torch", pytest.param("triton", marks=with_triton)])
 def test_eager_calls_do_without_the_registry(op, backend, monkeypatch):
-    """And have the bits of those that go through it, as they do where operations are counted."""
+    """Eager calls without the registry equal calls through it bit for bit; counted operations go through it."""
     if backend == "triton" and op == "dynamicconv-unnormalized":
         pytest.skip("Triton does not serve it")
     task = Problem(op, (2, 5, 2, 3, 3), drop=0.3 if op.startswith("dynamicconv") else 0.0, backend=backend)
     module = importlib.import_module(f"seq2seq.kernels.{operator_name(op)}")
-    # Even if torch's operations compute
+    # Take the operator even if torch's operations compute
     monkeypatch.setattr(module, "is_plain", lambda *_: False)
     with Calls() as calls:
         counted = task.results(task.public)
@@ -246,7 +246,7 @@ class Calls(TorchDispatchMode):
 
 
 def test_gradient_of_log_sum_exp_is_not_filled_with_zeros():
-    """It is unused; if y has no gradient either, the inputs have none."""
+    """The gradient of log-sum-exp is unused; if y has no gradient either, the inputs have none."""
     task = Problem("dynamicconv", SHAPES[0])
     y, dy = ops.dynamicconv(*task.arguments(*task.inputs))[0], torch.ones(())
     with Calls() as calls:
@@ -270,7 +270,7 @@ class NoGradient(torch.autograd.Function):
 
 @with_triton
 def test_compiled_masks_are_one_graph():
-    """The operator looks for Triton, so that a graph has no need to."""
+    """The operator looks for Triton, so that the graph does not."""
     seed = torch.tensor([random.randrange(2**62)], device=DEVICE)
     counter = CompileCounterWithBackend("eager")
     given = [3, 2], 100, 40
@@ -408,7 +408,7 @@ def test_compiled_mixer_with_triton(mixer):
 @with_triton
 @every_mixer
 def test_mixer_with_triton_in_evaluation(mixer):
-    """The torch path's values where DropConnect is for training alone."""
+    """In evaluation, where DropConnect is off, the values equal the torch path's."""
     module = build(mixer, drop=0.5, backend="triton").eval()
     x, mask = batch()
     found = module(x, mask)

@@ -1,4 +1,4 @@
-"""Attention on a GPU: packed rows against their definition, and cuDNN left to others."""
+"""Attention on a GPU: packed rows against their definition, and the setting of cuDNN is kept for other code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def inputs(queries: int = 5, keys: int = 7, heads: int = 2, width: int = 8, **op
 def attend_by_sequence(
     q: Tensor, k: Tensor, v: Tensor, q_bounds: Tensor, k_bounds: Tensor, longest_q: int, longest_k: int
 ) -> Tensor:
-    """Attend within each sequence alone, as torch's `varlen_attn`: q, k, v (all queries or keys, H, d)."""
+    """Attend only within each sequence, as torch's `varlen_attn` does: q, k, v (all queries or keys, H, d)."""
     parts = []
     for i in range(len(q_bounds) - 1):
         queries = slice(int(q_bounds[i]), int(q_bounds[i + 1]))
@@ -136,7 +136,7 @@ def test_short_rows_do_without_flash_attention(queries, taken):
 @pytest.mark.gpu
 @pytest.mark.parametrize(("queries", "keys", "width"), [(7, 7, 64), (5, 7, 32), (33, 16, 128), (130, 264, 64)])
 def test_packed_on_a_gpu(queries, keys, width):
-    """Against float32 by the definition; padded keys get no gradient."""
+    """Compare with the definition in float32; padded keys get no gradient."""
     q, k, v, mask = inputs(queries, keys, width=width, device="cuda", dtype=torch.bfloat16)
     found = packed.packed_attention(q, k, v, mask)
     wide = [part.detach().float().requires_grad_() for part in (q, k, v)]

@@ -117,7 +117,7 @@ def test_only_one_output_is_used():
 
 
 def test_more_tiles_than_programs():
-    """Programs add up several tiles, the last of which is not full."""
+    """Programs sum over several tiles, and the last tile is not full."""
     x, _, norm = example(16, FLOAT, FLOAT)
     rows = PROGRAMS * (TILE // 16) + 3 if DEVICE == "cuda" else 2 * (TILE // 16) + 3
     x = torch.randn(rows, 16, device=DEVICE, requires_grad=True)
@@ -147,7 +147,7 @@ def test_masks_follow_from_the_seed():
 
 @pytest.mark.parametrize("drop", [0.1, 0.5, 0.9])
 def test_share_of_what_is_kept(drop):
-    """Of 200,000 numbers, in every column and row alike; neighbors are independent."""
+    """The kept share of 200,000 numbers is right in every column and row, and neighbors are independent."""
     keep = round(256 * (1 - drop))
     kept = reference.kept(torch.randint(2**62, (1,)), 400, 500, keep).double()
     share, spread = keep / 256, (keep / 256 * (1 - keep / 256)) ** 0.5

@@ -113,7 +113,7 @@ def by_kernels(case: Case, parts: list[Any], mask: Tensor | None, keep: Tensor |
 
 
 def close(found: Tensor, expected: Tensor, tolerance: float) -> None:
-    """Compare by norm; where the true value is 0 (a key that has all the weight), there is rounding alone."""
+    """Compare by norm; if the true value is 0 (a key has all the weight), the difference is only rounding."""
     assert found.isfinite().all()
     error = (found.double() - expected).norm()
     assert error <= tolerance * max(float(expected.norm()), 0.1 * expected.numel() ** 0.5), float(error)
@@ -202,7 +202,7 @@ def test_dropout_follows_the_seed_and_keeps_the_mean():
 
 
 def test_checkpointed_layer_runs_again_with_the_same_mask():
-    """In the thread of its backward pass, which on a GPU is another one."""
+    """The layer runs again in the thread of the backward pass, which is another thread on a GPU."""
     q, k, v = inputs(Case())[0]
 
     def gradients(call: Any) -> tuple[Tensor, ...]:
@@ -240,7 +240,7 @@ def trained(mixer: Any, *given: Tensor) -> list[Tensor]:
 
 
 def same_by_both_ways(monkeypatch: pytest.MonkeyPatch, mixer: nn.Module, *given: Tensor) -> list[str]:
-    """Compare a training pass in `fused` with today's, and return what was launched and joined by copies."""
+    """Compare a training pass with `fused` on and off, and return the launches and the copies that join tensors."""
     mixer = jiggle(mixer).to(DEVICE)
     expected = trained(mixer, *given)
     seen: list[str] = []

@@ -58,7 +58,7 @@ pytestmark = pytest.mark.usefixtures("poisoned_outputs")
 KERNELS = [1, 2, 3, 5, 7, 15, 16, 17, 18, 31, 32, 33, 34, 63, 64]
 OPS = ["dynamicconv", "lightconv", "lightconv-glu"]
 every_op = pytest.mark.parametrize("op", OPS)
-# And DynamicConv as if no sentence fitted one tile
+# Also DynamicConv as if no sentence fitted into one tile
 every_path = pytest.mark.parametrize("op", [*OPS, "dynamicconv-long"])
 # By norm; the interpreter cuts bfloat16 off where a GPU rounds it
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-3 if DEVICE == "cuda" else 1e-2}
@@ -66,7 +66,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-3 if D
 
 @pytest.fixture(autouse=True)
 def _no_tile_for_a_sentence(request, monkeypatch):
-    """The kernels for long sentences take short ones too where a case asks for them."""
+    """Make the kernels for long sentences take short sentences, too, if a case asks for it."""
     if "dynamicconv-long" in getattr(request.node, "callspec", SimpleNamespace(params={})).params.values():
         monkeypatch.setattr(launch_config, "ONE_TILE", 0)
 
@@ -110,14 +110,14 @@ class Problem(NamedTuple):
     given: dict[str, Any]
 
     def results(self, backend: str = "triton") -> list[Tensor]:
-        """Return what the kernel makes of it: y, dx, and dlogits or dweights."""
+        """Return the kernel's results: y, dx, and dlogits or dweights."""
         x, weights = (part.detach().requires_grad_() for part in self.inputs)
         call = dynamicconv if self.op == "dynamicconv" else lightconv
         y = call(x, weights, backend=backend, **self.given)
         return [y.detach(), *torch.autograd.grad(y, (x, weights), self.dy)]
 
     def wanted(self) -> list[Tensor]:
-        """The same by definition in float64."""
+        """The same results by definition in float64."""
         x, weights = (part.detach().double().requires_grad_() for part in self.clean)
         values = F.glu(x, -1) if self.given.get("glu") else x
         values = values.masked_fill(self.padding[:, :, None], 0.0)
@@ -144,7 +144,7 @@ def extent(batch: int, length: int, padding: str) -> tuple[Tensor | None, Tensor
 
 
 def layout(values: Tensor, kind: str) -> Tensor:
-    """The same numbers, laid out otherwise in memory."""
+    """The same numbers in another memory layout."""
     if kind == "slice":
         return F.pad(values, (3, 2), value=float("nan"))[..., 3:-2]
     if kind == "transposed":
@@ -233,7 +233,7 @@ def test_every_kernel(op, taps):
 @pytest.mark.parametrize("length", [1, 5, 16, 17, 27, 32, 33, 64])
 @pytest.mark.parametrize("taps", [4, 7, 16, 17, 31, 32, 34, 63, 64])
 def test_sentences_of_one_tile(taps, length):
-    """Against the reference in float64, causal and centered: at the borders of tiles, shorter and longer than K."""
+    """Compare with the reference in float64, causal and centered: at borders of tiles, shorter and longer than K."""
     for causal in (True, False):
         size = Shape(2, length, 2, random.choice([4, 24]), taps)
         task = anything("dynamicconv", size, causal, layouts=("slice", "transposed", "dense"))
@@ -247,7 +247,7 @@ def test_sentences_of_one_tile(taps, length):
 
 
 def test_sentences_that_fit_one_tile_take_its_kernels(monkeypatch):
-    """Those of up to 64 positions, with more than three taps, unless the other kernels are asked for."""
+    """Sentences of up to 64 positions with more than three taps take these kernels, unless a setting forbids it."""
     for length, tile in {0: 0, 1: 16, 16: 16, 17: 32, 32: 32, 33: 64, 64: 64, 65: 0}.items():
         assert one_tile("dynamicconv", 31, length, 64, torch.bfloat16) == tile
     assert one_tile("dynamicconv_backward", 4, 27, 64, torch.float32) == 32
@@ -265,7 +265,7 @@ def test_sentences_that_fit_one_tile_take_its_kernels(monkeypatch):
 @pytest.mark.parametrize("op", OPS[1:])
 @pytest.mark.parametrize("length", [1, 5, 16, 17, 27, 32, 33, 64])
 def test_lightconv_of_one_tile(op, length, monkeypatch):
-    """At the borders of tiles, shorter and longer than K, with fewer programs than sentences."""
+    """Test lengths at the borders of tiles, shorter and longer than K, with fewer programs than sentences."""
     for name in lightconv_triton.PROGRAMS:
         monkeypatch.setitem(lightconv_triton.PROGRAMS, name, random.choice([1, 4]))
     for name in ("band_forward", "band_backward", "direct_forward", "direct_backward"):
@@ -275,7 +275,7 @@ def test_lightconv_of_one_tile(op, length, monkeypatch):
 
 
 def test_other_lightconvs_take_other_kernels(monkeypatch):
-    """More than 64 positions, few taps, and given settings."""
+    """LightConvs with more than 64 positions, with few taps, or with given settings take other kernels."""
     for name in ("one_tile_forward", "one_tile_backward"):
         monkeypatch.setattr(lightconv_triton, name, None)
     check(anything("lightconv-glu", Shape(2, 65, 1, 4, 4), False))
@@ -336,7 +336,7 @@ def test_tiles_and_chunks(op, tile):
 @every_op
 @pytest.mark.parametrize("taps", [3, 9])
 def test_a_keep_probability_without_a_mask_scales_nothing(op, taps):
-    """As in evaluation, where a mixer drops no weights."""
+    """Without a mask nothing is scaled, as in evaluation, where a mixer drops no weights."""
     task = anything(op, shape(taps), True)
     plain = task._replace(given={**task.given, "keep": None, "keep_prob": 1.0})
     given = {**plain.given, "keep_prob": 0.75}
@@ -450,7 +450,7 @@ def cache(rows: int, beam: int, heads: int, slots: int, width: int) -> tuple[Ten
 @pytest.mark.parametrize("op", ["dynamicconv", "lightconv"])
 @pytest.mark.parametrize("taps", [1, 2, 3, 5, 15, 31, 33, 63])
 def test_decoding_step(op, taps):
-    """Against float64, at any position and with slots of any ancestry, also for one hypothesis and with gaps."""
+    """Compare with float64 at any position, with slots of any ancestry, also for one hypothesis and with gaps."""
     beam, heads, width = random.choice([1, 2, 4]), random.choice([1, 3]), random.choice([4, 16, 24])
     values, owner, position = cache(beam * random.randint(1, 3), beam, heads, taps + 4, width)
     softmax = op == "dynamicconv"
@@ -485,7 +485,7 @@ def test_masks_of_a_seed_are_the_same_without_triton(taps):
 
 @pytest.mark.parametrize("drop", [0.004, 0.1, 0.3, 0.5, 0.9, 0.999])
 def test_masks_have_the_probability_they_say(drop):
-    """Over all and per tap, and neighboring taps and rows are independent; another seed draws other masks.
+    """The probability holds over all taps and per tap; neighbors are independent; another seed draws other masks.
 
     Counts are Poisson's where p or 1 - p is 1/256: a tap's has mean 20, and 20 + 9 sqrt(20) or more P = 5e-13; one of
     pairs that fall together has mean 2.4, and 12 standard deviations more P = 2e-13. All 100 of them: below 1e-10.
@@ -505,7 +505,7 @@ def test_masks_have_the_probability_they_say(drop):
 
 
 def small(**other: Any) -> dict[str, Any]:
-    """Arguments of a call of dynamicconv that can be served, but for `other`."""
+    """Arguments of a call of dynamicconv that Triton can serve, except for `other`."""
     x, logits = torch.randn(2, 5, 8, device=DEVICE), torch.randn(2, 5, 2, 3, device=DEVICE)
     return {"x": x, "logits": logits, "causal": True, "backend": "triton", **other}
 
@@ -563,7 +563,7 @@ def test_wrong_shapes_are_errors():
 
 @pytest.fixture
 def said(monkeypatch, caplog) -> Any:
-    """Return what the choice of kernels has logged since it forgot what it had said."""
+    """Return the log of the choice of kernels, after it has forgotten its earlier messages."""
     monkeypatch.setattr(dispatch, "_said", set())
     caplog.set_level(logging.INFO, logger=dispatch.__name__)
     return lambda: [(record.levelname, record.getMessage()) for record in caplog.records]
@@ -592,7 +592,7 @@ def test_a_gpu_without_a_c_compiler_is_served_by_torch(monkeypatch):
 
 
 def test_auto_falls_back_with_one_warning(said, monkeypatch):
-    """On a GPU, here a fake one, torch's operations serve what Triton cannot; each reason is told once."""
+    """On a GPU, here a fake one, torch's operations replace Triton where it fails; each reason is logged once."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     monkeypatch.setattr(dispatch, "gpu_obstacle", dispatch.gpu_obstacle.__wrapped__)  # which remembers no real GPU
     with FakeTensorMode():

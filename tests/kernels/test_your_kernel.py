@@ -38,7 +38,7 @@ def example(length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("length", [1, 16, 37])
 def test_kernel_is_its_reference(length, dtype):
-    """In value and gradient, with NaN in padding, for any layout of x and dy."""
+    """Value and gradient agree, with NaN in padding, for any layout of x and dy."""
     x, mask = example(length, dtype)
     exact = x.double().masked_fill(~mask[:, :, None], 0.0).requires_grad_()
     dy = torch.randn(70, dtype=dtype).to(DEVICE).expand_as(x)  # strides of 0

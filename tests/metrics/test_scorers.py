@@ -228,7 +228,7 @@ def test_equal_translations_do_not_differ_significantly():
 
 
 def test_bleu_of_summed_counts_is_sacrebleus():
-    """Including no match of some length, no match at all, and empty text."""
+    """Test counts without a match of some length, without any match, and for empty text."""
     references = ["a b c d e f", "g h i j", "k l m", "n o p q r"]
     for hypotheses in (
         references,

@@ -1,4 +1,4 @@
-"""Settings that no file of conf/mixer chooses, by settings file: conformance runs on them as on the files' own."""
+"""Settings that no file of conf/mixer chooses, by settings file: conformance tests them like the files' settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from seq2seq.mixers.nonlocal_ import PAIRWISE
 
-# What the optional package entmax computes, where it is installed.
+# Weights that the optional package entmax computes, if it is installed.
 SPARSE = ("sparsemax", "entmax15") if importlib.util.find_spec("entmax") else ()
 # {"slot": ...} restricts a line to one slot, cross among them; without it, both forms of a self mixer are tested.
 EXTRA: dict[str, list[dict[str, Any]]] = {

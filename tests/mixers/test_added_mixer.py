@@ -1,4 +1,4 @@
-"""Adding a mixer takes one module, one settings file and a preset: made here in a folder of their own."""
+"""Adding a mixer takes one module, one settings file and a preset, which this test makes in a separate folder."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ defaults:
 
 
 def checks() -> list[tuple[str, str]]:
-    """Every check of conformance and each of the forms, encoder or decoder, that it is for."""
+    """Every conformance check with each form, encoder or decoder, to which it applies."""
     found = []
     for name, check in vars(test_conformance).items():
         marks = [mark for mark in getattr(check, "pytestmark", []) if mark.args[0] == "case"]

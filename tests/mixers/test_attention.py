@@ -96,7 +96,7 @@ def test_multi_query_by_hand():
 @pytest.mark.parametrize("rotary", [True, False])
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_steps_with_shared_keys(groups, rotary):
-    """`step` = `forward` over shuffled beams; the cache is as wide as the keys that there are."""
+    """`step` = `forward` over shuffled beams; the cache is only as wide as the shared keys."""
     mixer = jiggle(Attention(dim=WIDTH, causal=True, num_heads=4, num_kv_heads=groups, rotary=rotary))
     steps = Stepper(mixer, 2, 3, 9, torch.empty(0))
     assert all(part.values.shape[1:] == (groups, 9, 3, WIDTH // 4) for part in steps.state)
@@ -141,7 +141,7 @@ def test_refusals():
 
 @pytest.mark.parametrize("shape", [(7, 6), (3, 7, 6), (2, 1, 7, 6), (2, 3, 7, 6)], ids=str)
 def test_bias_is_added_to_the_scores(shape):
-    """Under a padding mask, values and gradients, the fast way and the short one."""
+    """Values and gradients agree under a padding mask, for the fast implementation and for the reference."""
     q, k, v, bias = (x.requires_grad_() for x in (wide(2, 3, 7, 4), wide(2, 3, 6, 4), wide(2, 3, 6, 4), wide(*shape)))
     mask = lengths_mask([6, 4])[:, None, None, :]
     expected = (q @ k.mT / 2 + bias).masked_fill(~mask, -math.inf).softmax(-1) @ v

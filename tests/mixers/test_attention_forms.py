@@ -72,7 +72,7 @@ def sentences(mixer: SelfMixer) -> list[tuple[Tensor, Tensor, Tensor]]:
 
 @either_form
 def test_embedded_gaussian_is_unscaled_attention(causal):
-    """Attention whose queries are larger by sqrt(d), which its scale takes back."""
+    """It equals attention whose queries are larger by sqrt(d), which the scale cancels."""
     mixer, attention = make(NonLocal, causal), make(Attention, causal)
     q, k = mixer.qk.weight.chunk(2)
     copy(
@@ -191,7 +191,7 @@ def test_postconv_convolves_the_weights(taps, causal):
 
 @pytest.mark.parametrize("kind", [PreconvAttention, PostconvAttention])
 def test_order_matters_without_positions(kind):
-    """The last position tells an order of its past from another, which attention cannot."""
+    """The last position depends on the order of its past, unlike in attention."""
     mixer, attention = make(kind, True), make(Attention, True)
     x, mask = wide(1, 8, WIDTH), lengths_mask([8])
     order = [*torch.randperm(7).roll(1).tolist(), 7]
@@ -215,7 +215,7 @@ def test_pyramid_of_single_positions_is_attention(causal):
 @either_form
 @pytest.mark.parametrize("size", [2, 3, 20])
 def test_pyramid_by_hand(size, causal):
-    """Each position gathers its own blocks: all of the sentence's, or those before it and the part it has seen."""
+    """Each position gathers all blocks of the sentence, or the past blocks and the part of its own block so far."""
     mixer = make(Pyramid, causal, reduction=size)
     for x, y, _ in sentences(mixer):
         q, rows = heads(mixer.query(x)), mixer.key_value(x)
@@ -228,7 +228,7 @@ def test_pyramid_by_hand(size, causal):
 
 @either_form
 def test_lowrank_with_identity_slots_is_attention(causal):
-    """Also for sentences shorter than max_len, whose last slots are empty."""
+    """This holds also for sentences shorter than max_len, whose last slots are empty."""
     mixer, attention = make(LowRank, causal, rank=12, max_len=12), make(Attention, causal)
     copy(mixer, key_slots=torch.eye(12), value_slots=torch.eye(12))
     copy(attention, **{"qkv.weight": mixer.qkv.weight, "out.weight": mixer.out.weight})
@@ -237,7 +237,7 @@ def test_lowrank_with_identity_slots_is_attention(causal):
 
 @either_form
 def test_lowrank_by_hand(causal):
-    """The slots of every position laid out: r keys and values made of what it sees."""
+    """Compute the slots of every position explicitly: r keys and values, made of the positions that it sees."""
     mixer = make(LowRank, causal, rank=3, max_len=11)
     for x, y, seen in sentences(mixer):
         q, k, v = mixer.qkv(x).chunk(3, -1)
@@ -289,7 +289,7 @@ def test_settings_that_cannot_be(name, settings, message):
 
 
 def test_the_mean_of_a_long_block_does_not_stop_moving_in_bfloat16():
-    """Its last steps move the mean by less than bfloat16 tells apart."""
+    """The last steps of a long block move the mean by less than the precision of bfloat16."""
     mixer = Pyramid(dim=8, causal=True, num_heads=2, reduction=512).bfloat16().eval()
     x = torch.randn(1, 512, 8) + torch.linspace(-3, 3, 512)[:, None]
     x = x.bfloat16()

@@ -1,4 +1,4 @@
-"""The functions that may stand in place of the softmax of attention, against their definitions."""
+"""The functions that may replace the softmax of attention, against their definitions."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_wrong_weights_are_refused():
 
 
 def test_other_weights_are_no_plain_transformer():
-    """Formats that know the softmax alone refuse others."""
+    """Formats that support only the softmax refuse other weights."""
     assert not _wrong_mixers(config("mixer=transformer"))
     (reason,) = _wrong_mixers(config("mixer=transformer", "+mixer.decoder.weights=relu"))
     assert reason == "mixer.decoder.weights is relu"

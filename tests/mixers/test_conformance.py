@@ -1,4 +1,4 @@
-"""Conformance of every mixer with its contract. Mixers are found by their settings files: a new one needs no line here.
+"""Test every mixer against its contract. Mixers are found by their settings files: a new mixer needs no line here.
 
 Comments give the chance that one case fails; there are about 150 cases.
 """
@@ -130,7 +130,7 @@ def test_causality(case, platform):
 @every_case
 @pytest.mark.parametrize("longest", [9, 140])
 def test_padding_invariance(case, longest, platform):
-    """A sentence alone gives what it gives in a batch padded with anything, on both sides."""
+    """A sentence gives the same result alone and in a batch with any padding, on both sides."""
     for mixer in case.variants():
         mixer.to(platform.device, platform.dtype).eval()
         x, mask, memory, memory_mask = inputs(4, longest, on(platform), src=longest)
@@ -318,19 +318,19 @@ class _Whole(nn.Module):
 
 @every_case
 def test_dropout_acts_in_training_alone(case):
-    """The settings ask for every kind of it: a mixer that has one differs in training, and never in evaluation."""
+    """All kinds of dropout are on: a mixer with one of them varies in training, and never in evaluation."""
     for mixer in case.variants():
         parts = inputs(3, taps(mixer) + 2, torch.empty(0))
         drops = any(getattr(mixer, kind, 0.0) for kind in ("dropout", "weight_dropout"))
         first = run(mixer.train(), *parts)
-        # Two masks of the fewest bits (6, each kept with P = 0.8) are equal with P = 0.1, thirteen times with 1e-13.
+        # The smallest masks have 6 bits, each kept with P = 0.8: two are equal with P = 0.1, thirteen with 1e-13.
         assert any(not torch.equal(run(mixer, *parts), first) for _ in range(13)) == drops
         assert torch.equal(run(mixer.eval(), *parts), run(mixer, *parts))
 
 
 @every_case
 def test_computes_in_bf16_and_without_data(case):
-    """Under autocast, bf16 near what float32 gives; on the meta device, where FLOPs are counted, the right shape."""
+    """Under autocast, bf16 is near float32; on the meta device, where FLOPs are counted, the shape is right."""
     for mixer in case.variants():
         x, mask, memory, memory_mask = inputs(2, 70, torch.empty(0))
         with torch.no_grad():
@@ -349,9 +349,9 @@ def test_computes_in_bf16_and_without_data(case):
 
 @over(OWN)
 def test_starts_at_about_the_scale_of_its_input(case):
-    """Freshly initialized and given normed inputs, a mixer's output is neither next to nothing nor a multiple.
+    """With initial weights and normed inputs, a mixer's output is neither tiny nor several times as large.
 
-    That of the first layer: the long normalized kernels of later ones give less, as published.
+    This holds for the first layer: the long normalized kernels of later layers give less, as published.
     """
 
     def scale(length: int) -> float:
@@ -477,7 +477,7 @@ def test_every_self_mixer_occurs_in_a_preset():
 
 
 def test_there_are_mixers():
-    """The globs above found something, and extra_settings.py names what is there."""
+    """The globs above have found mixers, and extra_settings.py names existing files."""
     assert {"transformer", "lightconv", "dynamicconv", "bahdanau"} <= set(PRESETS)
     assert {"attention", "bigru", "lightconv", "dynamicconv"} <= set(SELF)
     assert {"attention", "additive", "bahdanau"} <= set(CROSS)

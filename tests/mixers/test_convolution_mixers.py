@@ -1,4 +1,4 @@
-"""Convolution mixers where they meet: each is a special case of another, or of torch's own convolution, in float64."""
+"""Convolution mixers as special cases of each other, or of torch's own convolution, in float64."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ gated_or_not = pytest.mark.parametrize("glu", [True, False])
 
 
 def share(mixer: SelfMixer, other: SelfMixer) -> None:
-    """Give the other this mixer's projections, first without the inner bias where the other has none."""
+    """Give the other mixer this mixer's projections, after removing the inner bias if the other mixer has none."""
     if other.inner.bias is None and mixer.inner.bias is not None:
         fill(mixer.inner.bias, 0.0)
         other.inner.load_state_dict({"weight": mixer.inner.weight})
@@ -41,7 +41,7 @@ def fill(parameter: nn.Parameter, values: Tensor | float) -> None:
 
 
 def gated(mixer: SelfMixer, x: Tensor) -> Tensor:
-    """Return what is convolved: zero at padding."""
+    """Return the input of the convolution, which is zero at padding."""
     z = mixer.inner(x)  # type: ignore[operator]
     return (F.glu(z, -1) if mixer.glu else z).masked_fill(~MASK[:, :, None], 0.0)
 
@@ -101,7 +101,7 @@ def test_dropconnect_of_one_scale_is_that_of_depthwise(causal):
 @both_forms
 @gated_or_not
 def test_lightconv_without_softmax_is_depthwise_with_shared_kernels(glu, causal):
-    """Also with DropConnect where a head has one channel: the same masks are drawn."""
+    """The two agree also with DropConnect, if a head has one channel: the same masks are drawn."""
     depthwise = made(Depthwise, causal=causal, kernel_size=5, glu=glu, weight_dropout=0.3)
     for heads in (3, DIM):
         light = made(
@@ -149,7 +149,7 @@ def test_dynamicconv_of_constant_predictions_is_lightconv(softmax, causal):
 
 @both_forms
 def test_multiscale_is_the_gated_sum_of_its_scales(causal):
-    """Each scale convolved alone by torch, then weighed."""
+    """Convolve each scale by itself with torch, then weigh the results."""
     sizes = [5, 2, 9, 4]
     mixer, x = made(Multiscale, causal=causal, kernel_sizes=sizes), sequences()
     z, y = gated(mixer, x), torch.zeros_like(x)
@@ -180,7 +180,7 @@ def test_dynamic_depthwise_of_a_constant_prediction_is_depthwise(glu, causal):
 @both_forms
 @pytest.mark.parametrize("taps", [3, 10])
 def test_dynamic_depthwise_by_hand(taps, causal):
-    """Kernels of the mean of the real tokens, or of those so far; one sum for each position and channel."""
+    """Kernels come from the mean of all real tokens, or of all so far; one sum for each position and channel."""
     mixer, x = made(DynamicDepthwise, causal=causal, kernel_size=taps), sequences()
     found, left = mixer(x, MASK), left_padding(taps, causal)
     for row, length in enumerate(LENGTHS):
@@ -204,7 +204,7 @@ def open_windows(mixer: SelfMixer, bias: float) -> None:
 @gated_or_not
 @pytest.mark.parametrize("taps", [2, 5, 8])
 def test_talk_with_largest_windows_is_an_even_lightconv(taps, glu, causal):
-    """All of K taps count 1 / K: kernels of equal logits."""
+    """Each of K taps has weight 1 / K, as kernels with equal logits have."""
     talk = made(TaLK, causal=causal, kernel_size=taps, glu=glu, num_heads=3)
     light = made(LightConv, causal=causal, kernel_size=taps, glu=glu, num_heads=3)
     share(light, talk)

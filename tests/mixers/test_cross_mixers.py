@@ -190,7 +190,7 @@ def test_location_bounds_the_source():
 
 @pytest.mark.parametrize("start", [1.0, 0.5])
 def test_fixed_gaussian_by_hand(start):
-    """M_ts = softmax_s(-a (s - r t - o)^2) per head; the target's own content counts for nothing."""
+    """M_ts = softmax_s(-a (s - r t - o)^2) per head; the target's content does not matter."""
     mixer = jiggle(FixedGaussian(dim=6, memory_dim=4, num_heads=3, rate=start).double())
     x, memory = wide(3, 7, 6), wide(3, 5, 4)
     context = mixer.project(memory, MASK)
@@ -216,7 +216,7 @@ def test_rates_that_go_nowhere_are_refused():
 
 
 def test_fixed_gaussian_in_bfloat16_reads_where_it_did():
-    """Late in a sentence, too: what the weights lose by rounding is not multiplied by the position."""
+    """The reading is right also late in a sentence: rounding errors of weights are not multiplied by the position."""
     mixer = FixedGaussian(dim=6, memory_dim=4, num_heads=3)
     torch.nn.init.uniform_(mixer.rate_offsets, -0.004, 0.004)
     context = mixer.project(torch.randn(1, 300, 4), torch.ones(1, 300).bool())
@@ -226,7 +226,7 @@ def test_fixed_gaussian_in_bfloat16_reads_where_it_did():
 
 
 def test_windows_of_cross_convolution_do_not_move_with_the_default_type():
-    """As where trainer.precision=bf16-true sets it."""
+    """The default type changes as with trainer.precision=bf16-true."""
     mixer = CrossConvolution(dim=4, memory_dim=4, num_heads=2, kernel_size=3, rate=0.7)
     context, x = mixer.project(torch.randn(1, 300, 4), torch.ones(1, 300).bool()), torch.randn(1, 280, 4)
     wanted = mixer.read_weights(x, context)

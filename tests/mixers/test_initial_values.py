@@ -1,6 +1,6 @@
 """Initial values of every parameter of every mixer, as docstrings and papers have them.
 
-Bounds are exact. A standard deviation of n draws may be off by six of its own, a chance of 2e-9 for each parameter.
+Bounds are exact. A measured standard deviation may be off by six standard errors, P = 2e-9 for each parameter.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def equal(expected: Tensor) -> Rule:
 
 INPUTS = 2**-0.5  # the gain of queries, keys and values, see `attention_inputs`
 QKV = {"qkv.weight": xavier(INPUTS, blocks=3)}
-# Of the first head 1/2, of the last 1/512
+# The first head has sharpness 1/2, the last 1/512 (in logarithms)
 SHARPNESS = equal(-math.log(2) * torch.linspace(1, 9, HEADS))
 GATED_UNIT = {"recurrent.weight": orthogonal(3)}
 LSTM = {"recurrent.weight": orthogonal(4), "input.bias": forget_gate_of_one}
@@ -127,7 +127,7 @@ CROSS_RULES: dict[str, dict[str, Rule]] = {
 
 
 def self_rules(mixer: nn.Module, *, causal: bool) -> dict[str, dict[str, Rule]]:
-    """By the mixer's name, the rules of parameters that are not what `usual` says."""
+    """Return, by the mixer's name, the rules of parameters that do not follow `usual`."""
     taps = getattr(mixer, "kernel_size", 1)
     rank = getattr(mixer, "rank", 1)
     size = getattr(mixer, "max_len", 1)
@@ -221,7 +221,7 @@ def same_at_all_positions(found: Tensor) -> None:
 
 
 def scales(mixer: nn.Module) -> Rule:
-    """Kernels side by side, the output of each with a variance of the number of kernels."""
+    """Kernels side by side; the variance of each kernel's output is the number of kernels."""
     sizes = getattr(mixer, "kernel_sizes", ())
 
     def check(found: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Mixers whose memory does not grow: their parallel, recurrent and chunked forms agree, and each equation by hand."""
+"""Mixers of constant memory: their parallel, recurrent and chunked forms agree with each other and with equations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def parts(length: int, width: int = 5, values: int = 3) -> tuple[Tensor, Tensor,
 @pytest.mark.parametrize("fades", [True, False], ids=["retention", "linear"])
 @pytest.mark.parametrize("length", [1, 7, 64, 150])
 def test_three_forms_of_retention_agree(length, fades):
-    """One product, one position after another, and chunks of any size; and so do their gradients."""
+    """One product, a loop over positions, and chunks of any size agree, as do their gradients."""
     q, k, v = (part.requires_grad_() for part in parts(length))
     decay = 1.0 - 2.0 ** (-1.0 - 4 * torch.rand(2, dtype=torch.float64)) if fades else None
     forms = [retention_parallel(q, k, v, decay=decay), retention_reference(q, k, v, decay=decay)]
@@ -60,7 +60,7 @@ def test_retention_by_hand():
 
 @either_form
 def test_linear_attention_is_its_quadratic_form(causal):
-    """softmax(q k') replaced by phi(q) . phi(k): all pairs, normalised over those that are seen; beyond a chunk too."""
+    """softmax(q k') is replaced by phi(q) . phi(k), normalized over the visible pairs, also beyond a chunk."""
     mixer = make(LinearAttention, causal)
     long = wide(1, 150, WIDTH)
     seen = torch.ones(150, 150).bool()
@@ -108,7 +108,7 @@ def rules(length: int, width: int = 5) -> tuple[Tensor, ...]:
 
 @pytest.mark.parametrize("length", [1, 7, 64, 150])
 def test_two_forms_of_the_delta_rule_agree(length):
-    """One position after another, and chunks of any size; and so do their gradients."""
+    """A loop over positions and chunks of any size agree, as do their gradients."""
     given = [part.detach().requires_grad_() for part in rules(length)]
     forms = [gated_delta_reference(*given)]
     forms += [gated_delta(*given, chunk=chunk) for chunk in (1, random.randint(2, 80), 64)]
@@ -121,7 +121,7 @@ def test_two_forms_of_the_delta_rule_agree(length):
 
 
 def test_delta_rule_counts_its_products():
-    """Three with the state, three between positions, and a triangular system, which costs half a product."""
+    """The products are three with the state, three between positions, and a triangular system as half a product."""
     given = [part.to("meta") for part in rules(10)]
     with FlopCounterMode(display=False) as counter:
         gated_delta(*given)
@@ -154,7 +154,7 @@ def test_delta_rule_with_orthonormal_keys_is_linear_attention():
 
 
 def test_delta_rule_replaces_what_it_holds_for_a_key():
-    """With one key for all and b = 1 the last value alone is remembered; linear attention adds them up."""
+    """With one key for all and b = 1, only the last value is remembered; linear attention sums all values."""
     q, k, v, _, rate = rules(70)
     k = k[:, :, :1].expand_as(k)
     found = gated_delta(q, k, v, torch.zeros_like(rate), torch.ones_like(rate))
@@ -195,7 +195,7 @@ def test_gated_delta_mixer_by_hand(gate, causal):
 
 @pytest.mark.parametrize("kind", [LinearAttention, Retention, GatedDelta])
 def test_memories_keep_float32_in_bf16(kind):
-    """A sum over many positions in bf16 would stop growing: the state is wider than what is stepped."""
+    """The state is in float32 even if inputs are in bf16, in which a sum over many positions would stop growing."""
     mixer = jiggle(kind(dim=WIDTH, causal=True, num_heads=HEADS)).to(torch.bfloat16).eval()
     state = mixer.empty_state(3, 10, dtype=torch.bfloat16)
     y, state = mixer.step(torch.randn(3, WIDTH, dtype=torch.bfloat16), state, torch.zeros(3, dtype=torch.int64))

@@ -1,4 +1,4 @@
-"""Attention within a window against full attention under a band mask; that its cost is linear, its state a ring."""
+"""Attention within a window equals full attention under a band mask; its cost is linear, and its state a ring."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS = [
 
 
 def band(mixer: Local, length: int) -> Tensor:
-    """Who sees whom, (T, T), one pair at a time."""
+    """Return which position sees which, (T, T), one pair at a time."""
     seen = torch.zeros(length, length, dtype=torch.bool)
     for q in range(length):
         for k in range(length):
@@ -43,7 +43,7 @@ def band(mixer: Local, length: int) -> Tensor:
 
 
 def banded(mixer: Local, x: Tensor, mask: Tensor) -> Tensor:
-    """Full attention under that mask, with the mixer's weights."""
+    """Full attention under the band mask, with the mixer's weights."""
     q, k, v = (part.unflatten(-1, (mixer.num_heads, -1)).transpose(1, 2) for part in mixer.qkv(x).chunk(3, -1))
     length = x.shape[1]
     allowed = band(mixer, length)
@@ -78,7 +78,7 @@ def test_is_attention_under_a_band_mask(window, causal, given):
 @pytest.mark.parametrize("given", [{}, {"blocks": True}], ids=str)
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_wide_window_is_attention(causal, given, length):
-    """2 N - 1 positions hold every neighbour to both sides; N do where the past alone, or one block, is seen."""
+    """A window of 2 N - 1 covers both sides of N positions; N is enough for the past alone or for one block."""
     plain = Attention(dim=8, causal=causal, num_heads=2).double()
     for window in (2 * length - 1, 3 * length) if not (causal or given) else (length, length + 5):
         mixer = Local(dim=8, causal=causal, num_heads=2, window=window, **given).double()
@@ -102,7 +102,7 @@ def test_the_ring_turns(given):
 @pytest.mark.parametrize("given", KINDS, ids=str)
 @pytest.mark.parametrize("causal", [True, False])
 def test_cost_is_linear(causal, given):
-    """Whole blocks more cost the same each, and nothing made on the way is as large as T x T."""
+    """Each further block costs the same, and no intermediate tensor is as large as T x T."""
     mixer = Local(dim=8, causal=causal, num_heads=2, window=8, **given)
 
     def work(length: int) -> int:
@@ -140,7 +140,7 @@ def test_the_matrix_is_zero_outside_the_window(causal, given):
 
 
 def test_the_preset_shifts_every_other_layer():
-    """However deep: so that what one layer's blocks part, the next one's join."""
+    """Every other layer is shifted at any depth, so that its blocks join the borders of the layer before."""
     for preset, biased in {"local_blocks": False, "swin": True}.items():
         model = build_model(config(f"mixer={preset}", *TINY, "model.encoder_layers=5"))
         assert [layer.self_mixer.shift for layer in model.encoder.layers] == [0, 8, 0, 8, 0]

@@ -83,7 +83,7 @@ def gated_convolution(m: Any, kernels: int) -> int:
     return 3 * m.dim**2 + 3 * m.dim + kernels
 
 
-# What docstrings say, with the settings of conf, by self mixer: m.dim is D, and so on. A new mixer may, and need not,
+# Counts as in the docstrings, with the settings of conf, by self mixer: m.dim is D, and so on. A new mixer need not
 # have a line here.
 COUNTS = {
     "aan": lambda m: 2 * m.dim * m.up.out_features + m.up.out_features + 4 * m.dim**2 + 3 * m.dim,
@@ -195,7 +195,7 @@ def test_parameters_of_cross_mixers_are_as_documented(name):
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_parameters_are_as_documented(name):
-    """Both forms of a self mixer, and every kernel size of its list but one that leaves a side of `talk` empty."""
+    """Test both forms, and every kernel size of the list except one that leaves a side of `talk` empty."""
     for slot in ("encoder",) if name in ("bigru", "resolutions") else ("encoder", "decoder"):
         for mixer in Case(slot, name).variants("model.num_heads=4"):
             assert sum(p.numel() for p in mixer.parameters()) == COUNTS[name](mixer)

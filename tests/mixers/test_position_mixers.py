@@ -1,4 +1,4 @@
-"""Learned matrices over positions, and the floors: where they meet convolutions, averages and plain MLPs; float64."""
+"""Learned matrices over positions and baselines, against convolutions, averages and plain MLPs in float64."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_local_mlp_by_its_definition(window, causal):
 
 @both_forms
 def test_lowrank_mlp_is_an_mlp_of_that_rank(causal):
-    """With M = A B written out."""
+    """Write out M = A B."""
     low = made(LowRankMLP, causal=causal, num_heads=3, max_len=9, rank=2)
     mlp = made(MLP, causal=causal, num_heads=3, max_len=9)
     mlp.load_state_dict(
@@ -167,7 +167,7 @@ LONGEST = {
 
 @pytest.mark.parametrize("kind", LONGEST)
 def test_more_positions_than_weights_are_refused(kind):
-    """At the limit all works; beyond it training, encoding and decoding say both numbers."""
+    """At the limit everything works; beyond it, the errors of training, encoding and decoding name both numbers."""
     mixer = kind(dim=4, causal=True, max_len=5, **LONGEST[kind])
     mixer(torch.randn(2, 5, 4), lengths_mask([5, 2]))
     mixer.empty_state(1, 5)
@@ -181,7 +181,7 @@ def test_more_positions_than_weights_are_refused(kind):
 
 @pytest.mark.parametrize("name", ["mlp", "separable", "gmlp", "local_mlp", "lowrank_mlp", "full_mlp"])
 def test_defaults_reach_to_the_longest_training_sentence(name):
-    """Training by `mixer=<name>` alone is not refused."""
+    """Training with only `mixer=<name>` is not refused."""
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
         plain = OmegaConf.to_container(compose("train", [f"mixer={name}"]), resolve=True)
     longest = min(longest_width(plain["data"]["max_tokens"]), plain["data"]["clean"]["max_length"])

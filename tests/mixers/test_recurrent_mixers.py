@@ -51,7 +51,7 @@ def test_gru_both_ways_is_the_bigru():
 
 
 def test_published_gru_steps_as_it_reads():
-    """The reset of Cho et al. 2014, which torch's fused loop does not have."""
+    """The published GRU has the reset of Cho et al. 2014, which torch's fused loop does not have."""
     mixer, x = jiggle(GRU(dim=5, causal=True, reset="before").double()), wide(3, 7, 5)
     expected, state = mixer(x, lengths_mask([7] * 3)), mixer.empty_state(3, 7, dtype=torch.float64)
     for t in range(7):

@@ -68,7 +68,7 @@ def mix(matrix: Tensor, v: Tensor) -> Tensor:
 
 
 def lines(length: int, width: int, causal: bool) -> tuple[Tensor, Tensor]:
-    """Who shares a row, and who a column, one pair of positions after another."""
+    """Return which positions share a row, and which share a column, one pair at a time."""
     row, column = torch.zeros(2, length, length, dtype=torch.bool)
     for q in range(length):
         for k in range(q + 1 if causal else length):
@@ -92,7 +92,7 @@ def test_criss_cross_is_attention_under_a_mask(width, causal):
 @both_forms
 @pytest.mark.parametrize("width", [1, 7, 11])
 def test_criss_cross_of_one_line_is_attention(width, causal):
-    """A single row, or a single column."""
+    """On a single row or a single column, criss-cross attention is attention."""
     mixer, x = made(CrissCross, causal=causal, num_heads=2, grid_width=width), sequences()
     plain = made(Attention, causal=causal, num_heads=2)
     plain.load_state_dict(mixer.state_dict())

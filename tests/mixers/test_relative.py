@@ -142,7 +142,7 @@ def sharp_heads(conv: nn.Conv1d | nn.Conv2d, left: int, *, causal: bool = False,
 
 @pytest.mark.parametrize("taps", [1, 3, 5, 7])
 def test_attention_is_a_convolution(taps):
-    """K heads compute a whole Conv1d of width K: where the window leaves the sequence, heads see its end repeated."""
+    """K heads compute a Conv1d of width K; outside of the sequence, heads see its last position repeated."""
     half = taps // 2
     conv = nn.Conv1d(5, 5, taps, padding=half, padding_mode="replicate", bias=False).double()
     x, mixer = wide(2, 12, 5), sharp_heads(conv, half)
@@ -171,7 +171,7 @@ def test_attention_on_a_grid_is_a_convolution(size):
 
 
 def test_zero_padding_is_met_inside_and_on_a_framed_input():
-    """A zero-padded convolution: equal where no tap leaves the grid, and everywhere if zeros frame the input."""
+    """A zero-padded convolution is equal where no tap leaves the grid, and everywhere if zeros frame the input."""
     conv = nn.Conv2d(3, 3, 3, padding=1, bias=False).double()
     image = wide(1, 3, 5, 6)
     expected = conv(image)
@@ -268,7 +268,7 @@ def test_quadratic_is_a_bias_of_a_certain_form(causal):
     torch.testing.assert_close(relative(x, mask)[mask], expected, atol=1e-12, rtol=1e-12)
 
 
-# ---- what the presets leave out: other settings keep the same promises
+# ---- settings that no preset has
 
 VARIANTS: list[tuple[type[SelfMixer], dict[str, Any]]] = [
     (Relative, {"encoding": "sinusoidal", "dropout": 0.3}),
@@ -331,7 +331,7 @@ def test_offsets(grid_width):
 
 
 def test_refusals():
-    """A grid has no past; sizes and names that cannot be are named."""
+    """A grid has no past; errors name impossible sizes and names."""
     for kind in (Relative, Quadratic):
         with pytest.raises(ValueError, match="encoder-only"):
             kind(dim=8, causal=True, num_heads=2, grid_width=4)

@@ -17,7 +17,7 @@ DIM = 4
 
 
 def at_taps(kernel: Tensor, *, dilation: int, causal: bool = False, grid_width: int | None = None) -> Quadratic:
-    """A mixer as it starts, but for values and output, which take the kernel (D_out, D_in, taps ...), and sharpness."""
+    """A mixer with its initial centers, dilated, a high sharpness, and the weights of a kernel (D_out, D_in, taps)."""
     taps = kernel[0, 0].numel()
     sizes = {"dim": DIM, "num_heads": taps, "head_dim": DIM}
     mixer = Quadratic(**sizes, center_std=None, causal=causal, grid_width=grid_width).double()
@@ -33,7 +33,7 @@ def at_taps(kernel: Tensor, *, dilation: int, causal: bool = False, grid_width: 
 @pytest.mark.parametrize("dilation", [1, 2, 3])
 @pytest.mark.parametrize("taps", [1, 2, 3, 5])
 def test_is_a_dilated_convolution(taps, dilation, causal):
-    """torch's own, at the border with its last position repeated; every s-th output is the output of stride s."""
+    """It equals torch's convolution with repeated border positions; every s-th output is the output of stride s."""
     kernel, x = torch.randn(DIM, DIM, taps).double(), torch.randn(2, 13, DIM).double()
     left = dilation * (taps - 1 if causal else taps // 2)
     padded = F.pad(x.transpose(1, 2), (left, dilation * (taps - 1) - left), mode="replicate")

@@ -1,4 +1,4 @@
-"""A plain dictionary becomes a model: layers, hybrids, ties, and what a stranger's settings cannot reach."""
+"""A plain dictionary becomes a model: layers, hybrids, ties, and code that untrusted settings cannot reach."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def test_a_package_may_be_trusted(monkeypatch):
         build_model(settings)
     model = build_model(settings, trust=["mine"])
     assert type(model.decoder.layers[0].self_mixer).__module__ == "mine.x"
-    # Also where no layer is of that kind
+    # This holds even if no layer is of that kind
     kinds = {"a": settings["mixer"]["encoder"], "b": {"_target_": "stranger.x.Y"}}
     unused = {**settings, "mixer": {**settings["mixer"], "encoder": {"kinds": kinds, "pattern": ["a"]}}}
     with pytest.raises(TargetError, match=r"'stranger\.x\.Y' is not trusted"):

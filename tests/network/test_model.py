@@ -104,7 +104,7 @@ def test_encoder_layer_by_hand(kind, residual):
 @pytest.mark.parametrize(("kind", "residual"), every_layer)
 @pytest.mark.parametrize("slots", ["all", "cross"])
 def test_decoder_layer_by_hand(kind, residual, slots):
-    """With every slot filled, and with the cross mixer alone."""
+    """Test a decoder layer with every slot filled, and with only the cross mixer."""
     mixer = Attention(dim=DIM, causal=True, num_heads=2) if slots == "all" else None
     ffn = FeedForward(dim=DIM, ffn_dim=12, activation="gelu") if slots == "all" else None
     cross = CrossAttention(dim=DIM, memory_dim=6, num_heads=2)
@@ -121,7 +121,7 @@ def test_decoder_layer_by_hand(kind, residual, slots):
 
 
 def test_dropout_is_on_the_sublayers_output():
-    """x + dropout(f(x)): with everything dropped almost surely, the residual alone is left."""
+    """x + dropout(f(x)): if dropout removes almost everything, only the residual is left."""
     ones = nn.Linear(4, 4)
     nn.init.zeros_(ones.weight)
     nn.init.ones_(ones.bias)
@@ -144,7 +144,7 @@ def test_sinusoidal_positions_by_the_formula():
         close(positions(torch.tensor(p)), torch.tensor(expected), 5e-4 if p > 100 else 1e-5)
     assert positions(torch.arange(6).view(2, 3)).shape == (2, 3, 10)
     assert not positions.state_dict()
-    # Translation keeps the rates in float32, so training in bfloat16 weights must
+    # Translation keeps the rates in float32, so training with bfloat16 weights must do the same
     place, exact = torch.arange(300), positions(torch.arange(300))
     assert torch.equal(positions.to(torch.bfloat16)(place), exact)
     assert torch.equal(positions.float()(place), exact)
@@ -213,7 +213,7 @@ def test_step_is_forward(overrides):
 def test_padding_changes_nothing(overrides):
     """A pair has the same logits alone and in a batch, with any token as padding.
 
-    In float64, since retention and the gated delta rule may divide by hardly anything what they have read.
+    In float64, since retention and the gated delta rule may divide by a number that is almost 0.
     """
     model = tiny(*overrides).double()
     src_mask, tgt_mask = lengths_mask([7, 2, 5, 1]), lengths_mask([3, 9, 1, 6])
@@ -258,7 +258,7 @@ def stepped(model: Seq2Seq, tgt: Tensor, context: Any, state: Any) -> Tensor:
 def near(rounded: Tensor, exact: Tensor) -> None:
     """bfloat16 logits (B, T, V) differ from float32 by a fraction of their size, at most positions.
 
-    At a single one, retention and the gated delta rule may divide by hardly anything what they have read.
+    At a single position, retention and the gated delta rule may divide by a number that is almost 0.
     """
     assert ((rounded.float() - exact).norm(dim=-1) / exact.norm(dim=-1)).median() < 0.1
 

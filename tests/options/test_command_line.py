@@ -41,7 +41,7 @@ def test_a_check_of_a_folder_changes_nothing(tmp_path):
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path):
-    """An earlier output may be replaced; one of its files alone is not an output."""
+    """An earlier output may be replaced; a folder with only one of its files is not an output."""
     files = ("train.png64", "train.en")
     (tmp_path / "train.en").write_text("a corpus of images has more files than this one\n")
     with pytest.raises(command_line.UsageError, match=r"has a file train\.en that is not an output of this command"):
@@ -108,7 +108,7 @@ def test_words_after_a_separator_are_still_taken(parser):
 
 
 def test_an_interruption_outside_the_work_is_one_line_too(monkeypatch, capsys):
-    """An interruption while options are parsed, for example."""
+    """An interruption outside of the work is, for example, one while options are parsed."""
     monkeypatch.setattr(signal, "signal", lambda *_: None)
 
     def main():

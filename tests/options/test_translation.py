@@ -113,7 +113,7 @@ def test_minimum_bayes_risk_ranks_the_samples(translator):
 
 
 def test_prefixes_and_phrases(translator):
-    """All translations contain them; blank lines stay blank."""
+    """All translations contain their prefixes and phrases; blank lines stay blank."""
     begun = translator.translate(LINES, prefixes=["the cat"] * 7)
     assert all(c.text.startswith("the cat") for row in begun[:5] for c in row if c.score > -math.inf)
     with_words = translator.translate(LINES, phrases=[["quickly", "dog"]] * 6 + [[]])
@@ -192,7 +192,7 @@ def test_settings_of_a_call_keep_the_positions_of_the_model(tmp_path):
 
 @pytest.mark.parametrize("given", [{"prefixes": ["Ж the dog", "the"]}, {"phrases": [["dog Ж"], ["the"]]}], ids=str)
 def test_text_that_the_vocabulary_cannot_write_is_noted(given, tmp_path):
-    """Without byte pieces, a character that it lacks would vanish from a translation that must have it."""
+    """Without byte pieces, an unknown character would vanish from a translation that must contain it."""
     t = tiny.tokenizer(byte_fallback=False, vocab_size=50)
     model = build_model(tiny.model_config(t))
     entry = {"src_lang": "de", "tgt_lang": "en", "tokenize": "13a", "data": "x"}
@@ -236,7 +236,7 @@ def test_an_alignment_is_the_mean_of_all_layers_and_models(translator, monkeypat
 
 
 def test_an_alignment_sums_to_one_where_a_head_reads_nothing(translator, monkeypatch):
-    """As ReLU's may; where no head reads anything, the row stays 0."""
+    """A head with ReLU weights may read nothing; if no head reads anything, the row stays 0."""
     model = build_model(tiny.model_config(translator.tokenizer, decoder_layers=1)).eval()
     weights = torch.zeros(1, 2, 2, 5)
     weights[0, 1, 0, :2] = torch.tensor([1.0, 3.0])
@@ -258,7 +258,7 @@ def test_no_word_is_aligned_with_the_tag_of_the_language(tmp_path):
 
 
 def test_forced_log_probabilities_are_the_searchs(translator):
-    """The search's own translations, whose score is the mean of their pieces' log-probabilities."""
+    """The score of the search's translations is the mean of the log-probabilities of their pieces."""
     src = translator.tokenizer.encode_src(LINES[:4])
     mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(row)) for row in src], batch_first=True).bool()
     ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in src], batch_first=True)

@@ -50,7 +50,7 @@ every_model = pytest.mark.parametrize("overrides", MODELS.values(), ids=MODELS.k
 
 
 def sharp(*overrides: str, **extra: Any) -> Seq2Seq:
-    """A random model that has preferences, so that rankings do not hang on rounding, and ends now and then."""
+    """A random model with clear preferences, so that rankings do not depend on rounding, which sometimes ends."""
     model = tiny(*overrides, "model.tie=none", **extra)
     with torch.no_grad():
         model.output.weight.mul_(random.uniform(2, 5))
@@ -76,7 +76,7 @@ def score(model: Seq2Seq, src: Tensor, targets: list[list[int]]) -> list[float]:
 
 
 def assert_same(found: list[Hypothesis], expected: list[Hypothesis], tolerance: float = 1e-4) -> None:
-    """Equal texts in equal order, but for scores so close that rounding decides."""
+    """Equal texts in equal order, unless scores are so close that rounding decides."""
     assert len(found) == len(expected)
     for mine, theirs in zip(found, expected, strict=True):
         assert mine.score == pytest.approx(theirs.score, abs=tolerance)
@@ -147,7 +147,7 @@ def stream(model: Any, src: Tensor, lengths: list[int], settings: SearchSettings
 @pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize("length_penalty", [-0.5, 0.0, 1.0])
 def test_results_may_be_read_late(beam_size, length_penalty, late, monkeypatch):
-    """As on a GPU, where the next step begins before the results of the last have arrived; sentences come and go."""
+    """Results arrive after the next step has begun, as on a GPU, while sentences come and go."""
     monkeypatch.setattr(seq2seq.search.running, "steps_late", lambda device: late)
     preset = random.choice(["transformer", "lightconv", "dynamicconv", "bahdanau", "pyramid", "gru"])
     stages = random.choice([1, 2] if preset != "bahdanau" else [1])
@@ -206,7 +206,7 @@ def test_top_is_topk(size):
 
 @every_model
 def test_the_batch_changes_nothing(overrides):
-    """A sentence alone, in a padded batch of mixed lengths, and in another order: one and the same translation."""
+    """A sentence has the same translation alone, in a padded batch of mixed lengths, and in another order."""
     model, lengths = sharp(*overrides), [7, 1, 4, 12, 2, 6]
     src, mask = sources(*lengths)
     settings = SearchSettings(beam_size=3, max_len_ratio=1.0, max_len_extra=4, n_best=3)
@@ -236,7 +236,7 @@ def test_scores_are_those_of_forward(overrides):
 
 @pytest.mark.parametrize("name", [name for name in SELF if name not in ENCODER_ONLY])
 def test_a_convolution_longer_than_the_translation_stands_beside_any_mixer(name):
-    """Both remember in one table of ancestors, of which the convolution needs more slots than there are positions."""
+    """Both mixers use one table of ancestors; the convolution needs more slots than there are positions."""
     settings = config("mixer=transformer", *TINY, "model.tie=none")
     conv, other = (Case("decoder", each).settings() for each in ("dynamicconv", name))
     conv["per_layer"] = {"kernel_size": [31, 31, 31, 31]}
@@ -252,7 +252,7 @@ def test_a_convolution_longer_than_the_translation_stands_beside_any_mixer(name)
 @pytest.mark.parametrize("late", [0, 1])
 @pytest.mark.parametrize(("beam_groups", "diversity"), [(1, 0.5), (2, 0.5), (3, 0.0)])
 def test_n_best_is_sorted_and_distinct(beam_groups, diversity, late, monkeypatch):
-    """Though groups that nothing keeps different search the same; all of the last ones may be others' at the limit."""
+    """Results are distinct even if groups without a diversity cost search alike; then there may be fewer than n."""
     monkeypatch.setattr(seq2seq.search.running, "steps_late", lambda device: late)
     model, (src, mask) = sharp("mixer=transformer"), sources(6, 3, 8)
     settings = SearchSettings(
@@ -265,7 +265,7 @@ def test_n_best_is_sorted_and_distinct(beam_groups, diversity, late, monkeypatch
 
 
 def test_limits_are_per_sentence():
-    """At most int(ratio * S) + extra tokens with the end, even of a model that would never end."""
+    """A translation has at most int(ratio * S) + extra tokens with the end, even if the model would never end."""
     model, lengths = sharp("mixer=transformer"), [9, 1, 4]
     src, mask = sources(*lengths)
     with torch.no_grad():
@@ -289,7 +289,7 @@ def test_limits_are_exact_where_float32_rounds_down():
 
 
 def test_finished_sentences_leave_the_batch(monkeypatch):
-    """They leave one by one, the model is stepped with fewer rows, and nothing changes for the others."""
+    """Finished sentences leave one by one, the model runs with fewer rows, and nothing changes for the others."""
     model, lengths = sharp("mixer=lightconv"), [2, 14, 5, 9]
     src, mask = sources(*lengths)
     with torch.no_grad():
@@ -322,7 +322,7 @@ def test_a_beam_wider_than_the_vocabulary(beam_size):
 
 @every_model
 def test_weights_that_are_not_finite_end_the_search(overrides):
-    """At the first step, whether the state grows, as a cache does, or has a constant size."""
+    """The search ends at the first step, for a state that grows, such as a cache, and for one of constant size."""
     model, (src, mask) = sharp(*overrides), sources(5, 3)
     for value in (math.nan, math.inf):
         with torch.no_grad():
@@ -349,7 +349,7 @@ def test_weights_that_are_not_finite_end_the_search(overrides):
     ],
 )
 def test_scores_that_are_not_finite_end_the_search(logits, place, beam_size):
-    """One of two sentences meets them, at the first step, in the middle or at its limit of 10."""
+    """One of two sentences has such scores at the first step, in the middle, or at its limit of 10."""
     model: Any = Spoiled(torch.tensor(logits), place)
     src = torch.tensor([[4], [5]])
     settings = SearchSettings(beam_size=beam_size, max_len_ratio=0.0, max_len_extra=10)
@@ -371,7 +371,7 @@ def test_a_token_may_be_forbidden():
         assert found
         assert not any(1 in h.ids for h in found)
         assert all(math.isfinite(h.score) for h in found)
-    # Never an end; and nothing but padding and begin
+    # A distribution without the end, and one with only padding and begin
     for impossible in ([0.1, 0.1, 0.1, 0.0, 0.3, 0.4], [0.5, 0.0, 0.5, 0.0, 0.0, 0.0]):
         endless: Any = Fixed(torch.tensor(impossible))
         with pytest.raises(NotFiniteScoresError):
@@ -448,7 +448,7 @@ def test_samples_follow_the_model():
     """Frequencies of a known distribution, see `agree`; log_prob is the model's own."""
     given = [1e-30, 0.1, 1e-30, 0.2, 0.3, 0.4]
     agree(frequencies(given)[0], [0.0, 0.1, 0.0, 0.2, 0.3, 0.4])
-    # However they are drawn
+    # For every way of drawing
     for how in ({}, {"temperature": 0.5}, {"top_k": 2}, {"top_p": 0.5}):
         for h in frequencies(given, draws=400, **how)[1]:
             log_prob = sum(math.log(given[token]) for token in [*h.ids, EOS])
@@ -462,7 +462,7 @@ class Sentence(NamedTuple):
 
 
 class Spoiled(Fixed):
-    """Ends hardly ever, and gives sentences that begin with token 5 other logits at one position."""
+    """Model that hardly ever ends, and that gives sentences beginning with token 5 other logits at one position."""
 
     def __init__(self, logits: Tensor, place: int) -> None:
         super().__init__(torch.tensor([1e-30, 0.1, 1e-30, 1e-30, 0.4, 0.5]))
@@ -481,7 +481,7 @@ class Spoiled(Fixed):
 
 
 class Late(Fixed):
-    """Ends at once with probability 0.9; otherwise 40 certain tokens follow, and a certain end."""
+    """Model that ends at once with probability 0.9; otherwise 40 certain tokens and the end follow."""
 
     def step(self, token: Tensor, context: list[Any], state: list[Any], position: Tensor) -> tuple[Tensor, list[Any]]:
         if position[0] == 0:
@@ -502,7 +502,7 @@ def test_a_long_hypothesis_may_overtake(length_penalty, length):
 
 
 def test_padding_and_begin_are_never_sampled():
-    """Their probability goes to the other tokens in proportion."""
+    """The probability of padding and begin goes to the other tokens in proportion."""
     agree(frequencies([0.3, 0.1, 0.2, 0.1, 0.1, 0.2])[0], [0.0, 0.2, 0.0, 0.2, 0.2, 0.4])
 
 

@@ -20,7 +20,7 @@ from seq2seq.search import Constrained, Source, sample, search, search_stream
 from seq2seq.search.characters import STATES, Characters, follow, needed
 from seq2seq.settings.search import SearchSettings
 
-# Of a vocabulary of 23: pieces 4 to 9 are ordinary.
+# The byte pieces of a vocabulary of 23, in which pieces 4 to 9 are ordinary.
 BYTES = (0x41, 0xC3, 0xA9, 0xE8, 0xB2, 0x93, 0xF0, 0x9F, 0x98, 0x80, 0xE0, 0xED, 0xFF)
 BYTE_OF = dict(zip(range(10, VOCAB), BYTES, strict=True))
 SPELLING = SPECIAL._replace(byte_of=BYTE_OF)
@@ -58,9 +58,9 @@ def text(ids) -> str:
 
 
 LACKING = needed(range(256))
-# What completes any character: the least bytes after E0 and F0, and those after all others
+# Bytes that complete any character: the smallest bytes after E0, after F0, and after all other bytes
 RESTS = [bytes(rest) for more in range(4) for rest in itertools.product([0x80, 0x90, 0xA0], repeat=more)]
-# Not st.text, for which Hypothesis first reads all of Unicode
+# st.text would make Hypothesis read all of Unicode first
 CODES = st.one_of(st.integers(0, 0xD7FF), st.integers(0xE000, 0x10FFFF))
 TEXTS = st.lists(CODES, max_size=3).map(lambda codes: "".join(map(chr, codes)).encode())
 HALVES = st.tuples(TEXTS, st.binary(max_size=4)).map(b"".join)
@@ -119,7 +119,7 @@ def test_the_search_is_the_textbooks(options, prefixes):
 
 @pytest.mark.parametrize("mixer", ["transformer", "dynamicconv"])
 def test_everything_is_valid(mixer):
-    """Also in a stream whose rows are filled again, and of samples; without the rule most is not."""
+    """Translations are valid UTF-8, also in a stream of reused rows and for samples; without the rule most are not."""
     model, lengths = fond_of_bytes(f"mixer={mixer}"), [6, 5, 6, 3, 4, 2, 5, 1]
     src, mask = sources(*lengths)
     settings = SearchSettings(beam_size=6, n_best=6, max_len_ratio=1.0, max_len_extra=4)

@@ -44,7 +44,7 @@ LENGTHS = [12, 12, 11, 11, 9, 8, 7, 6]
 
 @contextmanager
 def pretended_gpu() -> Iterator[None]:
-    """Let everything but kernels of Triton, which take long on a CPU, run as on a GPU."""
+    """Let everything run as on a GPU, except Triton kernels, which take long on a CPU."""
     with mock.patch("seq2seq.kernels.dispatch.gpu_obstacle", return_value="there is none"), PretendedGPU():
         yield
 
@@ -121,7 +121,7 @@ def test_an_ensemble():
 
 @pytest.mark.parametrize("mixer", ["transformer", "bahdanau", "average", "retention"])
 def test_narrow_weights(mixer):
-    """As `translate` stores them on a GPU."""
+    """Weights have the narrow types in which `translate` stores them on a GPU."""
     model = model_of(f"mixer={mixer}")
     for parameter in model.parameters():
         parameter.data = parameter.data.to(torch.bfloat16)
@@ -171,7 +171,7 @@ def admit_elsewhere(self: Rows, *given: Any, plain: Any = Rows.admit) -> None:
 
 @pytest.mark.parametrize("error", ["limits", "counters", "states", "addresses"])
 def test_a_planted_error_is_found(error, monkeypatch):
-    """The twin is no twin if it hides what a GPU would get wrong."""
+    """The twin of CUDA graphs must show errors that a GPU would make."""
     captured: Any = seq2seq.search.graphs._Captured
     model = model_of("mixer=gru" if error == "states" else "mixer=transformer", *SHALLOW)
     expected = found(model, sources(), None)
@@ -205,7 +205,7 @@ def waiting(model: Any, longest: int = 0) -> Any:
 
 @pytest.mark.parametrize("longest", [0, 16])
 def test_a_step_that_waits_is_left_as_it_is(longest, caplog):
-    """From the first capture that fails, also in the middle of a search; one warning says why."""
+    """After the first failed capture, also in the middle of a search, steps run plainly; one warning says why."""
     model = waiting(model_of("mixer=transformer", *SHALLOW), longest)
     expected, (graphs, counts) = found(model, sources(), None), twin()
     for _ in range(2):
@@ -232,7 +232,7 @@ def test_what_cannot_be_captured_is_not_tried(caplog):
     with mock.patch("torch.is_autocast_enabled", return_value=True):
         found(model, sources(), graphs)
     assert counts == {}
-    # Neither is the end of it
+    # Replay continues after either of them
     found(model, sources(), graphs)
     assert counts["replayed"]
 

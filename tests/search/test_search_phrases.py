@@ -1,4 +1,4 @@
-"""Phrases that a translation must have, against enumeration and by what every translation shows."""
+"""Phrases that a translation must have, against enumeration and in every translation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def has(ids: list[int], phrase: list[int], words: Words = WORDS) -> bool:
 
 @pytest.mark.parametrize("phrases", [[[4]], [[5, 4]], [[1], [5]], [[4, 4]], [[4], [5]]], ids=str)
 def test_a_wide_beam_finds_the_best_with_the_phrases(phrases):
-    """Of all 40 targets of up to 3 tokens, the best five that have them."""
+    """The search finds the best five of all 40 targets of up to 3 tokens that have the phrases."""
     model = sharp(*ONE_LAYER, src_vocab_size=SMALL, tgt_vocab_size=SMALL)
     src = random_tokens(lengths_mask([3]), SMALL)
     settings = SearchSettings(beam_size=60, n_best=5, max_len_ratio=0, max_len_extra=4)
@@ -49,7 +49,7 @@ def test_a_wide_beam_finds_the_best_with_the_phrases(phrases):
 
 @pytest.mark.parametrize("beam_size", [1, 2, 5])
 def test_every_translation_has_its_phrases(beam_size):
-    """For every width of the beam; scores agree with forward, also for a sentence without phrases."""
+    """This holds for every beam size; scores agree with forward, also for a sentence without phrases."""
     model, lengths = sharp(*ONE_LAYER), [4, 6, 3, 5]
     src, _ = sources(*lengths)
     phrases = [[[7, 8], [9]], [], [[random.randrange(4, 20)] for _ in range(6)], [[11, 11, 12]]]
@@ -68,7 +68,7 @@ def test_every_translation_has_its_phrases(beam_size):
 
 @pytest.mark.parametrize("listed", [False, True])
 def test_progress_from_step_to_step_is_that_from_the_start(listed, monkeypatch):
-    """Of every hypothesis at every step; only a sentence's first step begins at the start."""
+    """Progress by steps is right for all hypotheses at all steps; only a sentence's first step begins at the start."""
     plain, afresh = Followed.all, []
 
     def checked(self, rows, phrases, words):
@@ -103,7 +103,7 @@ def test_progress_by_hand():
 
 
 def test_progress_where_phrases_overlap_themselves_and_each_other():
-    """What breaks off may hold a phrase, or begin one."""
+    """A phrase that breaks off may contain another phrase, or its beginning."""
     assert follow([5, 5, 5, 6], [Phrase([5, 5, 6])]).done == {0}
     assert follow([5, 6, 8], [Phrase([5, 6, 7]), Phrase([6, 8])]) == Progress(frozenset({1}))
     assert follow([5, 6, 8, 5, 6, 7], [Phrase([5, 6, 7]), Phrase([6, 8])]).done == {0, 1}
@@ -117,7 +117,7 @@ def test_progress_where_phrases_overlap_themselves_and_each_other():
 
 
 def test_one_phrase_is_met_where_it_stands():
-    """In every list of up to seven tokens, however a phrase overlaps itself."""
+    """A phrase is found in every list of up to seven tokens, however it overlaps itself."""
     for ids in itertools.chain.from_iterable(itertools.product([4, 5], repeat=size) for size in range(8)):
         for phrase in ([5], [4, 4], [5, 5, 4], [4, 5, 4], [5, 5, 4, 5]):
             found = follow([*ids, EOS], [Phrase(phrase)]).done
@@ -140,7 +140,7 @@ def test_phrases_that_are_met_have_places_of_their_own():
 
 
 class Scripted(Fixed):
-    """A model that all but insists on these tokens, one at each position."""
+    """A model that strongly prefers these tokens, one at each position."""
 
     def step(self, token, context, state, position):
         return self.logits[position.clamp(max=len(self.logits) - 1)], state
@@ -150,7 +150,7 @@ class Scripted(Fixed):
     ("ids", "phrases"), [([5, 5, 5, 6], [[5, 5, 6]]), ([5, 6, 8, 5, 6, 7], [[5, 6, 7], [6, 8]])], ids=str
 )
 def test_a_translation_that_has_its_phrases_is_left_as_it_is(ids, phrases):
-    """Also where a phrase, or another, begins within one that breaks off."""
+    """This holds even if a phrase, or another one, begins within a phrase that breaks off."""
     probabilities = torch.full((len(ids) + 1, 10), 1e-4)
     probabilities[range(len(ids) + 1), [*ids, EOS]] = 0.999
     settings = SearchSettings(beam_size=5, max_len_ratio=0, max_len_extra=10)
@@ -182,7 +182,7 @@ def test_words_of_pieces():
 @pytest.mark.parametrize("beam_size", [1, 2, 3])
 @pytest.mark.parametrize("phrases", [[[7, 8, 9]], [[7], [8], [9, 7]]], ids=str)
 def test_a_narrow_beam_begins_phrases_that_are_improbable(phrases, beam_size):
-    """Phrases of at least as many tokens as the beam: each of their banks has a place, and nothing else is written."""
+    """If phrases have at least as many tokens as the beam, each bank has a place, and nothing else is written."""
     model: Any = Fixed(torch.tensor([1e-30, 1e-30, 1e-30, 0.5, 0.3, 0.1999, 1e-30, 4e-5, 3e-5, 3e-5]))
     settings = SearchSettings(beam_size=beam_size, max_len_ratio=0, max_len_extra=20, length_penalty=0)
     ((best, *_),) = constrained(model, [Source([4], phrases=phrases)], settings)
@@ -190,7 +190,7 @@ def test_a_narrow_beam_begins_phrases_that_are_improbable(phrases, beam_size):
 
 
 def test_a_list_of_tokens_changes_no_words():
-    """Columns of the scores stand for other tokens, by which words are known."""
+    """With a list, columns of the scores stand for other tokens; words are recognized by these tokens."""
     model, lengths = sharp(*ONE_LAYER), [5, 3]
     src, _ = sources(*lengths)
     given = [Source(src[i, : lengths[i]].tolist(), phrases=[[4], [9, 4]]) for i in range(2)]
@@ -205,7 +205,7 @@ def test_a_list_of_tokens_changes_no_words():
 
 @pytest.mark.parametrize("beam_size", [1, 2])
 def test_a_narrow_beam_ends_the_word_of_a_phrase(beam_size):
-    """Also if tokens that continue the word are far more probable than all others."""
+    """The word ends even if tokens that continue it are far more probable than all others."""
     words = Words(going_on=frozenset({5, 6, 8, 9}), unended=frozenset({4}))
     model: Any = Fixed(torch.tensor([1e-30, 1e-30, 1e-30, 1e-4, 1e-5, 0.4, 0.3, 1e-3, 0.2, 0.0989]))
     settings = SearchSettings(beam_size=beam_size, max_len_ratio=0, max_len_extra=6)

@@ -28,7 +28,7 @@ REPRESENTATIVE = {
 
 
 def half(ids) -> Tensor:
-    """Twelve tokens, by the source's, and the end."""
+    """A list of twelve tokens, chosen by the source's tokens, and the end."""
     allowed = torch.zeros(VOCAB, dtype=torch.bool)
     allowed[random.Random(repr(list(ids))).sample(range(EOS + 1, VOCAB), 12)] = True
     allowed[EOS] = True
@@ -121,7 +121,7 @@ def test_a_list_of_all_tokens_changes_nothing(beam_size):
 
 @pytest.mark.parametrize("preset", ["transformer", "dynamicconv", "gru"])
 def test_the_batch_changes_nothing(preset):
-    """A sentence alone and among others with other lists, in beams, samples and with phrases."""
+    """A sentence has the same result alone and among others with other lists: beams, samples and phrases."""
     model = sharp(*MODELS[preset])
     src, _ = sources(*LENGTHS)
     rows = [row[:length] for row, length in zip(src.tolist(), LENGTHS, strict=True)]

@@ -248,7 +248,7 @@ def test_help_describes_the_program_and_lists_groups_and_settings(program, capsy
 
 @pytest.mark.parametrize("program", ["train", "prepare"])
 def test_help_may_lose_its_reader(program):
-    """As with `| head`: no traceback and no message."""
+    """A reader such as `| head` may leave early, without a traceback or a message."""
     command = [sys.executable, "-m", f"seq2seq.{program}", "--help"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
         process.stdout.close()

@@ -137,7 +137,7 @@ def test_the_transformer_has_the_published_rates(name, dim):
 
 BENCHMARK = conf_dir() / "experiment" / "benchmark"
 TASKS = sorted(path.stem for path in BENCHMARK.glob("*.yaml"))
-# Updates, tokens of an update, optimizer, languages, whether the test set is opened
+# Updates, tokens of an update, optimizer, languages, and whether the test set is opened
 PLAN = {
     "grid_en_fr": (1600, 4096, "muon", "en fr", False),
     "grid_it_en_small": (2500, 25_000, "muon", "it en", False),

@@ -91,7 +91,7 @@ def test_r_drop_needs_a_dropout():
 
 
 def test_median_stopping_needs_the_curves_of_jobs():
-    """They are in metrics.csv, which one logger writes."""
+    """The curves of jobs are in metrics.csv, which only the CSV logger writes."""
     for loggers in (["logger=tensorboard"], ["~logger.csv"]):
         with pytest.raises(ValueError, match=r"^trainer\.median_stop=2 .* add logger=csv"):
             read_settings(resolved_settings([*loggers, "trainer.median_stop=2"]))

@@ -153,5 +153,5 @@ def test_any_value_is_shown_on_a_short_line():
 
 
 def test_choices_are_those_of_the_model():
-    """The settings import no torch, and so list the names of the functions again."""
+    """The settings do not import torch, so they repeat the list of the functions' names."""
     assert tuple(ACTIVATIONS) == model.ACTIVATIONS

@@ -81,7 +81,7 @@ main()
 
 @pytest.mark.slow
 def test_sweeps_of_one_second_have_separate_folders(corpus, tmp_path):
-    """Also in a path with special characters of Hydra's grammar."""
+    """This holds also in a path with special characters of Hydra's grammar."""
     runs = tmp_path / "it's {mine}, x=1"
     for seed in ("1", "2", "3"):
         command = sweep_command(corpus, f"seed={seed}", "mixer=transformer", "trainer.max_steps=1")
@@ -174,7 +174,7 @@ def test_states_of_a_slurm_array_are_asked_for_once(tmp_path, monkeypatch):
 
 
 def test_job_that_was_canceled_before_it_started_is_reported(tmp_path, monkeypatch, capsys):
-    """A watch reports it after the launcher has ended; SLURM forgets jobs after some minutes."""
+    """A watch reports the job after the launcher has ended; SLURM forgets jobs after some minutes."""
     sweep = tmp_path / "sweep"
     for number in range(4):
         job = Job(sweep / str(number), (f"seed={number}",), "waiting")
@@ -399,7 +399,7 @@ def test_local_processes_run_side_by_side(corpus, tmp_path):
 
 @pytest.mark.parametrize(("most", "together"), [(None, 5), (2, 2), (1, 1)])
 def test_number_of_local_jobs_at_a_time(tmp_path, monkeypatch, most, together):
-    """Each of these simulated jobs ends at the third look at it."""
+    """Each simulated job ends when it is polled for the third time."""
     pytest.importorskip("submitit")
     running, seen = [], []
 

@@ -111,7 +111,7 @@ def test_without_locks_every_process_builds_and_whole_folders_stay(tmp_path, mon
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", none)
-    (tmp_path / ".toy-1-abcd.partial").mkdir()  # of another process, perhaps alive
+    (tmp_path / ".toy-1-abcd.partial").mkdir()  # of another process, which may be alive
 
     def build(folder: Path) -> None:
         (folder / "mine").touch()
@@ -223,7 +223,7 @@ def test_a_check_of_a_folder_does_not_make_it(tmp_path):
 
 
 def test_an_error_has_the_name_of_the_file(tmp_path):
-    """Not by the name of its temporary file."""
+    """An error names the file itself, not its temporary file."""
     path = tmp_path / "missing" / "out"
     with pytest.raises(FileNotFoundError) as caught, files.atomic_file(path):
         pass

@@ -64,7 +64,7 @@ def test_a_device_that_is_full(monkeypatch, capfd, unbuffered):
 @both_kinds
 @pytest.mark.parametrize("blocking", [False, True])
 def test_a_slow_reader_gets_every_byte(monkeypatch, unbuffered, work, blocking):
-    """Also if another program has made the pipe non-blocking, as terminal multiplexers do."""
+    """This holds even if another program has made the pipe non-blocking, as terminal multiplexers do."""
     receiver, sender = os.pipe()
     os.set_blocking(sender, blocking)
     received = bytearray()

@@ -1,4 +1,4 @@
-"""data.max_tokens=auto: the search, what it tries, and that a run is what it would be with the number it found."""
+"""data.max_tokens=auto: the search, the sizes that it tries, and runs that equal runs with the number it found."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_settings_without_a_size_to_measure_are_refused(corpus, tmp_path, words, message):
-    """No GPU has the whole of a sharded model, and the size of an update must be known."""
+    """A sharded model is on no GPU as a whole, so it cannot be measured; the size of an update must be known."""
     with pytest.raises(ValueError, match=message):
         planned(auto(corpus, tmp_path, "trainer.devices=2", *words))
 
@@ -314,7 +314,7 @@ def test_either_side_may_be_cut_as_long_as_the_other(corpus):
     sampled = ("data.batch_tokens=512", "tokenizer.sampling_alpha=0.1")
     measured = prepare_corpora(data_plan(corpus, "auto", *sampled))
     assert measured.longest == (max(plain.longest),) * 2
-    # A budget that is given bounds a batch by itself, and leaves room for draws of the longest
+    # A given budget bounds a batch by itself, and leaves room for drawn segmentations of the longest sentence
     given = prepare_corpora(data_plan(corpus, 512, "tokenizer.sampling_alpha=0.1"))
     assert given.longest[0] == given.longest[1] > max(plain.longest)
     for made in (measured.with_max_tokens(512), given):
@@ -353,7 +353,7 @@ main()
 
 @pytest.mark.slow
 def test_processes_take_the_least(corpus, tmp_path):
-    """Two processes, of which the second has the smaller device."""
+    """Of two processes, the second has the smaller device, which decides."""
     script = tmp_path / "of_two_sizes.py"
     script.write_text(SCRIPT)
     short = ("trainer.test=false", "trainer.max_steps=1")

@@ -1,4 +1,4 @@
-"""trainer.bf16_residual: what is bf16 then, and that it changes nothing but rounding."""
+"""trainer.bf16_residual: which tensors are bf16, and that only rounding changes."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_a_count_ignores_the_clock(monkeypatch):
 
 
 def test_a_resumed_part_has_a_start_of_its_own():
-    """Its first update does not count as training."""
+    """A resumed part has its own start: its first update does not count as training."""
     settings = read_section(TrainerSettings, {"max_time": "100s"}, "trainer")
     first, second = Budget(settings), Budget(settings)
     first.begin()
@@ -179,7 +179,7 @@ class Clocked:
         self.schedule.on_validation_end(FITTING, Mock())
 
     def due(self, step: int, *, at: float) -> bool:
-        # All time is training, but for validations
+        # All time is training, except validations
         self.budget.clock.load(at)
         self.budget._begun = at - self.budget.validations_spent
         return self.schedule.is_due(trainer(step))
@@ -231,7 +231,7 @@ def test_a_share_of_one_is_no_limit():
     schedule = Clocked(max_time=360.0, val_steps=5, val_share=1.0)
     schedule.validate(at=10, took=100)
     assert schedule.due(5, at=111)
-    # A run that the clock alone ends: epochs and updates wait as well
+    # A run that only the clock ends: validations by epochs and updates wait as well
     schedule = Clocked(max_time=360.0, val_steps=5)
     schedule.validate(at=10, took=100)
     assert not schedule.due(5, at=111)
@@ -247,7 +247,7 @@ def test_a_resumed_run_knows_its_validations():
 
 
 def test_a_postponed_validation_is_made_once_there_is_time():
-    """It does not wait for the next interval, not even in a resumed run."""
+    """A postponed validation does not wait for the next interval, not even in a resumed run."""
     for interval, due in ((5, 5), (None, 10)):
         schedule = Clocked(max_time=1000.0, val_steps=interval)
         schedule.validate(at=10, took=10)

@@ -60,7 +60,7 @@ def test_a_copied_folder_continues(corpus, stopped, tmp_path):
 
 @pytest.mark.parametrize("mixer", ["transformer", "lightconv"])
 def test_a_run_in_two_parts_is_the_run_in_one(corpus, tmp_path, mixer):
-    """Weights, moments, averages and scores, bit for bit."""
+    """Weights, moments, averages and scores agree bit for bit."""
     kernels = [f"mixer.{side}.per_layer.kernel_size=[3]" for side in ("encoder", "decoder") if mixer == "lightconv"]
     given = (*GIVEN[1:], f"mixer={mixer}", *kernels, "optim.schedule=constant")
     whole = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *given, "trainer.max_steps=4"))

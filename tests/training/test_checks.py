@@ -42,7 +42,7 @@ def test_references_are_looked_at_before_training(caplog):
         look_at_references(references(CHINESE), "zh")
         look_at_references(references(["a dog runs."] * 3), "13a")
         assert caplog.messages == []
-        # Chamorro has this code
+        # A run that writes "ch" for Chinese, which is the code of Chamorro, has the tokenizer 13a
         look_at_references(references(CHINESE), "13a")
         assert caplog.messages.pop().endswith("data.tokenize.<target language>=zh")
         look_at_references(references(["a do@@ g"]), "13a")

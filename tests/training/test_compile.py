@@ -1,4 +1,4 @@
-"""torch.compile in training: when it is used, and that it makes few graphs, none of them in validations."""
+"""torch.compile in training: when it is used, and that it makes few graphs, and no graph in validations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST = 4
 
 @pytest.fixture(autouse=True)
 def process():
-    """Leave the process as it was."""
+    """Restore the state of the process."""
     allowed = torch.backends.cuda.cudnn_sdp_enabled()
     yield
     torch.compiler.set_stance("default")
@@ -170,7 +170,7 @@ def test_a_settled_model_compiles_no_more_until_another_is_made(counter):
 
 
 def test_attention_is_compiled_with_cudnn_off_and_without_a_context(counter, monkeypatch):
-    """On a CPU, as if it were a GPU."""
+    """Test this on a CPU that claims to be a GPU."""
     monkeypatch.setattr(attention, "without_cudnn", lambda _, real=attention.without_cudnn: real(True))
     model = small()
     compilation.compile_parts(model)
@@ -247,7 +247,7 @@ def test_calls_without_a_graph_are_counted(counter):
 
 @pytest.mark.exhaustive
 def test_models_of_one_process_do_not_share_the_limit_of_graphs(counter, monkeypatch):
-    # One graph a layer is allowed, and made
+    # One graph per layer is allowed, and made
     monkeypatch.setattr(compilation, "_GRAPHS", 1)
     with torch._dynamo.config.patch(recompile_limit=1):
         for dim in (8, 16, 24):

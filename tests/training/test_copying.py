@@ -21,7 +21,7 @@ def batch(number: int) -> Batch:
 
 
 class Recorder:
-    """Copier that writes down the calls that it gets."""
+    """Copier that records its calls."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -54,7 +54,7 @@ def test_few_batches(count):
 
 
 def test_calls_of_a_copier(monkeypatch):
-    """With a stand-in for the GPU: batches are pinned, copied without blocking on another stream, and waited for."""
+    """A stand-in for the GPU shows that batches are pinned, copied without blocking on another stream, and awaited."""
     seen: list[Any] = []
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""The whole way from settings to batches: caches that are never stale, epochs, ranks, Lightning's own loop."""
+"""From settings to batches: caches that are never stale, epochs, ranks, and Lightning's own loop."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 
 GERMAN = ["der", "die", "das", "Haus", "Katze", "Hund", "geht", "kommt", "schnell", "ein", "und", "ich", "nicht", "wir"]
 ENGLISH = ["the", "house", "cat", "dog", "walks", "comes", "quickly", "a", "and", "I", "you", "not", "today", "we"]
-# Made by the code before the move, of the same text and settings.
+# Names that the code made of the same text and settings before it moved.
 EXPECTED = {
     "plain": ["text-8eaaf8eb23ef5d15", "tokenizer-5d904bb9bccbf8db"],
     "held out": ["text-8b5f4a0f04f1f114", "tokenizer-9bca675f7e3f976c"],
@@ -166,7 +166,7 @@ def test_code_version_is_part_of_the_cache(folder, monkeypatch):
 
 
 def test_names_of_cache_folders_stay(tmp_path):
-    """They were these before settings and preparation moved: a cache made then is still found."""
+    """The names are those from before settings and preparation moved, so an earlier cache is still found."""
     for split in SIZES:
         (tmp_path / f"{split}.de").write_text("".join(f"der Hund geht {i}\n" for i in range(40)))
         (tmp_path / f"{split}.en").write_text("".join(f"the dog walks {i}\n" for i in range(40)))
@@ -256,7 +256,7 @@ def test_subword_sampling_varies_by_epoch_follows_the_seed_and_holds_the_budget(
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
 def test_most_sentences_have_a_drawn_segmentation(folder, model_type):
-    """As many as in draws without batches, also among the longer half."""
+    """The share is the same as in draws without batches, also among the longer half of the sentences."""
     made = module(folder, tokenizer={"sampling_alpha": 0.2, "type": model_type})
     data, tokenizer = made.prepared.split("train"), made.prepared.tokenizer
     for side, encode in (("src", tokenizer.encode_src), ("tgt", tokenizer.encode_tgt)):
@@ -274,7 +274,7 @@ def test_most_sentences_have_a_drawn_segmentation(folder, model_type):
 
 
 def test_room_for_drawn_segmentations():
-    """Twice as long in the mean, and 19 of 20 draws have room; no less than the best one, and no more than allowed."""
+    """Draws are twice as long on average, and 19 of 20 have room; the room is bounded by the best and the limit."""
     best = np.full(2000, 16)
     drawn = np.random.default_rng(0).normal(32, 4, 2000)
     room = DrawnLengths.of(best, drawn, widest=60)
@@ -308,7 +308,7 @@ def test_a_signal_to_all_processes_leaves_the_workers(folder, number):
 
 
 def test_a_process_ends_although_its_worker_sleeps():
-    """Even if the iterator of batches is never closed, as after an error."""
+    """The process ends even if the iterator of batches is never closed, as after an error."""
     script = """if True:
         import time
         import numpy as np
@@ -405,7 +405,7 @@ def test_shipped_tokenizer_settings_are_known(name):
     ("key", "value"), [("max_tokens", None), ("max_tokens", 7), ("max_tokens", "many"), ("temperature", 0.5)]
 )
 def test_impossible_value_is_refused(folder, key, value):
-    """By the range that help and documentation show."""
+    """A value is refused by the range that help and documentation show."""
     with pytest.raises(ValueError, match=rf"^data\.{key}=.* is not {describe(DataSettings, key)}"):
         read_settings(folder, **{key: value})
 
@@ -435,7 +435,7 @@ def test_several_processes_write_the_same_cache(folder, tmp_path, num_proc, monk
 
 
 def test_a_killed_process_of_several_is_told(folder, tmp_path):
-    """As the system does if memory runs out."""
+    """A process is killed, as by the system if memory runs out."""
     encoder = PairEncoder(tokenizer=prepared(folder).tokenizer)
 
     def blocks() -> Iterator[tuple[list[str], list[str]]]:

@@ -1,4 +1,4 @@
-"""Copies of a model on several ranks: one message of gradients an update, and the bits of one accumulating process."""
+"""Copies of a model on several ranks send one message per update, and equal one accumulating process bit for bit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def exchange(monkeypatch: pytest.MonkeyPatch, *ranks: list[nn.Parameter]) -> int
     """Let ranks exchange their gradients, one after another; return the number of messages."""
     messages: list[list[Tensor]] = [[] for _ in ranks]
     for rank, sent in zip(ranks, messages, strict=True):
-        # Nothing is added, so that gradients stay as they are
+        # Nothing is added, so that gradients do not change
         monkeypatch.setattr(dist, "all_reduce", lambda flat, sent=sent: sent.append(flat.clone()))
         sum_gradients(rank)
     sums = [torch.stack(parts).sum(0) for parts in zip(*messages, strict=True)]
@@ -49,7 +49,7 @@ def parameters(*gradients: float | None, dtype: torch.dtype = torch.float32) -> 
 
 
 def means(rank: list[nn.Parameter]) -> list[float | None]:
-    """The value of each gradient, None without one."""
+    """The value of each gradient; None for a parameter without a gradient."""
     assert all(each.grad is None or bool((each.grad == each.grad[0, 0]).all()) for each in rank)
     return [None if each.grad is None else float(each.grad[0, 0]) for each in rank]
 
@@ -59,7 +59,7 @@ def test_a_rank_without_a_gradient_adds_nothing_and_shifts_nothing(monkeypatch):
     for rank in ranks:
         rank[3].requires_grad_(False)
     assert exchange(monkeypatch, *ranks) == 1
-    # Without one on all ranks it stays so, or decay would reach it; the frozen one is left alone
+    # A parameter without a gradient on any rank keeps none, or it would decay; a frozen parameter is left alone
     assert means(ranks[0]) == [11, 20, None, 4, 5]
     assert means(ranks[1]) == [11, 20, None, 40, 5]
 
@@ -84,9 +84,9 @@ def test_gradients_stay_where_captured_passes_add_to_them(monkeypatch):
 
 
 class Uneven(L.Callback):
-    """Gives the two micro-batches of an update different things to do, on one rank or on two.
+    """Module in which the two micro-batches of an update differ, on one rank or on two.
 
-    The second alone reads a weight; another weight is read by neither, and a layer is frozen after update 9. In update
+    Only the second reads one weight, neither reads another weight, and a layer is frozen after update 9. In update
     6 a gradient of the second is infinite. A statistic differs from rank to rank, as do the first values of weights.
     """
 
@@ -128,7 +128,7 @@ def trained(corpus: Path, folder: Path, *given: str) -> None:
 
 
 def in_two_processes(rank: int, port: int, corpus: Path, folder: Path) -> None:
-    """One of two that torchrun has started: a plain run, and one that replays."""
+    """One of two processes of torchrun: a plain run, and a run that replays."""
     torch.set_num_threads(1)
     where = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": 2}
     os.environ |= {key: str(value) for key, value in (where | {"RANK": rank, "LOCAL_RANK": rank}).items()}

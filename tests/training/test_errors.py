@@ -53,7 +53,7 @@ def saved(run: Run | Path) -> dict[str, Any]:
 
 
 def weights(run: Run) -> dict[str, torch.Tensor]:
-    """The weights in it."""
+    """The weights in the state of the training."""
     return checkpoint.stored_once(model_weights(saved(run)))
 
 
@@ -301,14 +301,14 @@ def test_a_profile_is_one_flag(corpus, tmp_path, window):
         ]
         assert len(found) == 5
         assert sum(found) / 1000 == pytest.approx(shown, abs=0.2)
-    whole = "Optimizer.step#MuonWithAdam.step"  # which has an AdamW inside
+    whole = "Optimizer.step#MuonWithAdam.step"  # MuonWithAdam contains an AdamW
     steps = [event["dur"] for event in events if event.get("name") == whole and event.get("cat") == "user_annotation"]
     assert 0 < parts[2] < sum(steps) / 1000
 
 
 @pytest.mark.slow
 def test_the_profiler_is_silent():
-    """Its library writes lines unless a variable is set before torch is loaded."""
+    """The profiler's library prints lines unless a variable is set before torch is loaded."""
     code = "import seq2seq.train, torch\nwith torch.profiler.profile():\n    torch.ones(2, 2) @ torch.ones(2, 2)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert not [line for line in done.stderr.splitlines() if line.startswith(("STAGE:", "USDT:", "INFO:"))]

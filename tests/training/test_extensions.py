@@ -1,4 +1,4 @@
-"""Callbacks, loggers and mixers of a user: refusals, their order, and their states."""
+"""Callbacks, loggers and mixers of a user: refusals, the order of callbacks, and their states."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_the_documented_callback_stops_a_run_and_keeps_its_state(documented, tmp
 
 
 class Freeze(L.Callback):
-    """A callback that trains the decoder alone."""
+    """A callback that trains only the decoder."""
 
     def setup(self, trainer, pl_module, stage):
         for parameter in pl_module.model.encoder.layers.parameters():
@@ -219,7 +219,7 @@ class Mine(Average):
 
 
 def test_a_mixer_of_another_package_is_trained(tmp_path):
-    """By a preset on the search path. The run trusts the packages in its settings; its checkpoint needs `trust`."""
+    """A preset on the search path names it. The run trusts packages in its settings; its checkpoint needs `trust`."""
     corpus = toycorpus.write(tmp_path / "corpus")
     (tmp_path / "conf" / "mixer" / "self").mkdir(parents=True)
     (tmp_path / "conf" / "mixer" / "self" / "mine.yaml").write_text(f"_target_: {HERE}.Mine\n")
@@ -258,12 +258,12 @@ def test_a_checkpoint_callback_and_the_open_arguments_reach_lightning(tmp_path):
     run = Run(make_plan(toycorpus.settings(corpus, tmp_path, *words), mixer="t"), callbacks=[seen := Seen()])
     run.execute()
     assert seen.arguments == (True, True)
-    # Written by Lightning's own callback, after ours, and as whole as the last one
+    # Lightning's own callback wrote it, after ours, and it is as complete as last.ckpt
     assert read_state(tmp_path / "kept" / "best.ckpt").keys() == read_state(run.folder.last).keys()
 
 
 class Seen(L.Callback):
-    """A callback that notes what a trainer was made with."""
+    """A callback that records the arguments of the trainer."""
 
     def on_train_start(self, trainer, pl_module):
         summary = any("ModelSummary" in type(each).__name__ for each in trainer.callbacks)

@@ -24,7 +24,7 @@ from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.training import dry_run, finetune
 from seq2seq.training.plan import RunPlan, make_plan
 
-# Words of a user that contradict the checkpoint, and what the message says.
+# Words of a user that contradict the checkpoint, and the text of the message.
 CONTRADICTIONS = {
     "model.dim=128": r"model\.dim is 16 there and 128 here; add model\.dim=16",
     "model=base": r"model\.dim is 16 there and 512 here",
@@ -130,7 +130,7 @@ def test_dropout_of_the_model_reaches_its_mixers(tmp_path):
 
 
 def test_another_machine_computes_in_its_own_way(tmp_path):
-    """A checkpoint of a GPU, fine-tuned on a CPU, and the other way round."""
+    """A checkpoint of a GPU is fine-tuned on a CPU, and the other way round."""
     gpu = {"_target_": "seq2seq.mixers.attention.Attention", "num_heads": 2, "packed": True}
     cross = {"_target_": "seq2seq.mixers.attention.CrossAttention", "num_heads": 2}
     start = tiny.save(tmp_path, mixer={"encoder": gpu, "decoder": gpu | {"packed": False}, "cross": cross})
@@ -145,7 +145,7 @@ def test_another_machine_computes_in_its_own_way(tmp_path):
 
 
 def test_a_file_of_the_data_chooses_no_vocabulary(start, tmp_path):
-    """Its default size is not the user's choice."""
+    """The vocabulary size in a data file is a default, not the user's choice."""
     data = [f"data.{split}={tmp_path / split}" for split in ("train", "valid", "test")]
     assert adopted(start, "data=files", "data.name=mine", "data.src=de", "data.tgt=en", *data)["data"]["name"] == "mine"
     assert adopted(start, "tokenizer=bpe")
@@ -166,17 +166,17 @@ FILES = ("data=files", "data.train=train", "data.valid=valid", "data.test=test")
 @pytest.mark.parametrize(
     ("there", "words", "here", "warning"),
     [
-        # Nothing given: the checkpoint's, for files and for a data set that has both languages
+        # Without given languages: the checkpoint's, for files and for a data set that has both languages
         ("en-de", FILES, "en-de", ""),
         ("en-fr", FILES, "en-fr", ""),
         ("en-de", (), "en-de", ""),
         ("en-de", ("data=multi30k",), "en-de", ""),
         ("en-de", ("data=opus100",), "en-de", ""),
-        # A data set without them has its own
+        # A data set without these languages keeps its own
         ("en-fr", (), "de-en", "translates en-fr, this run de-en"),
         ("en-fr", ("data=multi30k",), "de-en", "translates en-fr, this run de-en"),
         ("en-fr", ("data=opus100",), "de-en", "translates en-fr, this run de-en"),
-        # Given: obeyed, with a warning
+        # Given languages are used, with a warning
         ("en-de", (*FILES, "data.src=en", "data.tgt=fr"), "en-fr", "translates en-de, this run en-fr"),
         ("en-de", (*FILES, "data.src=de", "data.tgt=en"), "de-en", "translates en-de, this run de-en"),
         ("en-de", (*FILES, "data.tgt=zh"), "en-zh", "translates en-de, this run en-zh"),
@@ -324,7 +324,7 @@ def test_no_setting_of_a_checkpoints_mixer_is_resolved(tmp_path, monkeypatch):
 
 
 def test_a_fine_tuned_model_and_its_checkpoint_are_one_ensemble(tmp_path):
-    """They translate into the same languages, in another order."""
+    """The two translate into the same languages, in another order."""
     paths = []
     for name, targets in (("start", ("de", "fr")), ("fine", ("fr", "de")), ("other", ("fr", "nl"))):
         (tmp_path / name).mkdir()

@@ -28,7 +28,7 @@ def counted(settings: dict, rows: int, src_len: int, tgt_len: int) -> int:
 
 
 def measured(settings: dict, rows: int, src_len: int, tgt_len: int) -> int:
-    """FlopCounterMode over a real forward and backward pass; SDPA by its definition, whose products it sees."""
+    """FlopCounterMode over a real forward and backward pass, with SDPA by its definition, whose products count."""
     model = build_model(settings).eval()
     src, tgt = (random_tokens(lengths_mask([length] * rows)) for length in (src_len, tgt_len))
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
@@ -47,7 +47,7 @@ def band_excess(name: str, rows: int, src_len: int, tgt_len: int) -> int:
 @pytest.mark.parametrize("name", CORE)
 @pytest.mark.parametrize("shape", [(3, 9, 7), (2, 40, 35)], ids=str)
 def test_agrees_with_torchs_counter(name, shape):
-    """Exactly, but for the band products, and for products of which one factor is constant and needs no gradient."""
+    """Counts agree exactly, except band products, and products with a constant factor, which needs no gradient."""
     settings = config(f"mixer={name}", *TINY)
     constant = 0
     if name == "bahdanau":
@@ -66,7 +66,7 @@ def test_a_base_transformer_costs_what_the_literature_says():
 
 @pytest.mark.parametrize("mixer", ["local_mlp", "local"])
 def test_counts_blocks_of_long_sentences_as_they_are(mixer):
-    """Both compute all pairs of positions up to some length, and blocks beyond it."""
+    """Both kinds of mixers compute all pairs of positions up to some length, and blocks beyond it."""
     wide = ("mixer.encoder.window=64", "mixer.decoder.window=64") if mixer == "local" else ()
     shallow = ("model.encoder_layers=1", "model.decoder_layers=1")
     settings = config(f"mixer={mixer}", *TINY, *shallow, *wide)

@@ -1,4 +1,4 @@
-"""A model in parts over processes: the gradients, updates, averages and checkpoints of one that is whole."""
+"""A model in parts over processes has the gradients, updates, averages and checkpoints of a whole model."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class Pairs(NamedTuple):
 
 
 class Place:
-    """One of `size` processes, and a model there whole and in parts."""
+    """One of `size` processes, with a whole model and the same model in parts."""
 
     def __init__(self, rank: int, folder: str, seed: int, *, size: int = 2, device: str = "cpu") -> None:
         self.rank, self.size, self.device = rank, size, device
         given = {"init_method": f"file://{folder}/meeting", "timeout": datetime.timedelta(seconds=PATIENCE)}
         dist.init_process_group("gloo" if device == "cpu" else "nccl", rank=rank, world_size=size, **given)
         self.mesh = init_device_mesh(device, (size,))
-        torch.manual_seed(seed)  # the same weights and batches in all
+        torch.manual_seed(seed)  # the same weights and batches in all processes
         torch.set_num_threads(1)
 
     def pairs(self) -> Pairs:
@@ -125,7 +125,7 @@ def uneven_decoding(place: Place, whole: Seq2Seq, parts: Seq2Seq) -> None:
 
 
 def updates(place: Place) -> None:
-    """Clipped by the norm of all parts, skipped by all processes or none, kept and loaded whole."""
+    """Updates are clipped by the norm of all parts, skipped by all processes or by none, and saved and loaded whole."""
     whole, parts = place.models("mixer=lightconv")
     optimizers = [build_optimizer(model.parameters(), ADAM) for model in (whole, parts)]
     for broken in (False, True, False):
@@ -208,7 +208,7 @@ def test_parts_do_what_the_whole_does(tmp_path, seed):
 @pytest.mark.gpu
 @pytest.mark.skipif(not hasattr(FSDPModule, "reset_iter_state"), reason="needs torch 2.13")
 def test_one_gpu(tmp_path, seed):
-    """NCCL, streams and fused updates, though one process has it all."""
+    """Test NCCL, streams and fused updates, with one process that has the whole model."""
     place = Place(0, str(tmp_path), seed, size=1, device="cuda")
     every_mixer(place)
     updates(place)

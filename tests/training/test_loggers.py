@@ -67,7 +67,7 @@ def test_a_run_with_tensorboard_and_a_logger_of_ones_own(tmp_path):
     words = ["logger=default", f"+logger.mine._target_={HERE}.MyLogger", "+logger.mine.note=hello", "run=x"]
     words += ["trainer.max_steps=2", "trainer.val_steps=1", "trainer.samples=2"]
     run = Run(make_plan(toycorpus.settings(corpus, tmp_path, *words), mixer="transformer"))
-    assert not MyLogger.made  # checked alone, since a logger may write as soon as it is made
+    assert not MyLogger.made  # only checked, since a logger may write as soon as it is made
     run.execute()
     results = run.folder.read_results()
     (mine,) = MyLogger.made
@@ -79,7 +79,7 @@ def test_a_run_with_tensorboard_and_a_logger_of_ones_own(tmp_path):
     for _, columns, data, _ in mine.texts:
         assert columns == ["source", "hypothesis", "reference"]
         assert [row[0] for row in data] == [sources[5], sources[15]]
-    # TensorBoard has the same
+    # TensorBoard's file has the same scores
     found = events(run.folder.path / "tensorboard")
     shown = found.Tensors("val/samples/text_summary")
     assert [each.step for each in shown] == [1, 2]

@@ -1,4 +1,4 @@
-"""The loss: torch's own cross entropy is the measure."""
+"""The loss, compared with torch's own cross entropy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from seq2seq.training.objective.loss import label_smoothed_cross_entropy_referen
 
 
 def projected_example(*, bias: bool, dtype: torch.dtype = torch.float64, rows: int = 6, vocab: int = 29):
-    """Features that want a gradient, an output layer, targets and a mask."""
+    """Features that require a gradient, an output layer, targets and a mask."""
     output = nn.Linear(8, vocab, bias=bias).to(dtype)
     features = (2 * torch.randn(rows, 7, 8, dtype=dtype)).requires_grad_()
     target = torch.randint(0, vocab, (rows, 7))
@@ -27,7 +27,7 @@ def gradients(loss, features, output):
 @pytest.mark.parametrize("chunk", [1, 5, 42, None])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_projected_loss_is_the_plain_one(bias, chunk, smoothing):
-    """In float64, through torch's linear layer and cross entropy: to rounding, for any chunk."""
+    """In float64 it equals torch's linear layer and cross entropy up to rounding, for any chunk."""
     features, output, target, mask = projected_example(bias=bias)
     found = projected_cross_entropy(features, output, target, mask, smoothing=smoothing, chunk=chunk)
     logits = output(features)[mask]

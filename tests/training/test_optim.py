@@ -59,7 +59,7 @@ def test_anneal_follows_the_budget_whatever_the_updates():
 
 
 def test_the_rate_may_stay_before_it_falls():
-    """Warmup-stable-decay by hand; a fall longer than what the rise leaves is what it leaves."""
+    """Warmup-stable-decay by hand; a fall that is longer than the rest after the rise is cut to the rest."""
     rates = {"schedule": "anneal", "lr": 1.0, "warmup_share": 0.25, "warmup_init_lr": 0.0}
     settings = OptimSettings(**rates, decay_share=0.2)
     found = [learning_rate(1, settings, share) for share in (0.125, 0.25, 0.5, 0.8, 0.85, 0.9, 1.0)]
@@ -166,7 +166,7 @@ def test_weight_decay_is_decoupled():
 
 @pytest.mark.parametrize("most", [2**24, 30])
 def test_muon_makes_the_updates_of_torchs_muon_and_adamw(monkeypatch, most):
-    """The parts of one optimizer against two of torch's, of a matrix of blocks each alone; sizes by the formula.
+    """Compare the parts of one optimizer with two of torch's, block by block for a matrix of blocks.
 
     Blocks of one shape are updated together, at most 30 numbers in one of the cases; in one turn one has no gradient.
     """
@@ -177,13 +177,13 @@ def test_muon_makes_the_updates_of_torchs_muon_and_adamw(monkeypatch, most):
     monkeypatch.setattr(muon, "has_bf16", lambda kind: True)
     shapes = [(8, 3), (8, 3), (4, 4), (5,), (7, 4), (10, 4)]
     own = [nn.Parameter(torch.ones(shape)) for shape in shapes]
-    # torch knows no blocks: the last is three parameters there
+    # torch has no blocks: the last parameter is three parameters there
     last = (4, 2, 4)
     twin = [nn.Parameter(torch.ones(shape)) for shape in (*shapes[:5], *((rows, 4) for rows in last))]
     rates = {"lr": 0.1, "weight_decay": 0.01}
     scale = 3
     blocks = {own[0]: (8,), own[1]: (8,), own[2]: (4,), own[5]: last}
-    # None of them the default
+    # Values that are not the defaults
     how = {"betas": (0.7, 0.8), "eps": 1e-2}
     settings = OptimSettings(name="muon", warmup_steps=0, adam_lr_scale=scale, momentum=0.6, **how, **rates)
     optimizer = build_optimizer(own, settings, blocks)
@@ -214,7 +214,7 @@ def test_muon_makes_the_updates_of_torchs_muon_and_adamw(monkeypatch, most):
 
 @pytest.mark.parametrize("shape", [(16, 16), (12, 40), (40, 12)])
 def test_singular_values_of_orthogonalized_matrices_are_near_one(shape):
-    """Those from 0.006 of the norm on come to between 0.48 and 1.5; the singular vectors stay (torch's SVD)."""
+    """Values from 0.006 of the norm on become 0.48 to 1.5; the singular vectors stay (by torch's SVD)."""
     u, _, vh = torch.linalg.svd(torch.randn(2, *shape, dtype=torch.float64), full_matrices=False)
     values = torch.logspace(-1.9, 0, min(shape), dtype=torch.float64)
     matrices = 3 * (u * values) @ vh
@@ -230,7 +230,7 @@ def test_singular_values_of_orthogonalized_matrices_are_near_one(shape):
 @pytest.mark.parametrize("noise", [0.0, 0.02, 0.05, 1.0])
 @pytest.mark.parametrize("shape", [(4, 128), (64, 64), (256, 64)])
 def test_matrices_of_nearly_one_singular_value_do_not_grow(shape, noise, dtype):
-    """Rounding takes their largest beyond 1, where the polynomials rise steeply."""
+    """Rounding takes their largest value beyond 1, where the polynomials rise steeply."""
     rows, columns = shape
     one = torch.randn(8, rows, 1) @ torch.randn(8, 1, columns)
     other = torch.randn(8, rows, columns)
@@ -301,7 +301,7 @@ def test_muon_takes_one_group_of_parameters():
 
 @pytest.mark.parametrize("mixer", ["transformer", "dynamicconv", "lightconv", "bahdanau", "luong"])
 def test_muon_updates_every_linear_layer_but_the_tables(mixer):
-    """Matrices of the model that are not tables, and of which every block makes one product with its input."""
+    """Muon updates matrices that are not tables; each block of them makes one product with its input."""
     model = composed.tiny(f"mixer={mixer}")
     names = {parameter: name for name, parameter in model.named_parameters()}
     found = {names[matrix]: blocks for matrix, blocks in hidden_matrices(model).items()}

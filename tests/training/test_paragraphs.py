@@ -1,4 +1,4 @@
-"""Lines of paragraphs and of sentences: what a checkpoint keeps of them, and what is then translated whole."""
+"""Lines of paragraphs and of sentences: the statistics in a checkpoint, and the lines that are translated whole."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _paragraphs(folder: Path, count: int) -> Path:
 
 
 def test_a_model_of_paragraphs_keeps_them_and_one_of_sentences_cuts_them(tmp_path, caplog) -> None:
-    """From training to translation: the file of the run says what its lines were."""
+    """From training to translation: the checkpoint has the statistics of the training lines."""
     paragraph = " ".join(german for german, _ in toycorpus.pairs(3))
     for count, parts in ((3, 0), (1, 3)):
         corpus = _paragraphs(tmp_path / str(count), count)

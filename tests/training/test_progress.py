@@ -34,7 +34,7 @@ def test_a_resumed_log_continues_from_its_last_row():
 
 
 def test_cpu_seconds_of_several_processes_stay_unknown():
-    """Two processes begin a run and one ends it: the file has the seconds of one alone."""
+    """Two processes begin a run and one ends it: the file has the seconds of only one process."""
     two, one = TrainerSettings(max_steps=9, devices=2, accelerator="cpu"), TrainerSettings(max_steps=9)
     logs = [ProgressLog(state=RunState(each), settings=each, console=Console(quiet=True)) for each in (two, one)]
     logs[0].watch.load(70.0, 60.0)

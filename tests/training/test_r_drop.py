@@ -14,7 +14,7 @@ from seq2seq.training.objective.r_drop import r_drop_cross_entropy
 
 
 def example(*, rows: int = 4, length: int = 6, vocab: int = 13, bias: bool = True, dtype: torch.dtype = torch.float64):
-    """Features of two passes that want gradients, an output layer, targets, and a mask of right-padded lengths."""
+    """Features of two passes that require gradients, an output layer, targets, and a mask of right-padded lengths."""
     features = torch.randn(2, rows, length, 5, dtype=dtype, requires_grad=True)
     output = nn.Linear(5, vocab, bias=bias, dtype=dtype)
     target = torch.randint(0, vocab, (rows, length))

@@ -1,6 +1,6 @@
 """Replayed passes equal plain ones bit for bit, with a twin of CUDA graphs on a CPU; planted errors are found.
 
-DropConnect is tested on a GPU alone: on a CPU its masks copy a number from the host.
+DropConnect is tested only on a GPU: on a CPU its masks copy a number from the host.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ def test_the_latest_recordings_are_kept(monkeypatch):
 
 
 def test_recordings_of_a_stale_generator_are_captured_again():
-    """Otherwise replays would repeat its random numbers."""
+    """Otherwise replays would repeat the generator's random numbers."""
     recorder = Unreleased({})
     passes = Passes()
     replay = Replay(passes, passes.model.parameters(), make=lambda: recorder)
@@ -346,7 +346,7 @@ def test_a_capture_that_fails_leaves_random_numbers_as_they_were():
 @pytest.mark.parametrize("mixer", ["transformer", "lightconv", "dynamicconv", "bahdanau"])
 @pytest.mark.parametrize("precision", ["32", "bf16"])
 def test_a_gpu_replays_the_bits_of_plain_passes(corpus, tmp_path, mixer, precision):
-    """With DropConnect, accumulation and another epoch; a resumed run captures all shapes again."""
+    """Test DropConnect, accumulation and another epoch; a resumed run captures all shapes again."""
     taps = ("mixer.encoder.per_layer.kernel_size=[3,7]", "mixer.decoder.per_layer.kernel_size=[3]")
     given = (f"mixer={mixer}", *(taps if "conv" in mixer else ()), f"trainer.precision={precision}", "trainer.ema=0.9")
     given = (

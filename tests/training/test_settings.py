@@ -67,7 +67,7 @@ def composed(*overrides: str) -> dict:
 
 
 def test_values_of_other_types_that_have_a_meaning():
-    """Words, null, whole numbers for floats, 0 and 1 for booleans, and lists."""
+    """Accept words, null, whole numbers for floats, 0 and 1 for booleans, and lists."""
     given = [
         "data.max_tokens=auto", "data.batch_tokens=25e3", "data.temperature=1e9",
         "data.clean.max_length=null", "data.clean.length_ratio=false",
@@ -80,7 +80,7 @@ def test_values_of_other_types_that_have_a_meaning():
 
 
 def test_a_whole_number_may_be_written_as_a_float():
-    """It is the same run, with the same name."""
+    """A float that is a whole number gives the same run, with the same name."""
     written = [
         "trainer.max_steps=1e3",
         "seed=1.0",
@@ -134,7 +134,7 @@ def test_a_peak_rate_without_effect_is_refused():
 def test_a_setting_without_effect_is_refused(words, message):
     with pytest.raises(ValueError, match=message):
         make_plan(resolved_settings(words), mixer="transformer", typed=typed_settings(words))
-    # From Python it is ignored, as it is not known what was typed
+    # From Python the setting is ignored, since the typed settings are unknown
     make_plan(resolved_settings(words), mixer="transformer")
 
 
@@ -147,7 +147,7 @@ def test_a_lowest_rate_above_the_peak_is_refused(schedule):
 
 @pytest.mark.parametrize("idle", ["data.shuffle_buffer=9", "trainer.accumulate_start=1"])
 def test_a_resumed_run_accepts_a_setting_without_effect(tmp_path, idle):
-    """With resume=auto, too, if there is such a run."""
+    """A resumed run accepts such a setting, with resume=auto, too, if there is such a run."""
 
     def plan(resume: str) -> None:
         words = [idle, f"runs={tmp_path}", "run=it", f"resume={resume}"]
@@ -201,7 +201,7 @@ def test_no_experiment_sets_what_it_does_not_use():
 
 
 def test_a_ready_tokenizer_takes_no_settings_of_another(tmp_path):
-    """A size that is the model's own, and sampling, which is no matter of the pieces, are taken."""
+    """A vocabulary size equal to the model's own is accepted, and so is sampling, which does not change the pieces."""
     model, other = tmp_path / "m.model", tmp_path / "n.model"
     model.write_bytes(tiny.tokenizer().to_state()["src_model"])
     other.write_bytes(tiny.tokenizer(vocab_size=290).to_state()["src_model"])

@@ -53,7 +53,7 @@ def test_the_setting_that_binds_is_named(caplog, ratio, val_ratio, split, binds)
 
 @pytest.mark.parametrize("mixer", ["transformer", "bahdanau"])
 def test_a_run_that_decodes_by_replayed_steps_is_a_run_that_does_not(tmp_path, mixer):
-    """Validations and the test: the same scores, of the same translations."""
+    """Validations and the test have the same scores and the same translations."""
     corpus, counts, plain = toycorpus.write(tmp_path / "corpus"), {}, Translator.decode
     graphs = Graphs(functools.partial(TwinRecorder, counts))
 

@@ -30,7 +30,7 @@ def ids(lengths: list[int], seed: int) -> Ragged:
 
 
 def batch(rows: list[int], seed: int = 0) -> Batch:
-    """Sentences `rows` of a fixed set of 12 with different lengths."""
+    """Return the sentences `rows` of a fixed set of 12 sentences with different lengths."""
     lengths = [3, 9, 4, 7, 5, 8, 2, 6, 4, 5, 9, 3]
     src, tgt = ids(lengths, seed), ids(lengths[::-1], seed + 1)
     at = np.asarray(rows)
@@ -38,7 +38,7 @@ def batch(rows: list[int], seed: int = 0) -> Batch:
 
 
 class Data(L.LightningDataModule):
-    """Given training batches; validation has 12 sentences, some of them twice."""
+    """Data with given training batches; validation has 12 sentences, some of them twice."""
 
     def __init__(self, training: list[Batch], validation: list[Batch] | None = None) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Data(L.LightningDataModule):
 
 
 class Task(TranslationTask):
-    """Keeps the gradients of every update."""
+    """Task that keeps the gradients of every update."""
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         super().on_before_optimizer_step(optimizer)

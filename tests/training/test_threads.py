@@ -109,7 +109,7 @@ def test_a_typical_batch_is_full():
 
 
 def test_a_run_keeps_the_number_that_it_began_with(tmp_path, monkeypatch):
-    """In its checkpoint and its results; a resumed run takes it from there, and its process gets its own back."""
+    """Checkpoint and results have the number; a resumed run uses it, and then its process gets its own number back."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     corpus = toycorpus.write(tmp_path / "toy")
 

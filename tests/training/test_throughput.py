@@ -109,7 +109,7 @@ def test_a_cpu_is_measured_once_for_each_number_of_threads():
 
 
 def test_both_peaks_of_a_gpu_are_reported(monkeypatch):
-    """Half of what the data sheet says, and 5/8 of what is measured."""
+    """A run reports half of the data sheet's peak, which is 5/8 of the measured peak."""
     monkeypatch.setattr("seq2seq.training.machine.throughput.peak_flops", lambda *_: 1000e6)
     monkeypatch.setattr("seq2seq.training.machine.throughput.measured_flops", lambda *_: 800e6)
     given, count = meter(), training_flops(config(*MODEL))
@@ -130,7 +130,7 @@ def test_a_gpu_is_measured_below_its_data_sheet():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux forgets a peak")
 def test_memory_is_not_that_of_an_earlier_run():
-    # Half a GiB of the system's own: what a tensor frees glibc may keep, as `train` sets it for its process
+    # Half a GiB from the system itself: glibc may keep the memory of a tensor, as `train` sets it for its process
     with mmap.mmap(-1, 2**29) as much:
         for page in range(0, len(much), mmap.PAGESIZE):
             much[page] = 1

@@ -47,7 +47,7 @@ def test_micro_batches_of_an_update_do_not_change_it(corpus, tmp_path, streaming
 
 
 def test_a_run_goes_on_with_other_micro_batches(corpus, tmp_path):
-    """In the middle of an epoch, and over its end."""
+    """A run continues in the middle of an epoch, and over its end."""
     given = (*NO_DROPOUT, "optim.schedule=constant")
     whole = trained(corpus, tmp_path, "run=whole", "data.max_tokens=600", "trainer.max_steps=20", *given)
     assert 7 < whole.data.batches_per_epoch < 20
@@ -99,7 +99,7 @@ def test_a_stream_says_that_its_buffer_is_below_an_update(corpus, tmp_path, capl
 
 
 def test_a_validation_is_estimated_by_the_sentences_that_it_has(corpus, tmp_path):
-    """Of 20, in batches of which most have none or few of them."""
+    """Two of 20 sentences are validated, so most batches have none or few of them."""
     found = {}
     for count in ("2", "null"):
 

@@ -14,7 +14,7 @@ from seq2seq.settings.compose import presets
 
 EXHAUSTIVE = {"test_no_preset_waits"}
 REPRESENTATIVE = {"test_a_training_step_does_not_wait": ["dynamicconv"]}
-# Their own positions, their own kernels, a recurrence, and a table of learned positions
+# A table of learned positions, and mixers with their own kernels
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are interpreted only where there is no GPU")
 CASES = {name: launches.CASES[name] for name in ("transformer, learned positions", "dynamicconv", "lightconv")}
 

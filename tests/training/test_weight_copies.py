@@ -1,4 +1,4 @@
-"""Weights cast in one step: the bits of autocast's casts, one by one, and no cast of a layer's weight left."""
+"""Weights cast in one step equal autocast's single casts bit for bit, and no cast of a layer's weight is left."""
 
 from __future__ import annotations
 
@@ -162,12 +162,12 @@ def test_no_cast_of_a_layers_weight_is_left(mixer):
     for before, after, adds in zip(plain, together, (0, 1), strict=True):
         assert len(before.casts) == layers
         assert not after.casts
-        # Its gradient's, too
+        # The cast of the gradient is gone, too
         assert after.counts["_to_copy"] == before.counts["_to_copy"] - 2 * layers
         assert (after.counts["_foreach_copy_"], after.counts["_foreach_add_"]) == (2, adds)
-        # Autograd adds up none of them
+        # Autograd does not add up these gradients
         assert after.counts["add_"] == before.counts["add_"] - adds * layers
-        # Nor copies them: the first gradients are where they were computed
+        # Autograd does not copy them: the first gradients stay where they were computed
         assert after.counts["clone"] == before.counts["clone"]
 
 

@@ -78,20 +78,20 @@ def draw(points: Sequence[Point], stem: Path) -> Path:
     # 1.9 inches for the names of the rows, 1.0 for the names of the columns and the text
     figure = new_figure(4 * WIDTH + 3 * GAP + 1.9, total + 1.0)
     axes = figure.subplots()
-    # y grows downwards, as the limits below set it
+    # The limits below make y grow downward
     tops = [sum(heights[:row]) + GAP * row for row in range(4)]
     centers = {
         _at(row, column): (column * (WIDTH + GAP) + WIDTH / 2, tops[row] + heights[row] / 2)
         for row in range(4)
         for column in range(4)
     }
-    # First the lines, since boxes cover their ends
+    # Draw the lines first, since boxes cover their ends
     for one, other in edges(list(taken)):
         _edge(axes, one, other, centers)
     for place, here in taken.items():
         _box(axes, centers[place], here, place.dynamic)
     _captions(axes, tops, heights, total)
-    # About one unit an inch, so that text fits its box
+    # One unit is about one inch, so that text fits its box
     axes.set_xlim(-1.75, 4 * WIDTH + 3 * GAP + 0.1)
     axes.set_ylim(total + 0.35, -0.75)
     axes.set_aspect("equal")
@@ -137,7 +137,7 @@ def _box(axes: Axes, center: tuple[float, float], here: Sequence[Point], dynamic
     axes.add_patch(box)
     for row, point in enumerate(sorted(here, key=lambda point: point.name)):
         measured = point.bidirectional
-        # Marks for two measurements without an axis, which `_captions` explains
+        # Mark two measurements that have no axis; `_captions` explains the marks
         marks = ("" if measured.properties.linear else " *") + ("" if measured.sparse_channels else " †")
         # Lines of text centered in the box
         y = center[1] + LINE_HEIGHT * (row - (len(here) - 1) / 2)

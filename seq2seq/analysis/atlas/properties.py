@@ -28,11 +28,11 @@ LENGTH, DIM, HEADS = 36, 4, 2
 # A row of a full convolution of this size reads more than DIM equal columns, so that its rank exceeds DIM.
 KERNEL = 11
 WINDOW = 11
-# Columns of a grid, which has as many rows.
+# Number of columns of a grid, which equals its number of rows.
 GRID_WIDTH = 6
-# The most positions that a row of a sparse mixing matrix reads.
+# Maximum number of positions that a row of a sparse mixing matrix reads.
 SPARSE = LENGTH // 2
-# Vectors that alternate at the compared columns, to detect a matrix that depends on them.
+# Number of vectors that alternate at the compared columns, to detect a matrix that depends on these vectors.
 VECTORS = 4
 # Singular values and entries below this share of the largest count as zero.
 TOLERANCE = 1e-8
@@ -51,7 +51,7 @@ class Measured:
 
     Attributes:
         properties: The measured properties, which the mixer also declares.
-        window: The most positions that a row reads.
+        window: Maximum number of positions that a row reads.
         rank: The highest rank of a row's blocks at equal columns.
     """
 
@@ -66,7 +66,9 @@ class Measured:
 
 
 def sized(settings: SizedSettings, dim: int, heads: int, length: int) -> dict[str, Any]:
-    """Return the last layer's values for sequences of up to `length`, which is also its max_len if it has one.
+    """Return the settings of a mixer's last layer for sequences of up to `length` positions.
+
+    If the layer has a max_len, it is set to `length`.
 
     Args:
         settings: The mixer's settings by width, heads and longest sequence.
@@ -76,10 +78,10 @@ def sized(settings: SizedSettings, dim: int, heads: int, length: int) -> dict[st
 
 
 def measured_values(settings: SizedSettings) -> dict[str, Any]:
-    """Return the values that a mixer is measured with: its YAML, with windows shorter than LENGTH positions.
+    """Return the settings with which a mixer is measured: its YAML, but with windows shorter than LENGTH positions.
 
-    Settings are replaced by name: kernel_size by KERNEL, window by WINDOW, grid_width by GRID_WIDTH, max_len by LENGTH,
-    and a list of kernel sizes, whose name begins with "kernel", by the end of [3, 5, 7, KERNEL].
+    kernel_size becomes KERNEL, window becomes WINDOW, grid_width becomes GRID_WIDTH, and max_len becomes LENGTH. Any
+    list whose name begins with "kernel" is a list of n kernel sizes, and becomes the last n of [3, 5, 7, KERNEL].
     """
     values = sized(settings, DIM, HEADS, LENGTH)
     for key, size in (("kernel_size", KERNEL), ("window", WINDOW), ("grid_width", GRID_WIDTH)):
@@ -103,14 +105,14 @@ def measure(mixer: SelfMixer) -> Measured:
     # Two inputs that agree at odd positions: M is compared at these columns
     first = _jacobian(mixer, inputs[0])  # (N, D, N, D)
     second = _jacobian(mixer, inputs[1])  # (N, D, N, D)
-    # Mixed by the first input: equal keys at equal columns would hide a separate matrix for each channel
+    # The first input decides the mixing: equal keys at equal columns would hide a separate matrix for each channel
     equal = _jacobian(mixer, inputs[2], routed_by=inputs[0])
     # In single precision rounding errors are larger by nine orders of magnitude
     in_single = _jacobian(copy.deepcopy(mixer).float(), inputs[0].float())
     window = _window(first, in_single)
-    # Rows at even positions, columns at odd ones: (rows, columns, D * D), a block d y_i / d x_j a line
+    # Rows at even positions, columns at odd ones: (rows, columns, D * D), whose last axis is a block d y_i / d x_j
     rank = int(_ranks(equal[::2, :, 1::2].transpose(1, 2).flatten(2)).max())
-    # With one V, a row's blocks combine HEADS matrices if all channels of a head share M
+    # Equal columns have one V: if all channels of a head share M, the blocks of a row combine HEADS matrices
     properties = MixingProperties(
         sparse=window <= SPARSE,
         shares_positions=_same_rows(first),
@@ -140,10 +142,11 @@ def _numbers(state: Any) -> int:
 
 
 def _inputs() -> Tensor:
-    """Draw three sequences (3, N, D), random at even positions, whose rows are compared; the columns are at odd ones.
+    """Draw three sequences (3, N, D) to compare rows at even positions and columns at odd positions.
 
-    At odd positions the first two sequences agree and repeat VECTORS vectors: these columns have the same V in both
-    sequences, and V repeats every 2 VECTORS positions. The third sequence has one vector at all odd positions.
+    At even positions all sequences are random. At odd positions the first two sequences agree and repeat VECTORS
+    vectors: these columns have the same V in both sequences, and V repeats every 2 VECTORS positions. The third
+    sequence has one vector at all odd positions.
     """
     inputs = torch.randn(3, LENGTH, DIM, dtype=torch.float64)
     # Column 2 start + 1 and every 2 VECTORS-th after it have one vector
@@ -159,10 +162,10 @@ def _jacobian(mixer: SelfMixer, x: Tensor, routed_by: Tensor | None = None) -> T
 
 
 def _window(blocks: Tensor, in_single: Tensor) -> int:
-    """Return the most positions that a row of a Jacobian reads, wherever they lie.
+    """Return the maximum number of positions that a row of a Jacobian reads, wherever they are.
 
-    Weights may decay below any threshold, so every entry that is not exactly zero counts, except for rounding errors of
-    mixers that subtract sums: small entries that are large in the Jacobian in single precision, `in_single`.
+    Weights may decay below any threshold, so every nonzero entry counts. Mixers that subtract sums have rounding
+    errors, which do not count: small entries that are much larger in `in_single`, the Jacobian in single precision.
     """
     # The largest entry of each block
     size = blocks.double().abs().amax((1, 3))  # (N, N)
@@ -177,10 +180,10 @@ def _window(blocks: Tensor, in_single: Tensor) -> int:
 def _same_rows(blocks: Tensor) -> bool:
     """Return True if all rows of M are the same function of j - i for each head, up to a factor.
 
-    Then the rows of all positions together span the space of a single row, for any G_i. The rows are at random
-    positions away from the ends, the columns at odd offsets, which hold the same vectors for each row.
+    Then the rows of all positions together span the space of a single row, for any G_i. The rows are at positions with
+    random inputs away from the ends. The columns are at odd offsets, which hold the same vectors for each row.
     """
-    # Columns repeat their vectors after so many positions
+    # The vectors of the columns repeat after this many positions
     turn = 2 * VECTORS
     centers = range(turn, LENGTH - turn + 1, turn)
     # Blocks at the same offsets, which have the same vectors: (centers, D, turn * D)
@@ -190,7 +193,7 @@ def _same_rows(blocks: Tensor) -> bool:
 
 
 def _spans_differ(one: Tensor, two: Tensor) -> bool:
-    """Return True if any row (rows, D, columns * D) spans different spaces in both, so that no G_i relates them."""
+    """Return True if any row spans different spaces in both (rows, D, columns * D), so that no G_i relates them."""
     # A common space has the rank of the larger one
     both = _ranks(torch.cat([one, two], 1))
     return bool((both > torch.maximum(_ranks(one), _ranks(two))).any())
@@ -205,7 +208,7 @@ def _ranks(matrices: Tensor) -> Tensor:
 
 def _is_linear(mixer: SelfMixer) -> bool:
     """Return True if f(a) + f(b) = f(a + b) + f(0) with the mixing matrices of another input."""
-    # f(0) balances the biases, which both sides have twice
+    # With f(0), both sides have the biases twice
     x, a, b = torch.randn(3, LENGTH, DIM, dtype=torch.float64)
     mask = torch.ones(4, LENGTH, dtype=torch.bool)
     with torch.no_grad():

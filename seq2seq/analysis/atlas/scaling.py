@@ -59,15 +59,15 @@ def measure(
     Args:
         settings: The mixer's settings by width, heads and longest sequence.
         lengths: Lengths of the sequence, ascending; each is also the mixer's max_len.
-        limit: Most seconds. The first length that would probably exceed it ends the measurement, as does a length
-            that the mixer refuses.
+        limit: Maximum time in seconds. The first length that would probably exceed it ends the measurement, as does a
+            length that the mixer refuses.
         dim: The width; there are HEADS heads.
     """
     growth = Growth([], [], [])
     start = time.perf_counter()
     for length in lengths:
         spent = time.perf_counter() - start
-        # Assume quadratic time, for REPEATS, a warm-up and the profiled run
+        # Assume quadratic time; a length has a warm-up, REPEATS timed runs and a profiled run
         if growth.seconds and spent + 4 * (REPEATS + 2) * growth.seconds[-1] > limit:
             break
         try:
@@ -78,7 +78,7 @@ def measure(
             break
         step()  # warm-up
         growth.lengths.append(length)
-        # CPU time does not count waiting for the core; the shortest, as other programs can only add time
+        # CPU time does not count waiting for the core. Take the minimum, since other programs can only add time
         growth.seconds.append(min(timeit.repeat(step, timer=time.process_time, repeat=REPEATS, number=1)))
         growth.peak_bytes.append(peak_bytes(step))
     return growth

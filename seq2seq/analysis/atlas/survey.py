@@ -82,10 +82,10 @@ def survey(name: str, settings: SizedSettings, *, limit: float | None) -> Point:
     Args:
         name: Name of the mixer, for messages.
         settings: Its settings by width, heads and longest sequence.
-        limit: Most seconds for measuring the growth of its cost; None measures no growth.
+        limit: Maximum seconds for measuring the growth of its cost; None measures no growth.
 
     Raises:
-        ValueError: It cannot be built or measured; names the mixer.
+        ValueError: The mixer cannot be built or measured; the message names it.
     """
     try:
         values = properties.measured_values(settings)

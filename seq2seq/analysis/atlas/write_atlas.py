@@ -26,7 +26,7 @@ def write_atlas(names: Sequence[str] | None, *, limit: float, figure: bool, out:
 
     Args:
         names: Self mixers; all of conf/mixer/self if None.
-        limit: Most seconds for measuring the growth of one mixer; 0 measures no growth.
+        limit: Maximum seconds for measuring the growth of one mixer; 0 measures no growth.
         figure: Draw the map.
         out: The folder, `inspect/atlas` if None.
         seed: Seed of each mixer's parameters and inputs.
@@ -48,7 +48,7 @@ def write_atlas(names: Sequence[str] | None, *, limit: float, figure: bool, out:
         settings = settings_of(name)
         progress = "measuring ..." if settings else "left out: a stack of several mixers"
         print_error(f"{name}: {progress}")
-        # Before each mixer, so that its numbers do not depend on the others
+        # Seed before each mixer, so that its numbers do not depend on the others
         torch.manual_seed(seed)
         if settings:
             points.append(survey(name, settings, limit=limit or None))
@@ -61,7 +61,7 @@ def write_atlas(names: Sequence[str] | None, *, limit: float, figure: bool, out:
     if figure:
         atlas_map.draw(points, folder / "map")
     print_error(f"written: {folder}")
-    # After the files, which show the reason
+    # Warn after writing the files, which show the reasons
     wrong = [line for point in points for line in point.disagreements()]
     for line in wrong:
         warn(line)
