@@ -1,4 +1,4 @@
-"""Griffe extension: the fields of a NamedTuple may be documented under `Args`, like those of a dataclass."""
+"""Griffe extension: the fields of a NamedTuple may be documented under `Args`, like the fields of a dataclass."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Draw the packages and the direction of their imports: python docs/package_map.py
 
-The levels are those of tests/test_imports.py, so that the picture shows what the test checks.
+The levels come from tests/test_imports.py, so that the picture shows what the test checks.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ TINY = (
 
 
 def names(part: str, folder: str = "") -> list[str]:
-    """List the settings files of conf/mixer/<part> ("" = the presets), or those of `folder` instead; no `none`."""
+    """List the settings files of conf/mixer/<part> ("" = the presets), or the files of `folder` instead; no `none`."""
     root = Path(folder) if folder else Path(conf_dir())
     files = sorted(path.stem for path in (root / "mixer" / part).glob("*.yaml"))
     return [name for name in files if name != "none"]

@@ -25,8 +25,8 @@ class CrissCross(SelfMixer[Past]):
 
     y = M x W_v W_o. Position p lies at row p // w, column p % w: a row is a block of w positions, a column every w-th
     position. Two layers that are not causal connect all positions, through the corner where a row meets a column.
-    Causal layers read the past of the row and the column; any number of them reads only columns up to the own column
-    of earlier rows. M is sparse, dynamic, shared by the D / H channels of a head.
+    Causal layers read the past of the row and the column; even a deep stack of them reads earlier rows only in the
+    columns up to its own. M is sparse, dynamic, shared by the D / H channels of a head.
 
     Args:
         grid_width: Columns w; a source that is a grid replaces it by its own.

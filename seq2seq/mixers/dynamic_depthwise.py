@@ -33,7 +33,7 @@ class DynamicDepthwise(SelfMixer):
         kernel_size: K taps.
         glu: Gate the input.
         backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`); auto takes torch, since each channel of
-            each sentence has a kernel of its own, for each of which Triton's would store a matrix. The causal form,
+            each sentence has its own kernel, and the Triton kernel would store a matrix for each. The causal form,
             whose kernels change along the sentence, has no Triton kernel.
 
     Cost:

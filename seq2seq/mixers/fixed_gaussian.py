@@ -34,7 +34,7 @@ class FixedGaussian(CrossMixer[Values, NoState]):
 
     Reference:
         You et al. 2020, 'Hard-Coded Gaussian Attention for Neural Machine Translation', whose centers and
-        widths are constants, and learned here; Cordonnier et
+        widths are constants; here they are learned; Cordonnier et
         al. 2020, 'On the Relationship between Self-Attention and Convolutional Layers'.
     """
 

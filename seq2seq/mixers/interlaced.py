@@ -26,11 +26,11 @@ class Interlaced(SelfMixer):
     y = M x W_v W_o; R and C have queries and keys of their own. Position p lies at row p // w, column p % w: a row is a
     block of w positions, a column every w-th position. R and C are sparse, and Kronecker products with an identity if
     lines share their weights; M is dense, dynamic, shared by the D / H channels of a head. Causal layers read the past
-    of both: from position t all rows up to its row, in columns up to its column.
+    of both lines: position t reads all rows up to its own, in the columns up to its own.
 
     Args:
         grid_width: Columns w; a source that is a grid replaces it by its own.
-        dropout: Probability to drop an attention weight, of R and of C.
+        dropout: Probability of dropping an attention weight, of R and of C.
 
     Cost:
         6 D^2 parameters, O(T (w + T / w) D + T D^2) time, O(T D) state.

@@ -20,8 +20,8 @@ class LocalMLP(SelfMixer[Past]):
     y_i = W_o sum_k M_{h(c),i,k} z_{i+k-l}, z = W_i x, l = w // 2, or w - 1 when causal.
 
     An `mlp` whose matrix is zero outside a band, or a convolution with a kernel of its own at each position. M is
-    static, sparse, and shared by the D / H channels of a head. It starts as a convolution, which positions beyond the
-    longest training sentence remain.
+    static, sparse, and shared by the D / H channels of a head. It starts as a convolution, and stays one at positions
+    beyond the longest training sentence.
 
     Args:
         window: w positions.

@@ -28,8 +28,8 @@ class LowRank(SelfMixer):
 
     M = softmax(Q (E K)' / sqrt(D / H)) F, with learned E and F (r, max_len).
 
-    If not causal, M has rank r. Causal: position t reads r slots of its past, E_t K = sum_{j <= t} E_{:,j} k_j and
-    F_t V alike. Slots without a weight in E for the visible positions are masked, so that E = F = identity,
+    If not causal, M has rank r. Causal: position t reads r slots of its past, E_t K = sum_{j <= t} E_{:,j} k_j,
+    and F_t V in the same way. Slots without a weight in E for the visible positions are masked, so that E = F = identity,
     r = max_len, is attention. M is dense, dynamic, shared by the D / H channels of a head. Heads share E and F, layers
     do not ('headwise sharing').
 
@@ -39,11 +39,11 @@ class LowRank(SelfMixer):
     Args:
         max_len: Longest sequence.
         rank: r slots, 2 or more.
-        dropout: Probability to drop the weight of a slot.
+        dropout: Probability of dropping the weight of a slot.
 
     Cost:
         4 D^2 + 2 r max_len parameters; O(T r D + T D^2) time bidirectional, O(T^2 (D + r H) + T
-        D^2) causal, where the slots of no position are stored; 2 r D numbers of state.
+        D^2) causal, without storing the slots of each position; 2 r D numbers of state.
 
     Reference:
         Wang et al. 2020, 'Linformer: Self-Attention with Linear Complexity', eq. 7.

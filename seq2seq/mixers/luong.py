@@ -221,8 +221,8 @@ class Luong(CrossMixer):
         coverage: Add to score=concat how much h_j has been read, C_ij = sum_{k < i} w_kj: v' tanh(W [s; h_j] + Z C_ij).
 
     Cost:
-        M D + 6 D^2 + 6 D + (M + D) D parameters, 3 D^2 for input feeding, D for coverage, and those for score and
-        scope as in LuongAttention; O(T S D + T D^2) time, serial in T; 2 D + S numbers of state.
+        M D + 6 D^2 + 6 D + (M + D) D parameters, 3 D^2 for input feeding, D for coverage, and as many for score and
+        scope as LuongAttention; O(T S D + T D^2) time, serial in T; 2 D + S numbers of state.
 
     Reference:
         Luong et al. 2015, 'Effective Approaches to Attention-based Neural Machine Translation', with

@@ -32,7 +32,7 @@ class Multiscale(SelfMixer[Window]):
     Args:
         kernel_sizes: Widths K_1 ... K_S of the S scales.
         glu: Gate the input.
-        weight_dropout: Probability to drop a tap of the sum of all scales (DropConnect), 0 <= p < 1.
+        weight_dropout: Probability of dropping a tap of the sum of all scales (DropConnect), 0 <= p < 1.
 
     Cost:
         3 D^2 + D (sum K_s + S + 3) parameters, O(T K D + T D^2) time, the last K - 1 inputs as

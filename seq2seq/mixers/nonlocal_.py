@@ -33,7 +33,7 @@ class NonLocal(SelfMixer[Past]):
 
     Args:
         pairwise: f, by its name above.
-        dropout: Probability to drop an entry of the mixing matrix.
+        dropout: Probability of dropping an entry of the mixing matrix.
 
     Cost:
         4 D^2 parameters (2 D^2 for gaussian), and D more for additive, 2 D for concatenation; O(T^2

@@ -27,7 +27,7 @@ class PostconvAttention(SelfMixer[WindowedPast]):
 
     Args:
         kernel_size: K taps.
-        dropout: Probability to drop an entry of A.
+        dropout: Probability of dropping an entry of A.
 
     Cost:
         4 D^2 + H K parameters, O(T^2 D + T K D + T D^2) time, O(T D) state: keys, convolved values,

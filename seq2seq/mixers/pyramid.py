@@ -28,7 +28,7 @@ class Pyramid(SelfMixer):
 
     Args:
         reduction: r positions a block.
-        dropout: Probability to drop the weight of a block.
+        dropout: Probability of dropping the weight of a block.
 
     Cost:
         4 D^2 parameters, O(T^2 D / r + T D^2) time, O(T D / r) state.

@@ -43,7 +43,7 @@ class Quadratic(SelfMixer[Past]):
             left out.
         center_std: Standard deviation of the centers at the start; None puts them at the taps.
         grid_width: Columns w of a grid, encoder only: position p lies at row p // w, column p % w.
-        dropout: Probability to drop an entry of M, which without content a causal batch shares.
+        dropout: Probability of dropping an entry of M; without content, a causal batch shares M.
 
     Cost:
         2 D E + H (1 + axes) parameters, and 2 D E + E for content; O(T^2 E + T D E) time, O(T E)

@@ -37,7 +37,7 @@ class Relative(SelfMixer[Past]):
             same for all positions.
         grid_width: Columns w of a grid, encoder only: position p lies at row p // w, column p % w,
             and r_d = [r_row; r_column], D / 2 numbers each.
-        dropout: Probability to drop an entry of M, which without content a causal batch shares.
+        dropout: Probability of dropping an entry of M; without content, a causal batch shares M.
 
     Cost:
         5 D^2 + 2 D parameters (3 D^2 + D without content), and D (2 max_offset + 1), when causal D

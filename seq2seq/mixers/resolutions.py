@@ -27,7 +27,7 @@ class Resolutions(SelfMixer[NoState]):
     Args:
         causal: Must be False: a block's mean would hold the future.
         resolutions: Positions r of a block, the first for the first heads; 1 is attention. Only the first H are used.
-        dropout: Probability to drop the weight of a block.
+        dropout: Probability of dropping the weight of a block.
 
     Cost:
         4 D^2 parameters, O(T^2 D (sum of 1 / r^2) / S + T D^2) time for S resolutions.

@@ -37,7 +37,7 @@ class TaLK(SelfMixer[Window]):
 
     Reference:
         Lioutas & Guo 2020, 'Time-aware Large Kernel Convolutions', who give the reach to each side
-        (K = 2 l + 1, causal l + 1) and drop predicted sizes, which this one does not.
+        (K = 2 l + 1, causal l + 1) and apply dropout to predicted sizes; this class does not.
     """
 
     state_growth = "constant"

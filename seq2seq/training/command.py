@@ -34,7 +34,7 @@ usage: python -m seq2seq.train [group=choice] [setting=value] ... [-m]
 """
 _PREPARE = """\
 Prepare a corpus before training needs it: read, clean, learn the tokenizer, encode. It takes the settings of
-seq2seq.train; those of data, tokenizer, seed, cache and init_from decide what is prepared.
+seq2seq.train; data, tokenizer, seed, cache and init_from decide what is prepared.
 
 usage: python -m seq2seq.prepare [group=choice] [setting=value] ...
 

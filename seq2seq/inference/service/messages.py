@@ -46,7 +46,7 @@ class TranslateRequest(_Options):
         None, description="how a text is divided into sentences (default: the service's)"
     )
     tgt_lang: str | None = Field(None, description="target language, of a checkpoint that has several")
-    alignment: bool = Field(False, description="align the words of each candidate with those of the text")
+    alignment: bool = Field(False, description="align the words of each candidate with the words of the text")
     prefixes: list[str] | None = Field(None, description="beginning of the translation of each text")
     phrases: list[list[str]] | None = Field(None, description="phrases that the translation of each text must contain")
     suppress: list[str] = Field(
