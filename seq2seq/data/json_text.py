@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from typing import Any
 from seq2seq.data import readers
 from seq2seq.data.cleaning import Pairs
 from seq2seq.data.readers import LanguageColumns, in_blocks
-from seq2seq.data.text_files import open_text, read_lines
+from seq2seq.data.text_files import open_text, read_blocks, read_lines
 
-# Most bytes of an array, which is read into memory as a whole.
-_LONGEST_ARRAY = 1 << 30
+# Characters of one element of an array; more are read only for an element that never ends.
+_LONGEST_ELEMENT = 1 << 26
 _BLANK = " \t\r\n"
+_NOT_BLANK = re.compile(rf"[^{_BLANK}]|\Z")
 _FORMS = 'a file holds one object a line, as in {"de": "...", "en": "..."}, or one array of such objects'
 
 # A record, and its place in messages.
@@ -26,8 +28,7 @@ Record = tuple[str, dict[str, Any]]
 def json_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
     """Read pairs from JSON lines, one object a line, or from one array of objects; null is an empty line.
 
-    An object has the texts under its columns, or under `translation` as in the WMT schema. An array is read into memory
-    as a whole.
+    An object has the texts under its columns, or under `translation` as in the WMT schema.
 
     Raises:
         ValueError: A line is not a JSON object, a text is not a string, or no object of the first block has a column.
@@ -70,40 +71,23 @@ def _text(path: Path, where: str, record: dict[str, Any], name: str | int) -> st
 
 
 def _records(path: Path) -> Iterator[Record]:
-    with open_text(path) as file:
-        # The first character decides, since the first line may be a whole array
-        head = file.peek(1 << 12).removeprefix(codecs.BOM_UTF8).lstrip(_BLANK.encode())
-        content = file.read(_LONGEST_ARRAY + 1) if head.startswith(b"[") else b""
-    if len(content) > _LONGEST_ARRAY:
-        raise ValueError(f"{path} is an array of more than {_LONGEST_ARRAY >> 20} MiB: write one object a line")
-    values: Iterator[tuple[str, Any]]
-    if content:
-        elements = _parse(path, content.decode("utf-8-sig", "replace"))
-        values = ((f"element {number}", element) for number, element in enumerate(elements, start=1))
-    else:
-        lines = ((number, line) for number, line in enumerate(read_lines(path), start=1) if line.strip(_BLANK))
-        values = ((f"line {number}", _parse(path, line, number)) for number, line in lines)
-    for where, record in values:
+    # The first character decides, since the first line may be a whole array
+    texts = (block.removeprefix(codecs.BOM_UTF8).lstrip(_BLANK.encode()) for block in read_blocks(open_text(path)))
+    return _array(path) if next(filter(None, texts), b"").startswith(b"[") else _lines(path)
+
+
+def _lines(path: Path) -> Iterator[Record]:
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip(_BLANK):
+            continue
+        where = f"line {number}"
+        try:
+            record = json.loads(line, object_pairs_hook=_object)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}: {where} is not JSON ({_reason(error)}); {_FORMS}") from error
         if not isinstance(record, dict):
             raise ValueError(f"{path}: {where} is not a JSON object; {_FORMS}")
         yield where, record
-
-
-def _parse(path: Path, text: str, number: int | None = None) -> Any:
-    """Parse line `number` of a file, or its whole text; raise ValueError with the reason if it is not JSON."""
-    where = f"line {number}" if number else "it"
-    try:
-        return json.loads(text, object_pairs_hook=_object)
-    except (ValueError, RecursionError) as error:
-        reason = str(error)
-        if isinstance(error, RecursionError):
-            reason = "it is nested too deeply"
-        elif isinstance(error, json.JSONDecodeError):
-            where = where if number else f"line {error.lineno}"
-            reason = f"{error.msg}, column {error.colno}"
-        elif "integer string conversion" in reason:
-            reason = "a number has thousands of digits"
-        raise ValueError(f"{path}: {where} is not JSON ({reason}); {_FORMS}") from error
 
 
 def _object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -113,3 +97,53 @@ def _object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the key {twice!r} occurs twice")
     return record
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if "integer string conversion" in str(error):
+        return "a number has thousands of digits"
+    # Without the position in the whole text: the message names the line
+    return f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+
+
+def _array(path: Path) -> Iterator[Record]:
+    """Parse the elements of an array one by one; only the unread part of a block is in memory."""
+    parse = json.JSONDecoder(object_pairs_hook=_object).raw_decode
+    decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
+    text, wanted, where = "", "[", ""
+    line = number = 1
+    # None is the end of the file
+    for block in itertools.chain(map(decode, read_blocks(open_text(path))), [None]):
+        text += block or ""
+        at = counted = 0
+        while (at := _NOT_BLANK.search(text, at).start()) < len(text):  # type: ignore[union-attr]  # matches the end
+            line += text.count("\n", counted, at)
+            counted = at
+            if wanted == "element" and not (text[at] == "]" and number == 1):
+                where = f"element {number} (line {line})"
+                try:
+                    record, at = parse(text, at)
+                except (ValueError, RecursionError) as error:
+                    # The element may continue in the next block
+                    if block is not None and isinstance(error, ValueError) and len(text) - at <= _LONGEST_ELEMENT:
+                        break
+                    reason = error.msg if isinstance(error, json.JSONDecodeError) else _reason(error)
+                    raise ValueError(f"{path}: {where} is not JSON ({reason}); {_FORMS}") from error
+                if not isinstance(record, dict):
+                    raise ValueError(f"{path}: {where} is not a JSON object; {_FORMS}")
+                yield where, record
+                number += 1
+                wanted = ","
+                continue
+            if not wanted:
+                raise ValueError(f"{path}: line {line} follows the end of the array; {_FORMS}")
+            if wanted == "," and text[at] not in ",]":
+                raise ValueError(f"{path}: a comma or ] is missing after {where}: is the file complete?")
+            wanted = "" if text[at] == "]" else "element"
+            at += 1
+        line += text.count("\n", counted, at)
+        text = text[at:]
+    if wanted:
+        raise ValueError(f"{path}: a comma or ] is missing after {where or 'its beginning'}: is the file complete?")

@@ -28,8 +28,8 @@ class LowRank(SelfMixer):
 
     M = softmax(Q (E K)' / sqrt(D / H)) F, with learned E and F (r, max_len).
 
-    If not causal, M has rank r. Causal: position t reads r slots of its past, E_t K = sum_{j <= t} E_{:,j} k_j,
-    and F_t V in the same way. Slots without a weight in E for the visible positions are masked, so that E = F = identity,
+    If not causal, M has rank r. Causal: position t reads r slots of its past, E_t K = sum_{j <= t} E_{:,j} k_j, and
+    F_t V in the same way. Slots without a weight in E for the visible positions are masked, so that E = F = identity,
     r = max_len, is attention. M is dense, dynamic, shared by the D / H channels of a head. Heads share E and F, layers
     do not ('headwise sharing').
 

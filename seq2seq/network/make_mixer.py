@@ -162,11 +162,14 @@ def make_mixer(mixer: type[Any], values: Mapping[str, Any], path: str, **sizes: 
         if required and name not in sizes and name not in arguments:
             raise ValueError(f"{path}.{name} is missing: set it by +{path}.{name}=...")
     try:
-        return mixer(**sizes, **arguments)
+        made = mixer(**sizes, **arguments)
     except TypeError as error:
         raise ValueError(f"{path}: {values['_target_']} does not take these settings: {error}") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+    if not hasattr(made, "out_dim"):
+        raise ValueError(f"{path}: {mixer.__name__} has no out_dim, the width of its output: set it in __init__")
+    return made
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from seq2seq.settings.values import shown, suggestion
 from seq2seq.system.errors import is_out_of_memory, os_message
 from seq2seq.system.files import ARCHIVES, COMPRESSIONS, compression, require_creatable, uncompressed, written_directly
 from seq2seq.system.model_path import is_model_file
-from seq2seq.system.stdio import print_error, whole_output
+from seq2seq.system.stdio import fill_closed_descriptors, print_error, whole_output
 
 
 class UsageError(ValueError):
@@ -234,6 +234,7 @@ def exit_status(work: Callable[[], int]) -> int:
 
 def run_command(main: Callable[[], int]) -> NoReturn:
     """Run a command's `main` as this process, and exit with its status."""
+    fill_closed_descriptors()
     for number in (signal.SIGTERM, signal.SIGHUP):
         # Raise an exception, so that no partial file stays. nohup ignores SIGHUP.
         if signal.getsignal(number) == signal.SIG_DFL:

@@ -53,7 +53,7 @@ def resolve_resume(
         return folder, found
     # A requeued job may have ended between its first checkpoint for use and its first state
     if path is None and folder.used and not (force or requeued()):
-        raise _in_use(folder, str(resume))
+        raise _in_use(folder, resume or "null")
     if resume == "auto":
         unnamed = (
             " (its name stands for all settings, budgets too; to continue a run under others, give both commands "

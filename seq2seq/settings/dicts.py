@@ -69,6 +69,11 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator
             yield key, *values
 
 
+# Most bytes of a file, of which a run's config.yaml has some thousand, and most aliases in it.
+_LARGEST = 1 << 18
+_ALIASES = 20
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a mapping of settings.
 
@@ -77,8 +82,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     import yaml
 
+    size = path.stat().st_size
+    # A pipe or a device has no end
+    if not path.is_file() or size > _LARGEST:
+        raise ValueError(f"{path.name} is not a file of at most {_LARGEST:,} bytes")
     try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        # n aliases of each other unfold to up to 3^(n / 3) copies
+        if sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)) > _ALIASES:
+            raise ValueError(f"it has more than {_ALIASES} aliases (*name)")
+        loaded = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         # The parser's message has several lines, with a position in the file.
         raise ValueError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from None

@@ -23,6 +23,8 @@ from seq2seq.settings.values import shown, suggestion
 from seq2seq.system.errors import first_line
 from seq2seq.system.resources import choices, conf_dir
 
+# Entries of these have names of the user's own, and may be deleted.
+_USER_NAMED = ("mixer.", "logger.", "callbacks.", "data.corpora.", "data.tokenize.", "data.columns.")
 # Flags that choose what Hydra does; it takes at most one of them.
 _MODES = ("run", "multirun", "cfg", "info", "shell_completion")
 # Exceptions of Hydra for settings that it refuses.
@@ -89,7 +91,7 @@ def wrong_word(overrides: Sequence[str]) -> str:
         # Hydra raises ValueError and the other errors of this tuple for some words that it cannot parse.
         except (*REFUSALS, ValueError, AssertionError, AttributeError, TypeError) as error:
             return _syntax(word, error)
-        if message := _wrong_choice(override, word, overrides):
+        if message := _wrong_change(override, word) or _wrong_choice(override, word, overrides):
             return message
     return ""
 
@@ -126,21 +128,28 @@ def _shared_folder(overrides: Sequence[str]) -> str:
 
 
 def _wrong_job(overrides: Sequence[str]) -> str:
-    """Explain why a sweep's first job is refused, before the sweep makes its folder; else return ""."""
+    """Explain why the first and the last job of a sweep are refused, before it makes its folder; else return ""."""
+    first, last = (_refused_job(overrides, place) for place in (0, -1))
+    return first if first == last else ""
+
+
+def _refused_job(overrides: Sequence[str], place: int) -> str:
+    """Explain why the job with the values at this place of every list is refused; else return ""."""
     job = []
     for word in overrides:
         override = _parse(word)
         if not override.is_sweep_override():
             job.append(word)
         elif values := _values(override):
-            job.append(f"{override.get_key_element()}={values[0]}")
+            job.append(f"{override.get_key_element()}={values[place]}")
     # Only a job knows the value of ${hydra:...}, such as its number.
     job = [re.sub(r"\$\{hydra:[^}]*\}", "0", word) for word in job]
     try:
         read_settings(plain_settings(compose_or_raise(job)))
     except REFUSALS as error:
         return refusal(error, job)
-    except ValueError as error:
+    except (ValueError, AttributeError, AssertionError) as error:
+        # Hydra raises the last two for some words that it cannot parse.
         return str(error)
     return ""
 
@@ -174,6 +183,17 @@ def _syntax(word: str, error: Exception) -> str:
     key = word.partition("=")[0]
     quotes = f"put a value with special characters in quotes, as in '{shown(key)}=\"a=b, c\"'"
     return f"'{shown(word)}' cannot be read ({shown(str(error))}): {quotes}"
+
+
+def _wrong_change(override: Override, word: str) -> str:
+    """Explain a setting that may not be deleted, or a choice of a group that is added to another; else return ""."""
+    key = _key(word)
+    if override.is_delete() and not f"{key}.".startswith(_USER_NAMED):
+        return f"{word}: a setting cannot be deleted; null turns off what can be off, and {key} left out is its default"
+    # Hydra would drop the added choice without a word.
+    if word.startswith("+") and (conf_dir() / key).is_dir():
+        return f"{shown(word)}: {key} has a choice already; write {shown(word.lstrip('+'))}"
+    return ""
 
 
 def _wrong_choice(override: Override, word: str, overrides: Sequence[str]) -> str:

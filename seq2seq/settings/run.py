@@ -91,10 +91,7 @@ class Settings:
                 raise ValueError(
                     f"trainer.{name}={number} and data.batch_tokens={tokens} both size updates: set one of the two"
                 )
-        # weight_dropout does not count, since the two passes may share its mask.
-        rates = flat({"model": plain(self.model), "mixer": self.mixers}).items()
-        dropouts = [rate for key, rate in rates if key.endswith("dropout") and not key.endswith("weight_dropout")]
-        if self.optim.r_drop and not any(dropouts):
+        if self.optim.r_drop and not self._has_dropout():
             raise ValueError(
                 f"optim.r_drop={self.optim.r_drop} compares two passes with dropout: set model.dropout=0.1"
             )
@@ -103,6 +100,17 @@ class Settings:
             raise ValueError(
                 f"trainer.median_stop={self.trainer.median_stop} compares files metrics.csv: add logger=csv"
             )
+
+    def _has_dropout(self) -> bool:
+        """Return True if a dropout other than weight_dropout, whose mask two passes may share, is on."""
+        # Mixers that drop attention weights have their own setting; others ignore model.attention_dropout.
+        for key, value in flat(self.mixers).items():
+            name = key.rpartition(".")[2]
+            # A list in `per_layer`.
+            rates = value if isinstance(value, list) else [value]
+            if name.endswith("dropout") and name != "weight_dropout" and any(rates):
+                return True
+        return bool(self.model.dropout or (self.model.ffn_dim and self.model.activation_dropout))
 
     def plain(self) -> dict[str, Any]:
         """Return the configuration as config.yaml has it; `read_settings` reads it back."""

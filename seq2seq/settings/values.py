@@ -57,7 +57,11 @@ def shown(value: Any, *, most: int = 100) -> str:
     """Return a value as YAML has it, cut to one line of `most` characters."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    text = value if isinstance(value, str) else _SHORT.repr(value)
+    try:
+        text = value if isinstance(value, str) else _SHORT.repr(value)
+    except ValueError:
+        # Python writes no whole number of more than 4,300 digits.
+        text = f"<a {type(value).__name__} of thousands of digits>"
     text = " ".join(text.split()) if text.strip() else repr(text)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
@@ -70,7 +74,8 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
 def allowed(hint: Any, metadata: Mapping[str, Any]) -> str:
     """Describe the values that a field takes, for messages and for the documentation."""
     hints = _alternatives(hint, metadata)
-    names = [_described(each, metadata) for each in hints if each not in (type(None), bool) or hints[0] is bool]
+    kinds = [each for each in hints if each is not type(None) and (each is not bool or hints[0] is bool)]
+    names = [_described(each, metadata) for each in kinds]
     names += metadata.get("words", ())
     names += ["null"] if type(None) in hints[1:] else []
     # After a number, `bool` marks a rule that false turns off as well.
@@ -117,7 +122,7 @@ def _convert(value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
     """Convert a value to the first of the types of `hint` that takes it."""
     hints = _alternatives(hint, limits)
     if value is None and type(None) in hints:
-        return None
+        return False if hints[0] is bool else None
     # After a number, `bool` marks a rule, which null, false and infinity turn off.
     rule = bool in hints[1:]
     if rule and (value is False or value == math.inf):
@@ -150,6 +155,8 @@ def _one(value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
         text = str(value)
         # Refuse invisible characters, such as NUL, at which paths end.
         _require(text.strip() and text.isprintable() and text in limits.get("choices", (text,)))
+        # Any word may be a path, and file systems take no longer names.
+        _require(len(text) <= 4096 and all(len(part.encode()) <= 255 for part in text.split("/")))
         return text
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple:

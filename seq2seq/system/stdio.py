@@ -60,6 +60,19 @@ def whole_output() -> Iterator[None]:
             sys.stdout = python
 
 
+def fill_closed_descriptors() -> None:
+    """Open /dev/null for each standard stream that is closed; writing to such a standard output fails.
+
+    Otherwise the next file that is opened gets the stream's number, and what a library prints goes into that file.
+    """
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            # The lowest free number
+            os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
+            stream = open(descriptor, "r" if name == "stdin" else "w", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+
+
 def print_error(message: str) -> None:
     """Print a line on standard error; a failure to print does not stop the work."""
     try:
