@@ -218,7 +218,7 @@ def test_image_model_and_removal_of_earlier_figures(tmp_path, capsys):
     images = ["experiment=drawn_words", "tokenizer.patches.height=4", "tokenizer.patches.width=6"]
     assert inspect.main(["mixer=quadratic", *images, *small, "--length", "3", "--out", str(out)]) == 0
     assert "encoder layer 1 of 1" in capsys.readouterr().err
-    assert "rows and columns apart" in (out / "report.html").read_text("utf-8")
+    assert "distances in rows and columns" in (out / "report.html").read_text("utf-8")
     assert (out / "encoder-centers.svg").is_file()
     # A file that is not from a report stays
     (out / "mine.png").touch()

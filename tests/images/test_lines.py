@@ -475,7 +475,7 @@ def test_inspect_names_patches_and_draws_centers(run, drawn, tmp_path):
     assert inspect.main(["--ckpt", str(best), "--text", image, "--out", str(tmp_path / "seen")]) == 0
     for name in ("encoder-centers", "encoder-image", "cross-image"):
         assert (tmp_path / "seen" / f"{name}.png").is_file()
-    assert "rows and columns apart" in (tmp_path / "seen" / "report.html").read_text("utf-8")
+    assert "distances in rows and columns" in (tmp_path / "seen" / "report.html").read_text("utf-8")
     names = model_report._patches(GRID)
     assert (len(names), names[0], names[12], names[-1]) == (48, "1,1", "2,1", "4,12")
 
