@@ -55,7 +55,7 @@ class Data(L.LightningDataModule):
         pass
 
     @property
-    def texts(self) -> Data:
+    def prepared(self) -> Data:
         return self
 
     def size(self, split: str) -> int:

@@ -99,7 +99,7 @@ def test_measuring_leaves_no_trace(monkeypatch, two_threads, caplog):
 
 def test_a_typical_batch_is_full():
     def prepared(src: list[int], tgt: list[int], *, stream: bool = False) -> Any:
-        data = SimpleNamespace(src_lengths=np.array(src), tgt_lengths=np.array(tgt))
+        data = SimpleNamespace(lengths=(np.array(src), np.array(tgt)))
         plan = SimpleNamespace(stream=stream, require_max_tokens=lambda: 512, part_tokens=4096)
         return SimpleNamespace(plan=plan, longest=(max(src), max(tgt)), split=lambda name: data)
 
