@@ -21,8 +21,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from seq2seq.kernels import flop_formulas as flop_formulas  # registers the FLOPs of our operators
 from seq2seq.network.build import build_model, on_meta_device
 from seq2seq.settings.compose import presets
-from seq2seq.settings.dicts import read_yaml
 from seq2seq.system.resources import conf_dir
+from seq2seq.system.yaml_file import read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEED = "benchmarks/results/run_speed/six-mixers.json"

@@ -22,8 +22,8 @@ import yaml
 
 from benchmarks import harness
 from seq2seq.runs.results import RunResult, collect
-from seq2seq.settings.dicts import read_yaml
 from seq2seq.system.files import atomic_folder, write_json, write_text
+from seq2seq.system.yaml_file import read_yaml
 
 # Settings with paths, and their usual values.
 _PLACES = {"runs": "runs", "cache": ".cache"}

@@ -19,9 +19,9 @@ from benchmarks.comparable import require_comparable
 from seq2seq.analysis.atlas.scaling import Growth
 from seq2seq.runs.results import RunResult, collect
 from seq2seq.settings.compose import presets
-from seq2seq.settings.dicts import read_yaml
 from seq2seq.system.markdown import markdown_table
 from seq2seq.system.resources import conf_dir
+from seq2seq.system.yaml_file import read_yaml
 
 SCORES = ("bleu", "chrf", "perplexity")
 KEYS = ("parameters", "steps", "target_tokens_per_second", "training_cpu_seconds")

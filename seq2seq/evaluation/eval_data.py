@@ -22,9 +22,10 @@ from seq2seq.runs.folder import RunFolder
 from seq2seq.settings.compose import compose_settings
 from seq2seq.settings.data import SPLITS, CorpusSettings, DataSettings
 from seq2seq.settings.declare import keys, read_section
-from seq2seq.settings.dicts import leaves, merged, read_yaml
+from seq2seq.settings.dicts import leaves, merged
 from seq2seq.settings.values import shown
 from seq2seq.system.resources import choices
+from seq2seq.system.yaml_file import read_yaml
 
 
 def data_settings(words: Sequence[str], *, ckpt: str, meta: dict[str, Any], tgt_lang: str, cache: Path) -> DataSettings:

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from seq2seq.runs.folder import RunFolder, with_window
-from seq2seq.settings.dicts import flat, read_yaml
+from seq2seq.settings.dicts import flat
 from seq2seq.settings.run import present_settings
 from seq2seq.sweeps.job_records import Job, common_overrides, is_sweep, read_jobs
 from seq2seq.system.json_file import read_json
+from seq2seq.system.yaml_file import read_yaml
 
 SPLITS = ("test", "valid")
 # Settings that may be `auto`, with the keys of results.json that hold the chosen values.

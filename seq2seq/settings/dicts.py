@@ -1,10 +1,9 @@
-"""Nested dictionaries of settings: read, flatten, compare and change them."""
+"""Nested dictionaries of settings: flatten, compare and change them."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 # Stands for an absent value, in messages too.
@@ -67,35 +66,3 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator
         values = one.get(key, UNSET), two.get(key, UNSET)
         if values[0] != values[1]:
             yield key, *values
-
-
-# Most bytes of a file, of which a run's config.yaml has some thousand, and most aliases in it.
-_LARGEST = 1 << 18
-_ALIASES = 20
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a mapping of settings.
-
-    Raises:
-        ValueError: The file is not YAML, or holds something else.
-    """
-    import yaml
-
-    size = path.stat().st_size
-    # A pipe or a device has no end
-    if not path.is_file() or size > _LARGEST:
-        raise ValueError(f"{path.name} is not a file of at most {_LARGEST:,} bytes")
-    try:
-        text = path.read_text(encoding="utf-8")
-        # n aliases of each other unfold to up to 3^(n / 3) copies
-        if sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)) > _ALIASES:
-            raise ValueError(f"it has more than {_ALIASES} aliases (*name)")
-        loaded = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        # The parser's message has several lines, with a position in the file.
-        raise ValueError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from None
-    # An empty file is None; a list or a word is valid YAML, too.
-    if not isinstance(loaded, dict):
-        raise ValueError(f"{path.name} holds no settings")
-    return loaded

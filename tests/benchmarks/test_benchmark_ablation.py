@@ -15,9 +15,9 @@ from benchmarks.ablation import ROWS, Outcome, Score, direction
 from seq2seq.network.build import build_model, on_meta_device
 from seq2seq.network.model import Seq2Seq
 from seq2seq.runs.folder import RunFolder
-from seq2seq.settings.dicts import read_yaml
 from seq2seq.sweeps.job_records import Job, write_sweep
 from seq2seq.system.resources import conf_dir
+from seq2seq.system.yaml_file import read_yaml
 
 NAMES = [row.name for row in ROWS]
 # A joint vocabulary of 32k pieces, one table for source, target and output

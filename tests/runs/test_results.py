@@ -12,7 +12,7 @@ import yaml
 
 from seq2seq.runs.folder import RunFolder
 from seq2seq.runs.results import Unusable, collect, read_run
-from seq2seq.settings.dicts import read_yaml
+from seq2seq.system.yaml_file import read_yaml
 
 SCORES = {"bleu": 1.5, "chrf": 2.5, "signatures": ["nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.4"]}
 CONFIG = {"seed": 1, "data": {"name": "toy"}, "mixer": {}, "model": {}, "trainer": {"max_steps": 1}}

@@ -1,0 +1,37 @@
+"""Read YAML files of others, in bounded time and memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+# Most bytes of a file, of which a run's config.yaml has some thousand, and most aliases in it.
+_LARGEST = 1 << 18
+_ALIASES = 20
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a mapping of settings.
+
+    Raises:
+        ValueError: The file is not YAML, or holds something else.
+    """
+    import yaml
+
+    size = path.stat().st_size
+    # A pipe or a device has no end
+    if not path.is_file() or size > _LARGEST:
+        raise ValueError(f"{path.name} is not a file of at most {_LARGEST:,} bytes")
+    try:
+        text = path.read_text(encoding="utf-8")
+        # n aliases of each other unfold to up to 3^(n / 3) copies
+        if sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)) > _ALIASES:
+            raise ValueError(f"it has more than {_ALIASES} aliases (*name)")
+        loaded = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        # The parser's message has several lines, with a position in the file.
+        raise ValueError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from None
+    # An empty file is None; a list or a word is valid YAML, too.
+    if not isinstance(loaded, dict):
+        raise ValueError(f"{path.name} holds no settings")
+    return loaded
