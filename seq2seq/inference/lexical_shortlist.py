@@ -17,7 +17,7 @@ from seq2seq.data.readers import text_pairs
 from seq2seq.data.text_checks import checked
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.ibm1 import Block, lexical_table
-from seq2seq.system.files import atomic_file
+from seq2seq.system.files import atomic_file, require_stored
 
 FORMAT = 1
 # Sentence pairs with a longer side are left out of the estimate, whose cost grows with the product of both lengths.
@@ -95,9 +95,7 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         raise ValueError(f"{path} is a directory, no shortlist; python -m seq2seq.shortlist makes one")
     try:
         with zipfile.ZipFile(path) as archive:
-            # Compressed data could grow without limit
-            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-                raise ValueError("packed")
+            require_stored(archive)
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in _ARRAYS}
         if any(arrays[name].dtype != kind or arrays[name].ndim != 1 for name, kind in _ARRAYS.items()):

@@ -377,7 +377,7 @@ def _require_lists(
     given |= {f"phrases[{number}]": each for number, each in enumerate(phrases or ())}
     for name, value in given.items():
         if isinstance(value, str):
-            raise ValueError(f"{name} is the str '{shown(value)}', each character of which would count; give a list")
+            raise ValueError(f"{name} is the str '{shown(value)}', whose characters would be the entries; give a list")
     for name, entries in (("prefixes", prefixes), ("phrases", phrases)):
         if entries is not None and len(entries) != len(lines):
             raise ValueError(f"{name} has {len(entries):,} entries for {len(lines):,} lines; give one for each")

@@ -55,7 +55,7 @@ class Conv(SelfMixer[Window]):
         return Window.empty(batch_size, self.kernel_size, self.dim, device, dtype)
 
     def step(self, x: Tensor, state: Window, position: Tensor) -> tuple[Tensor, Window]:
-        """Convolve the last K inputs, of which x (N, D) is the newest."""
+        """Convolve the last K inputs up to x (N, D)."""
         inputs, state = state.appended(x)  # (N, K, D)
         # Taps before channels in both: (N, K D) by (D, K D)
         return F.linear(inputs.flatten(1), self.weight.transpose(1, 2).flatten(1), self.bias), state

@@ -88,7 +88,7 @@ class Depthwise(SelfMixer[Window]):
         return Window.empty(batch_size, self.kernel_size, self.dim, device, dtype)
 
     def step(self, x: Tensor, state: Window, position: Tensor) -> tuple[Tensor, Window]:
-        """Convolve the last K inputs, of which x (N, D) is the newest."""
+        """Convolve the last K inputs up to x (N, D)."""
         z = gated(self.inner(x), self.glu)
         y, past = shortconv_step(z, state.past, self.weight)
         return self.out(y), Window(past)

@@ -29,7 +29,7 @@ class Window(NamedTuple):
         return cls(torch.zeros(batch_size, kernel_size - 1, channels, device=device, dtype=dtype))
 
     def appended(self, z: Tensor) -> tuple[Tensor, Window]:
-        """Return the last K inputs, (N, K, C), of which z (N, C) is the newest, and the next state."""
+        """Append the newest input z (N, C); return the last K inputs, (N, K, C), and the next state."""
         inputs = torch.cat([self.past, z.to(self.past.dtype)[:, None]], 1)
         return inputs, Window(inputs[:, 1:])
 

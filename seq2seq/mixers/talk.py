@@ -84,7 +84,7 @@ class TaLK(SelfMixer[Window]):
         return Window.empty(batch_size, self.kernel_size, self.dim, device, dtype)
 
     def step(self, x: Tensor, state: Window, position: Tensor) -> tuple[Tensor, Window]:
-        """Sum the last K inputs, of which x (N, D) is the newest, each weighted by its fraction in the window."""
+        """Sum the last K inputs up to x (N, D), each weighted by its fraction in the window."""
         z = gated(self.inner(x), self.glu).to(state.past.dtype)
         inputs, state = state.appended(z)  # (N, K, D)
         distance = torch.arange(self.kernel_size - 1, -1, -1, device=x.device)  # K - 1 .. 0

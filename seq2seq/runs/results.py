@@ -82,7 +82,7 @@ class RunResult:
 
     @property
     def fingerprint(self) -> str | None:
-        """The fingerprint of the whole corpus, of which `data.limit` and the seed may choose a part."""
+        """The fingerprint of the whole corpus, before `data.limit` and the seed choose a part of it."""
         return self.results.get("whole_corpus")
 
     def number(self, key: str) -> float:

@@ -16,7 +16,7 @@ from seq2seq.metadata import KEY
 from seq2seq.network.build import build_model, on_meta_device
 from seq2seq.runs.folder import ORIGIN, RunFolder
 from seq2seq.settings.classes import packages_of
-from seq2seq.system.files import atomic_file
+from seq2seq.system.files import atomic_file, require_stored
 from seq2seq.system.model_path import LAST, PREVIOUS
 
 log = logging.getLogger(__name__)
@@ -95,9 +95,8 @@ def require_whole(path: Path) -> None:
     read_state(path, mmap=True)
     try:
         with zipfile.ZipFile(path) as archive:
-            # torch does not compress; a small compressed file could unpack to a huge one
-            stored = all(each.compress_type == zipfile.ZIP_STORED for each in archive.infolist())
-            whole = stored and archive.testzip() is None
+            require_stored(archive)
+            whole = archive.testzip() is None
     except Exception:  # zipfile raises many types for a damaged file
         whole = False
     if not whole:

@@ -53,7 +53,7 @@ class NoRepeat(Rule):
         if tokens.shape[1] < self.size:
             return
         position = rows.position.repeat_interleave(rows.last.shape[1])[:, None]  # (N, 1)
-        # Entry i: tokens i .. i + size - 1, the last of which followed the others
+        # Entry i has tokens i .. i + size - 1; its last token followed the others
         windows = tokens.unfold(1, self.size, 1)  # (N, L - size + 1, size)
         start = torch.arange(windows.shape[1], device=tokens.device)
         again = start <= position - self.size  # (N, L - size + 1): the whole window has been written

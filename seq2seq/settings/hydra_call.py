@@ -129,8 +129,8 @@ def _shared_folder(overrides: Sequence[str]) -> str:
 
 def _wrong_job(overrides: Sequence[str]) -> str:
     """Explain why the first and the last job of a sweep are refused, before it makes its folder; else return ""."""
-    first, last = (_refused_job(overrides, place) for place in (0, -1))
-    return first if first == last else ""
+    message = _refused_job(overrides, 0)
+    return message if message and message == _refused_job(overrides, -1) else ""
 
 
 def _refused_job(overrides: Sequence[str], place: int) -> str:

@@ -15,6 +15,7 @@ import shutil
 import stat
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -121,6 +122,12 @@ def compressing(file: IO[bytes], suffix: str, mode: Literal["rb", "wb"]) -> IO[b
         # Arrow closes its file, so it gets a duplicate of the descriptor
         return pa.CompressedOutputStream(pa.PythonFile(os.fdopen(os.dup(file.fileno()), "wb")), "zstd")  # type: ignore[return-value]
     return file
+
+
+def require_stored(archive: zipfile.ZipFile) -> None:
+    """Raise BadZipFile if an archive is compressed, since a small one could unpack to more than any memory holds."""
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+        raise zipfile.BadZipFile("it is compressed")
 
 
 def written_directly(path: str | os.PathLike[str]) -> bool:

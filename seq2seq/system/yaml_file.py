@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-# Most bytes of a file, of which a run's config.yaml has some thousand, and most aliases in it.
+# Limits of a file: its bytes, where a run's config.yaml has some thousand, and its aliases.
 _LARGEST = 1 << 18
 _ALIASES = 20
 

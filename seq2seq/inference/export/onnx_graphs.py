@@ -193,7 +193,7 @@ class StepGraph(nn.Module):
         features, state = self.model.step(
             token.flatten(), rebuild(self.context_form, context), state, position.flatten(), nn.Identity()
         )
-        # Only the `scored` hypotheses; there are none if a narrow output layer reads the features instead
+        # Logits of the `scored` hypotheses alone; `scored` is empty if a narrow output layer reads the features.
         output = self.model.output
         int8 = isinstance(output, Int8Linear)
         logits = output(features, scored) if int8 else output(features.index_select(0, scored))

@@ -70,7 +70,7 @@ class AverageWeights(L.Callback):
         """Continue with the averages of an earlier part of the run."""
         self.updates = state_dict["average"]["updates"]
         for average, loaded in zip(self._averages, state_dict["average"]["averages"], strict=True):
-            # The file has whole tensors, of which each rank copies its shard.
+            # The file has whole tensors. Each rank copies its shard.
             average.copy_(part_like(loaded, average))
 
     @torch.no_grad()
