@@ -114,7 +114,8 @@ def plain_weights(model: Seq2Seq, order: Tensor | None = None) -> dict[str, Tens
     """Return the weights of a plain Transformer by names that do not depend on the place of the norms.
 
     A layer has mix.f.qkv, mix.f.out, mix.norm, transform.f.up, transform.f.down, transform.norm, and in the decoder
-    read.f.query, read.f.key_value, read.f.out, read.norm.
+    read.f.query, read.f.key_value, read.f.out, read.norm. Attention with biases has a bias of all its projections, zero
+    for keys.
 
     Args:
         order: Reorders the channels of the residual stream: channel c of the new stream is channel order[c] of the
@@ -123,7 +124,7 @@ def plain_weights(model: Seq2Seq, order: Tensor | None = None) -> dict[str, Tens
     # Weights that read the stream have its channels in their columns; weights that write it, in their rows. The
     # key_value of cross-attention reads the encoder's output, which is a stream as well
     reads = (".qkv.weight", ".query.weight", ".key_value.weight", ".up.weight", ".table.weight", "output.weight")
-    writes = (".out.weight", ".down.weight", ".down.bias", "norm.weight", "norm.bias")
+    writes = (".out.weight", ".down.weight", ".down.bias", ".out.bias", "norm.weight", "norm.bias")
     weights = {}
     for name, weight in model.state_dict().items():
         if order is not None and name.endswith(reads):
@@ -131,6 +132,15 @@ def plain_weights(model: Seq2Seq, order: Tensor | None = None) -> dict[str, Tens
         elif order is not None and name.endswith(writes):
             weight = weight[order]
         weights[re.sub(r"\.(pre|post)_norm\.", ".norm.", name)] = weight
+    for name in [name for name in weights if name.endswith(".value_bias")]:
+        prefix = name.removesuffix("value_bias")
+        value = weights.pop(name)
+        # Keys have no biases
+        parts = [torch.zeros_like(value), value]
+        if f"{prefix}query_bias" in weights:
+            weights[f"{prefix}qkv.bias"] = torch.cat([weights.pop(f"{prefix}query_bias"), *parts])
+        else:
+            weights[f"{prefix}key_value.bias"] = torch.cat(parts)
     return weights
 
 
