@@ -39,7 +39,8 @@ FLOOR = 2.0  # seconds
 TEXTS = 50
 PATIENCE = 120.0  # seconds after which a client sends no further sentence
 JSON = {"Content-Type": "application/json"}
-MANY = ("\0" * 3000, "Z" + "\u0300" * 9000, "\U0001f600" * 2000, "\u4e00" * 2500)
+# The last two have more pieces than the default --max-pieces allows
+MANY = ("\U0001f600" * 2000, "\u4e00" * 2500, "\u0300" * 4000, "\U0001f600" * 4000, "\u0300" * 9000)
 BODIES = (
     '{"text":[' + "1," * 500_000 + "1]}",
     '{"text":[' + '"",' * 340_000 + '""]}',

@@ -176,6 +176,32 @@ def test_a_model_over_a_connection(tmp_path):
 
 
 @pytest.mark.slow
+def test_connections_without_a_request_make_room_and_are_closed():
+    def idle() -> socket.socket:
+        held = socket.create_connection((service.address.hostname, service.address.port), timeout=PATIENCE)
+        held.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nA: ")
+        return held
+
+    with Running("-c", STUBBED, "0", "max_connections=4", "idle_timeout=3") as service:
+        held = [idle() for _ in range(4)]
+        kept = service.connect()
+        assert post(kept, {"text": "ab"})[0] == 200
+        # The oldest has made room
+        assert held[0].recv(1) == b""
+        held.append(idle())
+        assert held[1].recv(1) == b""
+        for each in held[2:]:
+            each.sendall(b"b")
+            assert each.recv(1) == b""
+        assert post(service.connect(), {"text": "ab"})[0] == 200
+        for each in held:
+            each.close()
+        assert service.end() == 0
+        assert service.process.stderr
+        assert service.process.stderr.read() == ""
+
+
+@pytest.mark.slow
 def test_a_model_is_loaded_again_and_no_request_is_lost(tmp_path):
     path = tmp_path / "model.safetensors"
     texts = tiny.sentences(tiny.GERMAN, 3)

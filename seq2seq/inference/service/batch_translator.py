@@ -71,7 +71,7 @@ class BatchTranslator:
             # Imports torch, which the translator has loaded
             from seq2seq.inference.forced_text import force_candidates
 
-            forced = force_candidates(translator, lines, found, align=True, left_out=unaligned.__setitem__)
+            forced = force_candidates(translator, lines, found, align=True, left_out=unaligned.__setitem__, step=step)
             aligned = [[each.words for each in row] for row in forced]
         results = []
         for i, (row, words) in enumerate(zip(found, aligned, strict=True)):
