@@ -18,6 +18,7 @@ import functools
 import http.client
 import itertools
 import json
+import multiprocessing
 import random
 import re
 import resource
@@ -48,7 +49,7 @@ BODIES = (
     "{" + "".join(f'"{number}":1,' for number in range(90_000)) + '"text":"a"}',
     '{"text":"a","suppress":["' + "x" * 900_000 + '"]}',
 )
-Attack = Callable[[SplitResult, threading.Event, random.Random], None]
+Attack = Callable[[SplitResult, random.Random], None]
 
 
 def post(address: SplitResult, body: str, *, seconds: float = 100.0) -> tuple[int, bytes]:
@@ -63,39 +64,37 @@ def post(address: SplitResult, body: str, *, seconds: float = 100.0) -> tuple[in
         connection.close()
 
 
-def send_pieces(address: SplitResult, stop: threading.Event, random: random.Random) -> None:
-    """Send texts of many pieces until `stop`."""
-    while not stop.is_set():
+def send_pieces(address: SplitResult, random: random.Random) -> None:
+    """Send texts of many pieces."""
+    while True:
         body = json.dumps({"text": random.choice(MANY)})
         try:
             post(address, body, seconds=random.choice((0.3, 100.0)))
         except (OSError, http.client.HTTPException):
-            stop.wait(0.05)
+            time.sleep(0.05)
 
 
-def send_bodies(address: SplitResult, stop: threading.Event, random: random.Random) -> None:
-    """Send bodies of wrong values until `stop`."""
-    while not stop.is_set():
+def send_bodies(address: SplitResult, random: random.Random) -> None:
+    """Send bodies of wrong values."""
+    while True:
         try:
             post(address, random.choice(BODIES))
         except (OSError, http.client.HTTPException):
-            stop.wait(0.05)
+            time.sleep(0.05)
 
 
-def hold_connections(address: SplitResult, stop: threading.Event, random: random.Random) -> None:
+def hold_connections(address: SplitResult, random: random.Random) -> None:
     """Keep 40 connections open with headers that never end, and replace lost ones."""
     held: list[socket.socket] = []
-    while not stop.is_set():
+    while True:
         try:
             held.append(socket.create_connection((address.hostname, address.port), timeout=1))
             held[-1].sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nA: ")
         except OSError:
-            stop.wait(0.05)
+            time.sleep(0.05)
         if len(held) >= 40:
             held.pop(random.randrange(40)).close()
-            stop.wait(0.02)
-    for each in held:
-        each.close()
+            time.sleep(0.02)
 
 
 ATTACKS: dict[str, Attack] = {"pieces": send_pieces, "connections": hold_connections, "bodies": send_bodies}
@@ -120,21 +119,22 @@ def waits(address: SplitResult, expected: dict[str, bytes]) -> list[float]:
 
 def attacked(address: SplitResult, senders: dict[str, int], expected: dict[str, bytes], seed: int) -> list[float]:
     """Return the seconds of each sentence during an attack by so many senders of each kind."""
-    stop = threading.Event()
-    threads = [
-        threading.Thread(target=ATTACKS[kind], args=(address, stop, random.Random(seed + number)))
-        for kind, count in senders.items()
-        for number in range(count)
-    ]
-    for thread in threads:
-        thread.start()
+    # A process of their own: the senders must not delay the client
+    process = multiprocessing.Process(target=attack, args=(address, senders, seed))
+    process.start()
     time.sleep(2)
     try:
         return waits(address, expected)
     finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
+        process.kill()
+        process.join()
+
+
+def attack(address: SplitResult, senders: dict[str, int], seed: int) -> None:
+    """Run so many senders of each kind, until the process is killed."""
+    for kind, count in senders.items():
+        for number in range(count):
+            threading.Thread(target=ATTACKS[kind], args=(address, random.Random(seed + number))).start()
 
 
 def main() -> int:
