@@ -42,13 +42,18 @@ PATIENCE = 120.0  # seconds after which a client sends no further sentence
 JSON = {"Content-Type": "application/json"}
 # The last two have more pieces than the default --max-pieces allows
 MANY = ("\U0001f600" * 2000, "\u4e00" * 2500, "\u0300" * 4000, "\U0001f600" * 4000, "\u0300" * 9000)
-BODIES = (
-    '{"text":[' + "1," * 500_000 + "1]}",
-    '{"text":[' + '"",' * 340_000 + '""]}',
-    '{"text":"a","phrases":[' + "null," * 190_000 + "null]}",
-    "{" + "".join(f'"{number}":1,' for number in range(90_000)) + '"text":"a"}',
-    '{"text":"a","suppress":["' + "x" * 900_000 + '"]}',
-)
+# Bodies of 1 MB and, within the default --max-body, of 250 KB
+BODIES = [
+    body
+    for size in (1, 4)
+    for body in (
+        '{"text":[' + "1," * (500_000 // size) + "1]}",
+        '{"text":[' + '"",' * (340_000 // size) + '""]}',
+        '{"text":"a","phrases":[' + "null," * (190_000 // size) + "null]}",
+        "{" + "".join(f'"{number}":1,' for number in range(90_000 // size)) + '"text":"a"}',
+        '{"text":"a","suppress":["' + "x" * (900_000 // size) + '"]}',
+    )
+]
 Attack = Callable[[SplitResult, random.Random], None]
 
 

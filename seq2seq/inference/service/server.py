@@ -7,6 +7,7 @@ import contextlib
 import resource
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -116,6 +117,9 @@ def run(
     Returns:
         0 if all accepted requests were answered, 1 if not, 128 + the signal's number after a second signal.
     """
+    # After each operation of torch the thread that translates asks for the interpreter, for which it would wait 5 ms
+    # whenever the event loop is busy
+    sys.setswitchinterval(0.0005)
     service.batcher.thread.start()
     return asyncio.run(_run(service, bound, ready, reload))
 

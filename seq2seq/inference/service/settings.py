@@ -26,7 +26,8 @@ class ServiceSettings(Section):
         "names under which the service is called, by commas, or * for any; always allowed: localhost, --host, IP "
         "addresses",
     )
-    max_body: int = setting(1 << 20, "bytes of a request's body; a larger one is refused", least=1024, most=1 << 30)
+    # Room for as many escaped characters as a request may have
+    max_body: int = setting(1 << 18, "bytes of a request's body; a larger one is refused", least=1024, most=1 << 30)
     max_texts: int = setting(128, "texts of a request", least=1, most=100_000)
     max_characters: int = setting(20_000, "characters of a request, prefixes and phrases too", least=1, most=10**8)
     max_pieces: int = setting(
