@@ -10,6 +10,7 @@ from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.options.command_line import Parser, exit_status, fail, nonempty, option_name, run_command
 from seq2seq.options.translation import add_model_options, load_translator, value_of
 from seq2seq.settings.declare import keys
+from seq2seq.system.errors import first_line
 from seq2seq.system.packages import require
 from seq2seq.system.stdio import print_error
 
@@ -20,7 +21,7 @@ Examples:
 
 POST /translate takes {"text": "..."} or {"text": ["...", ...]} and options with the names of translate's; GET /health
 and GET /metrics (Prometheus) monitor the service. SIGTERM or Ctrl-C stops it: accepted requests are answered, new ones
-refused; a second signal stops it at once.
+refused; a second signal stops it at once. SIGUSR1 loads the model again, while requests are answered.
 
 Exit status: 0 stopped, everything accepted was answered; 1 stopped, some requests were not answered within --grace;
 2 wrong options or files; 128 + the signal's number after a second signal."""
@@ -72,12 +73,24 @@ def _run(options: argparse.Namespace) -> int:
         from seq2seq.inference.service.batch_translator import BatchTranslator
 
         service = Service(BatchTranslator(translator), limits, begin=lambda: torch.set_num_threads(threads))
-        languages = f"{translator.meta['src_lang']} to {', '.join(service.translator.languages)}"
-        status = run(
-            service,
-            bound,
-            ready=lambda: print_error(f"translating {languages} on {url_of(bound)} (Ctrl-C stops)"),
-        )
+
+        def announce() -> None:
+            made = service.translator
+            languages = f"{made.meta['src_lang']} to {', '.join(made.languages)}"
+            print_error(f"translating {languages} on {url_of(bound)} (Ctrl-C stops)")
+
+        def reload() -> None:
+            try:
+                service.translator = BatchTranslator(load_translator(options))
+            # Errors of any type: the service must survive a file that is replaced at this moment
+            except Exception as error:
+                print_error(f"error: {first_line(error)}; the model that was loaded before stays")
+            else:
+                announce()
+            # Loading has set the number for all threads
+            torch.set_num_threads(threads)
+
+        status = run(service, bound, ready=announce, reload=reload)
     if status == 1:
         fail(f"some requests were not answered within --grace {limits.grace:g}")
     if service.batcher.thread.is_alive():

@@ -118,12 +118,14 @@ def force_candidates(
     *,
     align: bool = False,
     left_out: Callable[[int, str], None],
+    step: Callable[[], None] = lambda: None,
 ) -> list[list[ForcedLine]]:
     """Compute the log-probabilities of a model's own translations of lines, each part of a line by itself.
 
     Args:
         candidates: Translations of each line; nothing is computed for one that failed.
         left_out: Called once for a line, with its number from 0, if one of its translations has too many pieces.
+        step: Called before each translation of a part; an error that it raises ends the call.
     """
     pairs: list[tuple[str, str]] = []
     line_of: list[int] = []
@@ -141,7 +143,12 @@ def force_candidates(
 
     # Without notes: the translation of these lines has reported the cuts
     found = force_lines(translator, pairs, note=lambda _: None, align=align, left_out=left_out_part)
-    return [[_joined([next(found) for _ in each.parts or (each,)]) for each in row] for row in candidates]
+
+    def following() -> ForcedLine:
+        step()
+        return next(found)
+
+    return [[_joined([following() for _ in each.parts or (each,)]) for each in row] for row in candidates]
 
 
 def _joined(parts: Sequence[ForcedLine]) -> ForcedLine:

@@ -188,7 +188,8 @@ class Translator:
             suppress: Pieces of the target vocabulary that no translation may contain.
             note: Called for every line that is cut, that fails, or whose translation may lack something (default: log
                 a warning).
-            progress: Called with the number of lines that were finished since the last call.
+            progress: Called after each step of the search with the number of lines that it finished, often 0. An error
+                that it raises ends the call.
             sentences: How lines are divided into parts, one of SENTENCES (default: the translator's).
 
         Returns:
@@ -235,12 +236,11 @@ class Translator:
         found: dict[int, list[Hypothesis]] = {}
         left = Counter(part.line for part in parts)
         with torch.autocast(torch.device(self.device).type, enabled=False):
-            for number, hypotheses in self._search(parts, kept, selection, suppressed, note):
-                found[number] = hypotheses
-                line = parts[number].line
-                left[line] -= 1
-                if not left[line]:
-                    progress(1)
+            for done in self._search(parts, kept, selection, suppressed, note):
+                found.update(done)
+                lines_of = [parts[number].line for number, _ in done]
+                left.subtract(lines_of)
+                progress(sum(not left[line] for line in set(lines_of)))
         joined = join_parts(parts, found, len(lines), kept, drawn=isinstance(selection, Drawn))
         results = as_text(tokenizer, joined, cut, spaces=has_spaces(self.tgt_lang))
         best: list[Joined | None] = []
@@ -255,7 +255,7 @@ class Translator:
             filler = TranslatedText(cut[line].end, 0.0) if blank else TranslatedText("", float("-inf"))
             row += [filler] * (settings.n_best - len(row))
             del row[settings.n_best :]
-        note_omissions(self, cut, best, note)
+        note_omissions(self, cut, best, note, progress)
         return results
 
     def _search(
@@ -265,8 +265,8 @@ class Translator:
         selection: Selection | None,
         suppress: Sequence[int],
         note: Callable[[Note], None],
-    ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Yield the number of each part with its translations; [] if the search fails."""
+    ) -> Iterator[list[tuple[int, list[Hypothesis]]]]:
+        """Yield after each step the numbers of the finished parts with their translations; [] if the search fails."""
         # Longest first: parts that are searched together have similar lengths, and rows are refilled by shorter ones
         waiting = [sorted(range(len(parts)), key=lambda i: -len(parts[i].source.ids))]
         while waiting:
@@ -286,16 +286,17 @@ class Translator:
                     shortlist=self.shortlist,
                     graphs=self.graphs,
                 )
-                for number, hypotheses in found:
-                    del left[rows[number]]
-                    yield rows[number], hypotheses
+                for done in found:
+                    for number, _ in done:
+                        del left[rows[number]]
+                    yield [(rows[number], hypotheses) for number, hypotheses in done]
             except (RuntimeError, ValueError, MemoryError) as error:
                 reason = first_line(error)
             # Outside the `except` block, in which the exception keeps the memory of the search alive
             if reason and len(left) == 1:
                 (number,) = left
                 note(Note.failed(parts[number].line, reason))
-                yield number, []
+                yield [(number, [])]
             elif reason:
                 # Out of memory, or one bad line among good ones: smaller batches solve both
                 rest = list(left)
