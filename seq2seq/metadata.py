@@ -16,6 +16,7 @@ import seq2seq
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.search import KEPT, SearchSettings
+from seq2seq.system.errors import visible
 from seq2seq.system.model_path import CheckpointError
 
 # Format of the files. Every version reads all earlier formats, from 1 on; see docs/training.md.
@@ -121,7 +122,7 @@ def as_json(value: Any) -> str:
 
 
 def parse_json(text: str | bytes) -> dict[str, Any]:
-    """Parse the description in an untrusted file.
+    """Parse the description in an untrusted file; control characters in its texts become visible.
 
     Raises:
         ValueError: The text is not JSON, not a mapping, too large or too deep; the message is a predicate, to follow
@@ -144,7 +145,7 @@ def parse_json(text: str | bytes) -> dict[str, Any]:
         level = [part for each in sections for part in (each.values() if isinstance(each, dict) else each)]
     if level:
         raise ValueError(f"is nested more than {MAX_DEPTH} deep")
-    return value
+    return visible(value)
 
 
 def check_description(meta: Mapping[str, Any], path: Path) -> None:

@@ -18,6 +18,7 @@ from seq2seq.runs.folder import RunFolder, with_window
 from seq2seq.settings.dicts import flat
 from seq2seq.settings.run import present_settings
 from seq2seq.sweeps.job_records import Job, common_overrides, is_sweep, read_jobs
+from seq2seq.system.errors import visible
 from seq2seq.system.json_file import read_json
 from seq2seq.system.yaml_file import read_yaml
 
@@ -58,7 +59,7 @@ class RunResult:
     @property
     def name(self) -> str:
         """The folder's name."""
-        return self.folder.path.name
+        return visible(self.folder.path.name)
 
     @property
     def seed(self) -> int:
@@ -153,6 +154,21 @@ class CollectedRuns(NamedTuple):
     unusable: list[Unusable]
 
 
+def read_metrics(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
+    """Read the columns and the rows of a metrics.csv.
+
+    Raises:
+        ValueError: The file is not a table in UTF-8.
+    """
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            rows = list(reader)
+            return list(reader.fieldnames or ()), rows
+    except (csv.Error, ValueError) as error:
+        raise ValueError(f"{path} is damaged ({error}): copy it again, or move it away to go on without it") from None
+
+
 def read_curve(path: Path, column: str) -> list[tuple[float, float]]:
     """Return (x, BLEU) of every validation, in order of x, from a metrics.csv; empty if the file is missing.
 
@@ -160,15 +176,11 @@ def read_curve(path: Path, column: str) -> list[tuple[float, float]]:
     """
     positions: dict[str, float] = {}
     scores: dict[str, float] = {}
-    try:
-        with open(path, newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                for name, by_step in ((column, positions), ("val/bleu", scores)):
-                    # The last row of a growing file may be cut
-                    with contextlib.suppress(KeyError, TypeError, ValueError):
-                        by_step[row["step"]] = float(row[name])
-    except FileNotFoundError:
-        return []
+    for row in read_metrics(path)[1] if path.exists() else ():
+        for name, by_step in ((column, positions), ("val/bleu", scores)):
+            # The last row of a growing file may be cut
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                by_step[row["step"]] = float(row[name])
     return sorted((positions[step], score) for step, score in scores.items() if step in positions)
 
 
