@@ -26,6 +26,8 @@ KEY = "seq2seq"
 # Largest size of a description in bytes, and its deepest nesting. The presets have up to 10 kB and 10 levels.
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 60
+# Most characters of a language or a data set, which may be a path.
+MAX_NAME = 4096
 # Types of the values that the description must have.
 _FIELDS: dict[str, type] = {
     "model": dict,
@@ -162,6 +164,10 @@ def check_description(meta: Mapping[str, Any], path: Path) -> None:
     for name, cls in _FIELDS.items():
         if not isinstance(meta.get(name), cls):
             raise CheckpointError(f"{path}: its '{KEY}.{name}' is missing or no {cls.__name__}")
+        if cls is str and len(meta[name]) > MAX_NAME:
+            raise CheckpointError(
+                f"{path}: its '{KEY}.{name}' has more than {MAX_NAME:,} characters, which no name has"
+            )
     if not isinstance(meta.get("search", {}), dict):
         raise CheckpointError(f"{path}: its '{KEY}.search' is not a dict")
     try:

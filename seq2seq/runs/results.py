@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from seq2seq.runs.folder import RunFolder, with_window
 from seq2seq.settings.dicts import flat
 from seq2seq.settings.run import present_settings
+from seq2seq.settings.values import is_number, shown
 from seq2seq.sweeps.job_records import Job, common_overrides, is_sweep, read_jobs
 from seq2seq.system.errors import visible
 from seq2seq.system.json_file import read_json
@@ -68,7 +69,10 @@ class RunResult:
 
     def score(self, split: str, metric: str) -> float:
         """Return `bleu` or `chrf` of the test or validation set."""
-        return float(self.results[split][metric])
+        value = self.results[split][metric]
+        if not is_number(value):
+            raise ValueError(f"{split}.{metric}={shown(value)} is not a number")
+        return float(value)
 
     def signatures(self, split: str) -> list[str]:
         """Return sacreBLEU's signatures, BLEU's first; only scores with equal signatures can be compared."""
@@ -88,8 +92,8 @@ class RunResult:
 
     def number(self, key: str) -> float:
         """Return a number of results.json; nan if the run does not have it."""
-        value = self.results.get(key)
-        return math.nan if value is None else float(value)
+        value = self.results.get(key, math.nan)
+        return float(value) if is_number(value) else math.nan
 
     def resolved(self) -> dict[str, Any]:
         """Return the settings by `section.name`, with the values that `auto` chose and the corpus' fingerprint.
@@ -257,7 +261,15 @@ def read_run(path: Path, split: str) -> RunResult | Unusable:
         # The sweep's median rule stopped the run, so its score is not comparable to scores of the full budget
         return Unusable(str(path), f"stopped early: {results['stopped']}")
     if split in results:
-        return RunResult(folder, str(results["mixer"]), config, results)
+        try:
+            run = RunResult(folder, shown(results["mixer"], most=300), config, results)
+            # A comparison computes these later; a failure here has a reason
+            " ".join(run.signatures(split))
+            _ = [run.score(split, metric) for metric in ("bleu", "chrf") if metric in results[split]]
+            _ = run.seed, run.corpus, run.continued, run.command_keys, run.resolved(), hash(run.fingerprint)
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+            return Unusable(str(path), f"results.json is damaged ({type(error).__name__}: {error})")
+        return run
     other = next((name for name in SPLITS if name in results), None)
     also = f" (--split {other} compares its other scores)" if other else ""
     if split == "test" and config.get("trainer", {}).get("test") is False:

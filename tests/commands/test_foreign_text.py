@@ -81,6 +81,12 @@ def test_the_service_says_the_languages_in_one_line(ckpt, monkeypatch, capsys):
     assert error.startswith(r"translating x\x1b]0;OWNED\x07\nforged\x9b2J\u202ey to x")
 
 
+def test_a_name_without_end_is_refused(tmp_path):
+    meta, weights = tiny.payload()
+    with pytest.raises(checkpoint.CheckpointError, match=r"seq2seq\.data' has more than 4,096 characters"):
+        checkpoint.save(tmp_path / "x.safetensors", checkpoint.Stored(meta | {"data": "x" * 5000}, weights))
+
+
 def test_names_of_weights_are_visible_in_errors(tmp_path, capsys):
     meta, weights = tiny.payload()
     checkpoint.save(
@@ -122,6 +128,15 @@ def test_a_comparison_shows_results_of_others_as_text(tmp_path, capsys):
     with open(tmp_path / "out" / "comparison.csv", newline="", encoding="utf-8") as file:
         cells = [row["mixer"] for row in csv.DictReader(file)]
     assert sorted(cells)[0].startswith("'=cmd|")
+
+
+def test_a_run_with_results_of_other_types_is_left_out(tmp_path, capsys):
+    wrong = [{"test": 5}, {"test": {"bleu": ""}}, {"test": {"bleu": 1.0, "signatures": [7]}}, {"whole_corpus": []}]
+    write_run(tmp_path / "right", 3.0, steps=[], seconds=float("inf"), parameters=10**400)
+    for number, results in enumerate(wrong):
+        write_run(tmp_path / f"run{number}", 4.0, **results)
+    assert compare.main([str(tmp_path)]) == 0
+    assert capsys.readouterr().err.count("results.json is damaged (") == len(wrong)
 
 
 def test_text_of_people_is_unchanged():
