@@ -25,7 +25,9 @@ PAD, UNK, BOS, EOS = 0, 1, 2, 3  # the special ids of every model that is traine
 CODE_VERSION = 1
 _LONGEST_LINE = 16_384  # bytes; SentencePiece skips longer lines
 _TRAINER_THREADS = 4  # not the machine's core count: the model depends on this number, through sums of floats
-_LINE_BREAKS = re.compile("[\n\r\v\f\x85\u2028\u2029]")
+_LINE_BREAKS = "\n\r\v\f\x85\u2028\u2029"
+# All control characters but the tab, and the other line breaks.
+_CONTROLS = re.compile("[\0-\x08\n-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class Tokenizer:
@@ -140,7 +142,7 @@ class Tokenizer:
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Decode target ids up to the first eos, without special ids, and with spaces for line breaks.
 
-        Byte pieces that do not form valid UTF-8 are left out.
+        Other control characters except tabs are left out, and byte pieces that do not form valid UTF-8.
         """
         size = self.tgt.get_piece_size()
         rows = []
@@ -150,7 +152,8 @@ class Tokenizer:
             row = row[: row.index(self.eos_id)] if self.eos_id in row else row
             # Ids beyond the model's pieces are special ids that were added
             rows.append(self._without_stray_bytes([i for i in row if i < size and i not in self._silent]))
-        return [_LINE_BREAKS.sub(" ", line) for line in self.tgt.decode(rows)] if rows else []
+        lines = self.tgt.decode(rows) if rows else []
+        return [_CONTROLS.sub(lambda found: " " if found[0] in _LINE_BREAKS else "", line) for line in lines]
 
     def _without_stray_bytes(self, row: list[int]) -> list[int]:
         """Drop byte pieces outside valid UTF-8, which SentencePiece would decode to U+FFFD."""

@@ -12,6 +12,7 @@ from seq2seq.inference.encoding import encode_line, source_pieces, target_pieces
 from seq2seq.inference.forced import Forced, force, links, pharaoh, word_weights, words_of
 from seq2seq.inference.limits import MOST_WEIGHTS
 from seq2seq.inference.notes import Note
+from seq2seq.system.errors import visible
 
 if TYPE_CHECKING:
     from seq2seq.inference.translator import TranslatedText, Translator
@@ -210,5 +211,6 @@ def _force_batch(
             table = word_weights(forced.weights, source, target)
             columns = [tokenizer.src.decode([source[i] for i in word]) for word in words_of(source)]
             rows = [tokenizer.tgt.decode([target[i] for i in word]) for word in words_of(target)]
-            words = Alignment(columns, rows, links(table), table.tolist())
-        yield ForcedLine(sum(forced.log_probs), list(zip(pieces, forced.log_probs, strict=True)), words)
+            words = Alignment(visible(columns), visible(rows), links(table), table.tolist())
+        # A piece of another's tokenizer may be any text
+        yield ForcedLine(sum(forced.log_probs), list(zip(visible(pieces), forced.log_probs, strict=True)), words)

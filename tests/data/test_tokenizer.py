@@ -149,10 +149,12 @@ def test_byte_fallback_keeps_unseen_characters(joint):
         (b"\xe8\xb2\xe8\xb2\x93\xff", "貓"),
         (b"\xed\xa0\x80", ""),
         (b"\xc3A\xc3\xa9", "Aé"),
+        (b"\0A\x1b[\x03\x1c\x7f\xc2\x9bB", "A[B"),
+        (b"A\tB\xc2\x85\rC\xe2\x80\xa8", "A\tB  C "),
     ],
 )
-def test_bytes_that_make_no_utf8_are_not_printed(joint, data, text):
-    """Whole characters stay; parts of characters and surrogates are dropped."""
+def test_bytes_that_make_no_text_are_not_printed(joint, data, text):
+    """Whole characters stay; parts of characters, surrogates, and control characters but tabs are dropped."""
     dog = joint.encode_tgt(["dog"])[0][:-1]
     stray = [joint.tgt.piece_to_id(f"<0x{byte:02X}>") for byte in data]
     assert joint.decode([[*dog, *stray, *dog]]) == [f"dog{text} dog"]

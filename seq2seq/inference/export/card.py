@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from seq2seq.data.languages import target_languages
 from seq2seq.settings.classes import class_names
+from seq2seq.system.markdown import markdown_table, without_markup
 
 # Sections of a run's settings that the card shows; the others hold paths of the machine.
 _RECIPE = ("mixer", "model", "optim", "trainer", "search")
@@ -73,7 +74,7 @@ def model_card(meta: Mapping[str, Any], origin: Origin, *, parameters: int, mari
         _scores(origin),
         _recipe(meta, origin),
     ]
-    return "\n".join(part for part in parts if part)
+    return without_markup("\n".join(part for part in parts if part))
 
 
 def _scores(origin: Origin) -> str:
@@ -87,16 +88,15 @@ def _scores(origin: Origin) -> str:
         signatures = [*(values.get("signatures") or []), "", ""]
         for metric, signature in zip(("bleu", "chrf"), signatures, strict=False):
             if isinstance(values.get(metric), int | float):
-                # A vertical bar would begin a cell, even in code
-                signature = signature.replace("|", "\\|")
-                rows.append(f"| {split} | {metric} | {values[metric]:.2f} | `{signature}` |")
+                rows.append([split, metric, f"{values[metric]:.2f}", f"`{signature}`"])
     if not rows:
         return (
             "## Scores\n\nNone are known of this checkpoint: a run's folder has the scores of its best.safetensors.\n"
         )
     most = origin.settings.get("trainer", {}).get("val_sentences")
     note = [f"Scores of `valid` are of {most:,} sentences of it (`trainer.val_sentences`).\n"] if most else []
-    return "\n".join(["## Scores\n", "| split | metric | score | signature |", "|---|---|---:|---|", *rows, "", *note])
+    table = markdown_table(["split", "metric", "score", "signature"], rows, right=["score"])
+    return "\n".join(["## Scores\n", table, "", *note])
 
 
 def _recipe(meta: Mapping[str, Any], origin: Origin) -> str:
