@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import re
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import pytest
@@ -16,6 +19,7 @@ import seq2seq
 from seq2seq import Run, Translator, build_model, compose
 from seq2seq.mixers import DynamicConv
 
+ROOT = Path(seq2seq.__file__).parent.parent
 LINES = tiny.sentences(tiny.GERMAN, 3, seed=4)
 SHORT = ("trainer.max_steps=4", "trainer.val_steps=2")
 
@@ -110,6 +114,29 @@ def test_given_translations(translator):
     assert (layers, heads, targets, sources) == (1, 2, len(attention.target), len(attention.source))
     assert torch.allclose(attention.weights.sum(-1), torch.ones(layers, heads, targets))
     assert blank is None
+
+
+def run_code(blocks: list[str], overrides: list[str]) -> None:
+    """Run blocks of code one after another, with the overrides of a tiny run in place of the number of updates."""
+    names: dict[str, Any] = {}
+    for block in blocks:
+        block = re.sub(r'"trainer\.max_steps=\d+"', lambda _: ", ".join(map(repr, overrides)), block)
+        exec(compile(block, "<example>", "exec"), names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["docs/python.md", "examples/mixers.ipynb"])
+def test_examples_run(name, overrides, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / name).read_text("utf-8")
+    if name.endswith(".md"):
+        blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    else:
+        blocks = ["".join(each["source"]) for each in json.loads(text)["cells"] if each["cell_type"] == "code"]
+    # An example chooses its mixer
+    run_code(blocks, [each for each in overrides if not each.startswith("mixer=")])
 
 
 def test_the_translator_describes_itself(translator):
