@@ -21,7 +21,7 @@ from seq2seq.data.extension import origins
 from seq2seq.data.languages import tagged_languages, target_languages
 from seq2seq.data.multi_corpus import parts_of
 from seq2seq.data.plan import DataPlan
-from seq2seq.data.tokenizer import Tokenizer, load_tokenizer
+from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.network.make_mixer import model_differences
 from seq2seq.settings.classes import mixers_of, read_mixers
 from seq2seq.settings.compose import is_chosen
@@ -50,30 +50,22 @@ def load_start(start: str | None, *, trust: Sequence[str]) -> Loaded | None:
     return checkpoint.load(start, trust=trust)
 
 
-def require_same_model(
-    before: Mapping[str, Any],
-    config: Mapping[str, Any],
-    origin: str,
-    *,
-    trust: Sequence[str],
-    chosen: Iterable[str] | None = None,
-) -> None:
+def require_same_model(before: Mapping[str, Any], plan: RunPlan, *, chosen: Iterable[str] | None = None) -> None:
     """Raise ValueError for a setting of model or mixer with which the weights would compute another function.
 
     The message names the first difference and the override that removes it.
 
     Args:
         before: The settings of the checkpoint.
-        origin: The checkpoint's name.
-        trust: Packages, besides this one, whose mixers may be imported.
         chosen: Keys that the user chose: only these are compared. None compares all keys.
     """
     # Hydra adds and removes arguments of mixers that are written, not their defaults
-    old, new = (flat(present_settings(each)) for each in (before, config))
-    for key, _, _ in model_differences(before, config, trust=trust):
+    old, new = (flat(present_settings(each)) for each in (before, plan.config))
+    for key, _, _ in model_differences(before, plan.config, trust=plan.trust):
         if chosen is None or is_chosen(key, chosen):
             there, here = old.get(key, UNSET), new.get(key, UNSET)
-            raise ValueError(f"init_from={origin}: {key} is {there} there and {here} here; {_remedy(key, there, here)}")
+            where = f"init_from={plan.run.init_from}: {key}"
+            raise ValueError(f"{where} is {there} there and {here} here; {_remedy(key, there, here)}")
 
 
 def _remedy(key: str, there: Any, here: Any) -> str:
@@ -100,7 +92,7 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
     if chosen is None:
         return plan
     old = present_settings(start.meta["model"])
-    require_same_model(old, plan.config, origin, trust=plan.trust, chosen=chosen)
+    require_same_model(old, plan, chosen=chosen)
     _require_same_tokenizer(plan, start.tokenizer, origin)
     # Settings come from the checkpoint, unless they were chosen.
     before = {name: old[name] for name in ("model", "mixer")}
@@ -203,7 +195,7 @@ def _require_same_tokenizer(plan: RunPlan, tokenizer: Tokenizer, origin: str) ->
             raise ValueError(f"init_from={origin}: {key} {reason}; leave it out")
 
 
-def start_weights(start: Loaded, tokenizer: Tokenizer, plan: RunPlan) -> dict[str, Tensor]:
+def start_weights(start: Loaded, tokenizer: Tokenizer) -> dict[str, Tensor]:
     """Return a checkpoint's weights with rows for all pieces of a tokenizer that extends its own.
 
     The row of a new piece is the mean of the old rows of its `origins`, so that its logit is the mean of theirs, and
@@ -212,24 +204,13 @@ def start_weights(start: Loaded, tokenizer: Tokenizer, plan: RunPlan) -> dict[st
     weights = start.model.state_dict()
     if tokenizer.fingerprint == start.tokenizer.fingerprint:
         return weights
-    rows = _origins(start.tokenizer, tokenizer, plan)
+    rows = origins(start.tokenizer, tokenizer)
     tables = {"encoder.embedding.table.weight": "src"}
     tables |= dict.fromkeys(("decoder.embedding.table.weight", "output.weight", "output.bias"), "tgt")
     for name, side in tables.items():
         if name in weights and side in rows:
             weights[name] = torch.stack([weights[name][list(ids)].mean(0) for ids in rows[side]])
     return weights
-
-
-def _origins(old: Tokenizer, new: Tokenizer, plan: RunPlan) -> dict[str, list[Sequence[int]]]:
-    """Return `origins(old, new)`; its errors name the checkpoint and the remedy."""
-    try:
-        return origins(old, new)
-    except ValueError as error:
-        raise ValueError(
-            f"init_from={plan.run.init_from}: {error}; the tokenizer must be the checkpoint's, or extend it with all "
-            "pieces in their places: leave tokenizer.model out, or set tokenizer.extend instead"
-        ) from None
 
 
 def _label(meta: Mapping[str, Any]) -> str:
@@ -241,22 +222,6 @@ def _label(meta: Mapping[str, Any]) -> str:
     # The first mixer of the encoder, or the cross mixer if the encoder has no mixers.
     first = next(values for slot, _, values in mixers_of(meta["model"]["mixer"]) if slot != "decoder")
     return str(first["_target_"]).split(".")[-2]
-
-
-def start_tokenizer(plan: RunPlan, tokenizer: Tokenizer) -> TokenizerSettings:
-    """Return settings with the SentencePiece models of a checkpoint, or with those that the user chose instead.
-
-    Raises:
-        ValueError: The user's models do not extend the checkpoint's.
-    """
-    settings = plan.tokenizer
-    if settings.ready_models:
-        _origins(tokenizer, load_tokenizer(settings), plan)
-        return settings
-    # The run's own checkpoint has been extended already
-    if plan.start != plan.run.init_from:
-        settings = dataclasses.replace(settings, extend=None)
-    return ready_models(tokenizer, settings, Path(plan.run.cache))
 
 
 def ready_models(tokenizer: Tokenizer, settings: TokenizerSettings, cache: Path) -> TokenizerSettings:
