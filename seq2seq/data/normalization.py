@@ -49,7 +49,7 @@ def with_normalizer_name(model: bytes, name: str) -> bytes:
     """Set the name of a serialized model's normalization, and remove the path of its rules."""
     spec = _only(model, _NORMALIZER_SPEC)
     kept = b"".join(raw for number, _, raw in _fields(spec) if number not in (_NAME, _RULES_PATH))
-    renamed = _field(_NORMALIZER_SPEC, _field(_NAME, name.encode()) + kept)
+    renamed = field(_NORMALIZER_SPEC, field(_NAME, name.encode()) + kept)
     return b"".join(renamed if number == _NORMALIZER_SPEC else raw for number, _, raw in _fields(model))
 
 
@@ -83,7 +83,7 @@ def _varint(message: bytes, position: int) -> tuple[int, int]:
             return value, position
 
 
-def _field(number: int, value: bytes) -> bytes:
+def field(number: int, value: bytes) -> bytes:
     """Write a field of bytes."""
     size, rest = bytearray(), len(value)
     while rest > 127:
