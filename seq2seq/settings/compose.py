@@ -23,10 +23,7 @@ def self_mixers() -> list[str]:
 
 
 def compose_settings(overrides: Sequence[str] = (), **options: Any) -> DictConfig:
-    """Compose the settings of `python -m seq2seq.train` with these overrides, without resolving interpolations.
-
-    Args:
-        options: Of `hydra.compose`.
+    """Compose the settings of `python -m seq2seq.train`, by options of `hydra.compose`; interpolations stay.
 
     Raises:
         ValueError: Hydra refuses the overrides; the message says why in one line.

@@ -936,8 +936,8 @@ def test_a_run_extends_the_tokenizer_of_its_checkpoint(tmp_path, caplog):
     words += ["trainer.test=false", "trainer.max_steps=1"]
     chosen = chosen_settings(["data.tgt", "data.tag_target", "tokenizer.extend", "optim.lr", "trainer", "init_from"])
 
-    def run(*more: str) -> Run:
-        made = Run(make_plan(resolved_settings([*words, *more]), mixer="transformer", chosen=chosen))
+    def run(*more: str) -> TrainingRun:
+        made = TrainingRun(make_plan(resolved_settings([*words, *more]), mixer="transformer", chosen=chosen))
         made.execute()
         return made
 
