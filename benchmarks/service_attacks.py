@@ -40,7 +40,7 @@ FLOOR = 2.0  # seconds
 TEXTS = 50
 PATIENCE = 120.0  # seconds after which a client sends no further sentence
 JSON = {"Content-Type": "application/json"}
-# The last two have more pieces than the default --max-pieces allows
+# The texts of most pieces that the default limits allow, and shorter ones
 MANY = ("\U0001f600" * 2000, "\u4e00" * 2500, "\u0300" * 4000, "\U0001f600" * 4000, "\u0300" * 9000)
 # Bodies of 1 MB and, within the default --max-body, of 250 KB
 BODIES = [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import threading
 from collections.abc import Sequence
 
 from seq2seq.inference.service.settings import ServiceSettings
@@ -52,8 +54,10 @@ def _run(options: argparse.Namespace) -> int:
     limits = ServiceSettings(**{name: getattr(options, name) for name in keys(ServiceSettings)})
     for module in ("fastapi", "prometheus_client", "uvicorn"):
         require(module, "serving", extra="serve")
-    from seq2seq.inference.service.server import bound_socket, run, url_of
+    from seq2seq.inference.service.server import RELOAD, bound_socket, run, url_of
 
+    # It would end a process that is still loading
+    signal.signal(RELOAD, signal.SIG_IGN)
     # Bind first, so that a port in use is reported before the model is loaded
     with bound_socket(limits) as bound:
         import torch
@@ -79,21 +83,24 @@ def _run(options: argparse.Namespace) -> int:
             languages = f"{made.meta['src_lang']} to {', '.join(made.languages)}"
             print_error(f"translating {languages} on {url_of(bound)} (Ctrl-C stops)")
 
+        loading = threading.Lock()
+
         def reload() -> None:
-            try:
-                service.translator = BatchTranslator(load_translator(options))
-            # Errors of any type: the service must survive a file that is replaced at this moment
-            except Exception as error:
-                print_error(f"error: {first_line(error)}; the model that was loaded before stays")
-            else:
-                announce()
-            # Loading has set the number for all threads
-            torch.set_num_threads(threads)
+            with loading:
+                try:
+                    service.translator = BatchTranslator(load_translator(options))
+                # Errors of any type: the service must survive a file that is replaced at this moment
+                except Exception as error:
+                    print_error(f"error: {first_line(error)}; the model that was loaded before stays")
+                else:
+                    announce()
+                # Loading has set the number for all threads
+                torch.set_num_threads(threads)
 
         status = run(service, bound, ready=announce, reload=reload)
     if status == 1:
         fail(f"some requests were not answered within --grace {limits.grace:g}")
-    if service.batcher.thread.is_alive():
+    if service.batcher.thread.is_alive() or loading.locked():
         # A thread that computes while the interpreter ends can crash it, and change the status
         os._exit(status)
     return status

@@ -211,6 +211,6 @@ def _force_batch(
             table = word_weights(forced.weights, source, target)
             columns = [tokenizer.src.decode([source[i] for i in word]) for word in words_of(source)]
             rows = [tokenizer.tgt.decode([target[i] for i in word]) for word in words_of(target)]
-            words = Alignment(visible(columns), visible(rows), links(table), table.tolist())
+            words = Alignment(columns, rows, links(table), table.tolist())
         # A piece of another's tokenizer may be any text
         yield ForcedLine(sum(forced.log_probs), list(zip(visible(pieces), forced.log_probs, strict=True)), words)

@@ -251,6 +251,9 @@ def test_pieces_are_limited():
         ("localhost@evil.example", None, 421),
         ("[::1", None, 421),
         ("mt.example", "mt.example,other.example", 200),
+        ("localhost.", None, 200),
+        ("mt.example", "mt.example:8080", 200),
+        ("xn--bcher-kva.example", "bücher.example", 200),
         ("evil.example", "*", 200),
     ],
 )
@@ -411,7 +414,7 @@ def test_health(plain):
     assert found["limits"] == {
         "texts": 4,
         "characters": 100,
-        "pieces": 8192,
+        "pieces": 20_000,
         "bytes": 2000,
         "beam_size": 10,
         "seconds": 600,

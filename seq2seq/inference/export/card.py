@@ -72,9 +72,8 @@ def model_card(meta: Mapping[str, Any], origin: Origin, *, parameters: int, mari
         _MARIAN if marian else "",
         f"## Data\n\n`{meta['data']}`, text normalized by `{meta.get('normalizer', 'unnamed')}` in SentencePiece.\n",
         _scores(origin),
-        _recipe(meta, origin),
     ]
-    return without_markup("\n".join(part for part in parts if part))
+    return "\n".join([without_markup("\n".join(part for part in parts if part)), _recipe(meta, origin)])
 
 
 def _scores(origin: Origin) -> str:
@@ -105,8 +104,9 @@ def _recipe(meta: Mapping[str, Any], origin: Origin) -> str:
     settings = settings or {key: meta["model"][key] for key in ("mixer", "model")}
     parts = ["## Recipe\n"]
     if command := origin.results.get("command"):
-        parts.append(f"```bash\n{command}\n```\n")
+        # Nothing in a block of code is markup, and no text may end the block
+        parts.append(f"```bash\n{str(command).replace('```', '')}\n```\n")
     versions = ", ".join(f"{name} {number}" for name, number in meta["versions"].items())
-    parts.append(f"Written by {versions}.\n")
+    parts.append(without_markup(f"Written by {versions}.\n"))
     parts.append(f"```json\n{json.dumps(settings, indent=2, ensure_ascii=False, default=str)}\n```\n")
     return "\n".join(parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import hashlib
 import ipaddress
 import re
@@ -120,10 +121,12 @@ class Service:
             )
         client = request.client.host if request.client else ""
         now = time.monotonic()
-        settings = options.settings
+        # A text of many pieces is translated in parts, to which alone the model's number of positions applies
+        settings = dataclasses.replace(options.settings, max_len=None)
+        works = [settings.beam_size * max(size, longest_target(size + 1, settings)) for size in pieces]
         entries = [
-            Entry(text, options, client, now, size, settings.beam_size * longest_target(size + 1, settings), translator)
-            for text, size in zip(texts, pieces, strict=True)
+            Entry(text, options, client, now, size, work, translator)
+            for text, size, work in zip(texts, pieces, works, strict=True)
         ]
         self.batcher.submit(entries)
         self.metrics.characters.inc(sum(len(each.text) for each in texts))
@@ -213,7 +216,8 @@ def create_app(service: Service) -> ASGIApp:
 
 def _guarded(app: ASGIApp, metrics: Metrics, limits: ServiceSettings) -> ASGIApp:
     """Wrap an application: count and time its requests, refuse other names, and add headers to every answer."""
-    hosts = {"", "localhost", limits.host.lower(), *(limits.allowed_hosts or "").lower().replace(",", " ").split()}
+    named = (limits.allowed_hosts or "").replace(",", " ").split()
+    hosts = {"", "localhost", *map(_name_of, [limits.host, *named])}
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
         # Without a lifespan and web sockets, every scope is a request
@@ -245,11 +249,20 @@ def _is_allowed(host: str, hosts: Collection[str]) -> bool:
     The owner of another name can let it point to this machine, and a page of that name could then read the answers in
     the browser of a user here.
     """
+    name = _name_of(host)
     try:
-        name = urlsplit(f"//{host}").hostname or ""
         return name in hosts or bool(ipaddress.ip_address(name))
     except ValueError:
         return False
+
+
+def _name_of(host: str) -> str:
+    """Return the name in a Host, as a browser sends it; what is no Host is returned as it is."""
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+        return name if name.isascii() else name.encode("idna").decode()
+    except ValueError:
+        return host
 
 
 async def _body(request: Request, limits: ServiceSettings) -> bytes:

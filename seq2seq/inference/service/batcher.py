@@ -21,9 +21,10 @@ log = logging.getLogger(__name__)
 # A batch may interrupt one whose longest text takes so many times the work, so that only a few are in progress at once.
 # Texts whose work differs by more do not share a batch.
 _MUCH_LONGER = 4
-# An interrupted batch gets at least this share of the time, and works so many seconds between two interruptions.
+# An interrupted batch gets at least this share of the time. Between two interruptions it works for so many seconds, the
+# longer time while it has less than its share.
 _SHARE = 0.25
-_SLICE = 0.05
+_SLICE, _LONG_SLICE = 0.05, 0.25
 # Each second of waiting counts like so many tokens less, so that long texts are not put off for ever.
 _TOKENS_A_SECOND = 1000
 
@@ -145,9 +146,10 @@ class Batcher:
             self.metrics.waiting.observe(began - entry.arrived)
         most = max(entry.work for entry in batch) / _MUCH_LONGER
         uninterrupted = began + _SLICE
+        owed = 0.0
 
         def step() -> None:
-            nonlocal uninterrupted
+            nonlocal uninterrupted, owed
             if all(entry.future.done() for entry in batch):
                 raise _AbandonedError
             now = time.monotonic()
@@ -157,8 +159,10 @@ class Batcher:
                 shorter = self._choose(most)
             if shorter:
                 self._work(shorter)
-                took = time.monotonic() - now
-                uninterrupted = now + took + max(_SLICE, took * _SHARE / (1 - _SHARE))
+                ended = time.monotonic()
+                owed += (ended - now) * _SHARE / (1 - _SHARE)
+                uninterrupted = ended + min(max(owed, _SLICE), _LONG_SLICE)
+                owed = max(0.0, owed - _LONG_SLICE)
 
         with contextlib.suppress(_AbandonedError):
             self._translate(batch, step)

@@ -8,8 +8,8 @@ import resource
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import uvicorn
@@ -160,15 +160,17 @@ async def _run(service: Service, bound: socket.socket, ready: Callable[[], None]
         # SIGHUP stays ignored under nohup
         if signal.getsignal(number) != signal.SIG_IGN:
             loop.add_signal_handler(number, on_signal, number)
-    # One thread: of several signals, the last one's model stays
-    loader = ThreadPoolExecutor(1)
-    loop.add_signal_handler(RELOAD, loader.submit, reload)
+
+    def on_reload() -> None:
+        if not asked.is_set():
+            threading.Thread(target=reload, name="reload", daemon=True).start()
+
+    loop.add_signal_handler(RELOAD, on_reload)
     serving = asyncio.create_task(server.serve(sockets=[bound]))
     while not server.started and not serving.done():
         await asyncio.sleep(0.01)
     ready()
     await asyncio.wait({serving, asyncio.create_task(asked.wait())}, return_when=asyncio.FIRST_COMPLETED)
-    loader.shutdown(wait=False, cancel_futures=True)
     # Refuse new requests, and wait for the answers to accepted ones
     service.batcher.close()
     until = loop.time() + limits.grace

@@ -31,7 +31,7 @@ class ServiceSettings(Section):
     max_texts: int = setting(128, "texts of a request", least=1, most=100_000)
     max_characters: int = setting(20_000, "characters of a request, prefixes and phrases too", least=1, most=10**8)
     max_pieces: int = setting(
-        8192, "source pieces of a request; a character that the vocabulary lacks may have four", least=1, most=10**8
+        20_000, "source pieces of a request; a character that the vocabulary lacks may have four", least=1, most=10**8
     )
     max_prefix: int = setting(
         200, "characters of a prefix, and of all phrases of a text together (413)", least=0, most=10**6
