@@ -24,6 +24,7 @@ PAD, UNK, BOS, EOS = 0, 1, 2, 3  # the special ids of every model that is traine
 # Part of every fingerprint: raise it when the same model and settings give different ids.
 CODE_VERSION = 1
 _LONGEST_LINE = 16_384  # bytes; SentencePiece skips longer lines
+_SKIPPED = "x" * (_LONGEST_LINE + 1)
 _TRAINER_THREADS = 4  # not the machine's core count: the model depends on this number, through sums of floats
 _LINE_BREAKS = re.compile("[\n\r\v\f\x85\u2028\u2029]")
 
@@ -351,7 +352,8 @@ def _explain(message: str, settings: TokenizerSettings, what: str) -> ValueError
 
 def _reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
     """Sample at most `size` lines uniformly, by the seed (Vitter's algorithm R)."""
-    lines = iter(lines)
+    # SentencePiece skips longer lines, for which one line stands here, since many would fill the memory
+    lines = (line if len(line) <= _LONGEST_LINE else _SKIPPED for line in lines)
     kept = list(islice(lines, size))
     rng = np.random.default_rng(seed)
     seen = len(kept)
