@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain, groupby, islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from seq2seq.data.normalization import nfc_rules, normalizer_name, with_normaliz
 from seq2seq.images.lines import encode_images
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
+from seq2seq.system.files import read_file
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3  # the special ids of every model that is trained here
 # Part of every fingerprint: raise it when the same model and settings give different ids.
@@ -237,7 +237,7 @@ def load_tokenizer(settings: TokenizerSettings) -> Tokenizer:
     """
     if not settings.ready_models:
         raise ValueError("tokenizer.model is not set: there is no ready model to load")
-    models = [Path(path).read_bytes() for path in settings.ready_models]
+    models = [read_file(path) for path in settings.ready_models]
     try:
         return make_tokenizer(models, settings)
     except RuntimeError as error:

@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import glob
 import hashlib
+import io
 import json
 import math
 import shlex
@@ -18,6 +19,7 @@ from seq2seq.runs.folder import RunFolder, with_window
 from seq2seq.settings.dicts import flat
 from seq2seq.settings.run import present_settings
 from seq2seq.sweeps.job_records import Job, common_overrides, is_sweep, read_jobs
+from seq2seq.system.files import read_file
 from seq2seq.system.json_file import read_json
 from seq2seq.system.yaml_file import read_yaml
 
@@ -161,14 +163,14 @@ def read_curve(path: Path, column: str) -> list[tuple[float, float]]:
     positions: dict[str, float] = {}
     scores: dict[str, float] = {}
     try:
-        with open(path, newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                for name, by_step in ((column, positions), ("val/bleu", scores)):
-                    # The last row of a growing file may be cut
-                    with contextlib.suppress(KeyError, TypeError, ValueError):
-                        by_step[row["step"]] = float(row[name])
+        rows = csv.DictReader(io.StringIO(read_file(path).decode("utf-8", "replace"), newline=""))
     except FileNotFoundError:
         return []
+    for row in rows:
+        for name, by_step in ((column, positions), ("val/bleu", scores)):
+            # The last row of a growing file may be cut
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                by_step[row["step"]] = float(row[name])
     return sorted((positions[step], score) for step, score in scores.items() if step in positions)
 
 

@@ -18,11 +18,14 @@ import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from filelock import FileLock, Timeout
 
-from seq2seq.system.errors import full_disk
+from seq2seq.system.errors import first_line, full_disk
+
+if TYPE_CHECKING:
+    import numpy as np
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +125,46 @@ def compressing(file: IO[bytes], suffix: str, mode: Literal["rb", "wb"]) -> IO[b
         # Arrow closes its file, so it gets a duplicate of the descriptor
         return pa.CompressedOutputStream(pa.PythonFile(os.fdopen(os.dup(file.fileno()), "wb")), "zstd")  # type: ignore[return-value]
     return file
+
+
+def regular_file(path: str | os.PathLike[str], most: float = math.inf) -> IO[bytes]:
+    """Open a file of at most `most` bytes; a pipe or a device, which may have no end, is never waited for.
+
+    Raises:
+        ValueError: It is larger, or no file.
+    """
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    status = os.fstat(file.fileno())
+    if stat.S_ISREG(status.st_mode) and status.st_size <= most:
+        return file
+    file.close()
+    size = f" of at most {most:,} bytes" if most < math.inf else ""
+    raise ValueError(f"{path} is not a regular file{size}: copy it again, or name another one")
+
+
+def read_file(path: str | os.PathLike[str], most: int = 1 << 26) -> bytes:
+    """Read a file as `regular_file` opens it; by default, of the size of the largest tables and tokenizers of a run."""
+    with regular_file(path, most) as file:
+        return file.read()
+
+
+def read_arrays(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    """Read the arrays of an .npz file, which are no larger than the file.
+
+    Raises:
+        ValueError: The file is damaged, is compressed, or holds something else.
+    """
+    import numpy as np
+
+    with regular_file(path) as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                require_stored(archive)
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as arrays:  # type: ignore[arg-type]
+                return {name: arrays[name] for name in arrays.files}
+        except Exception as error:  # zipfile and numpy raise many types for a damaged file
+            raise ValueError(f"{Path(path).name} is damaged ({first_line(error)})") from None
 
 
 def require_stored(archive: zipfile.ZipFile) -> None:

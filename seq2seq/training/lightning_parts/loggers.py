@@ -14,7 +14,7 @@ from lightning.pytorch.loggers.logger import Logger
 from seq2seq.runs.folder import RunFolder
 from seq2seq.settings.classes import class_name, entries
 from seq2seq.settings.dicts import flat
-from seq2seq.system.files import write_text
+from seq2seq.system.files import read_file, write_text
 from seq2seq.system.ranks import is_first_process
 from seq2seq.training.lightning_parts.user_classes import accepted, make, require_call
 
@@ -117,11 +117,10 @@ class CsvLogger(Logger):
         self._rows: list[dict[str, Any]] = []
         self._columns = ["step"]
         if self.path.exists():
-            with open(self.path, newline="", encoding="utf-8") as file:
-                reader = csv.DictReader(file)
-                self._columns = list(reader.fieldnames or self._columns)
-                # A write that was cut short leaves an incomplete row.
-                self._rows = [row for row in reader if None not in row.values() and row.get("step", "").isdigit()]
+            reader = csv.DictReader(io.StringIO(read_file(self.path).decode("utf-8", "replace"), newline=""))
+            self._columns = list(reader.fieldnames or self._columns)
+            # A write that was cut short leaves an incomplete row.
+            self._rows = [row for row in reader if None not in row.values() and row.get("step", "").isdecimal()]
 
     @property
     def name(self) -> str:
