@@ -225,6 +225,7 @@ class Translator:
         parts = make_parts(
             cut,
             tokenizer,
+            settings=settings,
             tags=self.tags,
             sampling=sampling,
             prefixes=prefixes,
