@@ -135,14 +135,7 @@ def load(path: str | os.PathLike[str], *, device: str | torch.device = "cpu", tr
 
 
 def build_form(meta: Mapping[str, Any], path: Path, *, most_layers: int, trust: Sequence[str] = ()) -> Seq2Seq:
-    """Build the model of a description without memory for its weights.
-
-    Args:
-        most_layers: Most layers of the encoder, and of the decoder, that the weights on the disk can have.
-
-    Raises:
-        CheckpointError: The settings build no model, or a deeper one.
-    """
+    """Build a model without memory for its weights; raise CheckpointError beyond `most_layers` layers on a side."""
     _check_depth(meta["model"], most_layers, path)
     with on_meta_device():
         return _model(meta, path, trust)

@@ -119,13 +119,11 @@ def _csv_rows(path: Path, delimiter: str) -> Iterator[Row]:
 
 
 def _sample(rows: Iterator[Row]) -> list[list[str]]:
-    """Read the first rows, until one cannot be read, which reading the file reports."""
+    """Read the first rows, before one that is long or cannot be read, which reading the file reports."""
     found: list[list[str]] = []
+    short = itertools.takewhile(lambda row: sum(map(len, row[1])) < _LONG_ROW, rows)
     with contextlib.suppress(ValueError):
-        for _, row in itertools.islice(rows, _SAMPLE_ROWS):
-            found.append(row)
-            if sum(map(len, row)) > _LONG_ROW:
-                break
+        found.extend(row for _, row in itertools.islice(short, _SAMPLE_ROWS))
     return found
 
 

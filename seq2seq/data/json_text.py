@@ -39,21 +39,21 @@ def json_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
 def _pairs(path: Path, columns: LanguageColumns) -> Iterator[tuple[str, str]]:
     src, tgt = columns.both
     missing = [src, tgt]
-    present: dict[str, Any] | None = None  # the texts of the first record
+    first: dict[str, Any] = {}
+    number = 0
     for number, (where, record) in enumerate(_records(path), start=1):
-        if present is None:
-            inner = record.get("translation")
-            present = inner if isinstance(inner, dict) else record
+        first = first or record
         # A single record may lack a language, which then counts as null
         if missing:
             missing = [name for name in missing if name not in _texts(record, name)]
             if missing and number >= readers.ROWS:
                 break
         yield _text(path, where, record, src), _text(path, where, record, tgt)
-    if present is None:
+    if not number:
         raise ValueError(f"{path} is empty: it has no JSON objects")
     if missing:
-        raise ValueError(f"{path} has {columns.missing(missing[0], present)}")
+        inner = first.get("translation")
+        raise ValueError(f"{path} has {columns.missing(missing[0], inner if isinstance(inner, dict) else first)}")
 
 
 def _texts(record: dict[str, Any], name: str | int) -> dict[Any, Any]:

@@ -76,15 +76,14 @@ class LanguageColumns(NamedTuple):
         return f"{has}: set data.src and data.tgt to two of these, or {mapping}"
 
 
-def bounded(items: Iterable[T], size: Callable[[T], int], rows: int | None = None) -> Iterator[list[T]]:
-    """Collect items into lists of at most `rows` (by default `ROWS`) items and about `_LARGEST_BLOCK` characters."""
-    most = rows or ROWS
+def _bounded(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Collect items into lists of at most `ROWS` items and about `_LARGEST_BLOCK` characters."""
     found: list[T] = []
     characters = 0
     for item in items:
         found.append(item)
         characters += size(item)
-        if len(found) >= most or characters > _LARGEST_BLOCK:
+        if len(found) >= ROWS or characters > _LARGEST_BLOCK:
             yield found
             found = []
             characters = 0
@@ -93,8 +92,8 @@ def bounded(items: Iterable[T], size: Callable[[T], int], rows: int | None = Non
 
 
 def in_blocks(pairs: Iterable[tuple[str, str]]) -> Iterator[Pairs]:
-    """Collect pairs into blocks as `bounded` does."""
-    for block in bounded(pairs, lambda pair: len(pair[0]) + len(pair[1])):
+    """Collect pairs into blocks as `_bounded` does."""
+    for block in _bounded(pairs, lambda pair: len(pair[0]) + len(pair[1])):
         yield [one_line(src) for src, _ in block], [one_line(tgt) for _, tgt in block]
 
 
@@ -112,7 +111,7 @@ def text_pairs(src: Path, tgt: Path) -> Iterator[Pairs]:
     # After the end of one file, its lines are None
     lines = itertools.zip_longest(read_lines(src), read_lines(tgt))
     count = 0
-    for pairs in bounded(lines, lambda pair: len(pair[0] or "") + len(pair[1] or "")):
+    for pairs in _bounded(lines, lambda pair: len(pair[0] or "") + len(pair[1] or "")):
         block = [line for line, _ in pairs if line is not None], [line for _, line in pairs if line is not None]
         if len(block[0]) != len(block[1]):
             # Count all lines for the message
@@ -237,9 +236,9 @@ def _rows_to_decode(path: Path, group: Any, wanted: set[str]) -> int:
             start = file.read(8)
         # Thrift: the type of the page as a field, 2 for a dictionary and 0 or 3 for data, then its size unpacked,
         # doubled, in groups of 7 bits, each but the last with a bit set
-        if match := re.match(rb"\x15\x04\x15([\x80-\xff]{,4}[\0-\x7f])", start, re.DOTALL):
-            largest = max(largest, sum((byte & 127) << 7 * place for place, byte in enumerate(match[1])) >> 1)
-        elif start[:3] not in (b"\x15\x00\x15", b"\x15\x06\x15"):
-            largest = max(largest, size)
-        largest = max(largest, size // max(1, column.num_values))
+        if match := re.match(rb"\x15\x04\x15([\x80-\xff]{,4}[\0-\x7f])", start):
+            longest = sum((byte & 127) << 7 * place for place, byte in enumerate(match[1])) >> 1
+        else:
+            longest = 0 if re.match(rb"\x15[\0\x06]\x15", start) else size
+        largest = max(largest, longest, size // max(1, column.num_values))
     return max(1, min(_DECODED_ROWS, _DECODED_BYTES // largest))

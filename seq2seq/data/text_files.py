@@ -105,9 +105,7 @@ def _damaged(name: str, reason: str) -> ValueError:
 def name_of(place: str | Path | Stream) -> str:
     """Return the name of a file or stream for messages."""
     name = place if isinstance(place, str | Path) else getattr(place, "name", "the text")
-    if isinstance(name, int):
-        return f"descriptor {name}" if name else "standard input"
-    return str(name)
+    return "standard input" if name == 0 else str(name)
 
 
 def open_bytes(place: str | Path | Stream) -> io.BufferedReader:

@@ -53,8 +53,5 @@ def read_description(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         for key, name in TOKENIZER_FILES.items():
             # The names are ours: a config.json cannot ask for another file
             if (folder / name).is_file():
-                try:
-                    meta["tokenizer"][key] = read_file(folder / name, MAX_TOKENIZER)
-                except ValueError as error:
-                    raise CheckpointError(f"{folder / name}: {error}") from None
+                meta["tokenizer"][key] = read_file(folder / name, MAX_TOKENIZER)
     return meta, values

@@ -191,13 +191,10 @@ def _read_output(path: Path, layer: Any) -> dict[str, Tensor]:
         found = {name: torch.from_numpy(array) for name, array in read_arrays(path).items()}
     except (ValueError, TypeError, OSError):
         found = {}
-    size = len(layer.weight)
-    wanted = {"weight": layer.weight.shape} | ({} if layer.bias is None else {"bias": (size,)})
-    wanted |= {"scale": (size,)} if "scale" in found else {}
+    wanted = {"weight": layer.weight.shape} | ({} if layer.bias is None else {"bias": layer.bias.shape})
+    wanted |= {"scale": layer.weight.shape[:1]} if "scale" in found else {}
     if {name: array.shape for name, array in found.items()} != wanted:
-        raise CheckpointError(
-            f"{path}: is missing or damaged, or does not fit the model, and a shortlist needs it; copy the folder again"
-        )
+        raise CheckpointError(f"{path}: is missing, damaged or of another model; a shortlist needs it; copy it again")
     return found
 
 

@@ -13,17 +13,8 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.encoding import source_end, target_pieces, whole_characters
 from seq2seq.inference.notes import Note
 from seq2seq.inference.parts import SourceLine
-from seq2seq.search import (
-    Constrained,
-    Drawn,
-    Hypothesis,
-    Selection,
-    Source,
-    Words,
-    length_divisor,
-    longest_target,
-    target_limit,
-)
+from seq2seq.search import Constrained, Drawn, Hypothesis, Selection, Source, Words, length_divisor, target_limit
+from seq2seq.search.hypothesis import longest_target
 from seq2seq.settings.search import SamplingSettings, SearchSettings, require_one_group
 
 

@@ -18,14 +18,11 @@ import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, Any, Literal
 
 from filelock import FileLock, Timeout
 
 from seq2seq.system.errors import first_line, full_disk
-
-if TYPE_CHECKING:
-    import numpy as np
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +124,7 @@ def compressing(file: IO[bytes], suffix: str, mode: Literal["rb", "wb"]) -> IO[b
     return file
 
 
-def regular_file(path: str | os.PathLike[str], most: float = math.inf) -> IO[bytes]:
+def regular_file(path: str | os.PathLike[str], most: int = 1 << 40) -> IO[bytes]:
     """Open a file of at most `most` bytes; a pipe or a device, which may have no end, is never waited for.
 
     Raises:
@@ -138,17 +135,16 @@ def regular_file(path: str | os.PathLike[str], most: float = math.inf) -> IO[byt
     if stat.S_ISREG(status.st_mode) and status.st_size <= most:
         return file
     file.close()
-    size = f" of at most {most:,} bytes" if most < math.inf else ""
-    raise ValueError(f"{path} is not a regular file{size}: copy it again, or name another one")
+    raise ValueError(f"{path} is not a regular file of at most {most:,} bytes: copy it again, or name another one")
 
 
 def read_file(path: str | os.PathLike[str], most: int = 1 << 26) -> bytes:
-    """Read a file as `regular_file` opens it; by default, of the size of the largest tables and tokenizers of a run."""
+    """Read a file as `regular_file` opens it."""
     with regular_file(path, most) as file:
         return file.read()
 
 
-def read_arrays(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+def read_arrays(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the arrays of an .npz file, which are no larger than the file.
 
     Raises:
@@ -158,11 +154,9 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
     with regular_file(path) as file:
         try:
-            with zipfile.ZipFile(file) as archive:
-                require_stored(archive)
+            require_stored(zipfile.ZipFile(file))
             file.seek(0)
-            with np.load(file, allow_pickle=False) as arrays:  # type: ignore[arg-type]
-                return {name: arrays[name] for name in arrays.files}
+            return dict(np.load(file, allow_pickle=False))
         except Exception as error:  # zipfile and numpy raise many types for a damaged file
             raise ValueError(f"{Path(path).name} is damaged ({first_line(error)})") from None
 

@@ -82,11 +82,11 @@ def test_a_folder_without_the_output_layer_is_refused_before_any_line(tmp_path, 
         "more": {"x": [1]},
     }
     for change in ({"bias": np.ones(7)}, *changes.values()):
-        np.savez(weights, **{**arrays, **change})
+        np.savez(weights, **{**arrays, **change})  # type: ignore[arg-type]
         others.append(weights.read_bytes())
-    np.savez_compressed(weights, **arrays)
+    np.savez_compressed(weights, **arrays)  # type: ignore[arg-type]
     others.append(weights.read_bytes())
-    np.savez(weights, **arrays)
+    np.savez(weights, **arrays)  # type: ignore[arg-type]
     whole = weights.read_bytes()
     for name in GRAPHS:
         (tmp_path / name).write_bytes(bytes(10_000))
