@@ -1,4 +1,4 @@
-"""SentencePiece tokenizers: trained on raw text or loaded ready-made, and stored whole in a checkpoint."""
+"""Tokenizers: SentencePiece trained on raw text, ready-made ones, and how a checkpoint stores them whole."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import sentencepiece as spm
 
+from seq2seq.data.moses_bpe import MosesBpe, is_moses_bpe
 from seq2seq.data.normalization import nfc_rules, normalizer_name, with_normalizer_name
 from seq2seq.images.lines import encode_images
 from seq2seq.settings.declare import read_section
@@ -29,7 +30,9 @@ _LINE_BREAKS = re.compile("[\n\r\v\f\x85\u2028\u2029]")
 
 
 class Tokenizer:
-    """Tokenizer of both sides, with one SentencePiece model (`joint`) or one a side, and special ids in common.
+    """Tokenizer of both sides, with one model of pieces (`joint`) or one a side, and special ids in common.
+
+    A model is one of SentencePiece or, of imported checkpoints, a `MosesBpe`.
 
     A special symbol that the models lack (SentencePiece has no pad by default) gets a new id after the last piece.
 
@@ -41,7 +44,7 @@ class Tokenizer:
         sampling_alpha: Smoothing of sampled segmentations; 0 turns them off.
 
     Raises:
-        ValueError: The special ids of the two models differ.
+        ValueError: The special ids of the two models differ, or sampling is on but a model has one segmentation only.
     """
 
     def __init__(
@@ -59,6 +62,13 @@ class Tokenizer:
         processors = [_load(model) for model in self._models]
         self.src = processors[0]
         self.tgt = processors[-1]
+        if isinstance(self.tgt, MosesBpe):
+            self.tgt = self.tgt.for_target()
+        if sampling_alpha > 0 and any(map(is_moses_bpe, self._models)):
+            raise ValueError(
+                f"tokenizer.sampling_alpha={sampling_alpha}: segmentations are sampled by SentencePiece, but this "
+                "tokenizer is of Moses and BPE; set it to 0"
+            )
         self.sampling_alpha = sampling_alpha
         self.unk_id = _shared_id("unk", self.src.unk_id(), self.tgt.unk_id())
         size = max(self.src.get_piece_size(), self.tgt.get_piece_size())
@@ -98,13 +108,14 @@ class Tokenizer:
         return self._encode(self.tgt, lines, sample, seed)
 
     def _encode(
-        self, model: spm.SentencePieceProcessor, lines: Sequence[str], sample: bool, seed: int | None
+        self, model: spm.SentencePieceProcessor | MosesBpe, lines: Sequence[str], sample: bool, seed: int | None
     ) -> list[list[int]]:
         # SentencePiece encodes a list in one call, on several threads
         lines = list(lines)
         if not (sample and self.sampling_alpha > 0):
             rows = model.encode(lines, out_type=int)
         else:
+            assert isinstance(model, spm.SentencePieceProcessor)
             if seed is not None:
                 # The seed is global to the library, and has 32 bits
                 spm.set_random_generator_seed(seed % 2**32)
@@ -199,7 +210,8 @@ class Tokenizer:
     @property
     def normalizer(self) -> str:
         """Name of the models' text normalization; "source / target" if they differ."""
-        return " / ".join(dict.fromkeys(map(normalizer_name, self._models)))
+        names = ["Moses" if is_moses_bpe(model) else normalizer_name(model) for model in self._models]
+        return " / ".join(dict.fromkeys(names))
 
     @property
     def fingerprint(self) -> str:
@@ -365,7 +377,9 @@ def _reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
     return kept
 
 
-def _load(model: bytes) -> spm.SentencePieceProcessor:
+def _load(model: bytes) -> spm.SentencePieceProcessor | MosesBpe:
+    if is_moses_bpe(model):
+        return MosesBpe.from_bytes(model)
     processor = spm.SentencePieceProcessor()
     # Not model_proto, which leaves the processor without a model if the bytes are empty
     processor.load_from_serialized_proto(model)
