@@ -39,7 +39,7 @@ PAGES = sorted(
 # Pages that may mention names of the past
 HISTORY = ("CHANGELOG.md", "log.md")
 COMMAND = re.compile(r"python -m seq2seq\.(\w+)([^\n`|]*)")
-OPTION_COMMANDS = ("translate", "score", "average", "compare", "inspect", "draw", "export", "serve")
+OPTION_COMMANDS = ("translate", "score", "average", "convert", "compare", "inspect", "draw", "export", "serve")
 
 
 def text_of(page: Path) -> str:

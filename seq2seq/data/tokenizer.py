@@ -17,6 +17,7 @@ import sentencepiece as spm
 
 from seq2seq.data.moses_bpe import MosesBpe, is_moses_bpe
 from seq2seq.data.normalization import nfc_rules, normalizer_name, with_normalizer_name
+from seq2seq.data.shared_vocabulary import VocabularyProcessor, vocabulary_mark
 from seq2seq.images.lines import encode_images
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
@@ -30,9 +31,10 @@ _LINE_BREAKS = re.compile("[\n\r\v\f\x85\u2028\u2029]")
 
 
 class Tokenizer:
-    """Tokenizer of both sides, with one model of pieces (`joint`) or one a side, and special ids in common.
+    """Tokenizer of both sides, with one model of pieces or one a side, and special ids in common.
 
-    A model is one of SentencePiece or, of imported checkpoints, a `MosesBpe`.
+    A model is one of SentencePiece or, in some imported checkpoints, a `MosesBpe`. The vocabulary is `joint` if there is
+    one model, or two that number their pieces by one vocabulary.
 
     A special symbol that the models lack (SentencePiece has no pad by default) gets a new id after the last piece.
 
@@ -56,8 +58,9 @@ class Tokenizer:
         sampling_alpha: float = 0.0,
     ) -> None:
         self.patches = patches
-        self.joint = tgt_model is None
         self._models = [model for model in (src_model, tgt_model) if model is not None]
+        marks = [vocabulary_mark(model) for model in self._models]
+        self.joint = tgt_model is None or (marks[0] is not None and marks[0] == marks[-1] and src_model is not None)
         # With images, `src` is the target's model, which gives the special ids
         processors = [_load(model) for model in self._models]
         self.src = processors[0]
@@ -183,7 +186,7 @@ class Tokenizer:
             state["patches"] = asdict(self.patches)
         else:
             state["src_model"] = self._models[0]
-        if not self.joint:
+        if self.patches or len(self._models) > 1:
             state["tgt_model"] = self._models[-1]
         return state
 
@@ -195,8 +198,8 @@ class Tokenizer:
         # Types first: bytes(n) of an integer n would take n bytes of memory
         kinds = {"joint": bool, "sampling_alpha": (int, float)}
         kinds |= {"patches": dict} if "patches" in state else {"src_model": bytes}
-        # A joint tokenizer has a model of the target only if the source is images
-        kinds |= {} if state.get("joint") and "patches" not in state else {"tgt_model": bytes}
+        # A joint tokenizer may have one model
+        kinds |= {} if state.get("joint") and not {"patches", "tgt_model"} & state.keys() else {"tgt_model": bytes}
         for name, kind in kinds.items():
             if not isinstance(state.get(name), kind):
                 raise ValueError(f"its '{name}' is missing or of the wrong type")
@@ -380,6 +383,8 @@ def _reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
 def _load(model: bytes) -> spm.SentencePieceProcessor | MosesBpe:
     if is_moses_bpe(model):
         return MosesBpe.from_bytes(model)
+    if mark := vocabulary_mark(model):
+        return VocabularyProcessor(model, mark.size)
     processor = spm.SentencePieceProcessor()
     # Not model_proto, which leaves the processor without a model if the bytes are empty
     processor.load_from_serialized_proto(model)

@@ -110,6 +110,27 @@ def halves_order(dim: int) -> Tensor:
     return torch.cat([torch.arange(0, dim, 2), torch.arange(1, dim, 2)])
 
 
+def in_order(weights: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor]:
+    """Reorder the residual stream of a plain Transformer: channel c is channel order[c] of the given weights, (D,).
+
+    Every layer reads and writes in this order, so the model computes the same. Tied weights stay one tensor.
+    """
+    # Weights that read the stream have its channels in their columns; weights that write it, in their rows. The
+    # key_value of cross-attention reads the encoder's output, which is a stream as well
+    reads = (".qkv.weight", ".query.weight", ".key_value.weight", ".up.weight", ".table.weight", "output.weight")
+    writes = (".out.weight", ".down.weight", ".down.bias", ".out.bias", "norm.weight", "norm.bias")
+    # A weight by its memory, so that tied weights stay one
+    done: dict[int, Tensor] = {}
+    ordered = {}
+    for name, weight in weights.items():
+        if name.endswith(reads):
+            weight = done.setdefault(weight.data_ptr(), weight[:, order])
+        elif name.endswith(writes):
+            weight = weight[order]
+        ordered[name] = weight
+    return ordered
+
+
 def plain_weights(model: Seq2Seq, order: Tensor | None = None) -> dict[str, Tensor]:
     """Return the weights of a plain Transformer by names that do not depend on the place of the norms.
 
@@ -118,20 +139,10 @@ def plain_weights(model: Seq2Seq, order: Tensor | None = None) -> dict[str, Tens
     for keys.
 
     Args:
-        order: Reorders the channels of the residual stream: channel c of the new stream is channel order[c] of the
-            model's, (D,). Every layer reads and writes in this order, so the model computes the same.
+        order: See `in_order`.
     """
-    # Weights that read the stream have its channels in their columns; weights that write it, in their rows. The
-    # key_value of cross-attention reads the encoder's output, which is a stream as well
-    reads = (".qkv.weight", ".query.weight", ".key_value.weight", ".up.weight", ".table.weight", "output.weight")
-    writes = (".out.weight", ".down.weight", ".down.bias", ".out.bias", "norm.weight", "norm.bias")
-    weights = {}
-    for name, weight in model.state_dict().items():
-        if order is not None and name.endswith(reads):
-            weight = weight[:, order]
-        elif order is not None and name.endswith(writes):
-            weight = weight[order]
-        weights[re.sub(r"\.(pre|post)_norm\.", ".norm.", name)] = weight
+    own = model.state_dict() if order is None else in_order(model.state_dict(), order)
+    weights = {re.sub(r"\.(pre|post)_norm\.", ".norm.", name): weight for name, weight in own.items()}
     for name in [name for name in weights if name.endswith(".value_bias")]:
         prefix = name.removesuffix("value_bias")
         value = weights.pop(name)
