@@ -33,8 +33,8 @@ _LINE_BREAKS = re.compile("[\n\r\v\f\x85\u2028\u2029]")
 class Tokenizer:
     """Tokenizer of both sides, with one model of pieces or one a side, and special ids in common.
 
-    A model is one of SentencePiece or, in some imported checkpoints, a `MosesBpe`. The vocabulary is `joint` if there is
-    one model, or two that number their pieces by one vocabulary.
+    A model is one of SentencePiece or, in some imported checkpoints, a `MosesBpe`. The vocabulary is `joint` if there
+    is one model, or two that number their pieces by one vocabulary.
 
     A special symbol that the models lack (SentencePiece has no pad by default) gets a new id after the last piece.
 
