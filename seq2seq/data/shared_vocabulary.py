@@ -72,12 +72,16 @@ def with_vocabulary(
         bos: The token that the decoder reads first, which may be eos or pad.
         controls: Further pieces that stand for no text, such as tags.
     """
+    roles = {_UNK_PIECE: unk, _BOS_PIECE: bos, _EOS_PIECE: eos, _PAD_PIECE: pad}
+    # A message that occurs twice is merged, and later values win
+    special = field(_TRAINER_SPEC, b"".join(field(number, name.encode()) for number, name in roles.items()))
     own: dict[str, tuple[int, bytes]] = {}
     rest = b""
     for number, content, raw in fields(model):
         if number == _PIECE:
             own[content_of(content, _NAME).decode()] = (_piece_type(content), raw)
-        else:
+        # A model may have a vocabulary already
+        elif number != _MARK and raw != special:
             rest += raw
     # Merges of BPE would pass through unused pieces; those of control symbols are not tried
     kind = content_of(content_of(model, _TRAINER_SPEC), _MODEL_TYPE)
@@ -92,9 +96,6 @@ def with_vocabulary(
         else:
             pieces.append(_piece(name, missing) if type_and_piece is None else type_and_piece[1])
     pieces += [raw for kind, raw in own.values() if kind not in (_UNKNOWN, _CONTROL)]
-    roles = {_UNK_PIECE: unk, _BOS_PIECE: bos, _EOS_PIECE: eos, _PAD_PIECE: pad}
-    # A message that occurs twice is merged, and later values win
-    special = field(_TRAINER_SPEC, b"".join(field(number, name.encode()) for number, name in roles.items()))
     digest = hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
     return field(_MARK, f"{len(names)} {digest}".encode()) + b"".join(pieces) + rest + special
 

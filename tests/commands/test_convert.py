@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import itertools
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +15,20 @@ import tiny
 import torch
 from exported import need
 from published import RARE, write_marian
+from safetensors.torch import load_file
 
-from seq2seq import checkpoint, convert
+from seq2seq import checkpoint, convert, export
 from seq2seq.checkpoint import Loaded
-from seq2seq.inference.export.agreement import specials
+from seq2seq.data.languages import target_tags
+from seq2seq.data.protobuf import field
+from seq2seq.data.shared_vocabulary import vocabulary_mark
+from seq2seq.data.tokenizer import Tokenizer, load_tokenizer
+from seq2seq.inference.export.agreement import SENTENCES, specials
+from seq2seq.inference.export.marian import write_marian as write_marian_again
 from seq2seq.search import search
 from seq2seq.settings.search import SearchSettings
+from seq2seq.settings.tokenizer import TokenizerSettings
+from seq2seq.training.finetune import ready_models
 
 need("transformers")
 
@@ -94,3 +106,128 @@ def test_marian_cuts_text_alike(marian, ours):
     assert ours.tokenizer.decode(ids) == [theirs.decode(row, skip_special_tokens=True) for row in ids]
     # A piece that the vocabulary lacks is unk, and not cut into others
     assert ours.tokenizer.encode_src([RARE[1:]]) == [[ours.tokenizer.unk_id, ours.tokenizer.eos_id]]
+
+
+def test_marian_and_back(ours, theirs, tmp_path):
+    """What is exported again is the same model, and converts to the same checkpoint."""
+    from transformers import MarianMTModel
+
+    given = tmp_path / "given.safetensors"
+    checkpoint.save(given, checkpoint.Stored(ours.meta, ours.model.state_dict()))
+    assert export.main(["--ckpt", str(given), "--format", "huggingface", "--out", str(tmp_path / "out")]) == 0
+    folder = tmp_path / "out" / "marian"
+    same_logits(ours, back := MarianMTModel.from_pretrained(folder).eval())
+    for name, weight in theirs.state_dict().items():
+        # A key's bias has no effect, and is not kept
+        if not name.endswith("k_proj.bias"):
+            assert torch.equal(back.state_dict()[name], weight), name
+    again = tmp_path / "again.safetensors"
+    assert run(folder, "--out", again) == 0
+    stored = checkpoint.read(again)
+    assert stored.meta["model"] == ours.meta["model"]
+    assert stored.meta["tokenizer"] == ours.meta["tokenizer"]
+    for name, weight in checkpoint.read(given).weights.items():
+        assert torch.equal(stored.weights[name], weight), name
+
+
+def test_tags_choose_a_target_language(tmp_path):
+    """>>fra<< of the vocabulary becomes the tag of a language, in both directions."""
+    from transformers import MarianTokenizer
+
+    folder = tmp_path / "opus-mt-de-ROMANCE"
+    write_marian(folder, LINES, steps=0, tags=("fra", "ita"))
+    (folder / "tokenizer_config.json").unlink()
+    out = tmp_path / "out"
+    assert run(folder, "--out", out, "--tgt-lang", "fr") == 0
+    converted = checkpoint.load(out)
+    assert (converted.meta["tgt_langs"], converted.meta["tgt_lang"]) == (["fra", "ita"], "fra")
+    tags = target_tags(converted.meta, converted.tokenizer, "ita")
+    theirs = MarianTokenizer.from_pretrained(folder)
+    for line in (LINES[0], "", ">> x"):
+        assert [*tags, *converted.tokenizer.encode_src([line])[0]] == theirs(f">>ita<<{line}")["input_ids"]
+    # No text is cut into a tag
+    assert not {*tags} & {*converted.tokenizer.encode_src([">>ita<< <2ita>"])[0]}
+    assert write_marian_again(tmp_path / "again", converted) == SENTENCES
+    again = MarianTokenizer.from_pretrained(tmp_path / "again")
+    assert again(f">>ita<<{LINES[0]}")["input_ids"] == theirs(f">>ita<<{LINES[0]}")["input_ids"]
+
+
+def test_a_tokenizer_with_one_vocabulary_goes_through_files(ours, tmp_path):
+    """As init_from writes it: the vocabulary, the start and joint stay."""
+    settings = ready_models(ours.tokenizer, TokenizerSettings(), tmp_path)
+    tokenizer = load_tokenizer(settings)
+    assert tokenizer.joint
+    assert tokenizer.bos_id == tokenizer.pad_id == ours.tokenizer.bos_id
+    assert tokenizer.encode_src([*LINES[:9], *ODD]) == ours.tokenizer.encode_src([*LINES[:9], *ODD])
+    assert tokenizer.fingerprint == ours.tokenizer.fingerprint
+    # Sampled segmentations have the ids of the vocabulary, too
+    sampling = load_tokenizer(dataclasses.replace(settings, sampling_alpha=0.01))
+    rows = sampling.encode_src(LINES, sample=True, seed=1)
+    assert rows != sampling.encode_src(LINES)
+    assert max(map(max, rows)) < tokenizer.src_vocab_size
+
+
+def test_a_vocabulary_that_does_not_fit_is_refused(ours):
+    """A mark of a stranger cannot ask for more pieces than there are."""
+    model = ours.tokenizer.to_state()["src_model"]
+    assert vocabulary_mark(model) is not None
+    with pytest.raises(ValueError, match="10,000,000 pieces"):
+        Tokenizer(src_model=field(200, b"10000000 digest") + model)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({"model_type": "bart"}, [], "not recognized as a model of marian"),
+        ({"activation_function": "gelu_new"}, [], "activation_function gelu_new is not known"),
+        ({"decoder_ffn_dim": 7}, [], "48 units in the encoder and 7 in the decoder"),
+        ({"decoder_layers": 1}, [], "of its weights have no place here"),
+        ({"decoder_layers": 3}, [], "weights lack model.decoder.layers.2"),
+        ({"vocab_size": 9}, [], "do not fit the model's 9 embeddings"),
+        ({"pad_token_id": None}, [], "pad_token_id is None"),
+        ({}, ["--src-lang", "../x"], "is not a language"),
+        ({}, ["--from", "bart"], "choose from"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_read_is_refused(marian, tmp_path, change, options, message, capsys):
+    folder = tmp_path / "published"
+    shutil.copytree(marian, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | change))
+    with contextlib.suppress(SystemExit):
+        assert run(folder, "--out", tmp_path / "x.safetensors", *options) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "x.safetensors").exists()
+
+
+def test_missing_files_and_languages_are_named(marian, tmp_path, capsys):
+    folder = tmp_path / "mine"
+    shutil.copytree(marian, folder)
+    out = tmp_path / "x.safetensors"
+    (folder / "tokenizer_config.json").unlink()
+    assert run(folder, "--out", out) == 2
+    assert "--src-lang and --tgt-lang" in capsys.readouterr().err
+    assert run(folder, "--out", folder / "model.safetensors", "--src-lang", "de", "--tgt-lang", "en") == 2
+    assert "is the input" in capsys.readouterr().err
+    (folder / "source.spm").unlink()
+    assert run(folder, "--out", out, "--src-lang", "de", "--tgt-lang", "en") == 2
+    assert "has no file source.spm" in capsys.readouterr().err
+    assert run(tmp_path / "absent", "--out", out) == 2
+    assert "no such folder" in capsys.readouterr().err
+
+
+def test_weights_of_torch_run_no_code(marian, ours, tmp_path):
+    """pytorch_model.bin, which older folders have, gives the same weights; a pickle of code is refused."""
+    folder = tmp_path / "opus-mt-de-en"
+    shutil.copytree(marian, folder)
+    (folder / "model.safetensors").unlink()
+    torch.save(load_file(marian / "model.safetensors"), folder / "pytorch_model.bin")
+    out = tmp_path / "x.safetensors"
+    assert run(folder, "--out", out) == 0
+    for name, weight in checkpoint.read(out).weights.items():
+        assert torch.equal(weight, ours.model.state_dict()[name]), name
+    torch.save({"x": Path("code")}, folder / "pytorch_model.bin")
+    out.unlink()
+    assert run(folder, "--out", out) == 2
+    assert not out.exists()
