@@ -30,6 +30,7 @@ from seq2seq.inference.imports.parts import (
 )
 from seq2seq.inference.imports.torch_pickle import plain, read_torch_pickle
 from seq2seq.settings.search import SearchSettings
+from seq2seq.system.errors import first_line
 
 # Files of codes of subword-nmt and fastBPE, and SentencePiece models, as archives name them.
 _CODES = ("bpecodes", "bpe.codes", "codes", "code", "*.codes", "*.code")
@@ -67,11 +68,15 @@ def read(path: Path, languages: Languages) -> Published:
     file = path if path.is_file() else _only_checkpoint(path)
     folder = file.parent
     state = read_torch_pickle(file)
-    args = _args(state, file)
-    source, target = languages.resolve(folder, args.get("source_lang"), args.get("target_lang"))
-    theirs = _weights_of(state, file)
-    model, mixer = _settings(args, theirs, file)
-    weights = _weights(theirs, model, mixer, file)
+    try:
+        args = _args(state, file)
+        source, target = languages.resolve(folder, args.get("source_lang"), args.get("target_lang"))
+        theirs = _weights_of(state, file)
+        model, mixer = _settings(args, theirs, file)
+        weights = _weights(theirs, model, mixer, file)
+    # Values of any type, from a file of unknown origin
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
+        raise ValueError(f"{file}: its settings make no model ({type(error).__name__}: {first_line(error)})") from None
     return Published(
         model=model,
         mixer=mixer,
@@ -148,9 +153,7 @@ def _settings(
         config[f"{side}_attention_heads"] = args.get(f"{side}_attention_heads") or 8
     pre = bool(args.get("decoder_normalize_before"))
     if bool(args.get("encoder_normalize_before")) != pre:
-        raise ValueError(
-            f"{file}: its encoder and its decoder have norms in different places; this program has one place"
-        )
+        raise ValueError(f"{file}: its encoder and its decoder differ in the place of the norms, which is one here")
     tables = [weights[name] for side in depths if (name := f"{side}.embed_positions.weight") in weights]
     if tables:
         config["max_position_embeddings"] = min(map(len, tables)) - _FIRST_POSITION

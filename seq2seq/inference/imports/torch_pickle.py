@@ -18,7 +18,7 @@ from seq2seq.system.files import require_stored
 # Packages whose classes become stand-ins: statistics and settings of a training, which are data.
 _DATA_OF = ("fairseq", "omegaconf", "numpy", "typing")
 # Types that settings name; calling one makes a stand-in, too.
-_TYPES = ("bool", "dict", "float", "int", "list", "str", "tuple")
+_TYPES = ("collections.defaultdict", *(f"builtins.{name}" for name in ("bool", "dict", "float", "int", "list", "str")))
 # Pickles at the start of a file of torch before 1.6: a number, a version, the system, and the object.
 _OLD_PICKLES = 4
 
@@ -26,13 +26,15 @@ _OLD_PICKLES = 4
 class StandIn:
     """Object of a class that is not imported: the arguments of its call, and its state."""
 
-    def __init__(self, *args: Any) -> None:
-        self.args = args
-        self.state: Any = None
+    args: tuple[Any, ...]
+    state: Any
 
     def __new__(cls, *args: Any) -> StandIn:
         """Make it from any arguments."""
-        return super().__new__(cls)
+        made = super().__new__(cls)
+        made.args = args
+        made.state = None
+        return made
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
@@ -48,7 +50,7 @@ def read_torch_pickle(path: Path) -> dict[str, Any]:
         ValueError: The file is damaged, or names anything else; the message is one line.
     """
     try:
-        stand_ins: list[Any] = [(StandIn, f"builtins.{name}") for name in _TYPES]
+        stand_ins: list[Any] = [(StandIn, name) for name in _TYPES]
         stand_ins += [(StandIn, name) for name in sorted(set(_names(path))) if name.split(".")[0] in _DATA_OF]
         with torch.serialization.safe_globals([argparse.Namespace, *stand_ins]), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -67,19 +69,30 @@ def read_torch_pickle(path: Path) -> dict[str, Any]:
     return loaded
 
 
-def plain(value: Any) -> Any:
-    """Return settings as plain values: a Namespace, or a configuration of OmegaConf, as a dictionary."""
+def plain(value: Any, known: dict[int, Any] | None = None) -> Any:
+    """Return settings as plain values: a Namespace, or a configuration of OmegaConf, as a dictionary.
+
+    Args:
+        known: Results by the ids of values; a value that contains itself has None there.
+    """
+    known = {} if known is None else known
+    if id(value) not in known:
+        known[id(value)] = None
+        known[id(value)] = _plain(value, known)
+    return known[id(value)]
+
+
+def _plain(value: Any, known: dict[int, Any]) -> Any:
     if isinstance(value, argparse.Namespace):
-        return plain(vars(value))
+        value = vars(value)
     if isinstance(value, StandIn):
         state = value.state if isinstance(value.state, Mapping) else {}
         # A container or a node of OmegaConf; an enumeration has its value as an argument
-        found = next((state[name] for name in ("_content", "_val") if name in state), value.args[:1])
-        return plain(found)
+        return plain(next((state[name] for name in ("_content", "_val") if name in state), value.args), known)
     if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
+        return {str(key): plain(each, known) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [plain(each, known) for each in value]
     return value
 
 
