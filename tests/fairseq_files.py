@@ -60,7 +60,7 @@ def random_state(args: dict[str, Any], *, conv: str | None, glu: bool) -> State:
     def draw(name: str, *sizes: int, bias: bool = True) -> None:
         state[f"{name}.weight"] = torch.randn(*sizes) if len(sizes) > 1 else torch.rand(*sizes) + 0.5
         if bias:
-            state[f"{name}.bias"] = torch.randn(sizes[0])
+            state[f"{name}.bias"] = torch.randn(next(iter(sizes)))
 
     for side in ("encoder", "decoder"):
         lang = "de" if side == "encoder" or args.get("share_all_embeddings") else "en"
@@ -79,6 +79,8 @@ def random_state(args: dict[str, Any], *, conv: str | None, glu: bool) -> State:
                 size = KERNELS[side][layer]
                 if conv == "dynamic":
                     draw(f"{at}.conv.weight_linear", HEADS * size, DIM, bias=False)
+                    # Stored without a value, and never added
+                    state[f"{at}.conv.conv_bias"] = torch.full((1, 1, DIM), math.nan)
                 else:
                     draw(f"{at}.conv", HEADS, 1, size, bias=False)
             readers = ["encoder_attn"] if side == "decoder" else []

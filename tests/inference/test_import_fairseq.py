@@ -9,6 +9,7 @@ import sys
 import types
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sentencepiece as spm
@@ -128,8 +129,8 @@ def test_statistics_of_classes_that_are_not_here(tmp_path, monkeypatch):
     """Meters of fairseq become stand-ins; no class of that name is imported."""
     args = arguments(**JOINT)
     state = write_fairseq(tmp_path, args)
-    module = types.ModuleType("fairseq.meters")
-    meter = type("AverageMeter", (), {"__module__": "fairseq.meters"})
+    module: Any = types.ModuleType("fairseq.meters")
+    meter: Any = type("AverageMeter", (), {"__module__": "fairseq.meters"})
     module.AverageMeter = meter
     monkeypatch.setitem(sys.modules, "fairseq", types.ModuleType("fairseq"))
     monkeypatch.setitem(sys.modules, "fairseq.meters", module)

@@ -47,8 +47,8 @@ _RENAMED = (
 )
 # Row of the first position in a table of learned positions, after the id of padding.
 _FIRST_POSITION = 2
-# Buffers that follow from the settings.
-_IGNORED = re.compile(r"(.*\.)?(version|_float_tensor)|(en|de)coder\.embed_positions\.weights")
+# Buffers that follow from the settings, and a bias that later versions of DynamicConv store but never add.
+_IGNORED = re.compile(r"(.*\.)?(version|_float_tensor|conv\.conv_bias)|(en|de)coder\.embed_positions\.weights")
 
 
 def recognizes(path: Path) -> bool:
