@@ -11,6 +11,8 @@ from typing import Any
 from seq2seq.system.errors import first_line
 from seq2seq.system.packages import require
 
+# The name of the normalization of text.
+MOSES = "Moses"
 # Ids that fairseq's dictionaries begin with; its decoder starts from </s>.
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
 _PAD, _EOS, _UNK = 1, 2, 3
@@ -88,6 +90,10 @@ class MosesBpe:
             "words": self.symbols[len(SPECIALS) :],
         }
         return json.dumps(stored, ensure_ascii=False).encode()
+
+    def codes(self) -> str:
+        """Return the file of codes of subword-nmt; `read_merges` reads it."""
+        return "\n".join([f"#version: {0.2 if self.whole_ends else 0.1}", *map(" ".join, self.merges)]) + "\n"
 
     def for_target(self) -> MosesBpe:
         """Return the same model with the rules of the target language."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import sentencepiece as spm
 
-from seq2seq.data.moses_bpe import MosesBpe, is_moses_bpe
+from seq2seq.data.moses_bpe import MOSES, MosesBpe, is_moses_bpe
 from seq2seq.data.normalization import nfc_rules, normalizer_name, with_normalizer_name
 from seq2seq.data.shared_vocabulary import VocabularyProcessor, vocabulary_mark
 from seq2seq.images.lines import encode_images
@@ -213,7 +213,7 @@ class Tokenizer:
     @property
     def normalizer(self) -> str:
         """Name of the models' text normalization; "source / target" if they differ."""
-        names = ["Moses" if is_moses_bpe(model) else normalizer_name(model) for model in self._models]
+        names = [MOSES if is_moses_bpe(model) else normalizer_name(model) for model in self._models]
         return " / ".join(dict.fromkeys(names))
 
     @property

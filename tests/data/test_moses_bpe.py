@@ -99,6 +99,11 @@ def test_files_of_codes():
         read_merges("#version: 0.2\nx y\na b c\n")
 
 
+@pytest.mark.parametrize("whole_ends", [True, False])
+def test_codes_are_written_as_they_are_read(whole_ends):
+    assert read_merges(model(whole_ends=whole_ends).codes()) == (MERGES, whole_ends)
+
+
 def test_dictionaries():
     assert read_dictionary("the 5\nof@@ 3\nthe 1 #fairseq:overwrite\nmadeupword0000 0\n") == [
         "the",
