@@ -83,7 +83,7 @@ def write_marian(
     model.final_logits_bias.normal_(std=0.3)
     files: dict[str, Any] = {"source_spm": "source.spm", "target_spm": "target.spm", "vocab": "vocab.json"}
     files = {key: str(folder / name) for key, name in files.items()}
-    languages = {"source_lang": "de", "target_lang": "en"}
+    languages: dict[str, Any] = {"source_lang": "de", "target_lang": "en"}
     tokenizer = MarianTokenizer(**files, **languages)
     tokenizer.save_pretrained(folder)
     rows = [

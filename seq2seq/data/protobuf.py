@@ -1,11 +1,8 @@
-"""Read and write protobuf's wire format, in which SentencePiece stores its models; no package is needed."""
+"""Read and write protobuf's wire format, in which SentencePiece stores its models."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-# Bytes of the values of fixed size, by wire type.
-_FIXED = {1: 8, 5: 4}
 
 
 def fields(message: bytes) -> Iterator[tuple[int, bytes, bytes]]:
@@ -13,19 +10,16 @@ def fields(message: bytes) -> Iterator[tuple[int, bytes, bytes]]:
     end = 0
     while end < len(message):
         start = end
-        # The key is field number << 3 | wire type; type 0 is an integer, type 2 a size and then the bytes
+        # The key is field number << 3 | wire type. SentencePiece's models use only type 0 (an integer) and type 2 (a
+        # size, then the bytes) at the levels that are read here.
         key, content = varint(message, start)
-        kind = key & 7
-        if kind == 2:
-            size, content = varint(message, content)
-            end = content + size
-        else:
-            end = content + _FIXED[kind] if kind in _FIXED else varint(message, content)[1]
+        number, content = varint(message, content)
+        end = content + number if key & 7 == 2 else content
         yield key >> 3, message[content:end], message[start:end]
 
 
 def content_of(message: bytes, number: int) -> bytes:
-    """Return the content of a field; it is empty if the field is missing."""
+    """Return the content of a field of bytes; it is empty if the field is missing."""
     return next((content for found, content, _ in fields(message) if found == number), b"")
 
 
@@ -41,10 +35,8 @@ def varint(message: bytes, position: int) -> tuple[int, int]:
             return value, position
 
 
-def field(number: int, value: bytes | int) -> bytes:
-    """Write a field of bytes, or of an integer from 0."""
-    if isinstance(value, int):
-        return _varint_bytes(number << 3) + _varint_bytes(value)
+def field(number: int, value: bytes) -> bytes:
+    """Write a field of bytes."""
     return _varint_bytes(number << 3 | 2) + _varint_bytes(len(value)) + value
 
 

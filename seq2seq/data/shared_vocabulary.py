@@ -1,119 +1,118 @@
-"""SentencePiece models that number their pieces by a vocabulary in common, as Marian and others do.
+"""SentencePiece models whose pieces are numbered by another vocabulary, as Marian and others do.
 
-Two models, one a side, may then share one table of embeddings. The serialized model begins with a mark that names the
-vocabulary, which SentencePiece ignores.
+Two models, one a side, may then share one vocabulary, and one table of embeddings. The serialized vocabulary precedes
+that of the model, as a field that SentencePiece ignores.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import sentencepiece as spm
 
-from seq2seq.data.protobuf import content_of, field, fields, varint
+from seq2seq.data.protobuf import field, varint
 
-# Fields of SentencePiece's ModelProto, TrainerSpec and SentencePiece. Fields from 200 on are free for others.
-_PIECE, _TRAINER_SPEC, _MARK = 1, 2, 200
-_MODEL_TYPE, _UNK_PIECE, _BOS_PIECE, _EOS_PIECE, _PAD_PIECE = 3, 45, 46, 47, 48
-_NAME, _TYPE = 1, 3
-_NORMAL, _UNKNOWN, _CONTROL, _UNUSED = 1, 2, 3, 5
-_UNIGRAM = 1
-
-
-class Mark(NamedTuple):
-    """Name of a vocabulary: its size, and a hash of its pieces."""
-
-    size: int
-    digest: str
+# A field of SentencePiece's ModelProto: those from 200 on are free for others.
+_VOCABULARY = 200
+_SPECIAL = ("unk", "bos", "eos", "pad")
 
 
 class VocabularyProcessor(spm.SentencePieceProcessor):
-    """Model whose ids are those of a vocabulary of `size` pieces; further pieces are unk.
+    """SentencePiece model whose ids are those of a vocabulary; pieces that the vocabulary lacks are unk.
 
-    Text for which the model has no piece may still be a piece of the vocabulary, which the other side has.
+    Text for which the model has no piece may still be a piece of the vocabulary, which the other side's model has.
+
+    Raises:
+        ValueError: The vocabulary is damaged.
     """
 
-    def __init__(self, model: bytes, size: int) -> None:
+    def __init__(self, model: bytes, vocabulary: bytes) -> None:
         super().__init__()
         self.load_from_serialized_proto(model)
+        stored = json.loads(vocabulary)
+        self.pieces: list[str] = list(map(str, stored["pieces"]))
+        self.numbers = {piece: i for i, piece in enumerate(self.pieces)}
         # The file may come from a stranger
-        if not 0 <= self.unk_id() < size <= super().get_piece_size():
-            raise ValueError(f"its vocabulary of {size:,} pieces does not fit its SentencePiece model")
-        self.size = size
-        self.ids = {self.id_to_piece(i): i for i in range(size) if not self.is_control(i)}
+        if wrong := [name for name in _SPECIAL if stored[name] not in self.numbers]:
+            raise ValueError(f"its vocabulary has no piece for {wrong[0]}")
+        self.special = {name: self.numbers[stored[name]] for name in _SPECIAL}
+        self.controls = {number for name, number in self.special.items() if name != "unk"}
+        self.controls |= {self.numbers[name] for name in stored["controls"]}
+        # Text never becomes a control symbol
+        self.cut = {piece: i for i, piece in enumerate(self.pieces) if i not in self.controls}
 
     def get_piece_size(self) -> int:
         """Return the size of the vocabulary."""
-        return self.size
+        return len(self.pieces)
 
-    def piece_to_id(self, piece: Any) -> Any:
-        """Look up a piece."""
-        number = super().piece_to_id(piece)
-        return number if number < self.size else self.unk_id()
+    def id_to_piece(self, number: int) -> str:
+        """Return a piece of the vocabulary."""
+        return self.pieces[number]
+
+    def piece_to_id(self, piece: str) -> int:
+        """Look up a piece of the vocabulary; unk for any other."""
+        return self.numbers.get(piece, self.special["unk"])
 
     def encode(self, lines: Sequence[str], **options: Any) -> Any:
         """Encode lines as ids."""
-        unk = self.unk_id()
+        unk = self.special["unk"]
         rows = super().encode(lines, **{**options, "out_type": str})
-        return [[self.ids.get(piece, unk) for piece in row] for row in rows]
+        return [[self.cut.get(piece, unk) for piece in row] for row in rows]
+
+    def decode(self, rows: Sequence[Any]) -> Any:
+        """Decode one row of ids, or several."""
+        if rows and not isinstance(rows[0], int):
+            return [self.decode(row) for row in rows]
+        text = super().decode([self.pieces[i] for i in rows]) if rows else ""
+        # Pieces of the other side's model keep their marks of spaces
+        return text.replace("▁", " ").strip()
+
+    def is_control(self, number: int) -> bool:
+        """Return True for ids that stand for no text."""
+        return number in self.controls
+
+    def is_byte(self, number: int) -> bool:
+        """Return True for a piece such as <0x41>."""
+        return bool(super().is_byte(super().piece_to_id(self.pieces[number])))
+
+    def unk_id(self) -> int:
+        """Return the id of unknown pieces."""
+        return self.special["unk"]
+
+    def bos_id(self) -> int:
+        """Return the id that the decoder reads first, which may be that of eos or pad."""
+        return self.special["bos"]
+
+    def eos_id(self) -> int:
+        """Return the id of the end."""
+        return self.special["eos"]
+
+    def pad_id(self) -> int:
+        """Return the id of padding."""
+        return self.special["pad"]
 
 
 def with_vocabulary(
-    model: bytes, names: Sequence[str], *, unk: str, bos: str, eos: str, pad: str, controls: Collection[str] = ()
+    model: bytes, pieces: Sequence[str], *, unk: str, bos: str, eos: str, pad: str, controls: Iterable[str] = ()
 ) -> bytes:
-    """Return a serialized model with the ids of a vocabulary, which cuts text as before.
-
-    Pieces that the vocabulary lacks follow after it. Pieces of the vocabulary that the model lacks are never cut.
+    """Number the pieces of a serialized SentencePiece model by a vocabulary; the model cuts text as before.
 
     Args:
-        names: The pieces of the vocabulary by their ids; special tokens are among them.
-        bos: The token that the decoder reads first, which may be eos or pad.
+        pieces: The vocabulary by its ids, with the special pieces.
+        bos: The piece that the decoder reads first, which may be eos or pad.
         controls: Further pieces that stand for no text, such as tags.
     """
-    roles = {_UNK_PIECE: unk, _BOS_PIECE: bos, _EOS_PIECE: eos, _PAD_PIECE: pad}
-    # A message that occurs twice is merged, and later values win
-    special = field(_TRAINER_SPEC, b"".join(field(number, name.encode()) for number, name in roles.items()))
-    own: dict[str, tuple[int, bytes]] = {}
-    rest = b""
-    for number, content, raw in fields(model):
-        if number == _PIECE:
-            own[content_of(content, _NAME).decode()] = (_piece_type(content), raw)
-        # A model may have a vocabulary already
-        elif number != _MARK and raw != special:
-            rest += raw
-    # Merges of BPE would pass through unused pieces; those of control symbols are not tried
-    kind = content_of(content_of(model, _TRAINER_SPEC), _MODEL_TYPE)
-    missing = _UNUSED if not kind or kind[0] == _UNIGRAM else _CONTROL
-    pieces = []
-    for name in names:
-        type_and_piece = own.pop(name, None)
-        if name == unk:
-            pieces.append(_piece(name, _UNKNOWN))
-        elif name in (bos, eos, pad) or name in controls:
-            pieces.append(_piece(name, _CONTROL))
-        else:
-            pieces.append(_piece(name, missing) if type_and_piece is None else type_and_piece[1])
-    pieces += [raw for kind, raw in own.values() if kind not in (_UNKNOWN, _CONTROL)]
-    digest = hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
-    return field(_MARK, f"{len(names)} {digest}".encode()) + b"".join(pieces) + rest + special
+    stored = {"pieces": list(pieces), "unk": unk, "bos": bos, "eos": eos, "pad": pad, "controls": list(controls)}
+    _, own = split_vocabulary(model)
+    return field(_VOCABULARY, json.dumps(stored, ensure_ascii=False).encode()) + own
 
 
-def vocabulary_mark(model: bytes) -> Mark | None:
-    """Return the mark of the vocabulary by which a serialized model numbers its pieces; None for its own."""
-    start = field(_MARK, b"")[:-1]
-    if not model.startswith(start):
-        return None
-    size, begin = varint(model, len(start))
-    count, digest = model[begin : begin + size].decode().split()
-    return Mark(int(count), digest)
-
-
-def _piece_type(content: bytes) -> int:
-    kind = content_of(content, _TYPE)
-    return kind[0] if kind else _NORMAL
-
-
-def _piece(name: str, kind: int) -> bytes:
-    return field(_PIECE, field(_NAME, name.encode()) + field(_TYPE, kind))
+def split_vocabulary(model: bytes) -> tuple[bytes | None, bytes]:
+    """Return the vocabulary that numbers a serialized model's pieces, None for its own; and the model without it."""
+    key = field(_VOCABULARY, b"")[:-1]
+    if not model.startswith(key):
+        return None, model
+    size, start = varint(model, len(key))
+    return model[start : start + size], model[start + size :]

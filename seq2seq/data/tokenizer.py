@@ -17,7 +17,7 @@ import sentencepiece as spm
 
 from seq2seq.data.moses_bpe import MOSES, MosesBpe, is_moses_bpe
 from seq2seq.data.normalization import nfc_rules, normalizer_name, with_normalizer_name
-from seq2seq.data.shared_vocabulary import VocabularyProcessor, vocabulary_mark
+from seq2seq.data.shared_vocabulary import VocabularyProcessor, split_vocabulary
 from seq2seq.images.lines import encode_images
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
@@ -59,8 +59,9 @@ class Tokenizer:
     ) -> None:
         self.patches = patches
         self._models = [model for model in (src_model, tgt_model) if model is not None]
-        marks = [vocabulary_mark(model) for model in self._models]
-        self.joint = tgt_model is None or (marks[0] is not None and marks[0] == marks[-1] and src_model is not None)
+        vocabularies = [split_vocabulary(model)[0] for model in self._models]
+        one = src_model is not None and vocabularies[0] is not None and vocabularies[0] == vocabularies[-1]
+        self.joint = tgt_model is None or one
         # With images, `src` is the target's model, which gives the special ids
         processors = [_load(model) for model in self._models]
         self.src = processors[0]
@@ -383,8 +384,9 @@ def _reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
 def _load(model: bytes) -> spm.SentencePieceProcessor | MosesBpe:
     if is_moses_bpe(model):
         return MosesBpe.from_bytes(model)
-    if mark := vocabulary_mark(model):
-        return VocabularyProcessor(model, mark.size)
+    vocabulary, own = split_vocabulary(model)
+    if vocabulary is not None:
+        return VocabularyProcessor(own, vocabulary)
     processor = spm.SentencePieceProcessor()
     # Not model_proto, which leaves the processor without a model if the bytes are empty
     processor.load_from_serialized_proto(model)
