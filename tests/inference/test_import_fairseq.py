@@ -217,6 +217,7 @@ def test_compressed_and_damaged_files_are_refused(tmp_path):
         (JOINT | {"activation_fn": "tanh"}, {}, "activation"),
         (JOINT | {"decoder_normalize_before": True}, {}, "place of the norms"),
         ({"source_lang": None}, {}, "--src-lang"),
+        (JOINT | {"decoder_langtok": True}, {}, "decoder_langtok=True"),
         (JOINT | {"encoder_attention_heads": "two"}, {}, "two"),
         (JOINT | {"activation_fn": ["relu"]}, {}, "its settings make no model"),
     ],

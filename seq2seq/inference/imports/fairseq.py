@@ -45,6 +45,8 @@ _RENAMED = (
     (r"\.layer_norm2\.", ".final_layer_norm."),
     (r"^decoder\.embed_out(\.weight)?$", "decoder.output_projection.weight"),
 )
+# Arguments of models that compute more than this program's, with weights of the same names.
+_UNREAD = ("cross_self_attention", "encoder_langtok", "decoder_langtok", "langs")
 # Row of the first position in a table of learned positions, after the id of padding.
 _FIRST_POSITION = 2
 # Buffers that follow from the settings, and a bias that later versions of DynamicConv store but never add.
@@ -137,6 +139,11 @@ def _settings(
     args: Mapping[str, Any], weights: Mapping[str, Tensor], file: Path
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the sections `model` and `mixer`; sizes are those of the weights."""
+    if found := [name for name in _UNREAD if args.get(name)]:
+        raise ValueError(
+            f"{file}: was trained with {found[0]}={args[found[0]]!r}, which is not read: models of several languages "
+            "and of attention to source and target at once are not expressed here"
+        )
     dim = _size(weights, "encoder.embed_tokens.weight", 1, file)
     depths = {side: _depth(weights, side) for side in ("encoder", "decoder")}
     config = {
