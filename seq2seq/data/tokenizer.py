@@ -27,7 +27,9 @@ PAD, UNK, BOS, EOS = 0, 1, 2, 3  # the special ids of every model that is traine
 CODE_VERSION = 1
 _LONGEST_LINE = 16_384  # bytes; SentencePiece skips longer lines
 _TRAINER_THREADS = 4  # not the machine's core count: the model depends on this number, through sums of floats
-_LINE_BREAKS = re.compile("[\n\r\v\f\x85\u2028\u2029]")
+_LINE_BREAKS = "\n\r\v\f\x85\u2028\u2029"
+# All control characters but the tab, and the other line breaks.
+_CONTROLS = re.compile("[\0-\x08\n-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class Tokenizer:
@@ -147,15 +149,15 @@ class Tokenizer:
             if number == self.unk_id:
                 raise ValueError(
                     f"the tokenizer has no piece {tag}: leave the tag out (data.tag_target, tag of data.corpora), or "
-                    "train a tokenizer with it: in a new model's run with tokenizer.model=null, or by "
-                    f"SentencePiece's --control_symbols={tag}"
+                    "add it to this tokenizer (tokenizer.extend=0), or train a tokenizer with it: in a new model's run "
+                    f"with tokenizer.model=null, or by SentencePiece's --control_symbols={tag}"
                 )
         return list(ids.values())
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Decode target ids up to the first eos, without special ids, and with spaces for line breaks.
 
-        Byte pieces that do not form valid UTF-8 are left out.
+        Other control characters except tabs are left out, and byte pieces that do not form valid UTF-8.
         """
         size = self.tgt.get_piece_size()
         rows = []
@@ -165,7 +167,8 @@ class Tokenizer:
             row = row[: row.index(self.eos_id)] if self.eos_id in row else row
             # Ids beyond the model's pieces are special ids that were added
             rows.append(self._without_stray_bytes([i for i in row if i < size and i not in self._silent]))
-        return [_LINE_BREAKS.sub(" ", line) for line in self.tgt.decode(rows)] if rows else []
+        lines = self.tgt.decode(rows) if rows else []
+        return [_CONTROLS.sub(lambda found: " " if found[0] in _LINE_BREAKS else "", line) for line in lines]
 
     def _without_stray_bytes(self, row: list[int]) -> list[int]:
         """Drop byte pieces outside valid UTF-8, which SentencePiece would decode to U+FFFD."""
@@ -304,7 +307,7 @@ def train_tokenizer(*, src_lines: Iterable[str], tgt_lines: Iterable[str], setti
 def _train(lines: Iterable[str], settings: TokenizerSettings, what: str) -> bytes:
     """Train one model on a sample of the lines; `what` names their side in messages."""
     # Sampled here and not by SentencePiece: only the sample is in memory
-    sample = _reservoir(lines, settings.input_sentence_size, settings.seed)
+    sample = reservoir(lines, settings.input_sentence_size, settings.seed)
     if not any(line.strip() for line in sample):
         raise ValueError(f"there is no text to train a tokenizer on ({what}); check data.train and data.clean")
     if all(len(line.encode("utf-8", "replace")) > _LONGEST_LINE for line in sample if line.strip()):
@@ -314,18 +317,18 @@ def _train(lines: Iterable[str], settings: TokenizerSettings, what: str) -> byte
         )
     try:
         if settings.normalizer != "nfc":
-            return _run_trainer(sample, settings, normalization_rule_name=settings.normalizer)
+            return run_trainer(sample, settings, normalization_rule_name=settings.normalizer)
         # SentencePiece has no rules of this name, and reads others only from a file
         with tempfile.NamedTemporaryFile("w", suffix=".tsv", encoding="utf-8") as rules:
             rules.write(nfc_rules())
             rules.flush()
-            model = _run_trainer(sample, settings, normalization_rule_tsv=rules.name)
+            model = run_trainer(sample, settings, normalization_rule_tsv=rules.name)
         return with_normalizer_name(model, settings.normalizer)
     except RuntimeError as error:
         raise _explain(str(error), settings, what) from error
 
 
-def _run_trainer(lines: list[str], settings: TokenizerSettings, **normalization: str) -> bytes:
+def run_trainer(lines: list[str], settings: TokenizerSettings, **more: Any) -> bytes:
     """Run SentencePiece's trainer, and return the serialized model."""
     model = io.BytesIO()
     spm.SentencePieceTrainer.train(
@@ -335,7 +338,7 @@ def _run_trainer(lines: list[str], settings: TokenizerSettings, **normalization:
         vocab_size=settings.vocab_size,
         character_coverage=settings.character_coverage,
         byte_fallback=settings.byte_fallback,
-        **normalization,
+        **more,
         num_threads=_TRAINER_THREADS,
         max_sentence_length=_LONGEST_LINE,
         # Not user-defined symbols: a line that contains the characters of a tag would be cut into that symbol
@@ -365,7 +368,7 @@ def _explain(message: str, settings: TokenizerSettings, what: str) -> ValueError
     return ValueError(f"SentencePiece could not be trained on {what}: {message}")
 
 
-def _reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
+def reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
     """Sample at most `size` lines uniformly, by the seed (Vitter's algorithm R)."""
     lines = iter(lines)
     kept = list(islice(lines, size))
@@ -382,8 +385,11 @@ def _reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
 
 
 def _load(model: bytes) -> spm.SentencePieceProcessor | MosesBpe:
-    if is_moses_bpe(model):
-        return MosesBpe.from_bytes(model)
+    return MosesBpe.from_bytes(model) if is_moses_bpe(model) else load_model(model)
+
+
+def load_model(model: bytes) -> spm.SentencePieceProcessor:
+    """Load a serialized SentencePiece model, with its vocabulary if it has one; raise RuntimeError if it is none."""
     vocabulary, own = split_vocabulary(model)
     if vocabulary is not None:
         return VocabularyProcessor(own, vocabulary)

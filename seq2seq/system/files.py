@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import glob
 import gzip
 import json
 import logging
@@ -41,6 +42,8 @@ LOCK = ".lock"
 # The suffix of unfinished folders. The process that made a folder of this age must have been killed.
 PARTIAL = ".partial"
 ABANDONED_SECONDS = 7 * 24 * 3600.0
+# A temporary file of this age is deleted if its process does not exist.
+UNFINISHED_SECONDS = 3600.0
 
 
 @contextlib.contextmanager
@@ -62,6 +65,7 @@ def atomic_file(path: str | os.PathLike[str], *, keep: str | None = None) -> Ite
     # os.replace would report a directory only after the work
     if final.is_dir():
         raise IsADirectoryError(f"{path} is a directory, not a file to write")
+    _remove_unfinished(final)
     # In the same folder, since a rename stays on one disk. The name is unique among machines that share the disk, and
     # shorter than 255 bytes, the limit of file systems.
     temporary = final.with_name(f".{final.name[:100]}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
@@ -80,6 +84,17 @@ def atomic_file(path: str | os.PathLike[str], *, keep: str | None = None) -> Ite
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def _remove_unfinished(final: Path) -> None:
+    """Delete what killed processes left of `final`, an hour after they wrote: processes of other machines may live."""
+    for left in final.parent.glob(f".{glob.escape(final.name[:100])}.*.tmp"):
+        with contextlib.suppress(OSError, ValueError):
+            if time.time() - left.stat().st_mtime > UNFINISHED_SECONDS:
+                try:
+                    os.kill(int(left.name.split(".")[-3]), 0)
+                except ProcessLookupError:
+                    left.unlink()
 
 
 @contextlib.contextmanager

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.batching import longest_width, padded_width
+from seq2seq.data.extension import origins
 from seq2seq.data.multi_corpus import Direction
 from seq2seq.data.plan import DataPlan
+from seq2seq.data.tokenizer import load_tokenizer
 from seq2seq.data.vocabulary_fit import report_fit
 from seq2seq.evaluation.reference_checks import text_warnings
 from seq2seq.metrics.moses_bleu import check_convention
@@ -44,7 +46,7 @@ def check_model(plan: RunPlan, start: Loaded | None) -> Seq2Seq:
     sizes |= image_sizes(plan.tokenizer.patches)
     if start:
         sizes = {key: value for key, value in start.meta["model"].items() if key not in ("model", "mixer")}
-        finetune.require_same_model(start.meta["model"], plan.config, str(plan.run.init_from))
+        finetune.require_same_model(start.meta["model"], plan)
     with on_meta_device():
         return build_model(plan.model_config(sizes), trust=plan.trust)
 
@@ -55,9 +57,18 @@ def image_sizes(patches: PatchGrid | None) -> dict[str, Any]:
 
 
 def make_data_plan(plan: RunPlan, start: Loaded | None) -> DataPlan:
-    """Open the corpora of a run and plan its data; the tokenizer of `start` replaces the settings' own."""
-    cache = Path(plan.run.cache)
-    tokenizer = finetune.ready_models(start.tokenizer, plan.tokenizer, cache) if start else plan.tokenizer
+    """Open the corpora of a run and plan its data.
+
+    The tokenizer is the one of `start` or, if the settings name a model, that model, which must extend it.
+    """
+    cache, tokenizer = Path(plan.run.cache), plan.tokenizer
+    if start and tokenizer.ready_models:
+        origins(start.tokenizer, load_tokenizer(tokenizer))
+    elif start:
+        # The run's own checkpoint has been extended already
+        own = plan.start != plan.run.init_from
+        settings = dataclasses.replace(tokenizer, extend=None) if own else tokenizer
+        tokenizer = finetune.ready_models(start.tokenizer, settings, cache)
     parts = plan.opened(tokenizer).parts
     return DataPlan.of(plan.data, tokenizer=tokenizer, seed=plan.run.seed, cache_dir=cache, parts=parts)
 
@@ -82,7 +93,7 @@ def plan_data(plan: RunPlan, start: Loaded | None) -> DataPlan:
             f"{needed} or more, or data.clean.max_length={longest_width(most)}, or sinusoidal positions and mixers "
             "without max_len"
         )
-    if start:
+    if start and data.tokenizer.extend is None and not plan.tokenizer.ready_models:
         report_fit(start.tokenizer, data, str(plan.run.init_from))
     return data
 

@@ -11,18 +11,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from seq2seq import checkpoint
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.cache_folder import cached
+from seq2seq.data.extension import origins
 from seq2seq.data.languages import tagged_languages, target_languages
 from seq2seq.data.multi_corpus import parts_of
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.model_files import load_model, runs_on_cpu_alone
+from seq2seq.network.make_mixer import model_differences
 from seq2seq.settings.classes import mixers_of, read_mixers
 from seq2seq.settings.compose import is_chosen
 from seq2seq.settings.data import DataSettings
 from seq2seq.settings.declare import read_section
-from seq2seq.settings.dicts import UNSET, differences, put
+from seq2seq.settings.dicts import UNSET, differences, flat, put
 from seq2seq.settings.model import ModelSettings
 from seq2seq.settings.run import present_settings
 from seq2seq.settings.tokenizer import TokenizerSettings
@@ -34,8 +39,6 @@ log = logging.getLogger(__name__)
 # Highest learning rate of a run that starts from weights, unless the user sets a rate: a fortieth (tiny) to a fifth
 # (big) of the rates from scratch, as in the fine-tuning recipes of Marian and fairseq.
 LEARNING_RATE = 1e-4
-# Settings of model and mixer, by their last name, that do not change the function that the weights compute.
-_FREE = ("dropout", "activation_dropout", "attention_dropout", "weight_dropout", "backend", "packed")
 # Settings of the model, each with the argument of mixers that refers to it in conf/mixer.
 _FOLLOWED = {"attention_dropout": "dropout", "weight_dropout": "weight_dropout"}
 
@@ -44,33 +47,25 @@ def load_start(start: str | None, *, trust: Sequence[str]) -> Loaded | None:
     """Load the checkpoint that a run starts from, or the best checkpoint of a folder; return None without `start`."""
     if start is None:
         return None
-    path = Path(start)
-    if runs_on_cpu_alone(path):
-        raise ValueError(
-            f"init_from={start}: holds ONNX graphs, which are not trained further: name the checkpoint, or a folder of "
-            "--format huggingface"
-        )
-    return load_model(path, device="cpu", trust=trust)
+    return checkpoint.load(start, trust=trust)
 
 
-def require_same_model(
-    before: Mapping[str, Any], config: Mapping[str, Any], origin: str, *, chosen: Iterable[str] | None = None
-) -> None:
+def require_same_model(before: Mapping[str, Any], plan: RunPlan, *, chosen: Iterable[str] | None = None) -> None:
     """Raise ValueError for a setting of model or mixer with which the weights would compute another function.
 
     The message names the first difference and the override that removes it.
 
     Args:
         before: The settings of the checkpoint.
-        origin: The checkpoint's name.
         chosen: Keys that the user chose: only these are compared. None compares all keys.
     """
-    # Settings that are newer than the checkpoint have their defaults on both sides.
-    old, new = ({name: present_settings(each)[name] for name in ("model", "mixer")} for each in (before, config))
-    for key, there, here in differences(old, new):
-        compared = chosen is None or is_chosen(key, chosen)
-        if compared and key.split(".")[-1] not in _FREE:
-            raise ValueError(f"init_from={origin}: {key} is {there} there and {here} here; {_remedy(key, there, here)}")
+    # Hydra adds and removes arguments of mixers that are written, not their defaults
+    old, new = (flat(present_settings(each)) for each in (before, plan.config))
+    for key, _, _ in model_differences(before, plan.config, trust=plan.trust):
+        if chosen is None or is_chosen(key, chosen):
+            there, here = old.get(key, UNSET), new.get(key, UNSET)
+            where = f"init_from={plan.run.init_from}: {key}"
+            raise ValueError(f"{where} is {there} there and {here} here; {_remedy(key, there, here)}")
 
 
 def _remedy(key: str, there: Any, here: Any) -> str:
@@ -97,7 +92,7 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
     if chosen is None:
         return plan
     old = present_settings(start.meta["model"])
-    require_same_model(old, plan.config, origin, chosen=chosen)
+    require_same_model(old, plan, chosen=chosen)
     _require_same_tokenizer(plan, start.tokenizer, origin)
     # Settings come from the checkpoint, unless they were chosen.
     before = {name: old[name] for name in ("model", "mixer")}
@@ -181,12 +176,16 @@ def target_languages_of(data: DataPlan, start: Loaded | None) -> list[str]:
 
 def _require_same_tokenizer(plan: RunPlan, tokenizer: Tokenizer, origin: str) -> None:
     """Raise ValueError for a chosen tokenizer setting that differs: the weights need the checkpoint's tokenizer."""
+    settings = plan.tokenizer
+    free = {"sampling_alpha", "extend"}
+    free |= {"model", "src_model", "tgt_model"} if settings.ready_models else set()
+    free |= {"character_coverage", "input_sentence_size", "seed"} if settings.extend else set()
     known = {"vocab_size": [tokenizer.src_vocab_size, tokenizer.tgt_vocab_size], "joint": [tokenizer.joint]}
     # data=files or tokenizer=... chooses a file of conf/, whose values are defaults, not choices of the user
     keys = [each for each in plan.chosen or () if each not in ("data", "tokenizer")]
     for name, value in plan.config["tokenizer"].items():
-        # Sampling affects training, not the pieces
-        if name == "sampling_alpha" or value in known.get(name, ()):
+        # Sampling affects training, not the pieces; the others extend the tokenizer
+        if name in free or value in known.get(name, ()):
             continue
         names = [f"{section}.{name}" for section in ("data", "tokenizer")]
         key = next((each for each in names if is_chosen(each, keys)), None)
@@ -194,6 +193,24 @@ def _require_same_tokenizer(plan: RunPlan, tokenizer: Tokenizer, origin: str) ->
         reason = f"is {there} there and {value} here" if there else f"({written(value)}) has no effect on its tokenizer"
         if key:
             raise ValueError(f"init_from={origin}: {key} {reason}; leave it out")
+
+
+def start_weights(start: Loaded, tokenizer: Tokenizer) -> dict[str, Tensor]:
+    """Return a checkpoint's weights with rows for all pieces of a tokenizer that extends its own.
+
+    The row of a new piece is the mean of the old rows of its `origins`, so that its logit is the mean of theirs, and
+    the most probable token stays the same until the first update.
+    """
+    weights = start.model.state_dict()
+    if tokenizer.fingerprint == start.tokenizer.fingerprint:
+        return weights
+    rows = origins(start.tokenizer, tokenizer)
+    tables = {"encoder.embedding.table.weight": "src"}
+    tables |= dict.fromkeys(("decoder.embedding.table.weight", "output.weight", "output.bias"), "tgt")
+    for name, side in tables.items():
+        if name in weights and side in rows:
+            weights[name] = torch.stack([weights[name][list(ids)].mean(0) for ids in rows[side]])
+    return weights
 
 
 def _label(meta: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 
 from seq2seq import checkpoint, convert, export
 from seq2seq.checkpoint import Loaded
+from seq2seq.data.extension import extend_tokenizer
 from seq2seq.data.languages import target_tags
 from seq2seq.data.protobuf import field
 from seq2seq.data.shared_vocabulary import split_vocabulary
@@ -232,3 +233,9 @@ def test_weights_of_torch_run_no_code(marian, ours, tmp_path):
     out.unlink()
     assert run(folder, "--out", out) == 2
     assert not out.exists()
+
+
+def test_an_imported_tokenizer_is_not_extended(ours):
+    settings = TokenizerSettings(extend=5)
+    with pytest.raises(ValueError, match=r"leave tokenizer\.extend out"):
+        extend_tokenizer(ours.tokenizer, src_lines=LINES, tgt_lines=LINES, settings=settings)

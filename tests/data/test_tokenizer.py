@@ -17,7 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seq2seq.data.tokenizer import Tokenizer, _reservoir, load_tokenizer, train_tokenizer
+from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, reservoir, train_tokenizer
 from seq2seq.settings.tokenizer import TokenizerSettings
 
 
@@ -99,7 +99,7 @@ def test_a_sample_of_lines_is_drawn_by_seed():
 
 def test_a_sample_is_drawn_from_the_whole_text_alike():
     """A third of 1000 lines is from the first third, within 5 standard deviations."""
-    kept = _reservoir(map(str, range(196_608)), 1000, 1)
+    kept = reservoir(map(str, range(196_608)), 1000, 1)
     assert len(set(kept)) == 1000
     assert abs(sum(int(line) < 65_536 for line in kept) - 333) < 75
 
@@ -149,10 +149,12 @@ def test_byte_fallback_keeps_unseen_characters(joint):
         (b"\xe8\xb2\xe8\xb2\x93\xff", "貓"),
         (b"\xed\xa0\x80", ""),
         (b"\xc3A\xc3\xa9", "Aé"),
+        (b"\0A\x1b[\x03\x1c\x7f\xc2\x9bB", "A[B"),
+        (b"A\tB\xc2\x85\rC\xe2\x80\xa8", "A\tB  C "),
     ],
 )
-def test_bytes_that_make_no_utf8_are_not_printed(joint, data, text):
-    """Whole characters stay; parts of characters and surrogates are dropped."""
+def test_bytes_that_make_no_text_are_not_printed(joint, data, text):
+    """Whole characters stay; parts of characters, surrogates, and control characters but tabs are dropped."""
     dog = joint.encode_tgt(["dog"])[0][:-1]
     stray = [joint.tgt.piece_to_id(f"<0x{byte:02X}>") for byte in data]
     assert joint.decode([[*dog, *stray, *dog]]) == [f"dog{text} dog"]
