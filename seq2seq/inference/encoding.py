@@ -93,7 +93,5 @@ def target_ids(tokenizer: Tokenizer, pieces: Sequence[str]) -> tuple[int, ...]:
     for piece, number in zip(pieces, ids, strict=True):
         # piece_to_id returns unk for an unknown piece
         if number == tokenizer.unk_id and piece != tokenizer.tgt.id_to_piece(number):
-            raise ValueError(
-                f"the target's vocabulary has no piece '{shown(piece)}'; ▁ marks where words begin or end"
-            )
+            raise ValueError(f"the target's vocabulary has no piece '{shown(piece)}'; ▁ marks where words begin or end")
     return ids

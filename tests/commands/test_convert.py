@@ -29,6 +29,7 @@ from seq2seq.inference.export.marian import write_marian as write_marian_again
 from seq2seq.search import search
 from seq2seq.settings.search import SearchSettings
 from seq2seq.settings.tokenizer import TokenizerSettings
+from seq2seq.system.model_path import CheckpointError
 from seq2seq.training.finetune import ready_models
 
 need("transformers")
@@ -187,6 +188,9 @@ def test_a_vocabulary_that_does_not_fit_is_refused(ours):
         ({"decoder_layers": 3}, [], "weights lack model.decoder.layers.2"),
         ({"vocab_size": 9}, [], "do not fit the model's 9 embeddings"),
         ({"pad_token_id": None}, [], "pad_token_id is None"),
+        ({"d_model": "x"}, [], "do not fit together"),
+        ({"encoder_layers": None}, [], "do not fit together"),
+        ({"d_model": 64}, [], "do not fit together"),
         ({}, ["--src-lang", "../x"], "is not a language"),
         ({}, ["--from", "bart"], "choose from"),
     ],
@@ -215,6 +219,9 @@ def test_missing_files_and_languages_are_named(marian, tmp_path, capsys):
     (folder / "source.spm").unlink()
     assert run(folder, "--out", out, "--src-lang", "de", "--tgt-lang", "en") == 2
     assert "has no file source.spm" in capsys.readouterr().err
+    # Other commands tell where published models go
+    with pytest.raises(CheckpointError, match=r"seq2seq\.convert"):
+        checkpoint.load(folder)
     assert run(tmp_path / "absent", "--out", out) == 2
     assert "no such folder" in capsys.readouterr().err
 

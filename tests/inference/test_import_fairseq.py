@@ -219,7 +219,7 @@ def test_compressed_and_damaged_files_are_refused(tmp_path):
         ({"source_lang": None}, {}, "--src-lang"),
         (JOINT | {"decoder_langtok": True}, {}, "decoder_langtok=True"),
         (JOINT | {"encoder_attention_heads": "two"}, {}, "two"),
-        (JOINT | {"activation_fn": ["relu"]}, {}, "its settings make no model"),
+        (JOINT | {"activation_fn": ["relu"]}, {}, "do not fit together"),
     ],
 )
 def test_models_that_cannot_be_expressed_are_refused(tmp_path, changed, extra, message):

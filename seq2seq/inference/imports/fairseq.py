@@ -30,7 +30,6 @@ from seq2seq.inference.imports.parts import (
 )
 from seq2seq.inference.imports.torch_pickle import plain, read_torch_pickle
 from seq2seq.settings.search import SearchSettings
-from seq2seq.system.errors import first_line
 
 # Files of codes of subword-nmt and fastBPE, and SentencePiece models, as archives name them.
 _CODES = ("bpecodes", "bpe.codes", "codes", "code", "*.codes", "*.code")
@@ -70,15 +69,11 @@ def read(path: Path, languages: Languages) -> Published:
     file = path if path.is_file() else _only_checkpoint(path)
     folder = file.parent
     state = read_torch_pickle(file)
-    try:
-        args = _args(state, file)
-        source, target = languages.resolve(folder, args.get("source_lang"), args.get("target_lang"))
-        theirs = _weights_of(state, file)
-        model, mixer = _settings(args, theirs, file)
-        weights = _weights(theirs, model, mixer, file)
-    # Values of any type, from a file of unknown origin
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
-        raise ValueError(f"{file}: its settings make no model ({type(error).__name__}: {first_line(error)})") from None
+    args = _args(state, file)
+    source, target = languages.resolve(folder, args.get("source_lang"), args.get("target_lang"))
+    theirs = _weights_of(state, file)
+    model, mixer = _settings(args, theirs, file)
+    weights = _weights(theirs, model, mixer, file)
     return Published(
         model=model,
         mixer=mixer,

@@ -111,8 +111,8 @@ def _special_id(config: Mapping[str, Any], key: str) -> int:
 def _names(path: Path, size: int, config: Mapping[str, Any]) -> list[str]:
     """Return the pieces of a vocabulary by their ids; ids without a piece get a name."""
     ids = read_json(path)
-    highest = max((number for number in ids.values() if type(number) is int), default=-1)
-    if type(size) is not int or not highest < size or "<unk>" not in ids:
+    highest = max(ids.values(), default=-1)
+    if not highest < size or min(ids.values()) < 0 or "<unk>" not in ids:
         raise ValueError(
             f"{path}: its ids up to {highest} do not fit the model's {size} embeddings, or <unk> is missing"
         )

@@ -12,6 +12,7 @@ from seq2seq.inference.imports.parts import Languages, Published
 from seq2seq.metadata import describe
 from seq2seq.metrics.scorers import tokenize_for
 from seq2seq.network.build import build_model, on_meta_device
+from seq2seq.system.errors import first_line
 
 
 class Family(NamedTuple):
@@ -68,7 +69,13 @@ def imported(
             f"{folder}: models of {family} are pickled objects of Python, a format that can carry code. This program "
             "reads tensors and settings alone and runs nothing from it; if you know where the file is from, add --trust"
         )
-    made = FAMILIES[family].read(folder, Languages(src_lang, tgt_lang))
+    try:
+        made = FAMILIES[family].read(folder, Languages(src_lang, tgt_lang))
+    # Files of other programs, which are not complete or not as these write them
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+        raise ValueError(
+            f"{folder}: its files are incomplete or do not fit together ({type(error).__name__}: {first_line(error)})"
+        ) from None
     tokenizer = made.tokenizer
     sizes = {name: getattr(tokenizer, name) for name in ("src_vocab_size", "tgt_vocab_size", "pad_id", "joint")}
     config = {"model": made.model, "mixer": made.mixer, **sizes}
