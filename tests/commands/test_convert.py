@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from exported import need
-from published import RARE, write_marian
+from exported import need, plain
+from published import RARE, translated, write_marian
 from safetensors.torch import load_file
 
 from seq2seq import checkpoint, convert, export
@@ -227,15 +227,28 @@ def test_missing_files_and_languages_are_named(marian, tmp_path, capsys):
 
 
 def test_weights_of_torch_run_no_code(marian, ours, tmp_path):
-    """pytorch_model.bin, which older folders have, gives the same weights; a pickle of code is refused."""
-    folder = tmp_path / "opus-mt-de-en"
+    """pytorch_model.bin in the formats of older folders gives the same weights; a pickle of code is refused."""
+    # As in a cache of the hub, where the folder's own name tells nothing
+    folder = tmp_path / "models--me--opus-mt-de-en" / "snapshots" / "0123"
     shutil.copytree(marian, folder)
+    (folder / "tokenizer_config.json").unlink()
     (folder / "model.safetensors").unlink()
-    torch.save(load_file(marian / "model.safetensors"), folder / "pytorch_model.bin")
+    weights = load_file(marian / "model.safetensors")
     out = tmp_path / "x.safetensors"
-    assert run(folder, "--out", out) == 0
-    for name, weight in checkpoint.read(out).weights.items():
-        assert torch.equal(weight, ours.model.state_dict()[name]), name
+
+    def converts() -> None:
+        assert run(folder, "--out", out) == 0
+        assert checkpoint.read_description(out)["src_lang"] == "de"
+        for name, weight in checkpoint.read(out).weights.items():
+            assert torch.equal(weight, ours.model.state_dict()[name]), name
+
+    torch.save({name: weights[name] for name in list(weights)[:9]}, folder / "a.bin")
+    torch.save({name: weights[name] for name in list(weights)[9:]}, folder / "b.bin")
+    places = {name: "a.bin" if i < 9 else "b.bin" for i, name in enumerate(weights)}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": places}))
+    converts()
+    torch.save(weights, folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    converts()
     torch.save({"x": Path("code")}, folder / "pytorch_model.bin")
     out.unlink()
     assert run(folder, "--out", out) == 2
@@ -246,3 +259,20 @@ def test_an_imported_tokenizer_is_not_extended(ours):
     settings = TokenizerSettings(extend=5)
     with pytest.raises(ValueError, match=r"leave tokenizer\.extend out"):
         extend_tokenizer(ours.tokenizer, src_lines=LINES, tgt_lines=LINES, settings=settings)
+
+
+@pytest.mark.parametrize("tie", ["all", "target", "none"])
+def test_models_that_were_trained_here_come_back(tie, tmp_path):
+    """With one vocabulary a side or a joint one, all ties, and decoders that start from <s>."""
+    given = plain(tiny.tokenizer(joint=tie == "all", vocab_size=290), norm="post", tie=tie)
+    assert write_marian_again(tmp_path / "opus-mt-de-en", given) == SENTENCES
+    assert run(tmp_path / "opus-mt-de-en", "--out", tmp_path / "out") == 0
+    back = checkpoint.load(tmp_path / "out")
+    for name, weight in given.model.state_dict().items():
+        assert torch.equal(back.model.state_dict()[name], weight), name
+    assert back.tokenizer.encode_src(LINES) == given.tokenizer.encode_src(LINES)
+    ids = given.tokenizer.encode_tgt(translated(LINES))
+    assert back.tokenizer.encode_tgt(translated(LINES)) == ids
+    assert back.tokenizer.decode(ids) == given.tokenizer.decode(ids)
+    names = ("joint", "bos_id", "eos_id", "pad_id", "unk_id", "src_vocab_size", "tgt_vocab_size", "byte_of")
+    assert [getattr(back.tokenizer, name) for name in names] == [getattr(given.tokenizer, name) for name in names]

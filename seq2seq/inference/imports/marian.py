@@ -74,8 +74,10 @@ def read(folder: Path, languages: Languages) -> Published:
             read_piece_model(folder, model), names, unk="<unk>", **special, controls=tags.values()
         )
     tagged = [name[2:-1] for name in tags.values()]
-    named = _NAME.fullmatch(Path(config.get("_name_or_path") or "").name) or _NAME.fullmatch(folder.resolve().name)
-    told = named.groups() if named else (None, None)
+    # In the cache of the hub, the folder of the repository is models--<owner>--<name>
+    paths = (*reversed(folder.resolve().parts), Path(config.get("_name_or_path") or "").name)
+    named = filter(None, (_NAME.fullmatch(part.rpartition("--")[2]) for part in paths))
+    told = next((match.groups() for match in named), (None, None))
     source, target = languages.resolve(
         folder, about.get("source_lang") or told[0], about.get("target_lang") or told[1], tagged
     )
