@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from exported import need
 
 from seq2seq.data.moses_bpe import MosesBpe, read_dictionary, read_merges
 from seq2seq.data.tokenizer import Tokenizer
@@ -13,7 +14,7 @@ from seq2seq.inference.forced import words_of
 from seq2seq.inference.parts import split
 from seq2seq.search.words import Words
 
-pytest.importorskip("sacremoses")
+need("sacremoses")
 
 MERGES = [("l", "o"), ("lo", "w</w>"), ("e", "r</w>"), ("lo", "w"), ("n", "e"), ("x", "x")]
 WORDS = ["low", "lo@@", "w@@", "er", "low@@", "ne@@", ",", ".", "&apos;s", "xx@@", "x", "ab@@", "cd", "madeupword0000"]

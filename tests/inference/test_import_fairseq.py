@@ -15,20 +15,23 @@ import pytest
 import sentencepiece as spm
 import tiny
 import torch
-from fairseq_files import CODES, WORDS, Reference, arguments, checkpoint_of, write_fairseq
+from exported import need
+from fairseq_files import CODES, SYMBOLS, WORDS, Reference, arguments, checkpoint_of, write_fairseq
 from omegaconf import OmegaConf
 from published import piece_model, pieces_of
 
 from seq2seq import checkpoint, convert
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.tokenizer import load_tokenizer
+from seq2seq.inference.export.marian import write_marian
+from seq2seq.inference.export.plain_transformer import UnsupportedError, vocabularies, write_piece_models
 from seq2seq.inference.imports.published import imported
 from seq2seq.inference.imports.torch_pickle import plain, read_torch_pickle
 from seq2seq.inference.translator import Translator
 from seq2seq.settings.tokenizer import TokenizerSettings
 from seq2seq.training.finetune import ready_models
 
-pytest.importorskip("sacremoses")
+need("sacremoses")
 
 JOINT = {"share_all_embeddings": True}
 # Everything else: pre-norm, two tables of learned positions, no scale, an output of its own
@@ -266,6 +269,22 @@ def test_text_goes_in_and_comes_out(tmp_path, capsys):
     tokenizer = load_tokenizer(ready_models(translator.tokenizer, TokenizerSettings(), tmp_path))
     assert tokenizer.fingerprint == translator.tokenizer.fingerprint
     assert tokenizer.encode_src(lines) == translator.tokenizer.encode_src(lines)
+
+
+def test_other_programs_get_the_codes_and_the_dictionary_s_spelling(tmp_path):
+    """CTranslate2 gets pieces as subword-nmt cuts them; MarianTokenizer cannot read them."""
+    write_fairseq(tmp_path, arguments(**JOINT))
+    ours = read(tmp_path)
+    source, target = vocabularies(ours.tokenizer)
+    assert source == target == [*SYMBOLS, *WORDS["de"]]
+    (tmp_path / "out").mkdir()
+    write_piece_models(tmp_path / "out", ours.tokenizer)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["bpecodes"]
+    assert (tmp_path / "out" / "bpecodes").read_text() == CODES
+    plain_positions = dict(ours.meta["model"]["model"], positions="sinusoidal")
+    ours.meta["model"]["model"] = plain_positions
+    with pytest.raises(UnsupportedError, match="Moses and BPE"):
+        write_marian(tmp_path, ours)
 
 
 def test_sentencepiece_with_a_dictionary(tmp_path):
