@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain, groupby, islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,13 @@ from seq2seq.data.shared_vocabulary import VocabularyProcessor, split_vocabulary
 from seq2seq.images.lines import encode_images
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
+from seq2seq.system.files import read_file
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3  # the special ids of every model that is trained here
 # Part of every fingerprint: raise it when the same model and settings give different ids.
 CODE_VERSION = 1
 _LONGEST_LINE = 16_384  # bytes; SentencePiece skips longer lines
+_SKIPPED = "x" * (_LONGEST_LINE + 1)
 _TRAINER_THREADS = 4  # not the machine's core count: the model depends on this number, through sums of floats
 _LINE_BREAKS = "\n\r\v\f\x85\u2028\u2029"
 # All control characters but the tab, and the other line breaks.
@@ -255,7 +256,7 @@ def load_tokenizer(settings: TokenizerSettings) -> Tokenizer:
     """
     if not settings.ready_models:
         raise ValueError("tokenizer.model is not set: there is no ready model to load")
-    models = [Path(path).read_bytes() for path in settings.ready_models]
+    models = [read_file(path) for path in settings.ready_models]
     try:
         return make_tokenizer(models, settings)
     except RuntimeError as error:
@@ -370,7 +371,8 @@ def _explain(message: str, settings: TokenizerSettings, what: str) -> ValueError
 
 def reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
     """Sample at most `size` lines uniformly, by the seed (Vitter's algorithm R)."""
-    lines = iter(lines)
+    # SentencePiece skips longer lines, for which one line stands here, since many would fill the memory
+    lines = (line if len(line) <= _LONGEST_LINE else _SKIPPED for line in lines)
     kept = list(islice(lines, size))
     rng = np.random.default_rng(seed)
     seen = len(kept)

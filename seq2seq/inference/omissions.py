@@ -49,10 +49,7 @@ def note_omissions(
     """Note the lines whose best translation may lack something, each with the reason.
 
     There are three reasons: a length limit has ended the translation; a sentence is longer than any training line; or
-    the attention of a doubtful translation does not read a part of the source.
-
-    Args:
-        progress: Called with 0 before each doubtful translation.
+    the attention of a doubtful translation, after which `progress` is called, does not read a part of the source.
     """
     longest = translator.statistics.longest
     doubts: list[_Doubt] = []

@@ -252,6 +252,7 @@ class Translator:
         parts = make_parts(
             cut,
             tokenizer,
+            settings=settings,
             tags=self.tags,
             sampling=sampling,
             prefixes=prefixes,

@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import glob
 import hashlib
+import io
 import json
 import math
 import shlex
@@ -20,6 +21,7 @@ from seq2seq.settings.run import present_settings
 from seq2seq.settings.values import is_number, shown
 from seq2seq.sweeps.job_records import Job, common_overrides, is_sweep, read_jobs
 from seq2seq.system.errors import visible
+from seq2seq.system.files import read_file
 from seq2seq.system.json_file import read_json
 from seq2seq.system.yaml_file import read_yaml
 
@@ -164,11 +166,11 @@ def read_metrics(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
     Raises:
         ValueError: The file is not a table in UTF-8.
     """
+    content = read_file(path)
     try:
-        with open(path, newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            rows = list(reader)
-            return list(reader.fieldnames or ()), rows
+        reader = csv.DictReader(io.StringIO(content.decode(), newline=""))
+        rows = list(reader)
+        return list(reader.fieldnames or ()), rows
     except (csv.Error, ValueError) as error:
         raise ValueError(f"{path} is damaged ({error}): copy it again, or move it away to go on without it") from None
 

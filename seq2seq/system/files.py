@@ -23,7 +23,7 @@ from typing import IO, Any, Literal
 
 from filelock import FileLock, Timeout
 
-from seq2seq.system.errors import full_disk
+from seq2seq.system.errors import first_line, full_disk
 
 log = logging.getLogger(__name__)
 
@@ -137,6 +137,43 @@ def compressing(file: IO[bytes], suffix: str, mode: Literal["rb", "wb"]) -> IO[b
         # Arrow closes its file, so it gets a duplicate of the descriptor
         return pa.CompressedOutputStream(pa.PythonFile(os.fdopen(os.dup(file.fileno()), "wb")), "zstd")  # type: ignore[return-value]
     return file
+
+
+def regular_file(path: str | os.PathLike[str], most: int = 1 << 40) -> IO[bytes]:
+    """Open a file of at most `most` bytes; a pipe or a device, which may have no end, is never waited for.
+
+    Raises:
+        ValueError: It is larger, or no file.
+    """
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    status = os.fstat(file.fileno())
+    if stat.S_ISREG(status.st_mode) and status.st_size <= most:
+        return file
+    file.close()
+    raise ValueError(f"{path} is not a regular file of at most {most:,} bytes: copy it again, or name another one")
+
+
+def read_file(path: str | os.PathLike[str], most: int = 1 << 26) -> bytes:
+    """Read a file as `regular_file` opens it."""
+    with regular_file(path, most) as file:
+        return file.read()
+
+
+def read_arrays(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read the arrays of an .npz file, which are no larger than the file.
+
+    Raises:
+        ValueError: The file is damaged, is compressed, or holds something else.
+    """
+    import numpy as np
+
+    with regular_file(path) as file:
+        try:
+            require_stored(zipfile.ZipFile(file))
+            file.seek(0)
+            return dict(np.load(file, allow_pickle=False))
+        except Exception as error:  # zipfile and numpy raise many types for a damaged file
+            raise ValueError(f"{Path(path).name} is damaged ({first_line(error)})") from None
 
 
 def require_stored(archive: zipfile.ZipFile) -> None:

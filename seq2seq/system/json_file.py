@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.system.errors import visible
+from seq2seq.system.files import read_file
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -16,8 +17,9 @@ def read_json(path: Path) -> dict[str, Any]:
         FileNotFoundError: The file does not exist.
         ValueError: The file holds something else; the message begins with the file's name.
     """
+    text = read_file(path)
     try:
-        loaded = json.loads(path.read_text(encoding="utf-8"))
+        loaded = json.loads(text)
         if not isinstance(loaded, dict):
             raise ValueError("it holds no dictionary")
         return visible(loaded)

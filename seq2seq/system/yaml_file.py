@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.system.errors import visible
+from seq2seq.system.files import read_file
 
 # Limits of a file: its bytes, where a run's config.yaml has some thousand, and its aliases.
 _LARGEST = 1 << 18
@@ -20,12 +21,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     import yaml
 
-    size = path.stat().st_size
-    # A pipe or a device has no end
-    if not path.is_file() or size > _LARGEST:
-        raise ValueError(f"{path.name} is not a file of at most {_LARGEST:,} bytes")
+    content = read_file(path, _LARGEST)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = content.decode("utf-8")
         # n aliases of each other unfold to up to 3^(n / 3) copies
         if sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)) > _ALIASES:
             raise ValueError(f"it has more than {_ALIASES} aliases (*name)")

@@ -293,3 +293,11 @@ def test_a_tokenizer_of_nfc_is_the_same_every_time(tmp_path, monkeypatch):
     assert train(settings).to_state() == one.to_state()
     assert Tokenizer.from_state(one.to_state()).normalizer == "nfc"
     assert str(tmp_path).encode() not in one.to_state()["src_model"]
+
+
+def test_long_lines_that_are_skipped_take_no_memory():
+    """SentencePiece skips them, so that a stand-in gives the same sample and the same model."""
+    lines = ["ein Hund bellt", "x" * 100_000, "eine Katze schläft"] * 20
+    sample = reservoir(lines, 60, 1)
+    assert [line if len(line) < 1000 else "" for line in sample] == [line if len(line) < 1000 else "" for line in lines]
+    assert len({id(line) for line in sample if len(line) > 16_384}) == 1

@@ -9,7 +9,7 @@ import hashlib
 import ipaddress
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -235,7 +235,8 @@ def _guarded(app: ASGIApp, metrics: Metrics, limits: ServiceSettings) -> ASGIApp
 
         host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
         answer = app
-        if "*" not in hosts and not _is_allowed(host, hosts):
+        # The owner of any other name can let it point to this machine, and a page of that name could then read answers
+        if not (hosts & {"*", name := _name_of(host)} or _is_address(name)):
             message = f"this service does not answer as '{shown(host)}'; start it with --allowed-hosts and this name"
             answer = JSONResponse({"error": message}, 421)
         await answer(scope, receive, send_counted)
@@ -243,15 +244,9 @@ def _guarded(app: ASGIApp, metrics: Metrics, limits: ServiceSettings) -> ASGIApp
     return wrapped
 
 
-def _is_allowed(host: str, hosts: Collection[str]) -> bool:
-    """Return True for an IP address and for the names in `hosts`, whatever the port.
-
-    The owner of another name can let it point to this machine, and a page of that name could then read the answers in
-    the browser of a user here.
-    """
-    name = _name_of(host)
+def _is_address(name: str) -> bool:
     try:
-        return name in hosts or bool(ipaddress.ip_address(name))
+        return bool(ipaddress.ip_address(name))
     except ValueError:
         return False
 

@@ -20,7 +20,6 @@ from seq2seq.inference.service.settings import ServiceSettings
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 RELOAD = signal.SIGUSR1
-_OWN_FILES = 32
 # Most seconds to send finished answers, and to wait for the end of the thread.
 _LAST_SECONDS = 5
 
@@ -56,7 +55,7 @@ class _Connection(H11Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """True if no request is being answered."""
+        """True while no request is answered."""
         return not self.transport.is_closing() and (self.cycle is None or self.cycle.response_complete)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -86,11 +85,12 @@ def _places(limits: ServiceSettings) -> int:
     """Return how many connections fit into the process's limit of open files, which is raised if it can be."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Files of the process itself; as many connections again may be accepted before the oldest are closed
-    wanted = 2 * limits.max_connections + _OWN_FILES
+    own = 32
+    wanted = 2 * limits.max_connections + own
     if 0 <= soft < wanted:
         soft = wanted if hard < 0 else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return limits.max_connections if soft < 0 else max(1, min(limits.max_connections, (soft - _OWN_FILES) // 2))
+    return limits.max_connections if soft < 0 else max(1, min(limits.max_connections, (soft - own) // 2))
 
 
 class _Server(uvicorn.Server):
