@@ -101,10 +101,9 @@ class MosesBpe:
         target.__dict__.update(self.__dict__, _side=1)
         return target
 
-    def encode(self, lines: Sequence[str], *, out_type: type = int) -> list[list[Any]]:
-        """Return the ids of every line, without </s>; the pieces as shown for `out_type=str`."""
-        rows = [[self.ids.get(piece, _UNK) for piece in self.cut(line)] for line in lines]
-        return rows if out_type is int else [[self.shown[i] for i in row] for row in rows]
+    def encode(self, lines: Sequence[str], *, out_type: type[int]) -> list[list[int]]:
+        """Return the ids of every line, without </s>; `out_type` is what SentencePiece must be told."""
+        return [[self.ids.get(piece, _UNK) for piece in self.cut(line)] for line in lines]
 
     def cut(self, line: str) -> list[str]:
         """Tokenize a line, and cut its words into pieces."""

@@ -118,6 +118,9 @@ def _weights_of(state: Mapping[str, Any], file: Path) -> dict[str, Tensor]:
     for name, weight in weights.items():
         if _IGNORED.fullmatch(name):
             continue
+        # A view may repeat a few numbers as often as it likes, and a copy of it would fill the memory
+        if weight.numel() * weight.element_size() > weight.untyped_storage().nbytes():
+            raise ValueError(f"{file}: its weight {name} is larger than the numbers that the file has for it")
         for old, new in _RENAMED:
             name = re.sub(old, new, name)
         projections = name.rpartition(".in_proj_")
