@@ -131,10 +131,11 @@ class MosesBpe:
         return (*(part + _CONTINUED for part in parts[:-1]), parts[-1])
 
     def decode(self, rows: Sequence[Any]) -> Any:
-        """Join pieces to words and words to text, for one row of ids or for several."""
-        if rows and not isinstance(rows[0], int):
+        """Join pieces to words and words to text, for one row of ids or of pieces as shown, or for several rows."""
+        if rows and isinstance(rows[0], list):
             return [self.decode(row) for row in rows]
-        text = " ".join(self.symbols[i] for i in rows) + " "
+        ids = [self.piece_to_id(each) if isinstance(each, str) else each for each in rows]
+        text = " ".join(self.symbols[i] for i in ids) + " "
         return self._detokenizers[self._side].detokenize(text.replace(f"{_CONTINUED} ", "").split())
 
     def get_piece_size(self) -> int:

@@ -82,6 +82,7 @@ def test_words_are_known_by_their_ends():
     shown = source_pieces(tokenizer, row[:-1])
     assert shown[:4] == ["low", "er▁", "low▁", ",▁"]
     assert words_of(["low", "er▁", "low▁", ""]) == [[0, 1], [2]]
+    assert tokenizer.src.decode(["low", "er▁", "low▁"]) == "lower low"
     assert target_ids(tokenizer, ["low", "low▁"]) == (8, 4)
     words = Words.of(shown)
     assert {0, 1, 2} & words.unended == {0}

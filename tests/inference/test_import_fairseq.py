@@ -308,3 +308,5 @@ def test_sentencepiece_with_a_dictionary(tmp_path):
         expected = [ids.get(piece, 3) for piece in processor.encode(line, out_type=str)]
         assert ours.encode_src([line]) == [[*expected, 2]]
     assert (ours.bos_id, ours.pad_id, ours.eos_id, ours.unk_id) == (2, 1, 2, 3)
+    # As forced decoding calls it
+    assert ours.tgt.decode(["▁Haus", "▁und"]) == ours.tgt.decode([ids["▁Haus"], ids["▁und"]]) == "Haus und"
