@@ -147,7 +147,7 @@ class Reference:
         return [self.norm(norm, a + b) for a, b in zip(x, f(x), strict=True)]
 
     def position(self, side: str, t: int) -> Tensor:
-        """The encoding of position t, whose row follows that of padding, 1."""
+        """The encoding of position t; row 1 of the table is for padding."""
         if self.args.get(f"{side}_learned_pos"):
             return self.state[f"{side}.embed_positions.weight"][t + 2]
         rates = [math.exp(-i * math.log(10000) / (DIM // 2 - 1)) for i in range(DIM // 2)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Sequence
 from itertools import pairwise
@@ -29,8 +28,8 @@ _REMEMBERED = 100
 class MosesBpe:
     """Model of pieces like SentencePieceProcessor: Moses tokenization, then BPE, then the ids of a dictionary.
 
-    Pieces are shown as SentencePiece shows those of a model that marks the ends of words: `ab@@` of a dictionary as
-    `ab`, and `cd`, which ends a word, as `cd▁`.
+    Pieces are shown as by a SentencePiece model that marks the ends of words: `ab@@` of a dictionary as `ab`, and `cd`,
+    which ends a word, as `cd▁`.
 
     Args:
         langs: Codes of source and target language, by which Moses separates punctuation.
@@ -56,7 +55,7 @@ class MosesBpe:
         self.ranks = {pair: rank for rank, pair in reversed(list(enumerate(merges)))}
         self.shown = [*SPECIALS, *map(_shown, words)]
         self.shown_ids = {piece: i for i, piece in enumerate(self.shown)}
-        self._pieces = functools.lru_cache(maxsize=_CACHED)(self._cut)
+        self._known: dict[str, tuple[str, ...]] = {}
         sacremoses = require("sacremoses", "a model with Moses tokenization", extra="moses")
         self._tokenizers = [sacremoses.MosesTokenizer(lang=lang) for lang in langs]
         self._detokenizers = [sacremoses.MosesDetokenizer(lang=lang) for lang in langs]
@@ -108,8 +107,16 @@ class MosesBpe:
     def cut(self, line: str) -> list[str]:
         """Tokenize a line, and cut its words into pieces."""
         text = self._tokenizers[self._side].tokenize(line, aggressive_dash_splits=True, return_str=True)
-        words = text.split()
-        return [each for word in words for each in (self._cut if len(word) > _REMEMBERED else self._pieces)(word)]
+        return [piece for word in text.split() for piece in self._pieces(word)]
+
+    def _pieces(self, word: str) -> tuple[str, ...]:
+        found = self._known.get(word)
+        if found is None:
+            found = self._cut(word)
+            # The first words of a text are the frequent ones
+            if len(word) <= _REMEMBERED and len(self._known) < _CACHED:
+                self._known[word] = found
+        return found
 
     def _cut(self, word: str) -> tuple[str, ...]:
         """Merge the characters of a word, the first pair of `merges` first."""
@@ -147,7 +154,7 @@ class MosesBpe:
         return self.shown[number]
 
     def piece_to_id(self, piece: str) -> int:
-        """Return the id of a piece as it is shown; that of <unk> for an unknown one."""
+        """Return the id of a piece as it is shown; the id of <unk> for an unknown piece."""
         return self.shown_ids.get(piece, _UNK)
 
     def is_control(self, number: int) -> bool:
@@ -167,7 +174,7 @@ class MosesBpe:
         return _EOS
 
     def bos_id(self) -> int:
-        """Return the id that translations start from, which is that of </s>."""
+        """Return the id of </s>, from which translations start."""
         return _EOS
 
     def unk_id(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import pytest
 from exported import need
@@ -74,6 +75,8 @@ def test_a_state_restores_it_and_decides_the_fingerprint():
     assert again.fingerprint == tokenizer.fingerprint != Tokenizer(src_model=model().to_bytes()).fingerprint
     assert again.tgt_vocab_size == again.src_vocab_size - 1
     assert again.encode_src(["lower"]) == tokenizer.encode_src(["lower"])
+    # As processes that read data get it
+    assert pickle.loads(pickle.dumps(tokenizer)).encode_src(["lower"]) == tokenizer.encode_src(["lower"])
 
 
 def test_words_are_known_by_their_ends():

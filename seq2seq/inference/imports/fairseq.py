@@ -136,7 +136,7 @@ def _weights_of(state: Mapping[str, Any], file: Path) -> dict[str, Tensor]:
 def _settings(
     args: Mapping[str, Any], weights: Mapping[str, Tensor], file: Path
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the sections `model` and `mixer`; sizes are those of the weights."""
+    """Return the sections `model` and `mixer`, with the sizes of the weights."""
     if found := [name for name in _UNREAD if args.get(name)]:
         raise ValueError(
             f"{file}: was trained with {found[0]}={args[found[0]]!r}, which is not read: models of several languages "
