@@ -14,6 +14,7 @@ from itertools import chain, zip_longest
 
 from sentencepiece import SentencePieceProcessor
 
+from seq2seq.data.moses_bpe import MosesBpe
 from seq2seq.data.protobuf import field
 from seq2seq.data.shared_vocabulary import VocabularyProcessor
 from seq2seq.data.tokenizer import Tokenizer, load_model, reservoir, run_trainer
@@ -39,7 +40,7 @@ def extend_tokenizer(
         ValueError: The tokenizer is of an imported model, whose vocabulary is apart from its models.
     """
     state = old.to_state()
-    if isinstance(old.src, VocabularyProcessor):
+    if isinstance(old.tgt, VocabularyProcessor | MosesBpe):
         raise ValueError(
             "the tokenizer of a model that seq2seq.convert has imported is not extended: leave tokenizer.extend out, "
             "and name languages by the tags that it has"

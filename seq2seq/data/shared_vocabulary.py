@@ -66,10 +66,11 @@ class VocabularyProcessor(spm.SentencePieceProcessor):
         return [[self.cut.get(piece, unk) for piece in row] for row in rows]
 
     def decode(self, rows: Sequence[Any]) -> Any:
-        """Decode one row of ids, or several."""
-        if rows and not isinstance(rows[0], int):
+        """Decode one row of ids or of pieces, or several rows."""
+        if rows and isinstance(rows[0], list):
             return [self.decode(row) for row in rows]
-        text = super().decode([self.pieces[i] for i in rows]) if rows else ""
+        pieces = [each if isinstance(each, str) else self.pieces[each] for each in rows]
+        text = super().decode(pieces) if pieces else ""
         # Pieces of the other side's model keep their marks of spaces
         return text.replace("▁", " ").strip()
 

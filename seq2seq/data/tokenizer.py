@@ -1,4 +1,4 @@
-"""SentencePiece tokenizers: trained on raw text or loaded ready-made, and stored whole in a checkpoint."""
+"""Tokenizers: SentencePiece trained on raw text, ready-made ones, and how a checkpoint stores them whole."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import sentencepiece as spm
 
+from seq2seq.data.moses_bpe import MOSES, MosesBpe, is_moses_bpe
 from seq2seq.data.normalization import nfc_rules, normalizer_name, with_normalizer_name
 from seq2seq.data.shared_vocabulary import VocabularyProcessor, split_vocabulary
 from seq2seq.images.lines import encode_images
@@ -33,9 +34,10 @@ _CONTROLS = re.compile("[\0-\x08\n-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class Tokenizer:
-    """Tokenizer of both sides, with one SentencePiece model or one a side, and special ids in common.
+    """Tokenizer of both sides, with one model of pieces or one a side, and special ids in common.
 
-    Its vocabulary is `joint` if there is one model, or two that number their pieces by one vocabulary.
+    A model is one of SentencePiece or, in some imported checkpoints, a `MosesBpe`. The vocabulary is `joint` if there
+    is one model, or two that number their pieces by one vocabulary.
 
     A special symbol that the models lack (SentencePiece has no pad by default) gets a new id after the last piece.
 
@@ -47,7 +49,7 @@ class Tokenizer:
         sampling_alpha: Smoothing of sampled segmentations; 0 turns them off.
 
     Raises:
-        ValueError: The special ids of the two models differ.
+        ValueError: The special ids of the two models differ, or sampling is on but a model has one segmentation only.
     """
 
     def __init__(
@@ -64,9 +66,16 @@ class Tokenizer:
         one = src_model is not None and vocabularies[0] is not None and vocabularies[0] == vocabularies[-1]
         self.joint = tgt_model is None or one
         # With images, `src` is the target's model, which gives the special ids
-        processors = [load_model(model) for model in self._models]
+        processors = [_load(model) for model in self._models]
         self.src = processors[0]
         self.tgt = processors[-1]
+        if isinstance(self.tgt, MosesBpe):
+            self.tgt = self.tgt.for_target()
+        if sampling_alpha > 0 and any(map(is_moses_bpe, self._models)):
+            raise ValueError(
+                f"tokenizer.sampling_alpha={sampling_alpha}: segmentations are sampled by SentencePiece, but this "
+                "tokenizer is of Moses and BPE; set it to 0"
+            )
         self.sampling_alpha = sampling_alpha
         self.unk_id = _shared_id("unk", self.src.unk_id(), self.tgt.unk_id())
         size = max(self.src.get_piece_size(), self.tgt.get_piece_size())
@@ -106,13 +115,14 @@ class Tokenizer:
         return self._encode(self.tgt, lines, sample, seed)
 
     def _encode(
-        self, model: spm.SentencePieceProcessor, lines: Sequence[str], sample: bool, seed: int | None
+        self, model: spm.SentencePieceProcessor | MosesBpe, lines: Sequence[str], sample: bool, seed: int | None
     ) -> list[list[int]]:
         # SentencePiece encodes a list in one call, on several threads
         lines = list(lines)
         if not (sample and self.sampling_alpha > 0):
             rows = model.encode(lines, out_type=int)
         else:
+            assert isinstance(model, spm.SentencePieceProcessor)
             if seed is not None:
                 # The seed is global to the library, and has 32 bits
                 spm.set_random_generator_seed(seed % 2**32)
@@ -208,7 +218,8 @@ class Tokenizer:
     @property
     def normalizer(self) -> str:
         """Name of the models' text normalization; "source / target" if they differ."""
-        return " / ".join(dict.fromkeys(map(normalizer_name, self._models)))
+        names = [MOSES if is_moses_bpe(model) else normalizer_name(model) for model in self._models]
+        return " / ".join(dict.fromkeys(names))
 
     @property
     def fingerprint(self) -> str:
@@ -373,6 +384,10 @@ def reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
                 kept[slot] = line
         seen += len(block)
     return kept
+
+
+def _load(model: bytes) -> spm.SentencePieceProcessor | MosesBpe:
+    return MosesBpe.from_bytes(model) if is_moses_bpe(model) else load_model(model)
 
 
 def load_model(model: bytes) -> spm.SentencePieceProcessor:

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.languages import language_tag, tagged_languages, target_tags
+from seq2seq.data.moses_bpe import MosesBpe
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.export.agreement import Rows, drawn_sources, require_agreement, specials
 from seq2seq.inference.export.plain_transformer import (
+    UnsupportedError,
     halves_order,
     plain_weights,
     require_plain,
@@ -40,6 +42,8 @@ def write_marian(folder: Path, loaded: Loaded) -> int:
     """
     heads = require_plain(loaded.meta["model"], "MarianMTModel", EXPRESSED)
     tokenizer = loaded.tokenizer
+    if isinstance(tokenizer.src, MosesBpe):
+        raise UnsupportedError("MarianTokenizer reads SentencePiece models, and this tokenizer is of Moses and BPE")
     transformers = require("transformers", "MarianMTModel", extra="export")
     model = transformers.MarianMTModel(_config(transformers, loaded, heads)).eval()
     weights = _weights(loaded)

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seq2seq.data.moses_bpe import MosesBpe
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.description import TOKENIZER_FILES
+from seq2seq.inference.export.layouts import CODES
 from seq2seq.network.embedding import Embedding
 from seq2seq.network.make_mixer import layer_values
 from seq2seq.network.model import Seq2Seq
@@ -156,18 +158,25 @@ def plain_weights(model: Seq2Seq, order: Tensor | None = None) -> dict[str, Tens
 
 
 def vocabularies(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
-    """Return the pieces of source and target by their ids; special ids without a piece get a name."""
+    """Return the pieces of source and target by their ids, as the tools that cut text spell them.
+
+    Special ids without a piece get a name.
+    """
     names = {tokenizer.pad_id: "<pad>", tokenizer.bos_id: "<s>", tokenizer.eos_id: "</s>"}
     sides = []
     for model, size in ((tokenizer.src, tokenizer.src_vocab_size), (tokenizer.tgt, tokenizer.tgt_vocab_size)):
-        pieces = [model.id_to_piece(i) for i in range(model.get_piece_size())]
+        spelled = model.symbols.__getitem__ if isinstance(model, MosesBpe) else model.id_to_piece
+        pieces = [spelled(i) for i in range(model.get_piece_size())]
         # After the model's pieces come special ids and, on the smaller side, unused ids
         sides.append([*pieces, *(names.get(i, f"<unused {i}>") for i in range(len(pieces), size))])
     return sides[0], sides[1]
 
 
 def write_piece_models(folder: Path, tokenizer: Tokenizer) -> None:
-    """Write a SentencePiece model for each side; with a joint tokenizer both files are the same."""
+    """Write a SentencePiece model for each side, the same for both if there is one, or the codes of BPE."""
+    if isinstance(tokenizer.src, MosesBpe):
+        (folder / CODES).write_text(tokenizer.src.codes(), encoding="utf-8")
+        return
     state = tokenizer.to_state()
     for key, file in TOKENIZER_FILES.items():
         (folder / file).write_bytes(state.get(key) or state["src_model"])

@@ -147,7 +147,9 @@ def take(weights: dict[str, Tensor], name: str) -> Tensor:
     return weights.pop(name)
 
 
-def take_layer(weights: dict[str, Tensor], theirs: str, ours: str, *, norm: str, cross: bool) -> dict[str, Tensor]:
+def take_layer(
+    weights: dict[str, Tensor], theirs: str, ours: str, *, norm: str, cross: bool, attends: bool = True
+) -> dict[str, Tensor]:
     """Remove the weights of a Transformer layer in the names of fairseq and Transformers; return them by our names.
 
     Args:
@@ -155,14 +157,16 @@ def take_layer(weights: dict[str, Tensor], theirs: str, ours: str, *, norm: str,
         ours: Our prefix, such as encoder.layers.0.
         norm: "pre" or "post".
         cross: The layer reads the source, too.
+        attends: Its self mixer is attention; the weights of any other stay.
     """
     copied = {
-        "self_attn.out_proj": "mix.f.out",
         "self_attn_layer_norm": f"mix.{norm}_norm",
         "fc1": "transform.f.up",
         "fc2": "transform.f.down",
         "final_layer_norm": f"transform.{norm}_norm",
     }
+    if attends:
+        copied["self_attn.out_proj"] = "mix.f.out"
     if cross:
         copied |= {
             "encoder_attn.q_proj": "read.f.query",
@@ -174,7 +178,9 @@ def take_layer(weights: dict[str, Tensor], theirs: str, ours: str, *, norm: str,
         for their, name in copied.items()
         for kind in ("weight", "bias")
     }
-    joined: dict[str, tuple[str, tuple[str, ...], str]] = {"self_attn": ("mix.f", ("q", "k", "v"), "qkv")}
+    joined: dict[str, tuple[str, tuple[str, ...], str]] = {}
+    if attends:
+        joined["self_attn"] = ("mix.f", ("q", "k", "v"), "qkv")
     if cross:
         joined["encoder_attn"] = ("read.f", ("k", "v"), "key_value")
     for their, (name, projections, layer) in joined.items():
@@ -183,7 +189,8 @@ def take_layer(weights: dict[str, Tensor], theirs: str, ours: str, *, norm: str,
         # It adds the same number to all scores of a query, which the softmax cancels
         weights.pop(f"{theirs}.{their}.k_proj.bias", None)
         found[f"{ours}.{name}.value_bias"] = take(weights, f"{theirs}.{their}.v_proj.bias")
-    found[f"{ours}.mix.f.query_bias"] = take(weights, f"{theirs}.self_attn.q_proj.bias")
+    if attends:
+        found[f"{ours}.mix.f.query_bias"] = take(weights, f"{theirs}.self_attn.q_proj.bias")
     return found
 
 
