@@ -36,6 +36,7 @@ class VocabularyProcessor(spm.SentencePieceProcessor):
         # The file may come from a stranger
         if len(vocabulary) > _LARGEST:
             raise ValueError(f"its vocabulary has more than {_LARGEST:,} bytes")
+        self.vocabulary = vocabulary
         stored = json.loads(vocabulary)
         self.pieces: list[str] = list(map(str, stored["pieces"]))
         self.numbers = {piece: i for i, piece in enumerate(self.pieces)}
@@ -46,6 +47,9 @@ class VocabularyProcessor(spm.SentencePieceProcessor):
         self.controls |= {self.numbers[name] for name in stored["controls"]}
         # Text never becomes a control symbol
         self.cut = {piece: i for i, piece in enumerate(self.pieces) if i not in self.controls}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return VocabularyProcessor, (self.serialized_model_proto(), self.vocabulary)
 
     def get_piece_size(self) -> int:
         """Return the size of the vocabulary."""

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,7 @@ def test_marian_cuts_text_alike(marian, ours):
     # A piece that the vocabulary lacks is unk, and not cut into others
     assert ours.tokenizer.encode_src([RARE[1:]]) == [[ours.tokenizer.unk_id, ours.tokenizer.eos_id]]
     assert ours.tokenizer.src.piece_to_id(CONTROLS) != ours.tokenizer.unk_id
+    assert pickle.loads(pickle.dumps(ours.tokenizer)).encode_src(lines) == ours.tokenizer.encode_src(lines)
 
 
 def test_marian_and_back(ours, theirs, tmp_path):
