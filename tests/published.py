@@ -14,7 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+# A piece that the vocabulary lacks, and one that it has
 RARE = "▁schnell"
+CONTROLS = "\x1b\u202e"
 
 
 def piece_model(lines: Sequence[str], size: int, **options: Any) -> bytes:
@@ -70,7 +72,7 @@ def write_marian(
         (folder / f"{side}.spm").write_bytes(model)
     both = dict.fromkeys([*pieces_of(models["target"])[3:], *pieces_of(models["source"])[3:]])
     kept = [piece for piece in both if piece != RARE]
-    names = ["</s>", "<unk>", *kept, *(f">>{tag}<<" for tag in tags), "<pad>"]
+    names = ["</s>", "<unk>", *kept, CONTROLS, *(f">>{tag}<<" for tag in tags), "<pad>"]
     (folder / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}))
     pad = len(names) - 1
     layers = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in (("layers", 2), ("ffn_dim", 48))}

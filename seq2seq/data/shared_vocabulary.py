@@ -16,6 +16,8 @@ from seq2seq.data.protobuf import field, varint
 
 # A field of SentencePiece's ModelProto: those from 200 on are free for others.
 _VOCABULARY = 200
+# Largest vocabulary that is read, in bytes; that of 256,000 pieces has 4 MB.
+_LARGEST = 16 << 20
 _SPECIAL = ("unk", "bos", "eos", "pad")
 
 
@@ -31,10 +33,13 @@ class VocabularyProcessor(spm.SentencePieceProcessor):
     def __init__(self, model: bytes, vocabulary: bytes) -> None:
         super().__init__()
         self.load_from_serialized_proto(model)
+        # The file may come from a stranger
+        if len(vocabulary) > _LARGEST:
+            raise ValueError(f"its vocabulary has more than {_LARGEST:,} bytes")
+        self.vocabulary = vocabulary
         stored = json.loads(vocabulary)
         self.pieces: list[str] = list(map(str, stored["pieces"]))
         self.numbers = {piece: i for i, piece in enumerate(self.pieces)}
-        # The file may come from a stranger
         if wrong := [name for name in _SPECIAL if stored[name] not in self.numbers]:
             raise ValueError(f"its vocabulary has no piece for {wrong[0]}")
         self.special = {name: self.numbers[stored[name]] for name in _SPECIAL}
@@ -42,6 +47,9 @@ class VocabularyProcessor(spm.SentencePieceProcessor):
         self.controls |= {self.numbers[name] for name in stored["controls"]}
         # Text never becomes a control symbol
         self.cut = {piece: i for i, piece in enumerate(self.pieces) if i not in self.controls}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return VocabularyProcessor, (self.serialized_model_proto(), self.vocabulary)
 
     def get_piece_size(self) -> int:
         """Return the size of the vocabulary."""

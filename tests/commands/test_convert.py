@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 import tiny
 import torch
 from exported import need, plain
-from published import RARE, translated, write_marian
+from published import CONTROLS, RARE, translated, write_marian
 from safetensors.torch import load_file
 
 from seq2seq import checkpoint, convert, export
@@ -108,6 +109,8 @@ def test_marian_cuts_text_alike(marian, ours):
     assert ours.tokenizer.decode(ids) == [theirs.decode(row, skip_special_tokens=True) for row in ids]
     # A piece that the vocabulary lacks is unk, and not cut into others
     assert ours.tokenizer.encode_src([RARE[1:]]) == [[ours.tokenizer.unk_id, ours.tokenizer.eos_id]]
+    assert ours.tokenizer.src.piece_to_id(CONTROLS) != ours.tokenizer.unk_id
+    assert pickle.loads(pickle.dumps(ours.tokenizer)).encode_src(lines) == ours.tokenizer.encode_src(lines)
 
 
 def test_marian_and_back(ours, theirs, tmp_path):
@@ -176,6 +179,8 @@ def test_a_vocabulary_that_does_not_fit_is_refused(ours):
     for wrong in (b"", b"{}", b"[" * 9, vocabulary.replace(b'"bos": "<pad>"', b'"bos": "<s>"')):
         with pytest.raises((ValueError, KeyError, TypeError)):
             Tokenizer(src_model=field(200, wrong) + model)
+    with pytest.raises(ValueError, match="its vocabulary has more than"):
+        Tokenizer(src_model=field(200, bytes(1 << 25)) + model)
 
 
 @pytest.mark.parametrize(

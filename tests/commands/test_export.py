@@ -36,7 +36,7 @@ EXHAUSTIVE = (
     "test_a_model_that_translates_otherwise_is_refused",
     "test_two_tokens_as_good_as_equal_are_no_disagreement",
 )
-REPRESENTATIVE = {"test_ctranslate2_is_the_model": ["post-learned"]}
+REPRESENTATIVE = {"test_ctranslate2_is_the_model": ["post-learned", "pre-fairseq"]}
 
 LINES = tiny.sentences(tiny.GERMAN, 12)
 
@@ -153,6 +153,11 @@ def test_the_card_has_scores_with_signatures_and_leaves_the_license_open(ckpt):
     assert "None are known" in model_card(meta, Origin({}, {}), parameters=1, marian=False)
 
 
+ATTENTION = {"_target_": "seq2seq.mixers.attention.Attention", "num_heads": 2}
+CROSS = {"_target_": "seq2seq.mixers.attention.CrossAttention", "num_heads": 2}
+BIASED = {slot: {**ATTENTION, "bias": True} for slot in ("encoder", "decoder")} | {"cross": {**CROSS, "bias": True}}
+
+
 @pytest.mark.parametrize(
     "model",
     [
@@ -162,6 +167,8 @@ def test_the_card_has_scores_with_signatures_and_leaves_the_license_open(ckpt):
             {"norm": "post", "positions": "none", "tie": "target", "activation": "silu", "scale_embedding": False},
             id="post-none",
         ),
+        # As imported models have it
+        pytest.param({"norm": "pre", "positions": "fairseq", "output_bias": True, "mixer": BIASED}, id="pre-fairseq"),
     ],
 )
 def test_ctranslate2_is_the_model(model, tokenizer, tmp_path):
@@ -236,10 +243,6 @@ def test_channels_in_another_order_compute_the_same(tokenizer):
     with torch.no_grad():
         assert other.model(src, mask, src) == pytest.approx(given.model(src, mask, src), abs=1e-9)
     assert halves_order(6).tolist() == [0, 2, 4, 1, 3, 5]
-
-
-ATTENTION = {"_target_": "seq2seq.mixers.attention.Attention", "num_heads": 2}
-CROSS = {"_target_": "seq2seq.mixers.attention.CrossAttention", "num_heads": 2}
 
 
 @pytest.mark.parametrize(

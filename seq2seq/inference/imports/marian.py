@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +30,7 @@ from seq2seq.inference.imports.parts import (
     without_zero_biases,
 )
 from seq2seq.network.embedding import SinusoidalPositions
+from seq2seq.system.files import read_file
 from seq2seq.system.json_file import read_json, read_json_or_none
 
 # A tag of a target language in the vocabulary.
@@ -112,7 +114,8 @@ def _special_id(config: Mapping[str, Any], key: str) -> int:
 
 def _names(path: Path, size: int, config: Mapping[str, Any]) -> list[str]:
     """Return the pieces of a vocabulary by their ids; ids without a piece get a name."""
-    ids = read_json(path)
+    # Not read_json, which changes control characters
+    ids = json.loads(read_file(path))
     highest = max(ids.values(), default=-1)
     if not highest < size or min(ids.values()) < 0 or "<unk>" not in ids:
         raise ValueError(
