@@ -42,11 +42,18 @@ def check_model(plan: RunPlan, start: Loaded | None) -> Seq2Seq:
     # Any vocabulary will do: the tokenizer may not exist yet.
     sizes = {"src_vocab_size": 8, "tgt_vocab_size": 8, "pad_id": 0, "joint": plan.tokenizer.joint}
     sizes |= image_sizes(plan.tokenizer.patches)
+    swapped: list[str] = []
+    origin = str(plan.run.init_from)
     if start:
-        sizes = {key: value for key, value in start.meta["model"].items() if key not in ("model", "mixer")}
-        finetune.require_same_model(start.meta["model"], plan.config, str(plan.run.init_from))
+        before = start.meta["model"]
+        sizes = {key: value for key, value in before.items() if key not in ("model", "mixer")}
+        swapped = finetune.swapped_slots(before["mixer"], plan.config["mixer"], plan.replaced)
+        finetune.require_same_model(before, plan.config, origin, swapped=swapped)
     with on_meta_device():
-        return build_model(plan.model_config(sizes), trust=plan.trust)
+        model = build_model(plan.model_config(sizes), trust=plan.trust)
+    if start and swapped:
+        finetune.report_new_weights(model, start.model, origin)
+    return model
 
 
 def image_sizes(patches: PatchGrid | None) -> dict[str, Any]:
