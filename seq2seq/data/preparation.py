@@ -17,6 +17,7 @@ from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import Dropped, Pairs, cleaning_table, length_rules, shorten
 from seq2seq.data.corpus import Corpus, limited, load_corpus
 from seq2seq.data.dataset import EncodedCorpus, PairDataset
+from seq2seq.data.extension import extend_tokenizer
 from seq2seq.data.fingerprints import TEXT_VERSION
 from seq2seq.data.line_statistics import LineStatistics, warn_of_other_lines
 from seq2seq.data.multi_corpus import Mixture, NamedCorpus
@@ -264,16 +265,18 @@ def _fingerprint(plan: DataPlan, corpora: Sequence[str], stream: str | None) -> 
 def _load_or_train(plan: DataPlan, loaded: Sequence[Corpus]) -> tuple[Tokenizer, dict[str, Path]]:
     """Load the ready tokenizer, or train one unless the cache has it; also return its folder or files."""
     settings = plan.tokenizer
+    ready = load_tokenizer(settings) if settings.ready_models else None
     # A ready tokenizer is used in place, without a copy in the cache
-    if settings.ready_models:
-        return load_tokenizer(settings), {f"tokenizer {i + 1}": Path(p) for i, p in enumerate(settings.ready_models)}
+    if ready and settings.extend is None:
+        return ready, {f"tokenizer {i + 1}": Path(p) for i, p in enumerate(settings.ready_models)}
     if plan.stream:
         # Only the first pairs, since a stream may have no end
         size = settings.input_sentence_size
         texts: list[Text] = [(f"{plan.stream.fingerprint} {size}", partial(plan.stream.head, size))]
     else:
         texts = [(each.fingerprint, partial(each.blocks, "train")) for each in loaded if "train" in each.splits]
-    folder = plan.cache_dir / f"tokenizer-{_tokenizer_key(settings, [fingerprint for fingerprint, _ in texts])}"
+    learned_from = [fingerprint for fingerprint, _ in texts] + ([ready.fingerprint] if ready else [])
+    folder = plan.cache_dir / f"tokenizer-{_tokenizer_key(settings, learned_from)}"
 
     def lines(side: int) -> Iterator[str]:
         # Opened anew for each side, so that no corpus is in memory
@@ -281,7 +284,8 @@ def _load_or_train(plan: DataPlan, loaded: Sequence[Corpus]) -> tuple[Tokenizer,
 
     def build(building: Path) -> None:
         log.info("training the tokenizer (at most %s lines)", f"{settings.input_sentence_size:,}")
-        state = train_tokenizer(src_lines=lines(0), tgt_lines=lines(1), settings=settings).to_state()
+        make = partial(extend_tokenizer, ready) if ready else train_tokenizer
+        state = make(src_lines=lines(0), tgt_lines=lines(1), settings=settings).to_state()
         for name in ("src_model", "tgt_model"):
             if name in state:
                 (building / f"{name}.model").write_bytes(state[name])
@@ -296,7 +300,7 @@ def _load_or_train(plan: DataPlan, loaded: Sequence[Corpus]) -> tuple[Tokenizer,
 def _tokenizer_key(settings: TokenizerSettings, texts: Sequence[str]) -> str:
     """Hash the fingerprints of the text, and every setting that decides the trained models."""
     # Settings that are off add nothing to the key, so that folders keep their names
-    unset = [name for name in ("symbols", "patches") if not getattr(settings, name)]
+    unset = [name for name in ("symbols", "patches", "extend") if not getattr(settings, name)]
     # These do not change the trained models
     free = ("model", "src_model", "tgt_model", "sampling_alpha", *unset)
     values = [(name, getattr(settings, name)) for name in asdict(settings) if name not in free]

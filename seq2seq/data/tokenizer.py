@@ -56,7 +56,7 @@ class Tokenizer:
         self.joint = tgt_model is None
         self._models = [model for model in (src_model, tgt_model) if model is not None]
         # With images, `src` is the target's model, which gives the special ids
-        processors = [_load(model) for model in self._models]
+        processors = [load_model(model) for model in self._models]
         self.src = processors[0]
         self.tgt = processors[-1]
         self.sampling_alpha = sampling_alpha
@@ -132,8 +132,8 @@ class Tokenizer:
             if number == self.unk_id:
                 raise ValueError(
                     f"the tokenizer has no piece {tag}: leave the tag out (data.tag_target, tag of data.corpora), or "
-                    "train a tokenizer with it: in a new model's run with tokenizer.model=null, or by "
-                    f"SentencePiece's --control_symbols={tag}"
+                    "add it to this tokenizer (tokenizer.extend=0), or train a tokenizer with it: in a new model's run "
+                    f"with tokenizer.model=null, or by SentencePiece's --control_symbols={tag}"
                 )
         return list(ids.values())
 
@@ -288,7 +288,7 @@ def train_tokenizer(*, src_lines: Iterable[str], tgt_lines: Iterable[str], setti
 def _train(lines: Iterable[str], settings: TokenizerSettings, what: str) -> bytes:
     """Train one model on a sample of the lines; `what` names their side in messages."""
     # Sampled here and not by SentencePiece: only the sample is in memory
-    sample = _reservoir(lines, settings.input_sentence_size, settings.seed)
+    sample = reservoir(lines, settings.input_sentence_size, settings.seed)
     if not any(line.strip() for line in sample):
         raise ValueError(f"there is no text to train a tokenizer on ({what}); check data.train and data.clean")
     if all(len(line.encode("utf-8", "replace")) > _LONGEST_LINE for line in sample if line.strip()):
@@ -298,32 +298,34 @@ def _train(lines: Iterable[str], settings: TokenizerSettings, what: str) -> byte
         )
     try:
         if settings.normalizer != "nfc":
-            return _run_trainer(sample, settings, normalization_rule_name=settings.normalizer)
+            return run_trainer(sample, settings, normalization_rule_name=settings.normalizer)
         # SentencePiece has no rules of this name, and reads others only from a file
         with tempfile.NamedTemporaryFile("w", suffix=".tsv", encoding="utf-8") as rules:
             rules.write(nfc_rules())
             rules.flush()
-            model = _run_trainer(sample, settings, normalization_rule_tsv=rules.name)
+            model = run_trainer(sample, settings, normalization_rule_tsv=rules.name)
         return with_normalizer_name(model, settings.normalizer)
     except RuntimeError as error:
         raise _explain(str(error), settings, what) from error
 
 
-def _run_trainer(lines: list[str], settings: TokenizerSettings, **normalization: str) -> bytes:
-    """Run SentencePiece's trainer, and return the serialized model."""
+def run_trainer(lines: list[str], settings: TokenizerSettings, **replaced: Any) -> bytes:
+    """Run SentencePiece's trainer, and return the serialized model; `replaced` are arguments of the trainer."""
     model = io.BytesIO()
+    given = {
+        "model_type": settings.type,
+        "vocab_size": settings.vocab_size,
+        "byte_fallback": settings.byte_fallback,
+        # Not user-defined symbols: a line that contains the characters of a tag would be cut into that symbol
+        "control_symbols": list(settings.symbols),
+    }
     spm.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
         model_writer=model,
-        model_type=settings.type,
-        vocab_size=settings.vocab_size,
+        **given | replaced,
         character_coverage=settings.character_coverage,
-        byte_fallback=settings.byte_fallback,
-        **normalization,
         num_threads=_TRAINER_THREADS,
         max_sentence_length=_LONGEST_LINE,
-        # Not user-defined symbols: a line that contains the characters of a tag would be cut into that symbol
-        control_symbols=list(settings.symbols),
         pad_id=PAD,
         unk_id=UNK,
         bos_id=BOS,
@@ -349,7 +351,7 @@ def _explain(message: str, settings: TokenizerSettings, what: str) -> ValueError
     return ValueError(f"SentencePiece could not be trained on {what}: {message}")
 
 
-def _reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
+def reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
     """Sample at most `size` lines uniformly, by the seed (Vitter's algorithm R)."""
     lines = iter(lines)
     kept = list(islice(lines, size))
@@ -365,7 +367,8 @@ def _reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
     return kept
 
 
-def _load(model: bytes) -> spm.SentencePieceProcessor:
+def load_model(model: bytes) -> spm.SentencePieceProcessor:
+    """Load a serialized SentencePiece model; raise RuntimeError if it is none."""
     processor = spm.SentencePieceProcessor()
     # Not model_proto, which leaves the processor without a model if the bytes are empty
     processor.load_from_serialized_proto(model)

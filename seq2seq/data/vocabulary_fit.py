@@ -61,8 +61,8 @@ def report_fit(tokenizer: Tokenizer, plan: DataPlan, origin: str) -> None:
         if share > _HOPELESS:
             log.warning(
                 "init_from=%s: %.0f%% of the pieces of the %s text are bytes or unknown, as the checkpoint's tokenizer "
-                "lacks its characters: fine-tuning keeps the tokenizer; for a new vocabulary start a run without "
-                "init_from",
+                "lacks its characters: tokenizer.extend=2000 adds up to so many pieces for them; for a new "
+                "vocabulary start a run without init_from",
                 origin,
                 100 * share,
                 side,

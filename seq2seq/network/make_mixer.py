@@ -6,19 +6,25 @@ import functools
 import importlib
 import inspect
 import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from torch import nn
 
 from seq2seq.network.mixer import CrossMixer, SelfMixer
-from seq2seq.settings.classes import mixers_of, packages_of
+from seq2seq.settings.classes import MixerSettings, mixers_of, packages_of
+from seq2seq.settings.declare import defaults
+from seq2seq.settings.dicts import differences, flat
+from seq2seq.settings.run import present_settings
 from seq2seq.settings.values import check_value, shown, suggestion
 
 # The contract of each slot of the section `mixer`.
 CONTRACTS: dict[str, type[nn.Module]] = {"encoder": SelfMixer, "decoder": SelfMixer, "cross": CrossMixer}
 # Arguments that the model sets.
 _SIZES = ("dim", "causal", "memory_dim")
+# Settings of model and mixer, by their last name, that do not change the function that the weights compute.
+_FREE = ("dropout", "activation_dropout", "attention_dropout", "weight_dropout", "backend", "packed")
 # The largest value of a numeric argument, since larger values overflow.
 _LARGEST = 2**20
 
@@ -181,9 +187,13 @@ def _hints(mixer: type[Any]) -> dict[str, Any]:
         return {}
 
 
-def default_arguments(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the default arguments of the mixers that a section `mixer` names, by their settings keys."""
-    trust = packages_of(section)
+def default_arguments(section: Mapping[str, Any], trust: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return the default arguments of the mixers that a section `mixer` names, by their settings keys.
+
+    Args:
+        trust: See `mixer_class`; None trusts all packages that the section names.
+    """
+    trust = packages_of(section) if trust is None else trust
     found: dict[str, Any] = {}
     for slot, path, values in mixers_of(section):
         mixer = mixer_class(values["_target_"], CONTRACTS[slot], trust=trust)
@@ -191,3 +201,30 @@ def default_arguments(section: Mapping[str, Any]) -> dict[str, Any]:
             if each.default is not each.empty:
                 found[f"{path}.{name}"] = each.default
     return found
+
+
+def model_differences(
+    one: Mapping[str, Any], other: Mapping[str, Any], *, trust: Sequence[str] = ()
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each setting by which equal weights of two models would compute different functions, with both values.
+
+    Args:
+        one: Settings with the sections `model` and `mixer`; what they lack, as those of an earlier version do, has its
+            default.
+        other: The settings of the other model.
+        trust: See `mixer_class`; arguments of other mixers are compared as they are written.
+    """
+    for key, mine, theirs in differences(_complete(one, trust), _complete(other, trust)):
+        if key.rpartition(".")[2] not in _FREE:
+            yield key, mine, theirs
+
+
+def _complete(config: Mapping[str, Any], trust: Sequence[str]) -> dict[str, Any]:
+    """Return the sections `model` and `mixer` with all defaults."""
+    mixer = {**defaults(MixerSettings), **config["mixer"]}
+    written = flat({"model": present_settings(config)["model"], "mixer": mixer})
+    with suppress(TargetError):
+        # Written settings first, since the first difference is reported
+        known = default_arguments(mixer, trust)
+        return written | {key: value for key, value in known.items() if key not in written}
+    return written

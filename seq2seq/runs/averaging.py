@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ import torch
 from seq2seq import checkpoint
 from seq2seq.data.languages import target_languages
 from seq2seq.data.tokenizer import same_pieces
+from seq2seq.network.make_mixer import model_differences
 from seq2seq.settings.dicts import differences
-from seq2seq.settings.run import present_settings
 from seq2seq.settings.values import shown
 
-# Keys of the descriptions that must be equal; the data's name and versions may differ.
-_SAME = ("format", "model", "src_lang", "tgt_lang", "tgt_langs", "tokenize")
+# Keys of the descriptions that must be equal, besides tokenizer and model.
+_SAME = ("src_lang", "tgt_lang", "tgt_langs")
 # Names that training gives its checkpoints.
 _TRAINING = r"last\.ckpt|(best|step-\d+|top-\d+)\.safetensors"
 
@@ -90,15 +91,13 @@ def is_from_training(path: Path) -> bool:
 
 
 def _require_same(one: Mapping[str, Any], other: Mapping[str, Any], first: Path, path: Path) -> None:
-    # Fill in defaults for newer settings, and sort the languages, so that only real differences count
-    one, other = (
-        {**entry, "model": present_settings(entry["model"]), "tgt_langs": sorted(target_languages(entry))}
-        for entry in (one, other)
-    )
     # The state of a tokenizer is long and binary, so the message does not print the difference
     if not same_pieces(one["tokenizer"], other["tokenizer"]):
         raise ValueError(f"{path} has another tokenizer than {first}; average checkpoints of one run")
-    for name, mine, theirs in differences(*({key: each.get(key) for key in _SAME} for each in (one, other))):
+    # Sorted, so that only real differences count
+    languages = ({**each, "tgt_langs": sorted(target_languages(each))} for each in (one, other))
+    labels = differences(*({key: each[key] for key in _SAME} for each in languages))
+    for name, mine, theirs in chain(model_differences(one["model"], other["model"]), labels):
         raise ValueError(
             f"{path} cannot be averaged with {first}: {name} is {shown(theirs)} there and {shown(mine)} "
             "here; average checkpoints of one model"

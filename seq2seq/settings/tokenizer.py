@@ -93,6 +93,7 @@ def _trained_together(settings: TokenizerSettings) -> str:
 
 # Limits of settings that only the training of a tokenizer model uses.
 _TRAINED = {"idle": _is_trained_already}
+_LEARNED = {"idle": lambda settings: "" if settings.extend else _is_trained_already(settings)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,18 +112,19 @@ class TokenizerSettings(Section):
     model: str | None = setting(None, "existing SentencePiece model for both sides, instead of training one")
     src_model: str | None = setting(None, "existing model for the source; needs tgt_model")
     tgt_model: str | None = setting(None, "existing model for the target; needs src_model, but for images")
+    extend: int | None = setting(None, "most pieces to add to existing models, besides tags", least=0, most=2**24)
     # Training of new models.
     type: str = setting("unigram", "algorithm of a trained model", choices=TYPES, **_TRAINED)
     vocab_size: int = setting(VOCAB_SIZE, "pieces of a trained model, which data.vocab_size sets", least=5, most=2**24)
     joint: bool = setting(True, "one vocabulary for both sides, or one a side", idle=_trained_together)
     byte_fallback: bool = setting(True, "unseen characters become bytes instead of unk", **_TRAINED)
     normalizer: str = setting("identity", "normalization of text; identity: none", choices=NORMALIZERS, **_TRAINED)
-    character_coverage: float = setting(0.9995, "share of characters with a piece", above=0, most=1, **_TRAINED)
-    input_sentence_size: int = setting(500_000, "lines to learn from, drawn at random", least=1, **_TRAINED)
+    character_coverage: float = setting(0.9995, "share of characters with a piece", above=0, most=1, **_LEARNED)
+    input_sentence_size: int = setting(500_000, "lines to learn from, drawn at random", least=1, **_LEARNED)
     sampling_alpha: float = setting(
         0.0, "sampling of segmentations: smoothing (unigram, 0.5) or dropout (bpe, 0.1); 0 = off", least=0, most=1
     )
-    seed: int = setting(1, "seed of the lines that are drawn", least=0, most=2**32 - 1, **_TRAINED)
+    seed: int = setting(1, "seed of the lines that are drawn", least=0, most=2**32 - 1, **_LEARNED)
     patches: PatchGrid | None = setting(None, "patches of images as the source: {height, width, size, bits, channels}")
     symbols: tuple[str, ...] = internal(())
 

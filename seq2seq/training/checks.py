@@ -47,8 +47,8 @@ def check_model(plan: RunPlan, start: Loaded | None) -> Seq2Seq:
     if start:
         before = start.meta["model"]
         sizes = {key: value for key, value in before.items() if key not in ("model", "mixer")}
-        swapped = finetune.swapped_slots(before["mixer"], plan.config["mixer"], plan.replaced)
-        finetune.require_same_model(before, plan.config, origin, swapped=swapped)
+        swapped = finetune.swapped_slots(before, plan.config, plan)
+        finetune.require_same_model(before, plan.config, origin, trust=plan.trust, swapped=swapped)
     with on_meta_device():
         model = build_model(plan.model_config(sizes), trust=plan.trust)
     if start and swapped:
@@ -64,7 +64,7 @@ def image_sizes(patches: PatchGrid | None) -> dict[str, Any]:
 def make_data_plan(plan: RunPlan, start: Loaded | None) -> DataPlan:
     """Open the corpora of a run and plan its data; the tokenizer of `start` replaces the settings' own."""
     cache = Path(plan.run.cache)
-    tokenizer = finetune.ready_models(start.tokenizer, plan.tokenizer, cache) if start else plan.tokenizer
+    tokenizer = finetune.start_tokenizer(plan, start.tokenizer) if start else plan.tokenizer
     parts = plan.opened(tokenizer).parts
     return DataPlan.of(plan.data, tokenizer=tokenizer, seed=plan.run.seed, cache_dir=cache, parts=parts)
 
@@ -89,7 +89,7 @@ def plan_data(plan: RunPlan, start: Loaded | None) -> DataPlan:
             f"{needed} or more, or data.clean.max_length={longest_width(most)}, or sinusoidal positions and mixers "
             "without max_len"
         )
-    if start:
+    if start and data.tokenizer.extend is None and not plan.tokenizer.ready_models:
         report_fit(start.tokenizer, data, str(plan.run.init_from))
     return data
 

@@ -12,21 +12,24 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from seq2seq import checkpoint
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.cache_folder import cached
+from seq2seq.data.extension import origins
 from seq2seq.data.languages import tagged_languages, target_languages
 from seq2seq.data.multi_corpus import parts_of
 from seq2seq.data.plan import DataPlan
-from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.model_files import load_model, runs_on_cpu_alone
+from seq2seq.data.tokenizer import Tokenizer, load_tokenizer
+from seq2seq.network.make_mixer import model_differences
 from seq2seq.network.model import Seq2Seq
 from seq2seq.settings.classes import SLOTS, class_names, mixers_of, read_mixers
 from seq2seq.settings.compose import is_chosen
 from seq2seq.settings.data import DataSettings
 from seq2seq.settings.declare import read_section
-from seq2seq.settings.dicts import UNSET, differences, put
+from seq2seq.settings.dicts import UNSET, differences, flat, put
 from seq2seq.settings.model import ModelSettings
 from seq2seq.settings.run import present_settings
 from seq2seq.settings.tokenizer import TokenizerSettings
@@ -38,8 +41,6 @@ log = logging.getLogger(__name__)
 # Highest learning rate of a run that starts from weights, unless the user sets a rate: a fortieth (tiny) to a fifth
 # (big) of the rates from scratch, as in the fine-tuning recipes of Marian and fairseq.
 LEARNING_RATE = 1e-4
-# Settings of model and mixer, by their last name, that do not change the function that the weights compute.
-_FREE = ("dropout", "activation_dropout", "attention_dropout", "weight_dropout", "backend", "packed")
 # Settings of the model, each with the argument of mixers that refers to it in conf/mixer.
 _FOLLOWED = {"attention_dropout": "dropout", "weight_dropout": "weight_dropout"}
 _SIZES = {name: name for name in ("num_heads", "ffn_dim", "max_len")}
@@ -49,13 +50,7 @@ def load_start(start: str | None, *, trust: Sequence[str]) -> Loaded | None:
     """Load the checkpoint that a run starts from, or the best checkpoint of a folder; return None without `start`."""
     if start is None:
         return None
-    path = Path(start)
-    if runs_on_cpu_alone(path):
-        raise ValueError(
-            f"init_from={start}: holds ONNX graphs, which are not trained further: name the checkpoint, or a folder of "
-            "--format huggingface"
-        )
-    return load_model(path, device="cpu", trust=trust)
+    return checkpoint.load(start, trust=trust)
 
 
 def require_same_model(
@@ -63,6 +58,7 @@ def require_same_model(
     config: Mapping[str, Any],
     origin: str,
     *,
+    trust: Sequence[str],
     chosen: Iterable[str] | None = None,
     swapped: Collection[str] = (),
 ) -> None:
@@ -73,54 +69,58 @@ def require_same_model(
     Args:
         before: The settings of the checkpoint.
         origin: The checkpoint's name.
+        trust: Packages, besides this one, whose mixers may be imported.
         chosen: Keys that the user chose: only these are compared. None compares all keys.
         swapped: Slots with a new mixer (see `swapped_slots`), which are not compared.
     """
-    # Settings that are newer than the checkpoint have their defaults on both sides.
-    old, new = ({name: present_settings(each)[name] for name in ("model", "mixer")} for each in (before, config))
-    for key, there, here in differences(old, new):
-        compared = chosen is None or is_chosen(key, chosen)
-        if compared and not _is_free(key, swapped):
+    # Hydra adds and removes arguments of mixers that are written, not their defaults
+    old, new = (flat(present_settings(each)) for each in (before, config))
+    for key, _, _ in model_differences(before, config, trust=trust):
+        if (chosen is None or is_chosen(key, chosen)) and not _is_new(key, swapped):
+            there, here = old.get(key, UNSET), new.get(key, UNSET)
             raise ValueError(f"init_from={origin}: {key} is {there} there and {here} here; {_remedy(key, there, here)}")
 
 
-def _is_free(key: str, swapped: Collection[str]) -> bool:
-    """Return True for settings that change no function of the weights, and for settings of a new mixer."""
-    if "encoder" in swapped and key == "mixer.extra_encoder_layers":
-        return True
-    return key.split(".")[-1] in _FREE or any(f"{key}.".startswith(f"mixer.{slot}.") for slot in swapped)
+def _is_new(key: str, swapped: Collection[str]) -> bool:
+    """Return True for a setting of a slot with a new mixer; the depth of an encoder may change with its mixer."""
+    if key == "mixer.extra_encoder_layers":
+        return "encoder" in swapped
+    return any(f"{key}.".startswith(f"mixer.{slot}.") for slot in swapped)
 
 
-def swapped_slots(before: Mapping[str, Any], mixers: Mapping[str, Any], replaced: Collection[str]) -> list[str]:
-    """List the slots whose mixer the user replaced on purpose, so that it keeps only the weights that fit.
+def swapped_slots(before: Mapping[str, Any], config: Mapping[str, Any], plan: RunPlan) -> list[str]:
+    """List the slots whose mixer the user replaced on purpose, so that the run keeps only the weights that fit.
 
     A preset (mixer=...) replaces mixers of other classes; a file for one slot replaces any other mixer.
 
     Args:
-        before: The section `mixer` of the checkpoint.
-        mixers: The section `mixer` of the run.
-        replaced: See `RunPlan`.
+        before: The settings of the checkpoint.
+        config: The settings of the run, with the sections `model` and `mixer`.
+        plan: The plan, for what the user typed.
     """
-    old, new = ({slot: [] for slot in SLOTS} for _ in range(2))
-    for found, section in ((old, before), (new, mixers)):
-        for slot, _, values in mixers_of(section):
-            found[slot].append(values["_target_"])
-    own = {slot for slot in SLOTS if any(f"{key}.".startswith(f"mixer.{slot}.") for key in replaced)}
-    other = {slot for slot in SLOTS if "mixer" in replaced and old[slot] != new[slot]}
-    differing = differences({"mixer": before}, {"mixer": mixers})
-    changed = {key.split(".")[1] for key, *_ in differing if not _is_free(key, ())}
-    return [slot for slot in SLOTS if slot in other or (slot in own and slot in changed)]
+    typed = plan.replaced
+    found = []
+    for slot in SLOTS:
+        one, other = (
+            [each["_target_"] for _, _, each in mixers_of({slot: part["mixer"].get(slot)})] for part in (before, config)
+        )
+        own = any(f"{key}.".startswith(f"mixer.{slot}.") for key in typed)
+        changed = own and any(
+            f"{key}.".startswith(f"mixer.{slot}.") for key, *_ in model_differences(before, config, trust=plan.trust)
+        )
+        if changed or ("mixer" in typed and one != other):
+            found.append(slot)
+    return found
 
 
-def keep_weights(model: Seq2Seq, start: Seq2Seq) -> None:
-    """Load the weights of `start` that fit `model` by name and shape; its other weights stay as they were drawn."""
-    kept = _fitting(model, start)
-    model.load_state_dict(kept, strict=False)
+def keep_weights(model: Seq2Seq, weights: Mapping[str, Tensor]) -> None:
+    """Load the weights that fit `model` by name and shape; its other weights stay as they were drawn."""
+    model.load_state_dict(_fitting(model, weights), strict=False)
 
 
 def report_new_weights(model: Seq2Seq, start: Seq2Seq, origin: str) -> None:
     """Log how many weights of `model` are those of `start`, which are new, and which of `start` were left out."""
-    kept = _fitting(model, start)
+    kept = _fitting(model, start.state_dict())
     own = dict(model.named_parameters())
     new = {name: each for name, each in own.items() if name not in kept}
     left = {name: each for name, each in start.named_parameters() if name not in kept}
@@ -132,9 +132,9 @@ def report_new_weights(model: Seq2Seq, start: Seq2Seq, origin: str) -> None:
             log.info("  %s: %s", what, _by_module(part))
 
 
-def _fitting(model: Seq2Seq, start: Seq2Seq) -> dict[str, Tensor]:
+def _fitting(model: Seq2Seq, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     own = model.state_dict()
-    return {name: each for name, each in start.state_dict().items() if name in own and own[name].shape == each.shape}
+    return {name: each for name, each in weights.items() if name in own and own[name].shape == each.shape}
 
 
 def _by_module(weights: Mapping[str, Tensor]) -> str:
@@ -184,8 +184,8 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
     old = present_settings(start.meta["model"])
     before = {name: old[name] for name in ("model", "mixer")}
     here = _sized(plan, before["model"], chosen)
-    swapped = swapped_slots(before["mixer"], here["mixer"], plan.replaced)
-    require_same_model(old, here, origin, chosen=chosen, swapped=swapped)
+    swapped = swapped_slots(before, here, plan)
+    require_same_model(old, here, origin, trust=plan.trust, chosen=chosen, swapped=swapped)
     _require_same_tokenizer(plan, start.tokenizer, origin)
     # Settings come from the checkpoint, unless they were chosen.
     sections = copy.deepcopy(before)
@@ -203,7 +203,8 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
     sections = cut_lists(sections, _arguments(chosen))
     for slot in swapped:
         there, own = ("+".join(dict.fromkeys(class_names(each)[slot])) for each in (before["mixer"], sections["mixer"]))
-        log.info("init_from: mixer.%s is %s, in place of the checkpoint's %s", slot, own, there)
+        text = f"{own}, in place of the checkpoint's {there}" if own != there else f"{own} with other arguments"
+        log.info("init_from: mixer.%s is %s", slot, text)
     optim = plan.optim
     if not any(is_chosen(key, chosen) for key in ("optim.lr", "optim.peak_lr")):
         log.info(
@@ -313,12 +314,16 @@ def target_languages_of(data: DataPlan, start: Loaded | None) -> list[str]:
 
 def _require_same_tokenizer(plan: RunPlan, tokenizer: Tokenizer, origin: str) -> None:
     """Raise ValueError for a chosen tokenizer setting that differs: the weights need the checkpoint's tokenizer."""
+    settings = plan.tokenizer
+    free = {"sampling_alpha", "extend"}
+    free |= {"model", "src_model", "tgt_model"} if settings.ready_models else set()
+    free |= {"character_coverage", "input_sentence_size", "seed"} if settings.extend else set()
     known = {"vocab_size": [tokenizer.src_vocab_size, tokenizer.tgt_vocab_size], "joint": [tokenizer.joint]}
     # data=files or tokenizer=... chooses a file of conf/, whose values are defaults, not choices of the user
     keys = [each for each in plan.chosen or () if each not in ("data", "tokenizer")]
     for name, value in plan.config["tokenizer"].items():
-        # Sampling affects training, not the pieces
-        if name == "sampling_alpha" or value in known.get(name, ()):
+        # Sampling affects training, not the pieces; the others extend the tokenizer
+        if name in free or value in known.get(name, ()):
             continue
         names = [f"{section}.{name}" for section in ("data", "tokenizer")]
         key = next((each for each in names if is_chosen(each, keys)), None)
@@ -326,6 +331,35 @@ def _require_same_tokenizer(plan: RunPlan, tokenizer: Tokenizer, origin: str) ->
         reason = f"is {there} there and {value} here" if there else f"({written(value)}) has no effect on its tokenizer"
         if key:
             raise ValueError(f"init_from={origin}: {key} {reason}; leave it out")
+
+
+def start_weights(start: Loaded, tokenizer: Tokenizer, plan: RunPlan) -> dict[str, Tensor]:
+    """Return a checkpoint's weights with rows for all pieces of a tokenizer that extends its own.
+
+    The row of a new piece is the mean of the old rows of its `origins`, so that its logit is the mean of theirs, and
+    the most probable token stays the same until the first update.
+    """
+    weights = start.model.state_dict()
+    if tokenizer.fingerprint == start.tokenizer.fingerprint:
+        return weights
+    rows = _origins(start.tokenizer, tokenizer, plan)
+    tables = {"encoder.embedding.table.weight": "src"}
+    tables |= dict.fromkeys(("decoder.embedding.table.weight", "output.weight", "output.bias"), "tgt")
+    for name, side in tables.items():
+        if name in weights and side in rows:
+            weights[name] = torch.stack([weights[name][list(ids)].mean(0) for ids in rows[side]])
+    return weights
+
+
+def _origins(old: Tokenizer, new: Tokenizer, plan: RunPlan) -> dict[str, list[Sequence[int]]]:
+    """Return `origins(old, new)`; its errors name the checkpoint and the remedy."""
+    try:
+        return origins(old, new)
+    except ValueError as error:
+        raise ValueError(
+            f"init_from={plan.run.init_from}: {error}; the tokenizer must be the checkpoint's, or extend it with all "
+            "pieces in their places: leave tokenizer.model out, or set tokenizer.extend instead"
+        ) from None
 
 
 def _label(meta: Mapping[str, Any]) -> str:
@@ -337,6 +371,22 @@ def _label(meta: Mapping[str, Any]) -> str:
     # The first mixer of the encoder, or the cross mixer if the encoder has no mixers.
     first = next(values for slot, _, values in mixers_of(meta["model"]["mixer"]) if slot != "decoder")
     return str(first["_target_"]).split(".")[-2]
+
+
+def start_tokenizer(plan: RunPlan, tokenizer: Tokenizer) -> TokenizerSettings:
+    """Return settings with the SentencePiece models of a checkpoint, or with those that the user chose instead.
+
+    Raises:
+        ValueError: The user's models do not extend the checkpoint's.
+    """
+    settings = plan.tokenizer
+    if settings.ready_models:
+        _origins(tokenizer, load_tokenizer(settings), plan)
+        return settings
+    # The run's own checkpoint has been extended already
+    if plan.start != plan.run.init_from:
+        settings = dataclasses.replace(settings, extend=None)
+    return ready_models(tokenizer, settings, Path(plan.run.cache))
 
 
 def ready_models(tokenizer: Tokenizer, settings: TokenizerSettings, cache: Path) -> TokenizerSettings:

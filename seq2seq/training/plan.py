@@ -149,6 +149,11 @@ def _require_effect(plan: RunPlan, typed: Collection[str]) -> None:
             "it out, or sweep over a setting with -m"
         )
     tokenizer = plan.tokenizer
+    if tokenizer.extend is not None and not (tokenizer.ready_models or plan.run.init_from):
+        raise ValueError(
+            f"tokenizer.extend={tokenizer.extend} adds to an existing tokenizer: name a checkpoint (init_from), or a "
+            "model (tokenizer.model), or leave it out"
+        )
     if tokenizer.ready_models and {"data.vocab_size", "tokenizer.vocab_size"} & set(typed):
         from seq2seq.data.tokenizer import load_tokenizer
 

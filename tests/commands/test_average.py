@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import sys
 
 import pytest
 import tiny
 import torch
 
-from seq2seq import average, checkpoint
+from seq2seq import average, checkpoint, metadata
+from seq2seq.inference.export.card import Origin
+from seq2seq.inference.export.formats import write_safetensors
 from seq2seq.inference.translator import Translator
 from seq2seq.runs import averaging
 from seq2seq.settings.search import SearchSettings
@@ -92,7 +95,7 @@ def test_checkpoints_trained_with_other_sampling_of_the_same_pieces_are_averaged
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda p: p.meta["model"]["model"].update(activation="gelu"), r"model\.model\.activation is gelu there"),
+        (lambda p: p.meta["model"]["model"].update(activation="gelu"), r"model\.activation is gelu there"),
         (lambda p: p.meta.update(tgt_lang="fr"), "tgt_lang is fr there and en here"),
         (lambda p: p.meta["tokenizer"].update(src_model=b"other"), "another tokenizer"),
         (lambda p: p.weights.popitem(), "different weights"),
@@ -181,6 +184,46 @@ def test_a_setting_that_is_newer_than_one_checkpoint_counts_as_its_default(base,
     checkpoint.save(paths[0], younger)
     with pytest.raises(ValueError, match=r"encoder_stages is 1 there and 2 here"):
         averaging.average(paths[:2])
+
+
+def test_checkpoints_of_other_versions_are_averaged(base, paths, monkeypatch):
+    """Versions, formats and arguments that a later version writes out at their defaults do not differ by value."""
+    monkeypatch.setattr(metadata, "FORMAT", 2)
+    younger = checkpoint.read(paths[0])
+    younger.meta.update(format=2, versions={"seq2seq": "0.9.0"}, tokenize="char", news=1)
+    younger.meta["model"]["mixer"]["encoder"].update(num_kv_heads=None, backend="auto", dropout=0.2)
+    younger.meta["model"]["mixer"]["extra_encoder_layers"] = 0
+    checkpoint.save(paths[0], younger)
+    for pair in (paths[:2], paths[1::-1]):
+        averaging.average(pair)
+    younger.meta["model"]["mixer"]["encoder"]["num_kv_heads"] = 1
+    checkpoint.save(paths[0], younger)
+    with pytest.raises(ValueError, match=r"encoder\.num_kv_heads is null there and 1 here"):
+        averaging.average(paths[:2])
+
+
+def test_a_strangers_mixer_is_compared_without_an_import(base, paths):
+    for path in paths[:2]:
+        payload = checkpoint.read(path)
+        payload.meta["model"]["mixer"]["cross"]["_target_"] = "antigravity.Cross"
+        checkpoint.save(path, payload)
+    averaging.average(paths[:2])
+    assert "antigravity" not in sys.modules
+    with pytest.raises(ValueError, match=r"mixer\.cross\._target_ is "):
+        averaging.average(paths[1:])
+
+
+def test_exported_folders_are_averaged_with_runs(base, paths, tmp_path, capsys):
+    (tmp_path / "folder").mkdir()
+    write_safetensors(tmp_path / "folder", checkpoint.load(paths[0]), Origin({}, {}), marian=False)
+    outs = [tmp_path / "one.safetensors", tmp_path / "two.safetensors"]
+    assert average.main(["--out", str(outs[0]), str(tmp_path / "folder"), str(paths[1])]) == 0
+    assert average.main(["--out", str(outs[1]), *map(str, paths[:2])]) == 0
+    assert outs[0].read_bytes() == outs[1].read_bytes()
+    capsys.readouterr()
+    (tmp_path / "folder" / "model.safetensors").unlink()
+    assert average.main(["--out", str(outs[0]), str(tmp_path / "folder"), str(paths[1])]) == 2
+    assert "folder: holds a model for another program" in capsys.readouterr().err
 
 
 def test_models_of_other_target_languages_are_not_averaged(base, paths):

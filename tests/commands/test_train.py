@@ -924,6 +924,39 @@ def test_a_fine_tuned_run_resumes_without_its_initial_checkpoint(corpus, tmp_pat
         run()
 
 
+def test_a_run_extends_the_tokenizer_of_its_checkpoint(tmp_path, caplog):
+    """A new target language in its own script, with a tag, that `prepare` and a resumed run find again."""
+    caplog.set_level(logging.INFO)
+    origin = tiny.save(tmp_path)
+    new = toycorpus.write(tmp_path / "new", (60, 8, 8))
+    greek = str.maketrans(dict(zip("abcdefghiklmnorstuwy", "αβγδεζηθικλμνξορστυω", strict=True)))
+    for path in list(new.glob("*.en")):
+        path.with_suffix(".el").write_text(path.read_text().translate(greek))
+    words = toycorpus.words(new, tmp_path, f"init_from={origin}", "data.tgt=el", "data.tag_target=true")
+    words += ["trainer.test=false", "trainer.max_steps=1"]
+    chosen = chosen_settings(["data.tgt", "data.tag_target", "tokenizer.extend", "optim.lr", "trainer", "init_from"])
+
+    def run(*more: str) -> Run:
+        made = Run(make_plan(resolved_settings([*words, *more]), mixer="transformer", chosen=chosen))
+        made.execute()
+        return made
+
+    with pytest.raises(ValueError, match=r"the tokenizer has no piece <2el>: .*tokenizer\.extend=0"):
+        run()
+    prepare.prepare(resolved_settings([*words, "tokenizer.extend=25"]), chosen=chosen)
+    caplog.clear()
+    first = run("tokenizer.extend=25")
+    assert "made the" not in caplog.text
+    loaded = checkpoint.load(first.folder.best)
+    assert 301 < loaded.tokenizer.src_vocab_size == len(loaded.model.output.weight) <= 326
+    assert loaded.meta["tgt_langs"] == ["el"]
+    assert loaded.tokenizer.tag_ids(["<2el>"]) == [300]
+    # Without the checkpoint, the run's own, whose tokenizer is extended already
+    origin.unlink()
+    run("tokenizer.extend=25", f"resume={first.folder.last}", "trainer.max_steps=2")
+    assert checkpoint.load(first.folder.best).tokenizer.fingerprint == loaded.tokenizer.fingerprint
+
+
 def test_a_fine_tuned_run_and_its_preparation_keep_label_and_languages(corpus, tmp_path, caplog):
     """A checkpoint with two target languages is fine-tuned on one of them."""
     caplog.set_level(logging.INFO)

@@ -17,7 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seq2seq.data.tokenizer import Tokenizer, _reservoir, load_tokenizer, train_tokenizer
+from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, reservoir, train_tokenizer
 from seq2seq.settings.tokenizer import TokenizerSettings
 
 
@@ -99,7 +99,7 @@ def test_a_sample_of_lines_is_drawn_by_seed():
 
 def test_a_sample_is_drawn_from_the_whole_text_alike():
     """A third of 1000 lines is from the first third, within 5 standard deviations."""
-    kept = _reservoir(map(str, range(196_608)), 1000, 1)
+    kept = reservoir(map(str, range(196_608)), 1000, 1)
     assert len(set(kept)) == 1000
     assert abs(sum(int(line) < 65_536 for line in kept) - 333) < 75
 

@@ -9,16 +9,20 @@ from typing import Any
 
 import pytest
 import tiny
+import torch
 import toycorpus
 
 from seq2seq import checkpoint
+from seq2seq.data.extension import extend_tokenizer
 from seq2seq.data.multi_corpus import parts_of
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary_fit import report_fit
+from seq2seq.inference.export.agreement import greedy
 from seq2seq.inference.export.card import Origin
 from seq2seq.inference.export.formats import write_safetensors
 from seq2seq.inference.translator import Translator
+from seq2seq.network.build import build_model
 from seq2seq.settings.compose import chosen_settings, is_chosen, resolved_settings
 from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.training import dry_run, finetune
@@ -264,9 +268,69 @@ def test_a_run_starts_from_an_exported_folder(start, tmp_path):
     assert again.tokenizer.fingerprint == loaded.tokenizer.fingerprint
     assert all(weight.equal(loaded.model.state_dict()[name]) for name, weight in again.model.state_dict().items())
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"holds ONNX graphs, which are not trained further: name the checkpoint"):
+    with pytest.raises(ValueError, match=r"holds a model for another program.*name the checkpoint"):
         finetune.load_start(str(tmp_path), trust=())
     assert finetune.load_start(None, trust=()) is None
+
+
+def extended(old: Tokenizer, count: int = 30) -> Tokenizer:
+    """Extend a tokenizer by Greek pieces and a tag."""
+    lines = tiny.sentences(["η", "γάτα", "το", "σπίτι", "τρέχει", "γρήγορα"], 100)
+    settings = TokenizerSettings(extend=count, symbols=("<2el>",))
+    return extend_tokenizer(old, src_lines=tiny.sentences(tiny.ENGLISH, 100), tgt_lines=lines, settings=settings)
+
+
+@pytest.mark.parametrize(("tie", "joint"), [("all", True), ("target", True), ("none", True), ("none", False)])
+def test_an_extended_model_translates_as_before(tmp_path, tie, joint):
+    """Old rows stay, and the logit of a new piece is a mean of old logits, which is never the highest."""
+    old = tiny.tokenizer(joint=joint, vocab_size=290)
+    checkpoint.save(tmp_path / "start.safetensors", tiny.payload(t=old, tie=tie))
+    start = checkpoint.load(tmp_path / "start.safetensors")
+    new = extended(old)
+    model = build_model(tiny.model_config(new, tie=tie))
+    model.load_state_dict(finetune.start_weights(start, new, plan(tmp_path / "start.safetensors")))
+    piece = new.tgt.piece_to_id("γάτα"[0])
+    cut = old.tgt.encode("γ")[1:]
+    pairs = [(start.model.encoder.embedding.table.weight, model.encoder.embedding.table.weight, new.src)]
+    pairs += [(start.model.decoder.embedding.table.weight, model.decoder.embedding.table.weight, new.tgt)]
+    pairs += [(start.model.output.weight, model.output.weight, new.tgt)]
+    pairs += [(start.model.output.bias, model.output.bias, new.tgt)] if tie == "none" else []
+    for before, after, side in pairs:
+        assert len(after) == side.get_piece_size() > len(before) == 290
+        assert after[:290].equal(before)
+    torch.testing.assert_close(model.output.weight[piece], start.model.output.weight[cut].mean(0))
+    rows = old.encode_src(tiny.sentences(tiny.GERMAN, 8))
+    assert greedy(model.eval(), new, rows, 20) == greedy(start.model, old, rows, 20)
+
+
+def test_a_tokenizer_of_the_user_extends_the_checkpoints_or_is_refused(start, tmp_path):
+    old = checkpoint.load(start).tokenizer
+    for name, given in (("more", extended(old)), ("other", tiny.tokenizer(vocab_size=290))):
+        (tmp_path / f"{name}.model").write_bytes(given.to_state()["src_model"])
+    words = (f"tokenizer.model={tmp_path / 'more.model'}", f"cache={tmp_path}")
+    fine = finetune.adopt(plan(start, *words), checkpoint.load(start))
+    assert finetune.start_tokenizer(fine, old).model == str(tmp_path / "more.model")
+    with pytest.raises(ValueError, match=rf"init_from={start}: piece 2.. of its src model .* tokenizer\.extend"):
+        finetune.start_tokenizer(plan(start, f"tokenizer.model={tmp_path / 'other.model'}"), old)
+
+
+def test_settings_of_an_extension_are_refused_without_one(start):
+    words = ("tokenizer.extend=50", "tokenizer.character_coverage=1", "tokenizer.seed=3")
+    assert adopted(start, *words)["tokenizer"]["extend"] == 50
+    for word in ("tokenizer.character_coverage=1", "tokenizer.type=bpe tokenizer.extend=50"):
+        with pytest.raises(ValueError, match="has no effect on its tokenizer"):
+            adopted(start, *word.split())
+    with pytest.raises(ValueError, match=r"tokenizer\.extend=50 adds to an existing tokenizer: name a checkpoint"):
+        make_plan(resolved_settings(["tokenizer.extend=50"]), mixer="transformer")
+
+
+def test_arguments_of_mixers_that_a_checkpoint_lacks_have_their_defaults(tmp_path):
+    """A later version may add an argument to a class and to its file in conf/."""
+    start = of_languages(tmp_path, "de", "en")
+    assert "num_kv_heads" not in checkpoint.load(start).meta["model"]["mixer"]["encoder"]
+    assert adopted(start, "+mixer.encoder.num_kv_heads=null")
+    with pytest.raises(ValueError, match=r"num_kv_heads is \(unset\) there and 1 here; add ~mixer\.encoder\.num_kv"):
+        adopted(start, "+mixer.encoder.num_kv_heads=1")
 
 
 def reported(folder: Path, source: str, tokenizer: Tokenizer) -> None:
