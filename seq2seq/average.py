@@ -29,7 +29,7 @@ checkpoint. Exit status: 0 done; 2 wrong options or files; 130 interrupted."""
 def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.average", description=__doc__, epilog=EPILOG)
     add = parser.add_argument
-    text = "checkpoints or folders of runs; with --last, one run's"
+    text = "checkpoints, or folders of runs or of exported weights; with --last, one run's"
     add("checkpoints", nargs="+", type=nonempty, metavar="CKPT", help=text)
     add("--last", type=positive, metavar="N", help="the latest N checkpoints of the run")
     text = "checkpoint to write (with --last: checkpoints/average.safetensors)"

@@ -9,20 +9,19 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, zip_longest
 
 from sentencepiece import SentencePieceProcessor
 
-from seq2seq.data.protobuf import field, only
+from seq2seq.data.normalization import field
 from seq2seq.data.tokenizer import Tokenizer, load_model, reservoir, run_trainer
 from seq2seq.settings.tokenizer import TokenizerSettings
 
 log = logging.getLogger(__name__)
 
-# Fields of SentencePiece's ModelProto: a piece (its text, its score, its type), and the trainer's settings (the type).
+# Fields of SentencePiece's ModelProto: a piece, with its text, its score, and its type if it is a control symbol.
 _PIECE, _TEXT, _SCORE, _CONTROL = 1, 1, b"\x15", b"\x18\x03"
-_TRAINER_SPEC, _MODEL_TYPE = 2, 3
-_MODEL_TYPES = {b"\x01": "unigram", b"\x02": "bpe", b"\x03": "word", b"\x04": "char"}
 _SPACE = "▁"
 
 
@@ -49,60 +48,50 @@ def _new_pieces(model: bytes, lines: Iterable[str], settings: TokenizerSettings,
     """Return the serialized pieces to append to a model: the tags that it lacks, then new pieces of `lines`."""
     old = load_model(model)
     missing = [tag for tag in tags if old.piece_to_id(tag) == old.unk_id()]
-    kind = _MODEL_TYPES.get(only(only(model, _TRAINER_SPEC), _MODEL_TYPE), "unigram")
-    learned = _learn(old, kind, lines, settings, most=settings.extend) if settings.extend else []
+    learned = _learn(old, lines, settings, most=settings.extend) if settings.extend else []
     sizes = (f"{old.get_piece_size():,}", f"{len(learned):,}")
     log.info("the tokenizer of %s pieces gets %s more and the tags %s", *sizes, ", ".join(missing) or "none")
     found = [(tag, 0.0, _CONTROL) for tag in missing] + [(piece, score, b"") for piece, score in learned]
     # A message may be continued by further values of its repeated fields
-    return b"".join(
-        field(_PIECE, field(_TEXT, piece.encode()) + _SCORE + struct.pack("<f", score) + kind_field)
-        for piece, score, kind_field in found
-    )
+    parts = ((field(_TEXT, piece.encode()), _SCORE, struct.pack("<f", score), kind) for piece, score, kind in found)
+    return b"".join(field(_PIECE, b"".join(each)) for each in parts)
 
 
 def _learn(
-    old: SentencePieceProcessor, kind: str, lines: Iterable[str], settings: TokenizerSettings, *, most: int
+    old: SentencePieceProcessor, lines: Iterable[str], settings: TokenizerSettings, *, most: int
 ) -> list[tuple[str, float]]:
     """Learn up to `most` pieces with characters that `old` lacks, single ones first; return them with their scores."""
     scores = dict(_texts(old))
     known = {_SPACE, *chain.from_iterable(scores)}
-    words = []
-    for line in old.normalize(reservoir(lines, settings.input_sentence_size, settings.seed)):
-        words.append(" ".join(word for word in line.split(_SPACE) if not known.issuperset(word)))
-    characters = set(chain.from_iterable(words))
-    if known.issuperset(characters - {" "}):
+    sample = old.normalize(reservoir(lines, settings.input_sentence_size, settings.seed))
+    words = [" ".join(word for word in line.split(_SPACE) if not known.issuperset(word)) for line in sample]
+    words = [line for line in words if line]
+    if not words:
         return []
+    # Scores of BPE are ranks, those of a unigram model logarithms of probabilities
+    bpe = all(score.is_integer() for score in scores.values())
+    size = most + len(set(chain.from_iterable(words))) + 4
+    given = replace(settings, type="bpe" if bpe else "unigram", vocab_size=size, byte_fallback=False, symbols=())
     try:
-        # Normalized already. The limit of pieces is soft: a small text has fewer
-        trained = load_model(
-            run_trainer(
-                [line for line in words if line],
-                settings,
-                model_type=kind,
-                vocab_size=most + len(characters) + 4,
-                hard_vocab_limit=False,
-                byte_fallback=False,
-                control_symbols=[],
-                normalization_rule_name="identity",
-            )
+        # The text is normalized. The limit of pieces is soft, since a small text has fewer
+        model = run_trainer(
+            list(filter(None, words)), given, normalization_rule_name="identity", hard_vocab_limit=False
         )
     except RuntimeError as error:
         raise ValueError(f"SentencePiece finds no pieces for tokenizer.extend={most}: {error}") from None
-    found = [(piece, score) for piece, score in _texts(trained) if not known.issuperset(piece)]
     # Not even the text of an unused piece, since all pieces differ
-    found = [(piece, score) for piece, score in found if old.piece_to_id(piece) == old.unk_id()]
-    singles = [each for each in found if len(each[0]) == 1]
-    longer = [each for each in found if len(each[0]) > 1]
-    lowest, highest = min(scores.values()), max(scores.values())
-    if kind == "bpe":
-        merged = {*scores, *(piece for piece, _ in singles)}
-        chosen = [*singles, *((piece, score) for piece, score in longer if _is_merge(piece, merged))]
-        # Old merges come first
-        return [(piece, lowest - 1 - rank) for rank, (piece, _) in enumerate(chosen[:most])]
-    # Within the range of old scores, since the score of an unknown character follows the lowest one
+    found = {piece: score for piece, score in _texts(load_model(model)) if old.piece_to_id(piece) == old.unk_id()}
+    new = [piece for piece in found if not known.issuperset(piece)]
+    singles = [piece for piece in new if len(piece) == 1]
+    merged = {*scores, *singles}
+    longer = [piece for piece in new if len(piece) > 1 and (not bpe or _is_merge(piece, merged))]
     chosen = [*singles, *longer][:most]
-    return [(piece, min(max(score, lowest), highest)) for piece, score in chosen]
+    lowest, highest = min(scores.values()), max(scores.values())
+    # Old merges come first
+    if bpe:
+        return [(piece, lowest - 1 - rank) for rank, piece in enumerate(chosen)]
+    # Within the range of old scores, since the score of an unknown character follows the lowest one
+    return [(piece, min(max(found[piece], lowest), highest)) for piece in chosen]
 
 
 def _texts(model: SentencePieceProcessor) -> Iterator[tuple[str, float]]:
@@ -130,8 +119,9 @@ def origins(old: Tokenizer, new: Tokenizer) -> dict[str, list[Sequence[int]]]:
     Raises:
         ValueError: `new` does not extend `old`.
     """
+    remedy = "leave tokenizer.model out, or extend the checkpoint's tokenizer, with all its pieces in place"
     if (old.joint, old.patches) != (new.joint, new.patches):
-        raise ValueError("one of the two tokenizers is joint, or of images, and the other is not")
+        raise ValueError(f"tokenizer.model: one for both sides is no extension of two, nor two of one: {remedy}")
     special = {new.pad_id: old.pad_id, new.bos_id: old.bos_id, new.eos_id: old.eos_id}
     found = {}
     for side in ("tgt",) if old.patches else ("src", "tgt"):
@@ -139,7 +129,7 @@ def origins(old: Tokenizer, new: Tokenizer) -> dict[str, list[Sequence[int]]]:
         there, here = ([each.id_to_piece(i) for i in range(each.get_piece_size())] for each in (before, after))
         for i, (one, other) in enumerate(zip_longest(there, here[: len(there)], fillvalue="missing")):
             if one != other:
-                raise ValueError(f"piece {i} of its {side} model is {one!r} there and {other!r} here")
+                raise ValueError(f"tokenizer.model: piece {i} is {other!r}, and {one!r} in the checkpoint: {remedy}")
         everything = range(getattr(old, f"{side}_vocab_size"))
         tags = [i for i in range(len(there)) if before.is_control(i) and i not in special.values()]
         rows: list[Sequence[int]] = []

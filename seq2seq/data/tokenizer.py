@@ -309,23 +309,21 @@ def _train(lines: Iterable[str], settings: TokenizerSettings, what: str) -> byte
         raise _explain(str(error), settings, what) from error
 
 
-def run_trainer(lines: list[str], settings: TokenizerSettings, **replaced: Any) -> bytes:
-    """Run SentencePiece's trainer, and return the serialized model; `replaced` are arguments of the trainer."""
+def run_trainer(lines: list[str], settings: TokenizerSettings, **more: Any) -> bytes:
+    """Run SentencePiece's trainer, and return the serialized model."""
     model = io.BytesIO()
-    given = {
-        "model_type": settings.type,
-        "vocab_size": settings.vocab_size,
-        "byte_fallback": settings.byte_fallback,
-        # Not user-defined symbols: a line that contains the characters of a tag would be cut into that symbol
-        "control_symbols": list(settings.symbols),
-    }
     spm.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
         model_writer=model,
-        **given | replaced,
+        model_type=settings.type,
+        vocab_size=settings.vocab_size,
         character_coverage=settings.character_coverage,
+        byte_fallback=settings.byte_fallback,
+        **more,
         num_threads=_TRAINER_THREADS,
         max_sentence_length=_LONGEST_LINE,
+        # Not user-defined symbols: a line that contains the characters of a tag would be cut into that symbol
+        control_symbols=list(settings.symbols),
         pad_id=PAD,
         unk_id=UNK,
         bos_id=BOS,

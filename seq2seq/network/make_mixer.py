@@ -188,11 +188,7 @@ def _hints(mixer: type[Any]) -> dict[str, Any]:
 
 
 def default_arguments(section: Mapping[str, Any], trust: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return the default arguments of the mixers that a section `mixer` names, by their settings keys.
-
-    Args:
-        trust: See `mixer_class`; None trusts all packages that the section names.
-    """
+    """Return the default arguments of a section's mixers by settings keys; `trust=None` trusts all that it names."""
     trust = packages_of(section) if trust is None else trust
     found: dict[str, Any] = {}
     for slot, path, values in mixers_of(section):
@@ -208,11 +204,8 @@ def model_differences(
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield each setting by which equal weights of two models would compute different functions, with both values.
 
-    Args:
-        one: Settings with the sections `model` and `mixer`; what they lack, as those of an earlier version do, has its
-            default.
-        other: The settings of the other model.
-        trust: See `mixer_class`; arguments of other mixers are compared as they are written.
+    What the sections `model` and `mixer` of an earlier version lack has its default. Arguments of mixers that `trust`
+    does not allow (see `mixer_class`) are compared as they are written.
     """
     for key, mine, theirs in differences(_complete(one, trust), _complete(other, trust)):
         if key.rpartition(".")[2] not in _FREE:
@@ -225,6 +218,5 @@ def _complete(config: Mapping[str, Any], trust: Sequence[str]) -> dict[str, Any]
     written = flat({"model": present_settings(config)["model"], "mixer": mixer})
     with suppress(TargetError):
         # Written settings first, since the first difference is reported
-        known = default_arguments(mixer, trust)
-        return written | {key: value for key, value in known.items() if key not in written}
+        return {**written, **default_arguments(mixer, trust), **written}
     return written

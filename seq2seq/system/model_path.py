@@ -32,13 +32,9 @@ def checkpoint_file(path: Path) -> Path:
         file = next((path / name for name in (BEST, WEIGHTS) if (path / name).exists()), None)
         if file is None and (path / LAST).is_file():
             raise CheckpointError(f"{path}: has no {BEST} yet, which the first validation writes")
-        if file is None and (path / "config.json").is_file():
-            raise CheckpointError(
-                f"{path}: holds a model for another program, without {WEIGHTS}: name the checkpoint that was exported, "
-                "or a folder of export --format huggingface"
-            )
         if file is None:
-            raise CheckpointError(f"{path}: is a folder without {BEST} or {WEIGHTS}; name a checkpoint or a run")
+            remedy = "name a checkpoint, a run, or a folder of export --format huggingface"
+            raise CheckpointError(f"{path}: is a folder without {BEST} or {WEIGHTS}; {remedy}")
     if not file.exists():
         raise CheckpointError(f"{file}: no such file")
     # Opening a pipe would wait for its writer

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.batching import longest_width, padded_width
+from seq2seq.data.extension import origins
 from seq2seq.data.multi_corpus import Direction
 from seq2seq.data.plan import DataPlan
+from seq2seq.data.tokenizer import load_tokenizer
 from seq2seq.data.vocabulary_fit import report_fit
 from seq2seq.evaluation.reference_checks import text_warnings
 from seq2seq.metrics.moses_bleu import check_convention
@@ -43,16 +45,15 @@ def check_model(plan: RunPlan, start: Loaded | None) -> Seq2Seq:
     sizes = {"src_vocab_size": 8, "tgt_vocab_size": 8, "pad_id": 0, "joint": plan.tokenizer.joint}
     sizes |= image_sizes(plan.tokenizer.patches)
     swapped: list[str] = []
-    origin = str(plan.run.init_from)
     if start:
         before = start.meta["model"]
         sizes = {key: value for key, value in before.items() if key not in ("model", "mixer")}
         swapped = finetune.swapped_slots(before, plan.config, plan)
-        finetune.require_same_model(before, plan.config, origin, trust=plan.trust, swapped=swapped)
+        finetune.require_same_model(before, plan.config, plan, swapped=swapped)
     with on_meta_device():
         model = build_model(plan.model_config(sizes), trust=plan.trust)
     if start and swapped:
-        finetune.report_new_weights(model, start.model, origin)
+        finetune.report_new_weights(model, start.model, str(plan.run.init_from))
     return model
 
 
@@ -62,9 +63,18 @@ def image_sizes(patches: PatchGrid | None) -> dict[str, Any]:
 
 
 def make_data_plan(plan: RunPlan, start: Loaded | None) -> DataPlan:
-    """Open the corpora of a run and plan its data; the tokenizer of `start` replaces the settings' own."""
-    cache = Path(plan.run.cache)
-    tokenizer = finetune.start_tokenizer(plan, start.tokenizer) if start else plan.tokenizer
+    """Open the corpora of a run and plan its data.
+
+    The tokenizer is the one of `start` or, if the settings name a model, that model, which must extend it.
+    """
+    cache, tokenizer = Path(plan.run.cache), plan.tokenizer
+    if start and tokenizer.ready_models:
+        origins(start.tokenizer, load_tokenizer(tokenizer))
+    elif start:
+        # The run's own checkpoint has been extended already
+        own = plan.start != plan.run.init_from
+        settings = dataclasses.replace(tokenizer, extend=None) if own else tokenizer
+        tokenizer = finetune.ready_models(start.tokenizer, settings, cache)
     parts = plan.opened(tokenizer).parts
     return DataPlan.of(plan.data, tokenizer=tokenizer, seed=plan.run.seed, cache_dir=cache, parts=parts)
 

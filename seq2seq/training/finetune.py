@@ -22,7 +22,7 @@ from seq2seq.data.extension import origins
 from seq2seq.data.languages import tagged_languages, target_languages
 from seq2seq.data.multi_corpus import parts_of
 from seq2seq.data.plan import DataPlan
-from seq2seq.data.tokenizer import Tokenizer, load_tokenizer
+from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.network.make_mixer import model_differences
 from seq2seq.network.model import Seq2Seq
 from seq2seq.settings.classes import SLOTS, class_names, mixers_of, read_mixers
@@ -56,9 +56,8 @@ def load_start(start: str | None, *, trust: Sequence[str]) -> Loaded | None:
 def require_same_model(
     before: Mapping[str, Any],
     config: Mapping[str, Any],
-    origin: str,
+    plan: RunPlan,
     *,
-    trust: Sequence[str],
     chosen: Iterable[str] | None = None,
     swapped: Collection[str] = (),
 ) -> None:
@@ -68,17 +67,18 @@ def require_same_model(
 
     Args:
         before: The settings of the checkpoint.
-        origin: The checkpoint's name.
-        trust: Packages, besides this one, whose mixers may be imported.
+        config: The settings of the run.
+        plan: The plan, for messages and trusted packages.
         chosen: Keys that the user chose: only these are compared. None compares all keys.
         swapped: Slots with a new mixer (see `swapped_slots`), which are not compared.
     """
     # Hydra adds and removes arguments of mixers that are written, not their defaults
     old, new = (flat(present_settings(each)) for each in (before, config))
-    for key, _, _ in model_differences(before, config, trust=trust):
+    for key, _, _ in model_differences(before, config, trust=plan.trust):
         if (chosen is None or is_chosen(key, chosen)) and not _is_new(key, swapped):
             there, here = old.get(key, UNSET), new.get(key, UNSET)
-            raise ValueError(f"init_from={origin}: {key} is {there} there and {here} here; {_remedy(key, there, here)}")
+            where = f"init_from={plan.run.init_from}: {key}"
+            raise ValueError(f"{where} is {there} there and {here} here; {_remedy(key, there, here)}")
 
 
 def _is_new(key: str, swapped: Collection[str]) -> bool:
@@ -185,7 +185,7 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
     before = {name: old[name] for name in ("model", "mixer")}
     here = _sized(plan, before["model"], chosen)
     swapped = swapped_slots(before, here, plan)
-    require_same_model(old, here, origin, trust=plan.trust, chosen=chosen, swapped=swapped)
+    require_same_model(old, here, plan, chosen=chosen, swapped=swapped)
     _require_same_tokenizer(plan, start.tokenizer, origin)
     # Settings come from the checkpoint, unless they were chosen.
     sections = copy.deepcopy(before)
@@ -333,7 +333,7 @@ def _require_same_tokenizer(plan: RunPlan, tokenizer: Tokenizer, origin: str) ->
             raise ValueError(f"init_from={origin}: {key} {reason}; leave it out")
 
 
-def start_weights(start: Loaded, tokenizer: Tokenizer, plan: RunPlan) -> dict[str, Tensor]:
+def start_weights(start: Loaded, tokenizer: Tokenizer) -> dict[str, Tensor]:
     """Return a checkpoint's weights with rows for all pieces of a tokenizer that extends its own.
 
     The row of a new piece is the mean of the old rows of its `origins`, so that its logit is the mean of theirs, and
@@ -342,24 +342,13 @@ def start_weights(start: Loaded, tokenizer: Tokenizer, plan: RunPlan) -> dict[st
     weights = start.model.state_dict()
     if tokenizer.fingerprint == start.tokenizer.fingerprint:
         return weights
-    rows = _origins(start.tokenizer, tokenizer, plan)
+    rows = origins(start.tokenizer, tokenizer)
     tables = {"encoder.embedding.table.weight": "src"}
     tables |= dict.fromkeys(("decoder.embedding.table.weight", "output.weight", "output.bias"), "tgt")
     for name, side in tables.items():
         if name in weights and side in rows:
             weights[name] = torch.stack([weights[name][list(ids)].mean(0) for ids in rows[side]])
     return weights
-
-
-def _origins(old: Tokenizer, new: Tokenizer, plan: RunPlan) -> dict[str, list[Sequence[int]]]:
-    """Return `origins(old, new)`; its errors name the checkpoint and the remedy."""
-    try:
-        return origins(old, new)
-    except ValueError as error:
-        raise ValueError(
-            f"init_from={plan.run.init_from}: {error}; the tokenizer must be the checkpoint's, or extend it with all "
-            "pieces in their places: leave tokenizer.model out, or set tokenizer.extend instead"
-        ) from None
 
 
 def _label(meta: Mapping[str, Any]) -> str:
@@ -371,22 +360,6 @@ def _label(meta: Mapping[str, Any]) -> str:
     # The first mixer of the encoder, or the cross mixer if the encoder has no mixers.
     first = next(values for slot, _, values in mixers_of(meta["model"]["mixer"]) if slot != "decoder")
     return str(first["_target_"]).split(".")[-2]
-
-
-def start_tokenizer(plan: RunPlan, tokenizer: Tokenizer) -> TokenizerSettings:
-    """Return settings with the SentencePiece models of a checkpoint, or with those that the user chose instead.
-
-    Raises:
-        ValueError: The user's models do not extend the checkpoint's.
-    """
-    settings = plan.tokenizer
-    if settings.ready_models:
-        _origins(tokenizer, load_tokenizer(settings), plan)
-        return settings
-    # The run's own checkpoint has been extended already
-    if plan.start != plan.run.init_from:
-        settings = dataclasses.replace(settings, extend=None)
-    return ready_models(tokenizer, settings, Path(plan.run.cache))
 
 
 def ready_models(tokenizer: Tokenizer, settings: TokenizerSettings, cache: Path) -> TokenizerSettings:

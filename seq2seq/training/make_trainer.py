@@ -59,7 +59,7 @@ def make_task(
     torch.manual_seed(plan.run.seed)  # right before the weights are drawn
     model = build_model(config, trust=plan.trust)
     if start:
-        finetune.keep_weights(model, finetune.start_weights(start, tokenizer, plan))
+        finetune.keep_weights(model, finetune.start_weights(start, tokenizer))
     prepare_for_training(model, plan.trainer, compile=compile)
     description = describe(  # stored in every checkpoint, so translation needs no other file
         model_config=config,

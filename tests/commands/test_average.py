@@ -223,7 +223,7 @@ def test_exported_folders_are_averaged_with_runs(base, paths, tmp_path, capsys):
     capsys.readouterr()
     (tmp_path / "folder" / "model.safetensors").unlink()
     assert average.main(["--out", str(outs[0]), str(tmp_path / "folder"), str(paths[1])]) == 2
-    assert "folder: holds a model for another program" in capsys.readouterr().err
+    assert "folder: is a folder without" in capsys.readouterr().err
 
 
 def test_models_of_other_target_languages_are_not_averaged(base, paths):

@@ -26,6 +26,7 @@ from seq2seq.network.build import build_model
 from seq2seq.settings.compose import chosen_settings, is_chosen, resolved_settings
 from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.training import dry_run, finetune
+from seq2seq.training.checks import make_data_plan
 from seq2seq.training.plan import RunPlan, make_plan
 
 # Words of a user that contradict the checkpoint, and the text of the message.
@@ -265,7 +266,7 @@ def test_a_run_starts_from_an_exported_folder(start, tmp_path):
     assert again.tokenizer.fingerprint == loaded.tokenizer.fingerprint
     assert all(weight.equal(loaded.model.state_dict()[name]) for name, weight in again.model.state_dict().items())
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"holds a model for another program.*name the checkpoint"):
+    with pytest.raises(ValueError, match=r"is a folder without .*name a checkpoint, .* --format huggingface"):
         finetune.load_start(str(tmp_path), trust=())
     assert finetune.load_start(None, trust=()) is None
 
@@ -285,7 +286,7 @@ def test_an_extended_model_translates_as_before(tmp_path, tie, joint):
     start = checkpoint.load(tmp_path / "start.safetensors")
     new = extended(old)
     model = build_model(tiny.model_config(new, tie=tie))
-    model.load_state_dict(finetune.start_weights(start, new, plan(tmp_path / "start.safetensors")))
+    model.load_state_dict(finetune.start_weights(start, new))
     piece = new.tgt.piece_to_id("γάτα"[0])
     cut = old.tgt.encode("γ")[1:]
     pairs = [(start.model.encoder.embedding.table.weight, model.encoder.embedding.table.weight, new.src)]
@@ -301,14 +302,17 @@ def test_an_extended_model_translates_as_before(tmp_path, tie, joint):
 
 
 def test_a_tokenizer_of_the_user_extends_the_checkpoints_or_is_refused(start, tmp_path):
-    old = checkpoint.load(start).tokenizer
-    for name, given in (("more", extended(old)), ("other", tiny.tokenizer(vocab_size=290))):
-        (tmp_path / f"{name}.model").write_bytes(given.to_state()["src_model"])
-    words = (f"tokenizer.model={tmp_path / 'more.model'}", f"cache={tmp_path}")
-    fine = finetune.adopt(plan(start, *words), checkpoint.load(start))
-    assert finetune.start_tokenizer(fine, old).model == str(tmp_path / "more.model")
-    with pytest.raises(ValueError, match=rf"init_from={start}: piece 2.. of its src model .* tokenizer\.extend"):
-        finetune.start_tokenizer(plan(start, f"tokenizer.model={tmp_path / 'other.model'}"), old)
+    loaded = checkpoint.load(start)
+    corpus = toycorpus.write(tmp_path / "corpus")
+    for name, given in (("more", extended(loaded.tokenizer)), ("other", tiny.tokenizer(vocab_size=290))):
+        model = tmp_path / f"{name}.model"
+        model.write_bytes(given.to_state()["src_model"])
+        words = (*FILES, *(f"data.{split}={corpus / split}" for split in ("train", "valid", "test")))
+        fine = finetune.adopt(plan(start, *words, f"tokenizer.model={model}", f"cache={tmp_path}"), loaded)
+        if name == "more":
+            assert make_data_plan(fine, loaded).tokenizer.model == str(model)
+    with pytest.raises(ValueError, match=r"tokenizer\.model: piece 2\d\d is .* leave tokenizer\.model out"):
+        make_data_plan(fine, loaded)
 
 
 def test_settings_of_an_extension_are_refused_without_one(start):
