@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import logging
 from pathlib import Path
@@ -24,6 +25,7 @@ from seq2seq.settings.tokenizer import PatchGrid
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.system.ranks import is_first_process
 from seq2seq.training import finetune
+from seq2seq.training.objective.trained_weights import choose_trained
 from seq2seq.training.plan import RunPlan
 
 if TYPE_CHECKING:
@@ -52,6 +54,9 @@ def check_model(plan: RunPlan, start: Loaded | None) -> Seq2Seq:
         finetune.require_same_model(before, plan.config, plan, swapped=swapped)
     with on_meta_device():
         model = build_model(plan.model_config(sizes), trust=plan.trust)
+        # Refuses patterns that match nothing
+        if plan.optim.freeze or plan.optim.lora:
+            choose_trained(copy.deepcopy(model), plan.optim)
     if start and swapped:
         finetune.report_new_weights(model, start.model, str(plan.run.init_from))
     return model

@@ -113,9 +113,11 @@ def swapped_slots(before: Mapping[str, Any], config: Mapping[str, Any], plan: Ru
     return found
 
 
-def keep_weights(model: Seq2Seq, weights: Mapping[str, Tensor]) -> None:
-    """Load the weights that fit `model` by name and shape; its other weights stay as they were drawn."""
-    model.load_state_dict(_fitting(model, weights), strict=False)
+def keep_weights(model: Seq2Seq, weights: Mapping[str, Tensor]) -> set[str]:
+    """Load the weights that fit `model` by name and shape; return the names of its others, which stay as drawn."""
+    kept = _fitting(model, weights)
+    model.load_state_dict(kept, strict=False)
+    return model.state_dict().keys() - kept.keys()
 
 
 def report_new_weights(model: Seq2Seq, start: Seq2Seq, origin: str) -> None:
@@ -207,13 +209,15 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
         log.info("init_from: mixer.%s is %s", slot, text)
     optim = plan.optim
     if not any(is_chosen(key, chosen) for key in ("optim.lr", "optim.peak_lr")):
+        # Low-rank updates start at zero and need higher rates
+        rate = LEARNING_RATE * (10 if optim.lora else 1)
         log.info(
             "init_from: the highest learning rate is %g, for fine-tuning (from scratch it would be %g); optim.lr=... "
             "sets another",
-            LEARNING_RATE,
+            rate,
             optim.lr,
         )
-        optim = dataclasses.replace(optim, lr=LEARNING_RATE)
+        optim = dataclasses.replace(optim, lr=rate)
     # A setting within the mixer, such as its dropout, chooses no preset.
     label = plan.mixer if "mixer" in chosen else _label(start.meta)
     if swapped and "mixer" not in chosen:

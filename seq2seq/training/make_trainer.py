@@ -30,6 +30,7 @@ from seq2seq.training.lightning_parts.task import TranslationTask
 from seq2seq.training.machine.compilation import compile_parts
 from seq2seq.training.machine.fsdp import make_strategy
 from seq2seq.training.machine.weight_copies import cast_together
+from seq2seq.training.objective.trained_weights import choose_trained
 from seq2seq.training.plan import RunPlan
 
 
@@ -58,8 +59,8 @@ def make_task(
     config = plan.model_config(sizes | image_sizes(tokenizer.patches))
     torch.manual_seed(plan.run.seed)  # right before the weights are drawn
     model = build_model(config, trust=plan.trust)
-    if start:
-        finetune.keep_weights(model, finetune.start_weights(start, tokenizer))
+    new = finetune.keep_weights(model, finetune.start_weights(start, tokenizer)) if start else ()
+    choose_trained(model, plan.optim, new=new)
     prepare_for_training(model, plan.trainer, compile=compile)
     description = describe(  # stored in every checkpoint, so translation needs no other file
         model_config=config,

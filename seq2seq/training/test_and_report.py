@@ -15,6 +15,7 @@ from lightning.pytorch.plugins import Precision
 from seq2seq import checkpoint
 from seq2seq.metadata import versions
 from seq2seq.metrics.moses_bleu import convention_bleu
+from seq2seq.network.low_rank import merge_low_rank
 from seq2seq.runs.folder import RunFolder, git_revision
 from seq2seq.settings.search import SearchSettings
 from seq2seq.system import files
@@ -150,7 +151,8 @@ class Report:
             # Decode in float32, as `translate` and `score` do. A sharded model decodes with its bf16 weights.
             trainer.strategy.precision_plugin = Precision()
             task.float()
-        # The last weights are in the task; the best are in the file.
+        # The last weights are in the task; the best are in the file, with low-rank updates added.
+        merge_low_rank(task.model)
         load_weights(task.model, checkpoint.with_tied(task.model, checkpoint.read(self.folder.best).weights))
         task.search = self.search
         trainer.test(task, datamodule=self.data, verbose=False)
