@@ -87,6 +87,8 @@ class Settings:
             )
         if self.optim.lora and self.run.init_from is None:
             raise ValueError(f"optim.lora={self.optim.lora} updates a trained model: set init_from, or leave it out")
+        if self.optim.r_drop and self.optim.teacher:
+            raise ValueError(f"optim.r_drop={self.optim.r_drop} and optim.teacher are two losses: set one of the two")
         for name in ("freeze", "lora"):
             if getattr(self.optim, name) and self.trainer.sharded:
                 raise ValueError(

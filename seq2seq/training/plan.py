@@ -116,6 +116,8 @@ def make_plan(
         # resume=auto needs the checkpoint, which decides the name of the run's folder
         rest = "; a run that began from it continues without it by resume=<run>" if resume else ""
         raise ValueError(f"init_from={start}: no such file{rest}")
+    if settings.optim.teacher is not None and not os.path.exists(settings.optim.teacher):
+        raise ValueError(f"optim.teacher={settings.optim.teacher}: no such file")
     require_creatable(Path(settings.run.runs), "runs")
     # An existing cache need not be writable.
     if not os.path.isdir(settings.run.cache):

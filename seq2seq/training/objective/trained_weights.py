@@ -33,9 +33,10 @@ def choose_trained(model: Seq2Seq, settings: OptimSettings, *, new: Collection[s
             raise ValueError(f"optim.freeze: no weight is called {pattern}{suggestion(pattern, _modules(named))}")
         frozen.update(matched)
     if settings.lora:
-        for name, layer in list(model.named_modules()):
+        layers = [(name, each) for name, each in model.named_modules() if isinstance(each, nn.Linear)]
+        for name, layer in layers:
             weight = f"{name}.weight"
-            inner = isinstance(layer, nn.Linear) and name.startswith(("encoder.layers.", "decoder.layers."))
+            inner = name.startswith(("encoder.layers.", "decoder.layers."))
             # A matrix with no more rows or columns than the rank would not become smaller
             if inner and weight not in new and weight not in frozen and min(layer.weight.shape) > settings.lora:
                 add_low_rank(layer, settings.lora)
