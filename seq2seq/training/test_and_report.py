@@ -44,6 +44,8 @@ class Report:
 
     def write(self, trainer: L.Trainer, task: TranslationTask) -> None:
         """Write results.json, score the test set, and write results.json again; keep results of the same update."""
+        # Checkpoints have the sums of weights and low-rank updates, under the plain names
+        merge_low_rank(task.model)
         results = self._entries(trainer, task)
         if trainer.is_global_zero:
             self._warn_of_clock(trainer.global_step)
@@ -151,8 +153,7 @@ class Report:
             # Decode in float32, as `translate` and `score` do. A sharded model decodes with its bf16 weights.
             trainer.strategy.precision_plugin = Precision()
             task.float()
-        # The last weights are in the task; the best are in the file, with low-rank updates added.
-        merge_low_rank(task.model)
+        # The last weights are in the task; the best are in the file.
         load_weights(task.model, checkpoint.with_tied(task.model, checkpoint.read(self.folder.best).weights))
         task.search = self.search
         trainer.test(task, datamodule=self.data, verbose=False)

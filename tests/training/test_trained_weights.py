@@ -164,6 +164,9 @@ def test_a_run_saves_plain_checkpoints_and_resumes(tmp_path: Path, more: tuple[s
     # The state keeps the factors
     assert any(name.endswith(".up") for name in read_state(folder.last)["state_dict"])
     assert "bleu" in folder.read_results()["test"]
+    # Without the factors
+    parameters = sum(each.numel() for each in checkpoint.load(folder.best).model.parameters())
+    assert folder.read_results()["parameters"] == parameters
     run("trainer.max_steps=3", "resume=auto")
     assert read_state(folder.last)["global_step"] == 3
     with pytest.raises(ValueError, match=r"optim\.lora was 2 and is now 3, which cannot continue"):
