@@ -74,9 +74,7 @@ def _learn(
     given = replace(settings, type="bpe" if bpe else "unigram", vocab_size=size, byte_fallback=False, symbols=())
     try:
         # The text is normalized. The limit of pieces is soft, since a small text has fewer
-        model = run_trainer(
-            list(filter(None, words)), given, normalization_rule_name="identity", hard_vocab_limit=False
-        )
+        model = run_trainer(words, given, normalization_rule_name="identity", hard_vocab_limit=False)
     except RuntimeError as error:
         raise ValueError(f"SentencePiece finds no pieces for tokenizer.extend={most}: {error}") from None
     # Not even the text of an unused piece, since all pieces differ
