@@ -123,9 +123,7 @@ def load(path: str | os.PathLike[str], *, device: str | torch.device = "cpu", tr
     # Load the tokenizer before the model, whose embeddings must fit the vocabulary
     tokenizer = load_tokenizer(meta, path)
     # Build the model first without memory: settings may ask for any size, and only weights of that size confirm it
-    _check_depth(meta["model"], len(weights), path)
-    with on_meta_device():
-        check_weights(_model(meta, path, trust), weights, path)
+    check_weights(build_form(meta, path, most_layers=len(weights), trust=trust), weights, path)
     require_finite(weights, path)
     with Uninitialized():
         model = _model(meta, path, trust)
@@ -134,6 +132,13 @@ def load(path: str | os.PathLike[str], *, device: str | torch.device = "cpu", tr
     except Exception as error:
         raise CheckpointError(f"{path}: its weights do not load ({_type_and_message(error)})") from None
     return Loaded(model.to(device).eval(), tokenizer, meta)
+
+
+def build_form(meta: Mapping[str, Any], path: Path, *, most_layers: int, trust: Sequence[str] = ()) -> Seq2Seq:
+    """Build a model without memory for its weights; raise CheckpointError beyond `most_layers` layers on a side."""
+    _check_depth(meta["model"], most_layers, path)
+    with on_meta_device():
+        return _model(meta, path, trust)
 
 
 def with_tied(model: torch.nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -195,7 +200,7 @@ def load_tokenizer(meta: Mapping[str, Any], path: Path) -> Tokenizer:
     return tokenizer
 
 
-def _model(meta: dict[str, Any], path: Path, trust: Sequence[str]) -> Seq2Seq:
+def _model(meta: Mapping[str, Any], path: Path, trust: Sequence[str]) -> Seq2Seq:
     """Build the model that the settings describe; every error becomes a CheckpointError of one line."""
     try:
         # portable: without arguments that need the machine of the training
@@ -206,8 +211,8 @@ def _model(meta: dict[str, Any], path: Path, trust: Sequence[str]) -> Seq2Seq:
         raise CheckpointError(f"{path}: its settings build no model ({_type_and_message(error)})") from None
 
 
-def _check_depth(config: Mapping[str, Any], num_weights: int, path: Path) -> None:
-    """Refuse settings that ask for more layers than the file has weights, before any layer is built."""
+def _check_depth(config: Mapping[str, Any], most_layers: int, path: Path) -> None:
+    """Refuse settings that ask for more layers than the weights can have, before any layer is built."""
     model = config.get("model")
     mixer = config.get("mixer")
     if not isinstance(model, Mapping) or not isinstance(mixer, Mapping):
@@ -215,8 +220,8 @@ def _check_depth(config: Mapping[str, Any], num_weights: int, path: Path) -> Non
     # Encoder, further encoder layers that a mixer asks for, decoder
     depths = [model.get("encoder_layers"), mixer.get("extra_encoder_layers", 0), model.get("decoder_layers")]
     # Even a layer on the meta device costs Python objects, and millions of them would fill the memory
-    if all(isinstance(depth, int) for depth in depths) and max(depths[0] + depths[1], depths[2]) > num_weights:
-        raise CheckpointError(f"{path}: its settings ask for more layers than it has weights ({num_weights})")
+    if all(isinstance(depth, int) for depth in depths) and max(depths[0] + depths[1], depths[2]) > most_layers:
+        raise CheckpointError(f"{path}: its settings ask for more layers than it has weights for ({most_layers})")
 
 
 def _read(path: Path) -> Stored:

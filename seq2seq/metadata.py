@@ -16,6 +16,7 @@ import seq2seq
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.search import KEPT, SearchSettings
+from seq2seq.system.errors import visible
 from seq2seq.system.model_path import CheckpointError
 
 # Format of the files. Every version reads all earlier formats, from 1 on; see docs/training.md.
@@ -25,6 +26,8 @@ KEY = "seq2seq"
 # Largest size of a description in bytes, and its deepest nesting. The presets have up to 10 kB and 10 levels.
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 60
+# Most characters of a language or a data set, which may be a path.
+MAX_NAME = 4096
 # Types of the values that the description must have.
 _FIELDS: dict[str, type] = {
     "model": dict,
@@ -121,7 +124,7 @@ def as_json(value: Any) -> str:
 
 
 def parse_json(text: str | bytes) -> dict[str, Any]:
-    """Parse the description in an untrusted file.
+    """Parse the description in an untrusted file; control characters in its texts become visible.
 
     Raises:
         ValueError: The text is not JSON, not a mapping, too large or too deep; the message is a predicate, to follow
@@ -144,7 +147,7 @@ def parse_json(text: str | bytes) -> dict[str, Any]:
         level = [part for each in sections for part in (each.values() if isinstance(each, dict) else each)]
     if level:
         raise ValueError(f"is nested more than {MAX_DEPTH} deep")
-    return value
+    return visible(value)
 
 
 def check_description(meta: Mapping[str, Any], path: Path) -> None:
@@ -161,6 +164,10 @@ def check_description(meta: Mapping[str, Any], path: Path) -> None:
     for name, cls in _FIELDS.items():
         if not isinstance(meta.get(name), cls):
             raise CheckpointError(f"{path}: its '{KEY}.{name}' is missing or no {cls.__name__}")
+        if cls is str and len(meta[name]) > MAX_NAME:
+            raise CheckpointError(
+                f"{path}: its '{KEY}.{name}' has more than {MAX_NAME:,} characters, which no name has"
+            )
     if not isinstance(meta.get("search", {}), dict):
         raise CheckpointError(f"{path}: its '{KEY}.search' is not a dict")
     try:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import threading
 from collections.abc import Sequence
 
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.options.command_line import Parser, exit_status, fail, nonempty, option_name, run_command
 from seq2seq.options.translation import add_model_options, load_translator, value_of
 from seq2seq.settings.declare import keys
+from seq2seq.system.errors import first_line
 from seq2seq.system.packages import require
 from seq2seq.system.stdio import print_error
 
@@ -20,7 +23,7 @@ Examples:
 
 POST /translate takes {"text": "..."} or {"text": ["...", ...]} and options with the names of translate's; GET /health
 and GET /metrics (Prometheus) monitor the service. SIGTERM or Ctrl-C stops it: accepted requests are answered, new ones
-refused; a second signal stops it at once.
+refused; a second signal stops it at once. SIGUSR1 loads the model again, while requests are answered.
 
 Exit status: 0 stopped, everything accepted was answered; 1 stopped, some requests were not answered within --grace;
 2 wrong options or files; 128 + the signal's number after a second signal."""
@@ -51,8 +54,10 @@ def _run(options: argparse.Namespace) -> int:
     limits = ServiceSettings(**{name: getattr(options, name) for name in keys(ServiceSettings)})
     for module in ("fastapi", "prometheus_client", "uvicorn"):
         require(module, "serving", extra="serve")
-    from seq2seq.inference.service.server import bound_socket, run, url_of
+    from seq2seq.inference.service.server import RELOAD, bound_socket, run, url_of
 
+    # It would end a process that is still loading
+    signal.signal(RELOAD, signal.SIG_IGN)
     # Bind first, so that a port in use is reported before the model is loaded
     with bound_socket(limits) as bound:
         import torch
@@ -72,15 +77,30 @@ def _run(options: argparse.Namespace) -> int:
         from seq2seq.inference.service.batch_translator import BatchTranslator
 
         service = Service(BatchTranslator(translator), limits, begin=lambda: torch.set_num_threads(threads))
-        languages = f"{translator.meta['src_lang']} to {', '.join(service.translator.languages)}"
-        status = run(
-            service,
-            bound,
-            ready=lambda: print_error(f"translating {languages} on {url_of(bound)} (Ctrl-C stops)"),
-        )
+
+        def announce() -> None:
+            made = service.translator
+            languages = f"{made.meta['src_lang']} to {', '.join(made.languages)}"
+            print_error(f"translating {languages} on {url_of(bound)} (Ctrl-C stops)")
+
+        loading = threading.Lock()
+
+        def reload() -> None:
+            with loading:
+                try:
+                    service.translator = BatchTranslator(load_translator(options))
+                # Errors of any type: the service must survive a file that is replaced at this moment
+                except Exception as error:
+                    print_error(f"error: {first_line(error)}; the model that was loaded before stays")
+                else:
+                    announce()
+                # Loading has set the number for all threads
+                torch.set_num_threads(threads)
+
+        status = run(service, bound, ready=announce, reload=reload)
     if status == 1:
         fail(f"some requests were not answered within --grace {limits.grace:g}")
-    if service.batcher.thread.is_alive():
+    if service.batcher.thread.is_alive() or loading.locked():
         # A thread that computes while the interpreter ends can crash it, and change the status
         os._exit(status)
     return status

@@ -258,8 +258,7 @@ def _partial_output(
         path = getattr(options, name)
         made_by[name] = None if path is None else identity(path)
     made_by["ensemble"] = [identity(path) for path in options.ensemble]
-    lines_each = 1 if options.format == "json" else options.n_best
-    return resumable_file(Path(options.output), made_by=made_by, lines_each=lines_each)
+    return resumable_file(Path(options.output), made_by=made_by)
 
 
 def _progress(source: Stream, done: int) -> ProgressLine | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -46,7 +47,14 @@ class Stub:
         pieces = SimpleNamespace(
             piece_to_id=lambda piece: int(piece == "▁dog"), id_to_piece=["<unk>", "▁dog"].__getitem__
         )
-        self.tokenizer = SimpleNamespace(tag_ids=list, tgt=pieces, unk_id=0)
+        # Each letter is a piece
+        self.tokenizer = SimpleNamespace(
+            tag_ids=list,
+            tgt=pieces,
+            unk_id=0,
+            patches=None,
+            encode_src=lambda lines: [[*line, "end"] for line in lines],
+        )
         self.tags: list[Any] = []
         self.gate = threading.Event()
         self.gate.set()
@@ -59,9 +67,13 @@ class Stub:
     ) -> list[list[TranslatedText]]:
         """Translate as described above."""
         self.batches.append(list(lines))
+        step = options.pop("progress")
         self.options.append({name: value for name, value in options.items() if value})
         self.begun.set()
-        assert self.gate.wait(PATIENCE)
+        until = time.monotonic() + PATIENCE
+        while not self.gate.wait(0.01):
+            assert time.monotonic() < until
+            step(0)
         if any("crash" in line for line in lines):
             raise RuntimeError("no such weather")
         for i, line in enumerate(lines):

@@ -34,6 +34,7 @@ LEVELS = (
     ("training.lightning_parts",),
     ("training.callbacks",),
     ("training",),
+    ("api",),
 )
 COMMANDS = {
     "train",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from seq2seq.comparison.estimates import LEVEL
-from seq2seq.metrics.scorers import bleu_of_counts, bootstrap_p
+from seq2seq.metrics.scorers import bleu_of_counts, bootstrap_p, resampling
 
 # Number of resamples whose drawn sentences are in memory at once.
 _CHUNK = 500
@@ -45,8 +45,8 @@ def resample_sentences(runs: Mapping[str, Mapping[int, Sequence[np.ndarray]]], s
     tables = [table for seeds in runs.values() for each in seeds.values() for table in each]
     sentences = len(tables[0])
     joined = np.concatenate(tables, axis=1)  # (N, runs * 10)
-    # The default seed of `paired_bootstrap`, so that both draw the same resamples
-    generator = np.random.default_rng(12345)
+    # As in `paired_bootstrap`, so that both draw the same resamples
+    _, generator = resampling()
     scores = [bleu_of_counts(joined.sum(0).reshape(1, len(tables), -1))]
     for start in range(0, samples, _CHUNK):
         lines = generator.choice(sentences, size=(min(_CHUNK, samples - start), sentences), replace=True)
@@ -68,7 +68,7 @@ def resample_seeds(group: SeedScores, baseline: SeedScores) -> Resampled:
 
     Reference: Davison and Hinkley 1997, Bootstrap methods and their application, section 3.8.
     """
-    generator = np.random.default_rng(12345)
+    _, generator = resampling()
     (ours, theirs), samples = (group, baseline), len(group.scores)
     if ours.seeds == theirs.seeds:
         means = _means(ours.scores - theirs.scores, generator, samples)

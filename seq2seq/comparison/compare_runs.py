@@ -19,6 +19,7 @@ from seq2seq.comparison.source_length import score_by_length
 from seq2seq.comparison.table import Table, differences_csv, legend, markdown, notes, scores_csv
 from seq2seq.runs.results import CollectedRuns, RunResult, collect
 from seq2seq.system.files import write_text
+from seq2seq.system.markdown import without_markup
 
 # Files besides the figures.
 FILES = ("comparison.md", "comparison.csv", "comparison-differences.csv")
@@ -153,7 +154,7 @@ def _reports(runs: Sequence[RunResult], settings: ComparisonSettings) -> tuple[s
         text += f"Runs of one row may differ in {', '.join(settings.ignore)}.\n"
     if settings.comet_python:
         text += f"COMET, times 100, by {settings.comet_model}.\n"
-    return text, reports
+    return without_markup(text), reports
 
 
 def _write(out: Path, text: str, reports: Sequence[_Report], split: str, figure_against: str | None) -> list[Path]:

@@ -175,7 +175,10 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     # csv ends lines with \r\n by default
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    # A spreadsheet would run a text that begins with one of these as a formula
+    for row in rows:
+        formula = (key for key, cell in row.items() if isinstance(cell, str) and cell.startswith(tuple("=+-@\t\r")))
+        writer.writerow({**row, **{key: f"'{row[key]}" for key in formula}})
     return text.getvalue()
 
 

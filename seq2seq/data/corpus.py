@@ -171,10 +171,9 @@ def _hold_out(folder: Path, splits: list[str], size: int, rows: int) -> None:
             f"data.{splits[0]} is not set, and {rows} training pairs are too few to hold out data.holdout={size} "
             f"for each of {', '.join(splits)}: name the files, or lower data.holdout"
         )
-    dataset = _open_arrow(folder / "train.arrow")
+    tables = arrow_tables(_open_arrow(folder / "train.arrow"))
     # Sources that differ only in spaces look the same to the model
-    tables = (map(single_spaced, strings(table, ("src",))) for table in arrow_tables(dataset))
-    hashes = np.concatenate([text_hashes(list(lines)) for lines in tables])
+    hashes = np.concatenate([text_hashes(map(single_spaced, strings(table, ("src",)))) for table in tables])
     # Rows sorted by hash, (rows,): the choice is random, but a function of the text
     order = np.argsort(hashes, kind="stable")
     # The first row of each group of equal sources, in the order of the hashes

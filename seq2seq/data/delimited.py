@@ -18,6 +18,7 @@ from seq2seq.data.text_files import read_lines, warn_once
 LONGEST_FIELD = 1 << 24
 # Number of rows from which to infer the delimiter of a file without a header, and how a TSV file uses quotes.
 _SAMPLE_ROWS = 1000
+_LONG_ROW = 1 << 17  # characters; such a row ends the sample
 # Least share of these rows that the right delimiter cuts into equally many fields. Reading reports other rows.
 _ALIKE = 0.9
 # Stands for a CR inside a line, at which Python's csv module would end the line; decoded text has no lone surrogate.
@@ -54,7 +55,7 @@ def tsv_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
     Raises:
         ValueError: A column is missing, or a row has more or fewer fields than the first.
     """
-    head = [row for _, row in itertools.islice(_tsv_rows(path), _SAMPLE_ROWS)]
+    head = _sample(_tsv_rows(path))
     first = head[0] if head else []
     named = isinstance(columns.both[0], str) and columns.both[0] not in first
     quoted_header = named and len(first) > 1 and all(len(name) > 1 and name[0] == name[-1] == '"' for name in first)
@@ -117,6 +118,15 @@ def _csv_rows(path: Path, delimiter: str) -> Iterator[Row]:
         ) from error
 
 
+def _sample(rows: Iterator[Row]) -> list[list[str]]:
+    """Read the first rows, before one that is long or cannot be read, which reading the file reports."""
+    found: list[list[str]] = []
+    short = itertools.takewhile(lambda row: sum(map(len, row[1])) < _LONG_ROW, rows)
+    with contextlib.suppress(ValueError):
+        found.extend(row for _, row in itertools.islice(short, _SAMPLE_ROWS))
+    return found
+
+
 def _find_delimiter(path: Path, columns: LanguageColumns) -> str:
     """Find the delimiter of a CSV file: by its header or, without a header, by how evenly it divides the rows."""
     if isinstance(columns.both[0], int):
@@ -143,10 +153,7 @@ def _unlikeliness(path: Path, delimiter: str, needed: int) -> tuple[bool, int, f
         True if columns are missing or rows are uneven, the number of surplus columns, and the share of fields that
         begin with a space.
     """
-    rows: list[list[str]] = []
-    # Reading the file reports the line that is not CSV
-    with contextlib.suppress(ValueError):
-        rows.extend(row for _, row in itertools.islice(_csv_rows(path, delimiter), _SAMPLE_ROWS))
+    rows = _sample(_csv_rows(path, delimiter))
     (width, count), *_ = Counter(map(len, rows)).most_common(1) or [(0, 0)]
     later = [field for row in rows for field in row[1:]]
     spaced = sum(field.startswith(" ") for field in later) / max(1, len(later))

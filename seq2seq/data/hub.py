@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import os
 import queue
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -18,8 +17,10 @@ import pyarrow as pa
 
 from seq2seq.data.cleaning import Pairs
 from seq2seq.data.delimited import csv_pairs, tsv_pairs
-from seq2seq.data.readers import LanguageColumns, arrow_tables, table_pairs
-from seq2seq.data.split_files import HUB_FILE, resolve_path
+from seq2seq.data.json_text import json_pairs
+from seq2seq.data.readers import LanguageColumns, arrow_tables, parquet_pairs, table_pairs
+from seq2seq.data.split_files import HUB_FILE, TABULAR, resolve_path
+from seq2seq.data.tmx import tmx_pairs
 from seq2seq.settings.data import CorpusSettings
 from seq2seq.settings.dicts import leaves
 from seq2seq.settings.values import shown
@@ -27,6 +28,9 @@ from seq2seq.system.errors import first_line, full_disk
 from seq2seq.system.files import scratch_folder, uncompressed
 
 log = logging.getLogger(__name__)
+
+# Readers of files with both sides, by type.
+READERS = {"csv": csv_pairs, "json": json_pairs, "parquet": parquet_pairs, "tmx": tmx_pairs, "tsv": tsv_pairs}
 
 # Most seconds for one request to the hub, including name lookup and connection; `datasets` itself keeps trying for
 # most of a minute.
@@ -251,9 +255,8 @@ def _no_network() -> Iterator[None]:
 def _local_pairs(
     path: str, options: dict[str, Any], columns: LanguageColumns, *, cache_dir: Path, where: str
 ) -> Iterator[Pairs]:
-    """Read a folder in the hub's layout: CSV and TSV by our readers, other formats by `datasets`."""
+    """Read a folder in the hub's layout, by our readers, or by `datasets` if they do not know the format."""
     import datasets
-    from datasets.packaged_modules.csv.csv import Csv
 
     folder = str(resolve_path(path))
     split = str(options["split"])
@@ -264,31 +267,39 @@ def _local_pairs(
             _refuse_addresses(Path(folder))
             builder = datasets.load_dataset_builder(folder, **{key: options[key] for key in options if key != "split"})
             files: Any = builder.config.data_files or {}
-            if isinstance(builder, Csv) and name not in files:
-                raise ValueError(f"unknown split {name!r}; there are {', '.join(map(str, files))}")
-        if not isinstance(builder, Csv):
+        tables = [Path(str(file)) for file in files.get(name, ())]
+        kinds = [TABULAR.get(uncompressed(file).suffix.lower(), "") for file in tables]
+        # A field of JSON objects, and files in archives, are read by `datasets` alone
+        if not tables or not set(kinds) <= set(READERS) or getattr(builder.config, "field", None):
             # A part of a split, as in train[:1000], cannot be streamed
             options["streaming"] = name == split
             yield from table_pairs(_tables(folder, options, remote=False, name=path), columns, f"{where} ({split})")
             return
-        tables = (Path(str(file)) for file in files[name])
-        readers = (
-            (tsv_pairs if uncompressed(file).suffix.lower() == ".tsv" else csv_pairs)(file, columns) for file in tables
-        )
-        yield from _part(itertools.chain.from_iterable(readers), split)
+
+    def opened() -> Iterator[Pairs]:
+        return (block for kind, file in zip(kinds, tables, strict=True) for block in READERS[kind](file, columns))
+
+    yield from _part(opened, split)
 
 
-def _part(blocks: Iterator[Pairs], split: str) -> Iterator[Pairs]:
-    """Choose the pairs of a part of a split, as in train[:1000] or train[10%:]."""
+def _part(opened: Callable[[], Iterator[Pairs]], split: str) -> Iterator[Pairs]:
+    """Choose the pairs of a part of a split, as in train[:1000] or train[10%:], from blocks that `opened` reads."""
     if "[" not in split:
-        yield from blocks
+        yield from opened()
         return
     import datasets
 
-    src, tgt = (list(itertools.chain.from_iterable(side)) for side in zip(*blocks, strict=True))
+    # Read twice, since a share needs the number of pairs
+    size = sum(len(src) for src, _ in opened())
     instruction: Any = datasets.ReadInstruction.from_spec(split)  # type: ignore[attr-defined]
-    for part in instruction.to_absolute({split.partition("[")[0]: len(src)}):
-        yield src[part.from_ : part.to], tgt[part.from_ : part.to]
+    for part in instruction.to_absolute({split.partition("[")[0]: size}):
+        first = 0
+        for src, tgt in opened():
+            inside = slice(max(0, part.from_ - first), max(0, part.to - first))
+            yield src[inside], tgt[inside]
+            first += len(src)
+            if first >= part.to:
+                break
 
 
 def _refuse_addresses(folder: Path) -> None:

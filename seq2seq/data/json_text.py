@@ -16,7 +16,7 @@ from seq2seq.data.readers import LanguageColumns, in_blocks
 from seq2seq.data.text_files import open_text, read_blocks, read_lines
 
 # Characters of one element of an array; more are read only for an element that never ends.
-_LONGEST_ELEMENT = 1 << 26
+_LONGEST_ELEMENT = 1 << 24
 _BLANK = " \t\r\n"
 _NOT_BLANK = re.compile(rf"[^{_BLANK}]|\Z")
 _FORMS = 'a file holds one object a line, as in {"de": "...", "en": "..."}, or one array of such objects'
@@ -33,22 +33,27 @@ def json_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
     Raises:
         ValueError: A line is not a JSON object, a text is not a string, or no object of the first block has a column.
     """
-    records = _records(path)
-    head = list(itertools.islice(records, readers.ROWS))
-    if not head:
-        raise ValueError(f"{path} is empty: it has no JSON objects")
-    names = columns.both
-    for name in names:
+    yield from in_blocks(_pairs(path, columns))
+
+
+def _pairs(path: Path, columns: LanguageColumns) -> Iterator[tuple[str, str]]:
+    src, tgt = columns.both
+    missing = [src, tgt]
+    first: dict[str, Any] = {}
+    number = 0
+    for number, (where, record) in enumerate(_records(path), start=1):
+        first = first or record
         # A single record may lack a language, which then counts as null
-        if not any(name in _texts(record, name) for _, record in head):
-            present = head[0][1].get("translation")
-            present = present if isinstance(present, dict) else head[0][1]
-            raise ValueError(f"{path} has {columns.missing(name, present)}")
-    src, tgt = names
-    yield from in_blocks(
-        (_text(path, where, record, src), _text(path, where, record, tgt))
-        for where, record in itertools.chain(head, records)
-    )
+        if missing:
+            missing = [name for name in missing if name not in _texts(record, name)]
+            if missing and number >= readers.ROWS:
+                break
+        yield _text(path, where, record, src), _text(path, where, record, tgt)
+    if not number:
+        raise ValueError(f"{path} is empty: it has no JSON objects")
+    if missing:
+        inner = first.get("translation")
+        raise ValueError(f"{path} has {columns.missing(missing[0], inner if isinstance(inner, dict) else first)}")
 
 
 def _texts(record: dict[str, Any], name: str | int) -> dict[Any, Any]:

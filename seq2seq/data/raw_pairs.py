@@ -8,17 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from seq2seq.data.cleaning import Pairs
-from seq2seq.data.delimited import csv_pairs, tsv_pairs
-from seq2seq.data.hub import hub_pairs, remote_pairs, repository_of
-from seq2seq.data.json_text import json_pairs
-from seq2seq.data.readers import LanguageColumns, parquet_pairs, text_pairs
+from seq2seq.data.hub import READERS, hub_pairs, remote_pairs, repository_of
+from seq2seq.data.readers import LanguageColumns, text_pairs
 from seq2seq.data.split_files import find_files, is_address
 from seq2seq.data.text_checks import checked
-from seq2seq.data.tmx import tmx_pairs
 from seq2seq.settings.data import CorpusSettings
-
-# Readers of files with both sides, by type.
-_READERS = {"csv": csv_pairs, "json": json_pairs, "parquet": parquet_pairs, "tmx": tmx_pairs, "tsv": tsv_pairs}
 
 
 def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streaming: bool = False) -> Iterator[Pairs]:
@@ -48,7 +42,7 @@ def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streami
             unit = "line"
             blocks = text_pairs(Path(files[0]), Path(files[1]))
         else:
-            blocks = itertools.chain.from_iterable(_READERS[kind](Path(file), columns) for file in files)
+            blocks = itertools.chain.from_iterable(READERS[kind](Path(file), columns) for file in files)
     return checked(blocks, sides, unit=unit, training=split == "train")
 
 

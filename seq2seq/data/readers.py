@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,9 +18,19 @@ from seq2seq.data.text_files import read_lines
 from seq2seq.system.errors import first_line
 from seq2seq.system.files import compression
 
-ROWS = 16_384  # pairs that are in memory as Python strings at a time
+# Pairs that are in memory as Python strings at a time, and about how many characters they have at most.
+ROWS = 16_384
+_LARGEST_BLOCK = 1 << 24
+# Rows of a table that are decoded at a time, and about how many bytes.
+_DECODED_ROWS = 1024
+_DECODED_BYTES = 1 << 26
+# A column of parquet that is larger than this, in a row group, and packed by more than this factor is not text.
+_LARGEST_PACKED = 1 << 28
+_MOST_PACKED = 1000
 # Names of columns that say the side but not the language, which BLEU's tokenizer and tags need.
 SIDE_NAMES = {"src", "tgt", "trg", "source", "target"}
+
+T = TypeVar("T")
 
 
 class LanguageColumns(NamedTuple):
@@ -65,10 +76,24 @@ class LanguageColumns(NamedTuple):
         return f"{has}: set data.src and data.tgt to two of these, or {mapping}"
 
 
+def _bounded(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Collect items into lists of at most `ROWS` items and about `_LARGEST_BLOCK` characters."""
+    found: list[T] = []
+    characters = 0
+    for item in items:
+        found.append(item)
+        characters += size(item)
+        if len(found) >= ROWS or characters > _LARGEST_BLOCK:
+            yield found
+            found = []
+            characters = 0
+    if found:
+        yield found
+
+
 def in_blocks(pairs: Iterable[tuple[str, str]]) -> Iterator[Pairs]:
-    """Collect pairs into blocks of `ROWS`."""
-    pairs = iter(pairs)
-    while block := list(itertools.islice(pairs, ROWS)):
+    """Collect pairs into blocks as `_bounded` does."""
+    for block in _bounded(pairs, lambda pair: len(pair[0]) + len(pair[1])):
         yield [one_line(src) for src, _ in block], [one_line(tgt) for _, tgt in block]
 
 
@@ -83,30 +108,29 @@ def text_pairs(src: Path, tgt: Path) -> Iterator[Pairs]:
     Raises:
         ValueError: The files have different numbers of lines, which the message gives.
     """
-    src_lines, tgt_lines = read_lines(src), read_lines(tgt)
+    # After the end of one file, its lines are None
+    lines = itertools.zip_longest(read_lines(src), read_lines(tgt))
     count = 0
-    while True:
-        # Equal numbers of lines from both, so that pairs stay aligned
-        block = list(itertools.islice(src_lines, ROWS)), list(itertools.islice(tgt_lines, ROWS))
+    for pairs in _bounded(lines, lambda pair: len(pair[0] or "") + len(pair[1] or "")):
+        block = [line for line, _ in pairs if line is not None], [line for _, line in pairs if line is not None]
         if len(block[0]) != len(block[1]):
             # Count all lines for the message
             src_count, tgt_count = (count + len(side) for side in block)
-            src_count += sum(1 for _ in src_lines)
-            tgt_count += sum(1 for _ in tgt_lines)
+            for src_line, tgt_line in lines:
+                src_count += src_line is not None
+                tgt_count += tgt_line is not None
             shift = find_shift(*block, first=count + 1)
             raise ValueError(
                 f"{src} has {src_count} lines and {tgt} has {tgt_count}: "
                 f"line i of one must be the translation of line i of the other{shift and f'; {shift}'}"
             )
-        if not block[0]:
-            return
         count += len(block[0])
         yield block
 
 
 def arrow_tables(dataset: Any) -> Iterator[pa.Table]:
     """Iterate over a data set of `datasets` as Arrow tables, so that only one block at a time is in Python strings."""
-    yield from dataset.with_format("arrow").iter(batch_size=ROWS)
+    yield from dataset.with_format("arrow").iter(batch_size=_DECODED_ROWS)
 
 
 def table_pairs(tables: Iterable[pa.Table], columns: LanguageColumns, where: str) -> Iterator[Pairs]:
@@ -119,10 +143,14 @@ def table_pairs(tables: Iterable[pa.Table], columns: LanguageColumns, where: str
         ValueError: A table lacks a language.
     """
     names = columns.both
-    for table in tables:
-        # The schema may differ between the files of a pattern
-        src, tgt = (_column(table.schema, name, columns, where) for name in names)
-        yield strings(table, src), strings(table, tgt)
+
+    def pairs() -> Iterator[tuple[str, str]]:
+        for table in tables:
+            # The schema may differ between the files of a pattern
+            src, tgt = (_column(table.schema, name, columns, where) for name in names)
+            yield from zip(strings(table, src), strings(table, tgt), strict=True)
+
+    yield from in_blocks(pairs())
 
 
 def _column(schema: pa.Schema, name: str | int, columns: LanguageColumns, where: str) -> tuple[str, ...]:
@@ -153,15 +181,18 @@ def _refuse_other_types(kind: pa.DataType, name: str | int, where: str) -> None:
         raise ValueError(f"{where}: the column {name!r} holds values of type {kind}, not text")
 
 
-def strings(table: pa.Table, path: tuple[str, ...]) -> list[str]:
-    """Read the text of a column, or of a field in it; a null is an empty line."""
+def strings(table: pa.Table, path: tuple[str, ...]) -> Iterator[str]:
+    """Read the text of a column, or of a field in it, one at a time; a null is an empty line."""
     column = table.column(path[0])
     if len(path) == 2:
         column = pc.struct_field(column, path[1])  # type: ignore[attr-defined]
-    # Cleaning drops empty lines from training text; scoring keeps them in their places
-    values = ("" if value is None else str(value) for value in column.to_pylist())
-    # JSON can escape lone surrogates, which UTF-8 cannot encode
-    return [one_line(value.encode("utf-8", "replace").decode("utf-8")) for value in values]
+    # A dictionary of one text may stand for thousands of copies; other columns have their size already
+    lazy = pa.types.is_dictionary(column.type)
+    for value in (scalar.as_py() for scalar in column) if lazy else column.to_pylist():
+        # Cleaning drops empty lines from training text; scoring keeps them in their places
+        text = "" if value is None else str(value)
+        # JSON can escape lone surrogates, which UTF-8 cannot encode
+        yield text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def parquet_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
@@ -173,7 +204,9 @@ def parquet_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
     try:
         with pq.ParquetFile(path) as file:
             wanted = {_column(file.schema_arrow, name, columns, str(path))[0] for name in columns.both}
-            batches = file.iter_batches(batch_size=ROWS, columns=sorted(wanted))
+            groups = map(file.metadata.row_group, range(file.num_row_groups))
+            rows = min((_rows_to_decode(path, group, wanted) for group in groups), default=1)
+            batches = file.iter_batches(batch_size=rows, columns=sorted(wanted))
             yield from table_pairs((pa.Table.from_batches([batch]) for batch in batches), columns, str(path))
     except (pa.ArrowException, OSError) as error:
         # An error of the disk, not of the content
@@ -181,3 +214,31 @@ def parquet_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
             raise
         packed = "; decompress it, parquet is compressed within" if compression(path) else ""
         raise ValueError(f"{path} is not a whole parquet file ({first_line(error)}){packed}") from error
+
+
+def _rows_to_decode(path: Path, group: Any, wanted: set[str]) -> int:
+    """Choose how many rows of a row group are decoded at a time: every row may be the longest text of the dictionary.
+
+    Raises:
+        ValueError: A column in `wanted` is packed as no text is.
+    """
+    largest = 1
+    for column in map(group.column, range(group.num_columns)):
+        if column.path_in_schema.partition(".")[0] not in wanted:
+            continue
+        size = column.total_uncompressed_size
+        # A page, of any size up to the whole column, is in memory at a time
+        if size > max(_LARGEST_PACKED, _MOST_PACKED * column.total_compressed_size):
+            packed = f"{column.path_in_schema!r} unpacks {column.total_compressed_size:,} bytes to {size:,}"
+            raise ValueError(f"{path}: its column {packed}: is it text? Write it as JSON lines")
+        with path.open("rb") as file:
+            file.seek(column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset)
+            start = file.read(8)
+        # Thrift: the type of the page as a field, 2 for a dictionary and 0 or 3 for data, then its size unpacked,
+        # doubled, in groups of 7 bits, each but the last with a bit set
+        if match := re.match(rb"\x15\x04\x15([\x80-\xff]{,4}[\0-\x7f])", start):
+            longest = sum((byte & 127) << 7 * place for place, byte in enumerate(match[1])) >> 1
+        else:
+            longest = 0 if re.match(rb"\x15[\0\x06]\x15", start) else size
+        largest = max(largest, longest, size // max(1, column.num_values))
+    return max(1, min(_DECODED_ROWS, _DECODED_BYTES // largest))

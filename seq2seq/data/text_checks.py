@@ -12,6 +12,9 @@ from seq2seq.data.cleaning import Pairs, shorten
 from seq2seq.data.languages import primary_subtag
 from seq2seq.data.text_files import is_blank, warn_once
 
+# Characters of a text. A tokenizer needs 200 bytes for each, and a sentence has some hundred.
+LONGEST_TEXT = 1 << 22
+
 # For each script: the languages that are written in it, the most common first, and its characters.
 SCRIPTS = {
     "Han": ("zh ja yue wuu lzh nan hak gan hsn", "[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]"),
@@ -78,19 +81,27 @@ _BETTER = 0.3
 def checked(blocks: Iterable[Pairs], sides: Sequence[str], *, unit: str, training: bool) -> Iterator[Pairs]:
     """Yield blocks of pairs unchanged; warn once of another encoding, of other line ends, and of a shift.
 
+    Every text of a corpus passes here, whatever its format.
+
     Args:
         sides: Names of source and target in messages.
         unit: What holds one side of a pair: a line, or a row of a table.
         training: Ignore a few lines of another encoding, which cleaning counts.
 
     Raises:
-        ValueError: Much of validation or test text is not UTF-8.
+        ValueError: Much of validation or test text is not UTF-8, or a text is longer than `LONGEST_TEXT`.
     """
     first = 1
     # Faults that have not been reported yet: one for each side, and a shift
     pending = {*sides, "shift"}
     for block in blocks:
         for name, lines in zip(sides, block, strict=True):
+            longest = max(lines, key=len, default="")
+            if len(longest) > LONGEST_TEXT:
+                raise ValueError(
+                    f"{name}: {unit} {first + lines.index(longest):,} is a text of {len(longest):,} characters, of "
+                    f"which a text may have {LONGEST_TEXT:,}: cut it into sentences, or leave it out"
+                )
             fault, many = encoding_fault(lines, f"{name}: {unit}", first=first)
             if many and not training:
                 raise ValueError(fault)

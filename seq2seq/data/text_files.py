@@ -22,7 +22,9 @@ log = logging.getLogger(__name__)
 
 Stream = BinaryIO | IO[bytes]
 
-LONGEST_LINE = 1 << 28  # bytes; a longer line is not text, and would fill the memory
+# Bytes of a line, and of a file of markup, which is read as a whole; more is not text, and would fill the memory.
+LONGEST_LINE = 1 << 24
+_LARGEST_MARKUP = 1 << 27
 _BLOCK = 1 << 22
 # First bytes of files that are not text.
 _OTHERS = {
@@ -102,7 +104,8 @@ def _damaged(name: str, reason: str) -> ValueError:
 
 def name_of(place: str | Path | Stream) -> str:
     """Return the name of a file or stream for messages."""
-    return str(place) if isinstance(place, str | Path) else str(getattr(place, "name", "the text"))
+    name = place if isinstance(place, str | Path) else getattr(place, "name", "the text")
+    return "standard input" if name == 0 else str(name)
 
 
 def open_bytes(place: str | Path | Stream) -> io.BufferedReader:
@@ -162,12 +165,12 @@ def _is_wide(head: bytes) -> bool:
 def _segments(file: Stream, name: str) -> bytes:
     """Read the segments of one side of a test set, or the sentences of IWSLT's talks, as lines; keep other text."""
     with file:
-        content = file.read(LONGEST_LINE + 1)
+        content = file.read(_LARGEST_MARKUP + 1)
     text = content.decode("utf-8-sig", "replace")
     found = []
-    if len(_SET.findall(text)) == 1 and len(content) <= LONGEST_LINE:
+    if len(_SET.findall(text)) == 1 and len(content) <= _LARGEST_MARKUP:
         found = [match[1] or "" for match in _SEGMENT.finditer(text)]
-    elif len(content) <= LONGEST_LINE:
+    elif len(content) <= _LARGEST_MARKUP:
         read = [line.strip() for line in text.removesuffix("\n").split("\n")]
         tags = [_TALK.fullmatch(line) for line in read]
         talks = len({match[1].lower() for match in tags if match and match[1]}) >= _TALK_TAGS
@@ -211,11 +214,19 @@ def split_lines(blocks: Iterable[bytes], longest: int, *, refused_as: str = "") 
     """
     data = bytearray()  # the kept part of the line that is being read
     size = 0
+    number = 1  # of that line
     for block in blocks:
         if not block:
             yield None
             continue
         *ended, rest = block.split(b"\n")
+        # No block is as long as the longest line that is refused, so that only its first piece can end one
+        if refused_as and size + len(ended[0] if ended else rest) > longest:
+            raise ValueError(
+                f"{refused_as}: line {number:,} has more than {longest >> 20} MiB: is it text? Remove the line, or cut "
+                "it into sentences"
+            )
+        number += len(ended)
         for piece in ended:
             if size:
                 # An empty slice beyond `longest`: the rest of the line is only counted
@@ -227,8 +238,6 @@ def split_lines(blocks: Iterable[bytes], longest: int, *, refused_as: str = "") 
                 yield RawLine(piece[:longest], len(piece))
         data += rest[: longest - len(data)]
         size += len(rest)
-        if refused_as and size > longest:
-            raise ValueError(f"{refused_as} has a line of more than {longest >> 20} MiB: is it text?")
     # The last line may lack its \n
     if size:
         yield RawLine(bytes(data), size)

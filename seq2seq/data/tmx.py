@@ -24,9 +24,9 @@ _REMEDIES = {
     "reference to invalid character number": "XML allows no control characters; remove the reference",
     "not well-formed (invalid token)": "is there a bare & or <, or a control character?",
 }
-# Limits of depth and length: beyond them a file is an attack or damaged.
+# Limits of depth, and of the characters of a unit or a tag: beyond them a file is an attack or damaged.
 _DEEPEST = 200
-_LONGEST_TEXT = 1 << 24
+_LONGEST_UNIT = 1 << 24
 # Number of units after which reading fails if none of them has both languages.
 _SEARCHED = 100_000
 _LINE_BREAK = re.compile(r"[ \t\r]*\n\s*")
@@ -81,12 +81,17 @@ def _units(path: Path) -> Iterator[dict[str, str]]:
     """Parse the translation units of a file, each as texts by language."""
     reader = _UnitReader()
     parser = reader.parser
+    fed = 0
     try:
         for block in read_blocks(open_bytes(path)):
             # A block may hold thousands of units: smaller steps save memory
             for start in range(0, len(block), 1 << 16):
-                parser.Parse(block[start : start + (1 << 16)], False)
+                parser.Parse(part := block[start : start + (1 << 16)], False)
                 yield from reader.take()
+                fed += len(part)
+                # The parser keeps a tag or a comment until it ends
+                if fed - parser.CurrentByteIndex > _LONGEST_UNIT:
+                    raise _RefusedError(f"a tag or comment is longer than {_LONGEST_UNIT:,} bytes: this is not TMX")
         parser.Parse(b"", True)
         yield from reader.take()
     except expat.ExpatError as error:
@@ -116,7 +121,7 @@ class _UnitReader:
         self.unit: dict[str, str] = {}
         self.language = ""
         self.parts: list[str] | None = None  # of the open segment
-        self.size = 0
+        self.size = 0  # characters of the open unit
         self.depth = 0
         self.codes = 0  # open inline elements whose content is not text
         self.placeholder = False  # the last opened element is a placeholder
@@ -131,12 +136,12 @@ class _UnitReader:
         if self.depth > _DEEPEST:
             raise _RefusedError(f"elements are nested more than {_DEEPEST} deep: this is not TMX")
         if name == "tu":
-            self.unit = {}
+            self.unit, self.size = {}, 0
         elif name == "tuv":
             language = attributes.get("xml:lang", attributes.get("lang", ""))
             self.language = language.lower().replace("_", "-")
         elif name == "seg":
-            self.parts, self.size, self.codes = [], 0, 0
+            self.parts, self.codes = [], 0
         elif name in _CODES:
             self.codes += 1
         self.placeholder = name in _PLACEHOLDERS
@@ -162,8 +167,8 @@ class _UnitReader:
         if self.parts is None or self.codes:
             return
         self.size += len(text)
-        if self.size > _LONGEST_TEXT:
-            raise _RefusedError(f"a text is longer than {_LONGEST_TEXT:,} characters: this is not TMX")
+        if self.size > _LONGEST_UNIT:
+            raise _RefusedError(f"a unit has texts of more than {_LONGEST_UNIT:,} characters: this is not TMX")
         self.parts.append(text)
 
     def mark_break(self) -> None:

@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain, groupby, islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,13 +18,17 @@ from seq2seq.data.normalization import nfc_rules, normalizer_name, with_normaliz
 from seq2seq.images.lines import encode_images
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
+from seq2seq.system.files import read_file
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3  # the special ids of every model that is trained here
 # Part of every fingerprint: raise it when the same model and settings give different ids.
 CODE_VERSION = 1
 _LONGEST_LINE = 16_384  # bytes; SentencePiece skips longer lines
+_SKIPPED = "x" * (_LONGEST_LINE + 1)
 _TRAINER_THREADS = 4  # not the machine's core count: the model depends on this number, through sums of floats
-_LINE_BREAKS = re.compile("[\n\r\v\f\x85\u2028\u2029]")
+_LINE_BREAKS = "\n\r\v\f\x85\u2028\u2029"
+# All control characters but the tab, and the other line breaks.
+_CONTROLS = re.compile("[\0-\x08\n-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class Tokenizer:
@@ -140,7 +143,7 @@ class Tokenizer:
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Decode target ids up to the first eos, without special ids, and with spaces for line breaks.
 
-        Byte pieces that do not form valid UTF-8 are left out.
+        Other control characters except tabs are left out, and byte pieces that do not form valid UTF-8.
         """
         size = self.tgt.get_piece_size()
         rows = []
@@ -150,7 +153,8 @@ class Tokenizer:
             row = row[: row.index(self.eos_id)] if self.eos_id in row else row
             # Ids beyond the model's pieces are special ids that were added
             rows.append(self._without_stray_bytes([i for i in row if i < size and i not in self._silent]))
-        return [_LINE_BREAKS.sub(" ", line) for line in self.tgt.decode(rows)] if rows else []
+        lines = self.tgt.decode(rows) if rows else []
+        return [_CONTROLS.sub(lambda found: " " if found[0] in _LINE_BREAKS else "", line) for line in lines]
 
     def _without_stray_bytes(self, row: list[int]) -> list[int]:
         """Drop byte pieces outside valid UTF-8, which SentencePiece would decode to U+FFFD."""
@@ -236,7 +240,7 @@ def load_tokenizer(settings: TokenizerSettings) -> Tokenizer:
     """
     if not settings.ready_models:
         raise ValueError("tokenizer.model is not set: there is no ready model to load")
-    models = [Path(path).read_bytes() for path in settings.ready_models]
+    models = [read_file(path) for path in settings.ready_models]
     try:
         return make_tokenizer(models, settings)
     except RuntimeError as error:
@@ -351,7 +355,8 @@ def _explain(message: str, settings: TokenizerSettings, what: str) -> ValueError
 
 def reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
     """Sample at most `size` lines uniformly, by the seed (Vitter's algorithm R)."""
-    lines = iter(lines)
+    # SentencePiece skips longer lines, for which one line stands here, since many would fill the memory
+    lines = (line if len(line) <= _LONGEST_LINE else _SKIPPED for line in lines)
     kept = list(islice(lines, size))
     rng = np.random.default_rng(seed)
     seen = len(kept)

@@ -9,7 +9,7 @@ from seq2seq.checkpoint import MAX_TOKENIZER
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.export.layouts import MODEL_TYPE
 from seq2seq.metadata import KEY, MAX_BYTES, parse_json
-from seq2seq.system.files import write_json
+from seq2seq.system.files import read_file, write_json
 from seq2seq.system.model_path import CheckpointError
 
 CONFIG = "config.json"
@@ -35,9 +35,7 @@ def read_description(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     path = folder / CONFIG
     try:
-        # One byte more than the limit, so that the parser sees a file that is too large
-        with path.open("rb") as file:
-            config = parse_json(file.read(MAX_BYTES + 1))
+        config = parse_json(read_file(path, MAX_BYTES))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from None
     except ValueError as error:
@@ -55,7 +53,5 @@ def read_description(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         for key, name in TOKENIZER_FILES.items():
             # The names are ours: a config.json cannot ask for another file
             if (folder / name).is_file():
-                if (folder / name).stat().st_size > MAX_TOKENIZER:
-                    raise CheckpointError(f"{folder / name}: has more than {MAX_TOKENIZER:,} bytes")
-                meta["tokenizer"][key] = (folder / name).read_bytes()
+                meta["tokenizer"][key] = read_file(folder / name, MAX_TOKENIZER)
     return meta, values

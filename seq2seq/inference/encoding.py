@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.notes import Note
+from seq2seq.settings.values import shown
 from seq2seq.system.errors import LineError
 
 
@@ -86,5 +87,7 @@ def target_ids(tokenizer: Tokenizer, pieces: Sequence[str]) -> tuple[int, ...]:
     for piece, number in zip(pieces, ids, strict=True):
         # piece_to_id returns unk for an unknown piece
         if number == tokenizer.unk_id and piece != tokenizer.tgt.id_to_piece(number):
-            raise ValueError(f"the target's vocabulary has no piece '{piece}'; pieces that begin a word begin with ▁")
+            raise ValueError(
+                f"the target's vocabulary has no piece '{shown(piece)}'; pieces that begin a word begin with ▁"
+            )
     return ids

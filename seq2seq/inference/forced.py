@@ -16,6 +16,20 @@ from seq2seq.network.pooling import spread
 from seq2seq.search import Ensemble, NotFiniteScoresError, Specials, models_of
 
 
+class Attention(NamedTuple):
+    """Weights of each decoder layer and head over the pieces of the source.
+
+    Attributes:
+        source: Pieces of the source, its tags and end included.
+        target: Pieces of the translation, its end included.
+        weights: (layers, heads, target pieces, source pieces).
+    """
+
+    source: list[str]
+    target: list[str]
+    weights: Tensor
+
+
 class Forced(NamedTuple):
     """Scores of a given translation.
 
@@ -69,6 +83,44 @@ def _force_one(
     model: Any, src: Tensor, src_mask: Tensor, given: Tensor, out: Tensor, mask: Tensor, align: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Return log p (B, T) of `out` after `given` under one model, and weights (B, T, S) over the source."""
+    log_probs, weights = _forward(model, src, src_mask, given, mask, align)
+    chosen = log_probs.gather(2, out[:, :, None]).squeeze(2)  # (B, T)
+    if not align:
+        return chosen, None
+    if any(each is None for each in weights):
+        found = saliency(model, src, src_mask, given, out, mask)
+    else:
+        # Mean over heads, then over layers
+        found = torch.stack([_shares(each).mean(1) for each in weights if each is not None]).mean(0)
+    return chosen, spread(found, model.encoder.halvings.values(), src_mask)
+
+
+def read_attention(
+    model: Seq2Seq, source: Sequence[int], target: Sequence[int], *, special: Specials, device: torch.device
+) -> Tensor:
+    """Return the weights of each decoder layer and head over the source, (layers, heads, T, S).
+
+    Args:
+        source: Ids with eos.
+        target: Ids of the translation, with eos.
+
+    Raises:
+        ValueError: A layer has no weights over the source.
+    """
+    src, src_mask = _padded([source], special.pad, device)
+    given, mask = _padded([[special.bos, *target[:-1]]], special.pad, device)
+    _, weights = _forward(model, src, src_mask, given, mask, align=True)
+    whole = [each for each in weights if each is not None]
+    if len(whole) < len(weights):
+        raise ValueError("a cross mixer without weights over the source has no attention to read; align works for all")
+    halvings = model.encoder.halvings.values()
+    return torch.stack([spread(each[0], halvings, src_mask) for each in whole]).cpu()
+
+
+def _forward(
+    model: Any, src: Tensor, src_mask: Tensor, given: Tensor, mask: Tensor, align: bool
+) -> tuple[Tensor, list[Tensor | None]]:
+    """Return the log-probabilities (B, T, V), and each layer's weights (B, heads, T, S') if `align`."""
     reads: list[tuple[CrossMixer[Any, Any], Tensor, Any]] = []
     handles = [
         layer.cross_mixer.register_forward_hook(lambda mixer, inputs, _: reads.append((mixer, *inputs)))
@@ -81,17 +133,8 @@ def _force_one(
     finally:
         for handle in handles:
             handle.remove()
-    chosen = log_probs.gather(2, out[:, :, None]).squeeze(2)  # (B, T)
-    if not align:
-        return chosen, None
     with torch.no_grad():
-        weights = [mixer.read_weights(x, context) for mixer, x, context in reads]
-    if any(each is None for each in weights):
-        found = saliency(model, src, src_mask, given, out, mask)
-    else:
-        # Mean over heads, then over layers
-        found = torch.stack([_shares(each).mean(1) for each in weights if each is not None]).mean(0)
-    return chosen, spread(found, model.encoder.halvings.values(), src_mask)
+        return log_probs, [mixer.read_weights(x, context) for mixer, x, context in reads]
 
 
 def _shares(weights: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from seq2seq.inference.encoding import encode_line, source_pieces, target_pieces
 from seq2seq.inference.forced import Forced, force, links, pharaoh, word_weights, words_of
 from seq2seq.inference.limits import MOST_WEIGHTS
 from seq2seq.inference.notes import Note
+from seq2seq.system.errors import visible
 
 if TYPE_CHECKING:
     from seq2seq.inference.translator import TranslatedText, Translator
@@ -118,12 +119,14 @@ def force_candidates(
     *,
     align: bool = False,
     left_out: Callable[[int, str], None],
+    step: Callable[[], None] = lambda: None,
 ) -> list[list[ForcedLine]]:
     """Compute the log-probabilities of a model's own translations of lines, each part of a line by itself.
 
     Args:
         candidates: Translations of each line; nothing is computed for one that failed.
         left_out: Called once for a line, with its number from 0, if one of its translations has too many pieces.
+        step: Called before each translation of a part; an error that it raises ends the call.
     """
     pairs: list[tuple[str, str]] = []
     line_of: list[int] = []
@@ -141,7 +144,12 @@ def force_candidates(
 
     # Without notes: the translation of these lines has reported the cuts
     found = force_lines(translator, pairs, note=lambda _: None, align=align, left_out=left_out_part)
-    return [[_joined([next(found) for _ in each.parts or (each,)]) for each in row] for row in candidates]
+
+    def following() -> ForcedLine:
+        step()
+        return next(found)
+
+    return [[_joined([following() for _ in each.parts or (each,)]) for each in row] for row in candidates]
 
 
 def _joined(parts: Sequence[ForcedLine]) -> ForcedLine:
@@ -204,4 +212,5 @@ def _force_batch(
             columns = [tokenizer.src.decode([source[i] for i in word]) for word in words_of(source)]
             rows = [tokenizer.tgt.decode([target[i] for i in word]) for word in words_of(target)]
             words = Alignment(columns, rows, links(table), table.tolist())
-        yield ForcedLine(sum(forced.log_probs), list(zip(pieces, forced.log_probs, strict=True)), words)
+        # A piece of another's tokenizer may be any text
+        yield ForcedLine(sum(forced.log_probs), list(zip(visible(pieces), forced.log_probs, strict=True)), words)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from seq2seq.data.readers import text_pairs
 from seq2seq.data.text_checks import checked
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.ibm1 import Block, lexical_table
-from seq2seq.system.files import atomic_file, require_stored
+from seq2seq.system.files import atomic_file, read_arrays
 
 FORMAT = 1
 # Sentence pairs with a longer side are left out of the estimate, whose cost grows with the product of both lengths.
@@ -94,16 +93,13 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     if path.is_dir():
         raise ValueError(f"{path} is a directory, no shortlist; python -m seq2seq.shortlist makes one")
     try:
-        with zipfile.ZipFile(path) as archive:
-            require_stored(archive)
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in _ARRAYS}
+        arrays = read_arrays(path)
         if any(arrays[name].dtype != kind or arrays[name].ndim != 1 for name, kind in _ARRAYS.items()):
             raise ValueError("other arrays")
         meta = json.loads(arrays["meta"].tobytes())
         if not isinstance(meta, dict) or meta.get("format") != FORMAT:
             raise ValueError("another format")
-    except (zipfile.BadZipFile, ValueError, KeyError, EOFError, RecursionError, NotImplementedError, MemoryError):
+    except (ValueError, KeyError, RecursionError):
         raise ValueError(f"{path} is not a shortlist, or damaged; python -m seq2seq.shortlist makes one") from None
     return arrays, meta
 

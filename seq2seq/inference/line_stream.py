@@ -136,14 +136,14 @@ class LineStream:
         try:
             for window in read_windows(source):
                 translated = self._translate(window)
-                if self.partial:
-                    self.partial.remember(self._notes.failed)
                 if self.progress:
                     # The output may go to the same terminal
                     self.progress.clear()
                 sink.write(translated)
                 # A reader at the other end of a pipe waits for the answers of this window
                 sink.flush()
+                if self.partial:
+                    self.partial.keep(self.lines, self._notes.failed)
             for stream in line_files:
                 # Read only one line, since a pipe may have no end
                 if stream.readline():

@@ -40,12 +40,16 @@ class _Doubt(NamedTuple):
 
 
 def note_omissions(
-    translator: Translator, lines: Sequence[SourceLine], best: Sequence[Joined | None], note: Callable[[Note], None]
+    translator: Translator,
+    lines: Sequence[SourceLine],
+    best: Sequence[Joined | None],
+    note: Callable[[Note], None],
+    progress: Callable[[int], None],
 ) -> None:
     """Note the lines whose best translation may lack something, each with the reason.
 
     There are three reasons: a length limit has ended the translation; a sentence is longer than any training line; or
-    the attention of a doubtful translation does not read a part of the source.
+    the attention of a doubtful translation, after which `progress` is called, does not read a part of the source.
     """
     longest = translator.statistics.longest
     doubts: list[_Doubt] = []
@@ -68,6 +72,7 @@ def note_omissions(
     unread: dict[int, list[str]] = {}
     try:
         for doubt, clauses in _unread(translator, doubts):
+            progress(0)
             unread.setdefault(doubt.line, []).extend(clauses)
     # If the check fails, the translations must not be lost
     except (RuntimeError, ArithmeticError, MemoryError) as error:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.checkpoint import Loaded, load_tokenizer
+from seq2seq.checkpoint import Loaded, build_form, load_tokenizer
 from seq2seq.inference.description import CONFIG, read_description
 from seq2seq.inference.export.int8 import int8_linear
-from seq2seq.network.build import build_model, on_meta_device
 from seq2seq.network.model import NarrowOutput, Seq2Seq
 from seq2seq.network.state import Cache, leaves, rebuild, shared_ancestries
+from seq2seq.system.files import read_arrays
 from seq2seq.system.model_path import CheckpointError
 from seq2seq.system.packages import require
 
@@ -27,6 +25,8 @@ GRAPHS = ("encoder.onnx", "step.onnx")
 OUTPUT = "output.npz"
 # Format of the inputs and outputs of the graphs.
 FORMAT = 1
+# Fewest bytes of a layer in a graph: a node takes some hundred, without its weights.
+_LAYER_BYTES = 256
 
 
 class _Graph:
@@ -68,10 +68,7 @@ class OnnxModel(nn.Module):
         super().__init__()
         self.form = form
         self.graphs = (_Graph(encoder), _Graph(decoder))
-        layers: Any = form.decoder.layers
-        memory = torch.empty(1, 2, layers[0].cross_mixer.memory_dim, device="meta")
-        mask = torch.ones(1, 2, dtype=torch.bool, device="meta")
-        self.context_form = [layer.project(memory, mask) for layer in layers]
+        self.context_form = context_form(form)
         self._weights = weights
         self._rows: dict[str, Tensor] | None = None
 
@@ -86,7 +83,7 @@ class OnnxModel(nn.Module):
     def narrow(self, ids: Tensor, allowed: Tensor) -> NarrowOutput:
         """Return an output layer for the tokens `ids` (U,), computed by torch, in whole numbers for int8."""
         if self._rows is None:
-            self._rows = _read_output(self._weights)
+            self._rows = _read_output(self._weights, self.form.output)
         part = {name: array[ids] for name, array in self._rows.items()}
         weight, scale, bias = part["weight"].float(), part.get("scale"), part.get("bias")
 
@@ -150,43 +147,69 @@ def load_onnx(folder: Path, *, trust: Sequence[str] = ()) -> Loaded:
     if values.get("format") != FORMAT:
         raise CheckpointError(f"{folder / CONFIG}: its graphs are of format {values.get('format')!r}, not {FORMAT}")
     tokenizer = load_tokenizer(meta, folder / CONFIG)
-    try:
-        # Without memory for weights, which are in the graphs
-        with on_meta_device():
-            form = build_model(meta["model"], trust=trust, portable=True)
-    except Exception as error:  # wrong settings of an untrusted file
-        reason = " ".join(str(error).split())[:300]
-        raise CheckpointError(f"{folder / CONFIG}: its settings build no model ({reason})") from None
-    encoder, step = (_session(folder / name) for name in GRAPHS)
-    model: Any = OnnxModel(form, encoder, step, folder / OUTPUT).eval()
+    paths = [folder / name for name in GRAPHS]
+    if missing := [path.name for path in paths if not path.is_file()]:
+        raise CheckpointError(f"{folder}: has no {missing[0]}; copy the folder again")
+    # Without memory for weights, which are in the graphs
+    most = sum(path.stat().st_size for path in paths) // _LAYER_BYTES
+    form = build_form(meta, folder / CONFIG, most_layers=most, trust=trust)
+    context = context_form(form)
+    inputs, outputs = step_names(leaves(context), leaves(form.init_state(context, beam_size=1, max_len=1)))
+    encoder = _session(paths[0], ["src", "mask"], [name for name in inputs if name.startswith("context.")])
+    model: Any = OnnxModel(form, encoder, _session(paths[1], inputs, outputs), folder / OUTPUT).eval()
     return Loaded(model, tokenizer, meta)
 
 
-def _read_output(path: Path) -> dict[str, Tensor]:
-    """Read the weights of the output layer.
+def context_form(form: Seq2Seq) -> list[Any]:
+    """Return the structure of the context of each decoder layer, on the meta device."""
+    layers: Any = form.decoder.layers
+    memory = torch.empty(1, 2, layers[0].cross_mixer.memory_dim, device="meta")
+    mask = torch.ones(1, 2, dtype=torch.bool, device="meta")
+    return [layer.project(memory, mask) for layer in layers]
+
+
+def step_names(context: Sequence[Any], parts: Sequence[Any]) -> tuple[list[str], list[str]]:
+    """Return the names of the step's inputs and outputs, from the parts of a context and of a state, numbered."""
+    caches = [i for i, part in enumerate(parts) if not isinstance(part, Tensor)]
+    tensors = [i for i, part in enumerate(parts) if isinstance(part, Tensor)]
+    owners = range(len(shared_ancestries(parts)[0]))
+    inputs = ["token", "position", "scored", *(f"context.{i}" for i in range(len(context)))]
+    inputs += [
+        f"{kind}.{i}" for kind, some in (("values", caches), ("owner", owners), ("state", tensors)) for i in some
+    ]
+    both = sorted([*((i, "append") for i in caches), *((i, "next") for i in tensors)])
+    return inputs, ["log_probs", "features", *(f"{kind}.{i}" for i, kind in both)]
+
+
+def _read_output(path: Path, layer: Any) -> dict[str, Tensor]:
+    """Read the weights of an output layer.
 
     Raises:
-        CheckpointError: The file is missing or damaged.
+        CheckpointError: The file is missing or damaged, or has other arrays.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            found = {name: torch.from_numpy(file[name]) for name in file.files}
-    except (ValueError, OSError, EOFError, TypeError, zipfile.BadZipFile):
+        found = {name: torch.from_numpy(array) for name, array in read_arrays(path).items()}
+    except (ValueError, TypeError, OSError):
         found = {}
-    if "weight" not in found:
-        raise CheckpointError(f"{path}: is missing or damaged, and a shortlist needs it; copy the folder again")
+    wanted = {"weight": layer.weight.shape} | ({} if layer.bias is None else {"bias": layer.bias.shape})
+    wanted |= {"scale": layer.weight.shape[:1]} if "scale" in found else {}
+    if {name: array.shape for name, array in found.items()} != wanted:
+        raise CheckpointError(f"{path}: is missing, damaged or of another model; a shortlist needs it; copy it again")
     return found
 
 
-def _session(path: Path) -> Any:
+def _session(path: Path, inputs: list[str], outputs: list[str]) -> Any:
+    """Open a graph, which may lack inputs on which nothing depends."""
     runtime = require("onnxruntime", "a folder of ONNX graphs", extra="export")
-    if not path.is_file():
-        raise CheckpointError(f"{path.parent}: has no {path.name}; copy the folder again")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     # Errors only: warnings are about constants that the runtime folds
     options.log_severity_level = 3
     try:
-        return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # errors of the runtime have a dozen types
         raise CheckpointError(f"{path}: does not load ({' '.join(str(error).split())[:200]})") from None
+    given = [each.name for each in session.get_outputs()]
+    if given != outputs or not {each.name for each in session.get_inputs()} <= set(inputs):
+        raise CheckpointError(f"{path}: has the outputs {given} or inputs of another model; copy the folder again")
+    return session

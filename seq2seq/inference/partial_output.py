@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Set
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,7 +14,10 @@ from seq2seq.system.files import put_in_place, write_json, written_directly
 
 
 class PartialOutput:
-    """Output that is written window by window, and a JSON file next to it with the options that produced it.
+    """Output that is written window by window, and a JSON note next to it.
+
+    The note has the options that produced the output, and how much of it is complete and on the disk. What follows in
+    the file, such as half a line or zeros after a power cut, is cut off.
 
     Attributes:
         file: The output, open for appending.
@@ -23,33 +25,36 @@ class PartialOutput:
         failed: Numbers, from 1, of the lines that were not translated.
     """
 
-    def __init__(self, file: IO[bytes], note: Path, made_by: Mapping[str, Any], lines_each: int) -> None:
+    def __init__(self, file: IO[bytes], note: Path, made_by: Mapping[str, Any]) -> None:
         self.file = file
         self._note = note
         self._made_by = json.loads(json.dumps(made_by))
         self.failed: set[int] = set()
         self.done = 0
-        partial = Path(file.name)
-        if partial.stat().st_size:
-            failed = self._read_note(partial)
-            self.done = _keep_whole(partial, lines_each)
-            self.failed = {number for number in failed if number <= self.done}
-        self._write_note()
+        if size := os.fstat(file.fileno()).st_size:
+            self._read_note(Path(file.name), size)
+        self.keep(self.done, self.failed)
 
-    def remember(self, failed: Set[int]) -> None:
-        """Record all lines that have failed, before the empty output of a window's failed lines is written."""
-        if failed != self.failed:
-            self.failed = set(failed)
-            self._write_note()
+    def keep(self, done: int, failed: Set[int]) -> None:
+        """Flush the output of `done` lines to the disk, then record it and the lines that have failed."""
+        self.done = done
+        self.failed = set(failed)
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        size = os.fstat(self.file.fileno()).st_size
+        write_json(self._note, {"made_by": self._made_by, "lines": done, "bytes": size, "failed": sorted(self.failed)})
 
-    def _read_note(self, partial: Path) -> list[int]:
-        """Return the lines that have failed; raise ValueError if the output was made with other options."""
+    def _read_note(self, partial: Path, size: int) -> None:
+        """Cut the output to its complete lines; raise ValueError if it was made with other options."""
         try:
             before = json.loads(self._note.read_text("utf-8"))
-            made_by, failed = before["made_by"], before["failed"]
+            made_by, failed, lines, end = (before[key] for key in ("made_by", "failed", "lines", "bytes"))
+            if not (0 <= end <= size and lines >= 0):
+                raise ValueError
         except (OSError, ValueError, KeyError, TypeError):
             raise ValueError(
-                f"{partial} does not say what made it ({self._note.name}); remove it to begin anew"
+                f"{partial} is not what {self._note.name} says, which is damaged, missing or of an earlier version; "
+                f"remove {partial.name} to begin anew"
             ) from None
         for key in made_by | self._made_by:
             if made_by.get(key) != self._made_by.get(key):
@@ -57,21 +62,18 @@ class PartialOutput:
                     f"{partial} was made with {key} {json.dumps(made_by.get(key))}, not "
                     f"{json.dumps(self._made_by.get(key))}; use the same, or remove it to begin anew"
                 )
-        return failed
-
-    def _write_note(self) -> None:
-        write_json(self._note, {"made_by": self._made_by, "failed": sorted(self.failed)})
+        self.file.truncate(end)
+        self.done, self.failed = lines, set(failed)
 
 
 @contextlib.contextmanager
-def resumable_file(path: Path, *, made_by: Mapping[str, Any], lines_each: int) -> Iterator[PartialOutput]:
+def resumable_file(path: Path, *, made_by: Mapping[str, Any]) -> Iterator[PartialOutput]:
     """Open an output that becomes `path` once the block succeeds; if it fails, the next call continues the output.
 
-    Until then, the output is `path`.partial, and `path`.partial.json contains `made_by`.
+    Until then, the output is `path`.partial, and `path`.partial.json the note.
 
     Args:
         made_by: Options and files on which the output depends, as JSON values.
-        lines_each: Lines of output for each line of input.
 
     Raises:
         ValueError: The output is not a regular file, was made with other options, or another process writes it.
@@ -89,7 +91,7 @@ def resumable_file(path: Path, *, made_by: Mapping[str, Any], lines_each: int) -
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(f"{partial} is being written by another process; wait for its end") from None
-        yield PartialOutput(file, note, made_by, lines_each)
+        yield PartialOutput(file, note, made_by)
         file.flush()
         # Sync the content before the rename: after a power failure, the name must not lead to an empty file
         os.fsync(file.fileno())
@@ -110,15 +112,3 @@ def identity(path: str | os.PathLike[str]) -> Any:
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "blake2b")
     return {"bytes": path.stat().st_size, "blake2b": digest.hexdigest()[:32]}
-
-
-def _keep_whole(partial: Path, lines_each: int) -> int:
-    """Cut a file after the last input line with complete output; return the number of such lines."""
-    done = 0
-    end = 0
-    with open(partial, "r+b") as file:
-        while len(lines := list(islice(file, lines_each))) == lines_each and lines[-1].endswith(b"\n"):
-            done += 1
-            end += sum(map(len, lines))
-        file.truncate(end)
-    return done

@@ -45,8 +45,8 @@ class SourceLine(NamedTuple):
             if "\n" in gap:
                 joined += gap
             elif joined and text:
-                # Some readers take a carriage return for the end of a line
-                gap = gap.replace("\r", " ")
+                # Some readers take these for the end of a line
+                gap = re.sub("[\r\v\f\x1c-\x1f\x85\u2028\u2029]", " ", gap)
                 joined += (gap or " ") if spaces or gap.strip(" ") else ""
             joined += text
         return joined + self.end

@@ -14,6 +14,7 @@ from seq2seq.inference.encoding import source_end, target_pieces, whole_characte
 from seq2seq.inference.notes import Note
 from seq2seq.inference.parts import SourceLine
 from seq2seq.search import Constrained, Drawn, Hypothesis, Selection, Source, Words, length_divisor, target_limit
+from seq2seq.search.hypothesis import longest_target
 from seq2seq.settings.search import SamplingSettings, SearchSettings, require_one_group
 
 
@@ -106,6 +107,7 @@ def make_parts(
     lines: Sequence[SourceLine],
     tokenizer: Tokenizer,
     *,
+    settings: SearchSettings,
     tags: Sequence[int] = (),
     sampling: SamplingSettings | None = None,
     prefixes: Sequence[str] | None = None,
@@ -117,8 +119,8 @@ def make_parts(
 
     Args:
         whole: Positions of the lines that `unplaceable` has found.
-        note: Called for a line that is not translated: its prefix or phrases cannot be placed, or contain a character
-            that the vocabulary lacks.
+        note: Called for a line that is not translated: its prefix or phrases cannot be placed, contain a character that
+            the vocabulary lacks, or are longer than its translation may be.
     """
     begins = _without_end(tokenizer, prefixes or ())
     parts: list[Part] = []
@@ -140,7 +142,15 @@ def make_parts(
             ids = [*tags, *part.pieces, *source_end(tokenizer)]
             # The seed depends on the place, so that equal parts of a line get different samples
             seed = 0 if sampling is None else _line_seed(sampling.seed + place, ids)
-            parts.append(Part(number, Source(ids, [] if place else begin, wanted, seed)))
+            source = Source(ids, [] if place else begin, wanted, seed)
+            required = len(source.prefix) + sum(map(len, wanted))
+            # The search extends a limit that the user has set low. It is the first part, as phrases need
+            most = max(longest_target(len(ids), each) for each in (settings, SearchSettings()))
+            if required >= most:
+                reason = f"its prefix and phrases have {required:,} pieces, and its translation has fewer than {most:,}"
+                note(Note.failed(number, f"{reason}: leave some out, or raise max_len_ratio or max_len_extra"))
+                break
+            parts.append(Part(number, source))
     return parts
 
 

@@ -7,9 +7,9 @@ import functools
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
@@ -20,7 +20,8 @@ from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.batch_rows import fitting_rows, most_rows
-from seq2seq.inference.encoding import target_ids
+from seq2seq.inference.encoding import encode_line, source_pieces, target_ids, target_pieces
+from seq2seq.inference.forced import Attention, read_attention
 from seq2seq.inference.lexical_shortlist import Shortlist
 from seq2seq.inference.limits import CPU_TOKENS, GPU_TOKENS, LONGEST_SOURCE, MOST_GPU_TOKENS
 from seq2seq.inference.mbr import rank_by_agreement, utility
@@ -43,9 +44,13 @@ from seq2seq.network.build import max_positions
 from seq2seq.network.model import Seq2Seq
 from seq2seq.search import Drawn, Ensemble, Graphs, Hypothesis, Selection, Specials, models_of, search, search_stream
 from seq2seq.search.graphs import choose_graphs
-from seq2seq.settings.search import SamplingSettings, SearchSettings
-from seq2seq.settings.values import shown
+from seq2seq.settings.declare import keys
+from seq2seq.settings.search import SamplingSettings, SearchSettings, chosen_search
+from seq2seq.settings.values import shown, suggestion
 from seq2seq.system.errors import first_line
+
+if TYPE_CHECKING:
+    from seq2seq.inference.forced_text import Alignment, ForcedLine
 
 log = logging.getLogger(__name__)
 
@@ -172,8 +177,13 @@ class Translator:
         note: Callable[[Note], None] | None = None,
         progress: Callable[[int], None] = lambda done: None,
         sentences: str | None = None,
+        samples: int | None = None,
+        **options: Any,
     ) -> list[list[TranslatedText]]:
         """Translate lines; in float32 a line's text does not depend on the other lines.
+
+        >>> translator.translate(["Es regnet."], beam_size=8, n_best=3)[0][0].text  # doctest: +SKIP
+        'It is raining.'
 
         A line is translated in parts where it has line breaks, and where the model was not trained on lines like it
         (see `LineCutter`). The translations are joined by the white space between the parts.
@@ -188,16 +198,33 @@ class Translator:
             suppress: Pieces of the target vocabulary that no translation may contain.
             note: Called for every line that is cut, that fails, or whose translation may lack something (default: log
                 a warning).
-            progress: Called with the number of lines that were finished since the last call.
+            progress: Called after each step of the search with the number of lines that it finished, often 0. An error
+                that it raises ends the call.
             sentences: How lines are divided into parts, one of SENTENCES (default: the translator's).
+            samples: Draw so many translations of each line instead of searching.
+            options: Settings of the search or of the sampling by name, such as beam_size or temperature; they replace
+                those of `settings`.
 
         Returns:
             For every line exactly `n_best` translations, best first. A blank line has empty translations of score 0,
             a line that fails has empty translations of score -inf.
         """
         tokenizer = self.tokenizer
-        note = note or (lambda told: log.warning("line %d %s", told.position + 1, told))
+        note = note or self._warn
         _require_lists(lines, prefixes, phrases, suppress)
+        if options or samples is not None:
+            known = [*keys(SearchSettings), *keys(SamplingSettings)]
+            for name in options:
+                if name not in known:
+                    raise TypeError(f"translate has no option {name}{suggestion(name, known)}")
+            if sampling is not None:
+                raise ValueError(
+                    "sampling excludes samples and options by name: give samples, temperature, ... by name"
+                )
+            constrained = phrases is not None
+            settings, sampling = chosen_search(
+                settings or self.settings, options, samples=samples, mbr=mbr, phrases=constrained
+            )
         # The caller chooses how to search; the number of positions belongs to the model
         settings = dataclasses.replace(settings or self.settings, max_len=self.settings.max_len)
         agreement = None
@@ -225,6 +252,7 @@ class Translator:
         parts = make_parts(
             cut,
             tokenizer,
+            settings=settings,
             tags=self.tags,
             sampling=sampling,
             prefixes=prefixes,
@@ -235,12 +263,11 @@ class Translator:
         found: dict[int, list[Hypothesis]] = {}
         left = Counter(part.line for part in parts)
         with torch.autocast(torch.device(self.device).type, enabled=False):
-            for number, hypotheses in self._search(parts, kept, selection, suppressed, note):
-                found[number] = hypotheses
-                line = parts[number].line
-                left[line] -= 1
-                if not left[line]:
-                    progress(1)
+            for done in self._search(parts, kept, selection, suppressed, note):
+                found.update(done)
+                lines_of = [parts[number].line for number, _ in done]
+                left.subtract(lines_of)
+                progress(sum(not left[line] for line in set(lines_of)))
         joined = join_parts(parts, found, len(lines), kept, drawn=isinstance(selection, Drawn))
         results = as_text(tokenizer, joined, cut, spaces=has_spaces(self.tgt_lang))
         best: list[Joined | None] = []
@@ -255,7 +282,7 @@ class Translator:
             filler = TranslatedText(cut[line].end, 0.0) if blank else TranslatedText("", float("-inf"))
             row += [filler] * (settings.n_best - len(row))
             del row[settings.n_best :]
-        note_omissions(self, cut, best, note)
+        note_omissions(self, cut, best, note, progress)
         return results
 
     def _search(
@@ -265,8 +292,8 @@ class Translator:
         selection: Selection | None,
         suppress: Sequence[int],
         note: Callable[[Note], None],
-    ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Yield the number of each part with its translations; [] if the search fails."""
+    ) -> Iterator[list[tuple[int, list[Hypothesis]]]]:
+        """Yield after each step the numbers of the finished parts with their translations; [] if the search fails."""
         # Longest first: parts that are searched together have similar lengths, and rows are refilled by shorter ones
         waiting = [sorted(range(len(parts)), key=lambda i: -len(parts[i].source.ids))]
         while waiting:
@@ -286,25 +313,78 @@ class Translator:
                     shortlist=self.shortlist,
                     graphs=self.graphs,
                 )
-                for number, hypotheses in found:
-                    del left[rows[number]]
-                    yield rows[number], hypotheses
+                for done in found:
+                    for number, _ in done:
+                        del left[rows[number]]
+                    yield [(rows[number], hypotheses) for number, hypotheses in done]
             except (RuntimeError, ValueError, MemoryError) as error:
                 reason = first_line(error)
             # Outside the `except` block, in which the exception keeps the memory of the search alive
             if reason and len(left) == 1:
                 (number,) = left
                 note(Note.failed(parts[number].line, reason))
-                yield number, []
+                yield [(number, [])]
             elif reason:
                 # Out of memory, or one bad line among good ones: smaller batches solve both
                 rest = list(left)
                 middle = len(rest) // 2
                 waiting += [rest[middle:], rest[:middle]]
 
-    def texts(self, lines: Sequence[str], *, note: Callable[[Note], None] | None = None) -> list[str]:
-        """Return the best translation of every line."""
-        return [row[0].text for row in self.translate(lines, note=note)]
+    @overload
+    def texts(self, lines: str, **options: Any) -> str: ...
+
+    @overload
+    def texts(self, lines: Sequence[str], **options: Any) -> list[str]: ...
+
+    def texts(self, lines: str | Sequence[str], **options: Any) -> str | list[str]:
+        """Return the best translation of every line, or of one text; the options are those of `translate`."""
+        if isinstance(lines, str):
+            return self.texts([lines], **options)[0]
+        return [row[0].text for row in self.translate(lines, **options)]
+
+    def score(self, pairs: Iterable[tuple[str, str]]) -> list[float | None]:
+        """Return log p(translation | source) in nats for each pair; None for a blank source."""
+        return [each.log_prob for each in self._forced(pairs)]
+
+    def align(self, pairs: Iterable[tuple[str, str]]) -> list[Alignment | None]:
+        """Align the words of each pair of a source and a translation; None for a blank source."""
+        return [each.words for each in self._forced(pairs, align=True)]
+
+    def attention(self, pairs: Iterable[tuple[str, str]]) -> list[Attention | None]:
+        """Return how each layer and head of the decoder reads the source for each translation; None if it is blank.
+
+        Raises:
+            ValueError: The model is an ensemble or a folder of ONNX graphs, or a layer has no weights over the source.
+        """
+        model = self.model
+        if not self.can_force or isinstance(model, Ensemble):
+            raise ValueError("only the attention of a single checkpoint can be read, not of ensembles or ONNX graphs")
+        tokenizer = self.tokenizer
+        found: list[Attention | None] = []
+        for number, (source, target) in enumerate(pairs):
+            how: dict[str, Any] = {"max_len": self.max_len, "tags": self.tags, "note": self._warn, "position": number}
+            ids = encode_line(tokenizer, source, **how)
+            if not ids:
+                found.append(None)
+                continue
+            (written,) = tokenizer.encode_tgt([target])
+            weights = read_attention(model, ids, written, special=self.special, device=torch.device(self.device))
+            found.append(Attention(source_pieces(tokenizer, ids), target_pieces(tokenizer, written), weights))
+        return found
+
+    def _forced(self, pairs: Iterable[tuple[str, str]], *, align: bool = False) -> Iterator[ForcedLine]:
+        # A module that needs translators, so it is imported late
+        from seq2seq.inference.forced_text import force_lines
+
+        return force_lines(self, pairs, note=self._warn, align=align)
+
+    def _warn(self, told: Note) -> None:
+        log.warning("line %d %s", told.position + 1, told)
+
+    def __repr__(self) -> str:
+        count = sum(parameter.numel() for each in models_of(self.model) for parameter in each.parameters())  # type: ignore
+        source = self.meta["src_lang"]
+        return f"Translator({source} to {self.tgt_lang}, {count:,} parameters, {self.dtype} on {self.device})"
 
     def decode(self, src: Tensor, src_mask: Tensor) -> list[list[TranslatedText]]:
         """Search the translations of padded sources of ids and return them as text, best first.

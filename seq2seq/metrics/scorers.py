@@ -157,9 +157,8 @@ def paired_bootstrap(
     streams: list[list[str]] = []
     for name, hypotheses in systems.items():
         streams = _streams(hypotheses, references, name)
-    seed = os.environ.get("SACREBLEU_SEED", "12345").lower()  # as in sacreBLEU, so that p-values are reproducible
+    seed, rng = resampling()
     lines = len(next(iter(systems.values())))
-    rng = np.random.default_rng(None if seed == "none" else int(seed))
     samples_of = rng.choice(lines, size=(samples, lines), replace=True)
     found: list[Comparison] = []
     for metric in _metrics(metrics, tokenize, lowercase).values():
@@ -174,6 +173,12 @@ def paired_bootstrap(
             p_value = None if score is first else bootstrap_p(score.score - first.score, scores - firsts)
             found.append(Comparison(system, score.name, float(score.score), mean, interval, p_value, str(signature)))
     return found
+
+
+def resampling() -> tuple[str, np.random.Generator]:
+    """Return the seed of resamples, as sacreBLEU reads it so that p values repeat, and its generator."""
+    seed = os.environ.get("SACREBLEU_SEED", "12345").lower()
+    return seed, np.random.default_rng(None if seed == "none" else int(seed))
 
 
 def bleu_counts(

@@ -40,6 +40,8 @@ from seq2seq.settings.classes import mixers_of, targets_of
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.model import ModelSettings
 
+# Entries of a model's settings.
+_NEEDED = ("model", "mixer", "src_vocab_size", "tgt_vocab_size", "pad_id", "joint")
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
@@ -103,6 +105,11 @@ def build_model(config: Mapping[str, Any], *, trust: Sequence[str] = (), portabl
     Raises:
         ValueError: A setting is wrong (TargetError for a forbidden `_target_`).
     """
+    if missing := [name for name in _NEEDED if name not in config]:
+        raise ValueError(
+            f"the model's settings lack {', '.join(missing)}: seq2seq.compose makes the sections model and mixer, and "
+            "a tokenizer has the others as attributes"
+        )
     model = read_section(ModelSettings, config["model"], "model")
     _check_vocabularies(config)
     # Check all targets, also of unused kinds, before the first import

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -86,7 +87,7 @@ def update_of(path: Path) -> int:
 def is_from_training(path: Path) -> bool:
     """Return True for an existing checkpoint that a run wrote and may need."""
     # A link to a run's checkpoint counts as the checkpoint
-    path = path.resolve()
+    path = Path(os.path.realpath(path))
     return path.is_file() and path.parent.name == "checkpoints" and bool(re.fullmatch(_TRAINING, path.name))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from seq2seq.settings.dicts import flat, without
 from seq2seq.settings.run import changed_values
 from seq2seq.settings.values import written
-from seq2seq.system.files import reserved, write_text
+from seq2seq.system.files import read_file, reserved, write_text
 from seq2seq.system.json_file import read_json_or_none
 from seq2seq.system.model_path import BEST, LAST, PREVIOUS
 
@@ -151,7 +151,7 @@ class RunFolder:
         """Return the lines of `src`, `ref` or `hyp` of the test set; None if the run saved none."""
         path = self.test_file(side)
         # At \n alone: splitlines would also split inside a sentence, at U+2028 for example
-        return path.read_bytes().decode("utf-8").split("\n")[:-1] if path.is_file() else None
+        return read_file(path, 1 << 28).decode("utf-8").split("\n")[:-1] if path.is_file() else None
 
     def save_test(self, *, src: Sequence[str], ref: Sequence[str], hyp: Sequence[str]) -> None:
         """Write the test set and its translations; line i of each belongs together."""

@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import glob
 import hashlib
+import io
 import json
 import math
 import shlex
@@ -17,7 +18,10 @@ from typing import Any, NamedTuple
 from seq2seq.runs.folder import RunFolder, with_window
 from seq2seq.settings.dicts import flat
 from seq2seq.settings.run import present_settings
+from seq2seq.settings.values import is_number, shown
 from seq2seq.sweeps.job_records import Job, common_overrides, is_sweep, read_jobs
+from seq2seq.system.errors import visible
+from seq2seq.system.files import read_file
 from seq2seq.system.json_file import read_json
 from seq2seq.system.yaml_file import read_yaml
 
@@ -58,7 +62,7 @@ class RunResult:
     @property
     def name(self) -> str:
         """The folder's name."""
-        return self.folder.path.name
+        return visible(self.folder.path.name)
 
     @property
     def seed(self) -> int:
@@ -67,7 +71,10 @@ class RunResult:
 
     def score(self, split: str, metric: str) -> float:
         """Return `bleu` or `chrf` of the test or validation set."""
-        return float(self.results[split][metric])
+        value = self.results[split][metric]
+        if not is_number(value):
+            raise ValueError(f"{split}.{metric}={shown(value)} is not a number")
+        return float(value)
 
     def signatures(self, split: str) -> list[str]:
         """Return sacreBLEU's signatures, BLEU's first; only scores with equal signatures can be compared."""
@@ -87,8 +94,8 @@ class RunResult:
 
     def number(self, key: str) -> float:
         """Return a number of results.json; nan if the run does not have it."""
-        value = self.results.get(key)
-        return math.nan if value is None else float(value)
+        value = self.results.get(key, math.nan)
+        return float(value) if is_number(value) else math.nan
 
     def resolved(self) -> dict[str, Any]:
         """Return the settings by `section.name`, with the values that `auto` chose and the corpus' fingerprint.
@@ -153,6 +160,21 @@ class CollectedRuns(NamedTuple):
     unusable: list[Unusable]
 
 
+def read_metrics(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
+    """Read the columns and the rows of a metrics.csv.
+
+    Raises:
+        ValueError: The file is not a table in UTF-8.
+    """
+    content = read_file(path)
+    try:
+        reader = csv.DictReader(io.StringIO(content.decode(), newline=""))
+        rows = list(reader)
+        return list(reader.fieldnames or ()), rows
+    except (csv.Error, ValueError) as error:
+        raise ValueError(f"{path} is damaged ({error}): copy it again, or move it away to go on without it") from None
+
+
 def read_curve(path: Path, column: str) -> list[tuple[float, float]]:
     """Return (x, BLEU) of every validation, in order of x, from a metrics.csv; empty if the file is missing.
 
@@ -160,15 +182,11 @@ def read_curve(path: Path, column: str) -> list[tuple[float, float]]:
     """
     positions: dict[str, float] = {}
     scores: dict[str, float] = {}
-    try:
-        with open(path, newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                for name, by_step in ((column, positions), ("val/bleu", scores)):
-                    # The last row of a growing file may be cut
-                    with contextlib.suppress(KeyError, TypeError, ValueError):
-                        by_step[row["step"]] = float(row[name])
-    except FileNotFoundError:
-        return []
+    for row in read_metrics(path)[1] if path.exists() else ():
+        for name, by_step in ((column, positions), ("val/bleu", scores)):
+            # The last row of a growing file may be cut
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                by_step[row["step"]] = float(row[name])
     return sorted((positions[step], score) for step, score in scores.items() if step in positions)
 
 
@@ -245,7 +263,15 @@ def read_run(path: Path, split: str) -> RunResult | Unusable:
         # The sweep's median rule stopped the run, so its score is not comparable to scores of the full budget
         return Unusable(str(path), f"stopped early: {results['stopped']}")
     if split in results:
-        return RunResult(folder, str(results["mixer"]), config, results)
+        try:
+            run = RunResult(folder, shown(results["mixer"], most=300), config, results)
+            # A comparison computes these later; a failure here has a reason
+            " ".join(run.signatures(split))
+            _ = [run.score(split, metric) for metric in ("bleu", "chrf") if metric in results[split]]
+            _ = run.seed, run.corpus, run.continued, run.command_keys, run.resolved(), hash(run.fingerprint)
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+            return Unusable(str(path), f"results.json is damaged ({type(error).__name__}: {error})")
+        return run
     other = next((name for name in SPLITS if name in results), None)
     also = f" (--split {other} compares its other scores)" if other else ""
     if split == "test" and config.get("trainer", {}).get("test") is False:

@@ -17,7 +17,7 @@ from seq2seq.network.build import build_model, on_meta_device
 from seq2seq.network.low_rank import merged
 from seq2seq.runs.folder import ORIGIN, RunFolder
 from seq2seq.settings.classes import packages_of
-from seq2seq.system.files import atomic_file, require_stored
+from seq2seq.system.files import atomic_file, regular_file, require_stored
 from seq2seq.system.model_path import LAST, PREVIOUS
 
 log = logging.getLogger(__name__)
@@ -56,6 +56,7 @@ def read_state(path: Path, *, mmap: bool = False) -> dict[str, Any]:
         ValueError: The file is damaged, or not the state of a run.
     """
     try:
+        regular_file(path).close()
         payload = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from itertools import islice
+from itertools import chain, islice
 from operator import itemgetter
 
 import torch
@@ -87,7 +87,7 @@ def search(
         shortlist=shortlist,
         graphs=graphs,
     )
-    return [hypotheses for _, hypotheses in sorted(found, key=itemgetter(0))]
+    return [hypotheses for _, hypotheses in sorted(chain.from_iterable(found), key=itemgetter(0))]
 
 
 def sample(
@@ -137,7 +137,7 @@ def search_stream(
     suppress: Sequence[int] = (),
     shortlist: Shortlist | None = None,
     graphs: Graphs | None = None,
-) -> Iterator[tuple[int, list[Hypothesis]]]:
+) -> Iterator[list[tuple[int, list[Hypothesis]]]]:
     """Search the translations of a stream of sentences by continuous batching.
 
     Args:
@@ -149,7 +149,7 @@ def search_stream(
         graphs: Captures decoding steps as CUDA graphs and replays them (default: no graphs).
 
     Yields:
-        The index of a sentence, from 0, and its n best hypotheses, as soon as it is done.
+        After each step the sentences that it has finished, often none: the index, from 0, and the n best hypotheses.
     """
     if selection is None and settings.beam_groups > 1:
         selection = Diverse(special.eos, settings.diversity, settings.beam_groups)
@@ -164,12 +164,11 @@ def search_stream(
             ahead = list(islice(waiting, 1))
             while True:
                 running.step()
-                for sentence in running.finished:
-                    found = sentence.best(settings.n_best)
-                    if not found:
-                        raise _nothing_ended(setup)
-                    yield sentence.key, found
+                done = [(sentence.key, sentence.best(settings.n_best)) for sentence in running.finished]
                 running.finished.clear()
+                if not all(found for _, found in done):
+                    raise _nothing_ended(setup)
+                yield done
                 free = len(running.free)
                 if free == len(running.seated) and not (ahead and running.fits(ahead[0][1])):
                     break

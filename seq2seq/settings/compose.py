@@ -22,15 +22,15 @@ def self_mixers() -> list[str]:
     return [name for name in choices("mixer/self") if name != "none"]
 
 
-def compose_settings(overrides: Sequence[str] = ()) -> DictConfig:
-    """Compose the settings of `python -m seq2seq.train` with these overrides, without resolving interpolations.
+def compose_settings(overrides: Sequence[str] = (), **options: Any) -> DictConfig:
+    """Compose the settings of `python -m seq2seq.train`, by options of `hydra.compose`; interpolations stay.
 
     Raises:
         ValueError: Hydra refuses the overrides; the message says why in one line.
     """
     try:
         # An explanation composes again, so it is made only after Hydra has refused.
-        return compose_or_raise(overrides)
+        return compose_or_raise(overrides, **options)
     except REFUSALS as error:
         # from None: the traceback is in Hydra's own files.
         raise ValueError(wrong_word(overrides) or refusal(error, overrides)) from None

@@ -1,13 +1,19 @@
-"""Recognize full memory and full disks, quote an error in one line, and name a faulty line. Imports no torch."""
+"""Recognize full memory and full disks, quote errors and foreign text in one line. Imports no torch."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
+from typing import Any
 
 _OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
 # No space, an exceeded quota, and the limit on the size of a file.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# Control characters, ends of lines and paragraphs, bidirectional overrides and isolates, lone surrogates.
+_CONTROLS = re.compile("[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# Characters of a line for people; a path has up to 4,096.
+_LONGEST = 10_000
 
 
 class LineError(ValueError):
@@ -28,6 +34,23 @@ class LineError(ValueError):
     def __str__(self) -> str:
         shown = self.line if len(self.line) <= 40 else f"{self.line[:39]}…"
         return f"line {self.position + 1} is {shown!r}: {self.reason}"
+
+
+def visible(value: Any) -> Any:
+    """Return a foreign text in one line that is safe to print: control characters as escapes such as \\x1b.
+
+    In a mapping or a list, all texts are replaced; other values are unchanged.
+    """
+    if isinstance(value, str):
+        return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), value)
+    if isinstance(value, dict):
+        return {visible(key): visible(each) for key, each in value.items()}
+    return [visible(each) for each in value] if isinstance(value, list) else value
+
+
+def one_line(message: str) -> str:
+    """Return a message in one visible line of bounded length."""
+    return visible(message if len(message) <= _LONGEST else f"{message[:_LONGEST]}...")
 
 
 def first_line(error: BaseException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import glob
 import gzip
 import json
 import logging
@@ -22,7 +23,7 @@ from typing import IO, Any, Literal
 
 from filelock import FileLock, Timeout
 
-from seq2seq.system.errors import full_disk
+from seq2seq.system.errors import first_line, full_disk
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,8 @@ LOCK = ".lock"
 # The suffix of unfinished folders. The process that made a folder of this age must have been killed.
 PARTIAL = ".partial"
 ABANDONED_SECONDS = 7 * 24 * 3600.0
+# A temporary file of this age is deleted if its process does not exist.
+UNFINISHED_SECONDS = 3600.0
 
 
 @contextlib.contextmanager
@@ -62,6 +65,7 @@ def atomic_file(path: str | os.PathLike[str], *, keep: str | None = None) -> Ite
     # os.replace would report a directory only after the work
     if final.is_dir():
         raise IsADirectoryError(f"{path} is a directory, not a file to write")
+    _remove_unfinished(final)
     # In the same folder, since a rename stays on one disk. The name is unique among machines that share the disk, and
     # shorter than 255 bytes, the limit of file systems.
     temporary = final.with_name(f".{final.name[:100]}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
@@ -80,6 +84,17 @@ def atomic_file(path: str | os.PathLike[str], *, keep: str | None = None) -> Ite
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def _remove_unfinished(final: Path) -> None:
+    """Delete what killed processes left of `final`, an hour after they wrote: processes of other machines may live."""
+    for left in final.parent.glob(f".{glob.escape(final.name[:100])}.*.tmp"):
+        with contextlib.suppress(OSError, ValueError):
+            if time.time() - left.stat().st_mtime > UNFINISHED_SECONDS:
+                try:
+                    os.kill(int(left.name.split(".")[-3]), 0)
+                except ProcessLookupError:
+                    left.unlink()
 
 
 @contextlib.contextmanager
@@ -122,6 +137,43 @@ def compressing(file: IO[bytes], suffix: str, mode: Literal["rb", "wb"]) -> IO[b
         # Arrow closes its file, so it gets a duplicate of the descriptor
         return pa.CompressedOutputStream(pa.PythonFile(os.fdopen(os.dup(file.fileno()), "wb")), "zstd")  # type: ignore[return-value]
     return file
+
+
+def regular_file(path: str | os.PathLike[str], most: int = 1 << 40) -> IO[bytes]:
+    """Open a file of at most `most` bytes; a pipe or a device, which may have no end, is never waited for.
+
+    Raises:
+        ValueError: It is larger, or no file.
+    """
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    status = os.fstat(file.fileno())
+    if stat.S_ISREG(status.st_mode) and status.st_size <= most:
+        return file
+    file.close()
+    raise ValueError(f"{path} is not a regular file of at most {most:,} bytes: copy it again, or name another one")
+
+
+def read_file(path: str | os.PathLike[str], most: int = 1 << 26) -> bytes:
+    """Read a file as `regular_file` opens it."""
+    with regular_file(path, most) as file:
+        return file.read()
+
+
+def read_arrays(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read the arrays of an .npz file, which are no larger than the file.
+
+    Raises:
+        ValueError: The file is damaged, is compressed, or holds something else.
+    """
+    import numpy as np
+
+    with regular_file(path) as file:
+        try:
+            require_stored(zipfile.ZipFile(file))
+            file.seek(0)
+            return dict(np.load(file, allow_pickle=False))
+        except Exception as error:  # zipfile and numpy raise many types for a damaged file
+            raise ValueError(f"{Path(path).name} is damaged ({first_line(error)})") from None
 
 
 def require_stored(archive: zipfile.ZipFile) -> None:

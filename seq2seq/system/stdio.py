@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from seq2seq.system.errors import one_line
+
 
 def standard_input() -> BinaryIO:
     """Return standard input as a stream of bytes."""
@@ -74,9 +76,9 @@ def fill_closed_descriptors() -> None:
 
 
 def print_error(message: str) -> None:
-    """Print a line on standard error; a failure to print does not stop the work."""
+    """Print a line on standard error, with control characters visible; a failure to print does not stop the work."""
     try:
-        print(message, file=sys.stderr, flush=True)
+        print(one_line(message), file=sys.stderr, flush=True)
     except OSError:
         # Python's flush at exit would fail again and change the exit status
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())

@@ -5,29 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from seq2seq.system.errors import visible
+from seq2seq.system.files import read_file
+
 # Limits of a file: its bytes, where a run's config.yaml has some thousand, and its aliases.
 _LARGEST = 1 << 18
 _ALIASES = 20
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a mapping of settings.
+    """Read a mapping of settings, with control characters in its texts made visible.
 
     Raises:
         ValueError: The file is not YAML, or holds something else.
     """
     import yaml
 
-    size = path.stat().st_size
-    # A pipe or a device has no end
-    if not path.is_file() or size > _LARGEST:
-        raise ValueError(f"{path.name} is not a file of at most {_LARGEST:,} bytes")
+    content = read_file(path, _LARGEST)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = content.decode("utf-8")
         # n aliases of each other unfold to up to 3^(n / 3) copies
         if sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)) > _ALIASES:
             raise ValueError(f"it has more than {_ALIASES} aliases (*name)")
-        loaded = yaml.safe_load(text)
+        # Recurses without end where an alias stands inside its own anchor
+        loaded = visible(yaml.safe_load(text))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         # The parser's message has several lines, with a position in the file.
         raise ValueError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from None

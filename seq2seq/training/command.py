@@ -18,7 +18,7 @@ from seq2seq.settings.run import SECTIONS
 from seq2seq.settings.values import written
 from seq2seq.sweeps.hydra_callback import JobError
 from seq2seq.system.resources import choices
-from seq2seq.system.stdio import whole_output
+from seq2seq.system.stdio import print_error, whole_output
 
 # Exit status of an interrupted program, as shells report it.
 INTERRUPTED = 128 + signal.SIGINT
@@ -107,7 +107,8 @@ def wants_traceback() -> bool:
 
 def refuse(program: str, message: object) -> NoReturn:
     """Exit with status 2 and the message of a mistake, and name the variable that shows its traceback."""
-    print(f"{program}: {message}\n(HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
+    print_error(f"{program}: {message}")
+    print_error("(HYDRA_FULL_ERROR=1 shows where)")
     sys.exit(2)
 
 

@@ -8,7 +8,7 @@ import logging
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 import lightning as L
@@ -58,6 +58,15 @@ def train(plan: RunPlan, *, model: Seq2Seq | None = None) -> float:
         ValueError: The settings cannot work; nothing has been written.
         TrainingFault: The data or the machine ended the run.
     """
+    with process_for(plan):
+        if plan.trainer.dry_run:
+            return dry_run(plan, lambda short: TrainingRun(short, model=model).execute())
+        return TrainingRun(plan, model=model).execute()
+
+
+@contextlib.contextmanager
+def process_for(plan: RunPlan) -> Iterator[None]:
+    """Set what a run needs in the whole process; a signal in this block exits by the shell's convention."""
     _quiet_libraries()
     tf32 = plan.trainer.precision == "tf32"
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
@@ -65,15 +74,13 @@ def train(plan: RunPlan, *, model: Seq2Seq | None = None) -> float:
     # `Signals` replaces these handlers while Lightning trains.
     with interruptible():
         try:
-            if plan.trainer.dry_run:
-                return dry_run(plan, lambda short: Run(short, model=model).execute())
-            return Run(plan, model=model).execute()
+            yield
         except TrainingInterrupt as stop:
             log.info("stopped (%s) while the settings were checked; nothing was written", stop)
             _leave(stop)
 
 
-class Run:
+class TrainingRun:
     """Training run: its plan as resolved on this machine, its folder and its parts.
 
     Nothing is written before `execute`. The constructor raises ValueError for settings that cannot work.
@@ -125,7 +132,7 @@ class Run:
                     raise ValueError(f"another run in {self.folder.path} has just ended: give the same command again")
                 if first and self.plan.job:
                     record_run(self.plan.job, self.folder.path)
-                self.data = self._prepared_data()
+                self.data = self.prepared_data()
                 hardware.keep_freed_memory(self.accelerator)
                 # Training and the test use the same number of threads, because the number changes rounding.
                 with use_threads(self._threads()):
@@ -155,7 +162,7 @@ class Run:
         log.info("run folder: %s", self.folder.path)
         # Shared by the task (learning rate), the callbacks (budget, best score) and the report.
         state = RunState(plan.trainer, plan.run.callbacks, self.resumed and self.resumed.continued)
-        task = self._trained_task = self._task(state.budget)
+        task = self._trained_task = self.task(state.budget)
         callbacks = make_callbacks(
             state=state,
             task=task,
@@ -206,7 +213,8 @@ class Run:
             sys.exit(128 + state.signum)
         return state.best.bleu
 
-    def _prepared_data(self) -> TranslationDataModule:
+    def prepared_data(self) -> TranslationDataModule:
+        """Prepare the corpora."""
         self.prepared = prepare_corpora(self.data_plan)
         if self.resumed:
             # Before any training: another text or tokenizer would make the checkpoint's position meaningless.
@@ -246,7 +254,7 @@ class Run:
 
     def _rehearsal(self, device: torch.device) -> Rehearsal:
         return Rehearsal(
-            self._task(),
+            self.task(),
             longest=self.prepared.longest,
             device=device,
             precision=self.precision,
@@ -255,7 +263,8 @@ class Run:
             src_multiple=self.src_multiple,
         )
 
-    def _task(self, budget: Budget | None = None) -> TranslationTask:
+    def task(self, budget: Budget | None = None) -> TranslationTask:
+        """Build the model and the task that trains it, once the corpora are prepared."""
         return make_task(
             self.plan,
             self.prepared,

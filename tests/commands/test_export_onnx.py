@@ -32,6 +32,7 @@ from seq2seq.inference.translator import TranslatedText, Translator
 from seq2seq.mixers.gru import GatedUnit
 from seq2seq.mixers.lstm import MemoryUnit
 from seq2seq.network.build import build_model, max_positions
+from seq2seq.network.state import leaves
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.search import SearchSettings
@@ -133,7 +134,7 @@ def eager(given: Loaded) -> Loaded:
         samples = onnx_graphs.samples(given.model, max_positions(given.meta["model"]))
     encoder = onnx_graphs.EncoderGraph(given.model)
     step = onnx_graphs.StepGraph(given.model, samples[0].context, samples[0].state)
-    inputs = onnx_graphs.step_names(samples[0])[0]
+    inputs = onnx_graphs.step_names(samples[0].step["context"], leaves(samples[0].state))[0]
     sessions = (
         Eager(encoder, samples[0].encoder, samples[1].encoder, ["src", "mask"]),
         Eager(step, samples[0].step, samples[1].step, inputs),
@@ -339,19 +340,56 @@ def test_a_folder_of_another_format_or_without_a_graph_is_one_line(tmp_path):
         load_model(tmp_path, device="cpu")
 
 
-def test_a_service_gives_its_threads_to_graphs(tokenizer, tmp_path, monkeypatch):
-    """Outside the translating thread torch has one thread, and the sessions have all threads."""
+def graph_names(given: Loaded) -> list[tuple[str, list[str]]]:
+    """For each graph, one of its inputs and all outputs."""
+    sample = onnx_graphs.samples(given.model, None)[0]
+    inputs, outputs = onnx_model.step_names(sample.step["context"], leaves(sample.state))
+    return [("src", [name for name in inputs if name.startswith("context.")]), ("token", outputs)]
+
+
+def save_copies(path: Path, source: str, targets: list[str]) -> None:
+    """Write a graph whose outputs are its input, among 10 kB of other things."""
     import onnx
 
+    values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in (source, *targets)]
+    nodes = [onnx.helper.make_node("Identity", [source], [name]) for name in targets]
+    graph = onnx.helper.make_graph(nodes, "copies", values[:1], values[1:], doc_string="x" * 10_000)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9), path)
+
+
+def test_a_folder_is_checked_as_a_checkpoint_is(tokenizer, tmp_path):
+    """Depths by the size of the graphs, and the names and the order of inputs and outputs."""
+    pytest.importorskip("onnxruntime")
+    given = plain(tokenizer)
+    names = graph_names(given)
+
+    def load(changes: dict[str, Any], graphs: list[tuple[str, list[str]]]) -> None:
+        config = given.meta["model"]
+        entry = {**given.meta, "model": {**config, "mixer": {**config["mixer"], **changes}}}
+        write_description(tmp_path, entry, tokenizer, "onnx", {"format": onnx_model.FORMAT})
+        for name, graph in zip(onnx_model.GRAPHS, graphs, strict=True):
+            save_copies(tmp_path / name, *graph)
+        load_model(tmp_path, device="cpu")
+
+    load({}, names)
+    with pytest.raises(CheckpointError, match="more layers than it has weights for"):
+        load({"extra_encoder_layers": 10**9}, names)
+    (_, context), (_, outputs) = names
+    wrong = [("token", outputs[:-1]), ("token", outputs[::-1]), ("other", outputs)]
+    for step in wrong:
+        with pytest.raises(CheckpointError, match=r"step\.onnx: has the outputs .* another model; copy the folder"):
+            load({}, [names[0], step])
+    with pytest.raises(CheckpointError, match=r"encoder\.onnx: has the outputs"):
+        load({}, [("src", context[1:]), names[1]])
+
+
+def test_a_service_gives_its_threads_to_graphs(tokenizer, tmp_path, monkeypatch):
+    """Outside the translating thread torch has one thread, and the sessions have all threads."""
     pytest.importorskip("fastapi")
     given = plain(tokenizer)
     write_description(tmp_path, given.meta, tokenizer, "onnx", {"format": onnx_model.FORMAT})
-    number = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
-    same = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "same", [number], [same])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
-    for name in onnx_model.GRAPHS:
-        onnx.save(model, tmp_path / name)
+    for name, (source, targets) in zip(onnx_model.GRAPHS, graph_names(given), strict=True):
+        save_copies(tmp_path / name, source, targets)
     seen: list[int] = []
 
     def run(service: Any, bound: Any, *, ready: Any) -> int:

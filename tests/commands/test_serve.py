@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import signal
 import socket
@@ -20,7 +21,7 @@ import pytest
 import tiny
 from conftest import PATIENCE
 
-from seq2seq import serve
+from seq2seq import checkpoint, serve
 from seq2seq.inference.service.server import bound_socket, url_of
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.inference.translator import Translator
@@ -171,6 +172,80 @@ def test_a_model_over_a_connection(tmp_path):
         assert post(service.connect(), {"text": "x" * 5_000_000})[0] == 413
         connection.request("GET", "/")
         assert b"<!doctype html>" in connection.getresponse().read()
+        assert service.end() == 0
+
+
+@pytest.mark.slow
+def test_connections_without_a_request_make_room_and_are_closed():
+    def idle() -> socket.socket:
+        held = socket.create_connection((service.address.hostname, service.address.port), timeout=PATIENCE)
+        held.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nA: ")
+        return held
+
+    def is_closed(held: socket.socket) -> bool:
+        try:
+            return held.recv(1) == b""
+        # Closed with unread data
+        except ConnectionResetError:
+            return True
+
+    with Running("-c", STUBBED, "0", "max_connections=4", "idle_timeout=300") as service:
+        held = [idle() for _ in range(4)]
+        kept = service.connect()
+        assert post(kept, {"text": "ab"})[0] == 200
+        # The oldest has made room
+        assert is_closed(held[0])
+        held.append(idle())
+        assert is_closed(held[1])
+        assert post(service.connect(), {"text": "ab"})[0] == 200
+        for each in held:
+            each.close()
+        assert service.end() == 0
+        assert service.process.stderr
+        assert service.process.stderr.read() == ""
+    with Running("-c", STUBBED, "0", "idle_timeout=0.5") as service:
+        with idle() as slow:
+            slow.sendall(b"b")
+            assert is_closed(slow)
+        assert service.end() == 0
+        assert service.process.stderr
+        assert service.process.stderr.read() == ""
+
+
+@pytest.mark.slow
+def test_a_model_is_loaded_again_and_no_request_is_lost(tmp_path):
+    path = tmp_path / "model.safetensors"
+    texts = tiny.sentences(tiny.GERMAN, 3)
+    expected = []
+    for seed in (1, 0):
+        checkpoint.save(path, tiny.payload(seed))
+        expected.insert(0, Translator.load(path, device="cpu").texts(texts))
+    new = tiny.payload(1)
+
+    def client() -> list[list[str]]:
+        connection = service.connect()
+        found = []
+        while not found or found[-1] != expected[1]:
+            status, answer = post(connection, {"text": texts})
+            assert status == 200
+            found.append([each["text"] for each in answer["translations"]])
+        return found
+
+    with Running("-m", "seq2seq.serve", "--ckpt", str(path), "--port", "0") as service, ThreadPoolExecutor(4) as pool:
+        assert service.process.stderr
+        clients = [pool.submit(client) for _ in range(4)]
+        # A file that is no model leaves the old one in use
+        for damage in (True, False):
+            checkpoint.save(path, new)
+            if damage:
+                os.truncate(path, 1000)
+            service.process.send_signal(signal.SIGUSR1)
+            assert service.process.stderr.readline().startswith("error: " if damage else "translating")
+        for each in clients:
+            *before, last = each.result(PATIENCE)
+            assert before
+            assert all(found == expected[0] for found in before)
+            assert last == expected[1]
         assert service.end() == 0
 
 

@@ -44,7 +44,7 @@ from seq2seq.training.callbacks.progress import ProgressLog
 from seq2seq.training.lightning_parts.checkpoint_io import AtomicCheckpointIO
 from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 from seq2seq.training.plan import make_plan
-from seq2seq.training.run import Run, train
+from seq2seq.training.run import TrainingRun, train
 
 
 @pytest.fixture(scope="session")
@@ -103,14 +103,14 @@ class Recorder(L.Callback):
         self.steps.append(trainer.global_step)
 
 
-def checked(corpus: Path, folder: Path, *overrides: str) -> Run:
+def checked(corpus: Path, folder: Path, *overrides: str) -> TrainingRun:
     """Make a run whose settings have passed all checks, without executing it."""
-    return Run(make_plan(toycorpus.settings(corpus, folder, *overrides), mixer="transformer"))
+    return TrainingRun(make_plan(toycorpus.settings(corpus, folder, *overrides), mixer="transformer"))
 
 
-def execute(config: dict[str, Any], *callbacks: L.Callback, mixer: str = "transformer") -> Run:
+def execute(config: dict[str, Any], *callbacks: L.Callback, mixer: str = "transformer") -> TrainingRun:
     """Run `config` with more callbacks, and return the run."""
-    run = Run(make_plan(config, mixer=mixer), callbacks=callbacks)
+    run = TrainingRun(make_plan(config, mixer=mixer), callbacks=callbacks)
     run.execute()
     return run
 
@@ -125,7 +125,7 @@ def metrics_of(folder: RunFolder) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def weights(run: Run, name: str = "last") -> dict[str, torch.Tensor]:
+def weights(run: TrainingRun, name: str = "last") -> dict[str, torch.Tensor]:
     if name == "last":
         return model_weights(read_state(run.folder.last))
     return checkpoint.load(run.folder.path / "checkpoints" / f"{name}.safetensors").model.state_dict()
@@ -206,7 +206,7 @@ def test_seeds_make_two_runs_identical(corpus, tmp_path, precision):
 @pytest.mark.parametrize("precision", ["32", "tf32", "bf16"])
 def test_only_tf32_allows_tf32(corpus, tmp_path, monkeypatch, precision):
     plan = checked(corpus, tmp_path, f"trainer.precision={precision}").plan
-    monkeypatch.setattr("seq2seq.training.run.Run", lambda *_, **__: SimpleNamespace(execute=float))
+    monkeypatch.setattr("seq2seq.training.run.TrainingRun", lambda *_, **__: SimpleNamespace(execute=float))
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", precision != "tf32")
     before = torch.get_float32_matmul_precision()
     try:
@@ -497,7 +497,7 @@ def test_a_run_resumes_after_its_corpus_and_tokenizer_were_moved(corpus, tmp_pat
     # By its name, or as the checkpoint of a run that is named by its settings
     for resume in ("resume=auto", f"resume={first.folder.last}"):
         moved = words(homes[1], "run=parts", "trainer.max_steps=4", resume)
-        assert Run(make_plan(moved, mixer="transformer")).resumed is not None
+        assert TrainingRun(make_plan(moved, mixer="transformer")).resumed is not None
         assert f"data.train was {homes[0] / 'train'} and is now {homes[1] / 'train'}" in caplog.text
     second = execute(words(homes[1], "run=parts", "trainer.max_steps=4", "resume=auto"))
     assert_same(weights(whole), weights(second))
@@ -556,7 +556,7 @@ def test_an_existing_run_is_refused(corpus, tmp_path):
     config = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=1", "trainer.test=false")
     execute(config)
     with pytest.raises(ValueError, match=r"resume=auto.*run=<name>"):
-        Run(make_plan(config, mixer="transformer"))
+        TrainingRun(make_plan(config, mixer="transformer"))
     # Harmless settings do not make it another run
     with pytest.raises(ValueError, match="resume=auto"):
         checked(corpus, tmp_path, "trainer.max_steps=1", "trainer.log_steps=7")
@@ -625,7 +625,7 @@ def test_scores_of_a_search_that_are_not_finite_end_the_run_in_one_line(corpus, 
 
 def test_a_second_run_in_the_same_folder_is_refused(corpus, tmp_path):
     config = toycorpus.settings(corpus, tmp_path, "run=it", "resume=auto", "trainer.max_steps=2", "trainer.test=false")
-    early = Run(make_plan(config, mixer="transformer"))
+    early = TrainingRun(make_plan(config, mixer="transformer"))
 
     class Second(L.Callback):
         message = ""
@@ -907,8 +907,8 @@ def test_a_fine_tuned_run_resumes_without_its_initial_checkpoint(corpus, tmp_pat
     # The typed keys: all other settings of the model are the checkpoint's
     chosen = chosen_settings(["data", "optim.lr", "trainer", "init_from"])
 
-    def run(*more: str) -> Run:
-        return Run(make_plan(resolved_settings([*words, *more]), mixer="transformer", chosen=chosen))
+    def run(*more: str) -> TrainingRun:
+        return TrainingRun(make_plan(resolved_settings([*words, *more]), mixer="transformer", chosen=chosen))
 
     first = run()
     first.execute()
@@ -936,8 +936,8 @@ def test_a_run_extends_the_tokenizer_of_its_checkpoint(tmp_path, caplog):
     words += ["trainer.test=false", "trainer.max_steps=1"]
     chosen = chosen_settings(["data.tgt", "data.tag_target", "tokenizer.extend", "optim.lr", "trainer", "init_from"])
 
-    def run(*more: str) -> Run:
-        made = Run(make_plan(resolved_settings([*words, *more]), mixer="transformer", chosen=chosen))
+    def run(*more: str) -> TrainingRun:
+        made = TrainingRun(make_plan(resolved_settings([*words, *more]), mixer="transformer", chosen=chosen))
         made.execute()
         return made
 
@@ -967,7 +967,7 @@ def test_a_fine_tuned_run_and_its_preparation_keep_label_and_languages(corpus, t
     words = toycorpus.words(corpus, tmp_path, f"init_from={origin}", "trainer.test=false", "trainer.max_steps=1")
     chosen = chosen_settings(["data.tgt", "data.src", "optim.lr", "trainer", "init_from"])
     plan = make_plan(resolved_settings(words), mixer="transformer", chosen=chosen)
-    folder = Run(plan)
+    folder = TrainingRun(plan)
     folder.execute()
     assert folder.folder.path.name.startswith("toy-gru-")
     entry = checkpoint.read_description(folder.folder.best)

@@ -279,7 +279,7 @@ def test_options_reach_the_search(tmp_path, ckpt, monkeypatch):
         seen.append(settings)
         sizes = [len(source.ids) for source in sources]
         assert all(1 <= rows(size) <= max(1, 12 // size) for size in sizes)
-        return enumerate([[]] * len(sizes))
+        return [list(enumerate([[]] * len(sizes)))]
 
     monkeypatch.setattr(inference, "search_stream", none)
     run_main(tmp_path, ckpt, b"der Hund\n" * 10, "--beam-size", "3", "--length-penalty", "0.5", "--max-tokens", "12")
@@ -335,10 +335,10 @@ def test_a_line_that_fails_is_empty_and_named(tmp_path, ckpt, capsys, monkeypatc
         calls.append(len(given))
         if len(given) > 4:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-        for number, found in whole(model, given, **options):
-            if given[number].ids == bad:
+        for done in whole(model, given, **options):
+            if any(given[number].ids == bad for number, _ in done):
                 raise RuntimeError("a kernel failed\nand more")
-            yield number, found
+            yield done
 
     data = "\n".join(lines).encode()
     _, good = run_main(tmp_path, ckpt, data)

@@ -46,3 +46,12 @@ def test_runs_of_one_seed_are_averaged_and_sentences_shared():
     assert found["a"].scores[:, 0] == pytest.approx((found["b"].scores[:, 0] + found["c"].scores[:, 0]) / 2)
     assert found["b"].scores.shape == (20, 2)
     assert resample_seeds(found["a"], found["a"]).p_value == 1
+
+
+def test_the_seed_is_that_of_sacrebleu(monkeypatch):
+    counts = np.random.default_rng(random.randrange(2**32)).integers(5, 9, (40, 10)).astype(float)
+    fixed, again = (resample_sentences({"a": {1: [counts]}}, 20)["a"].scores for _ in range(2))
+    monkeypatch.setenv("SACREBLEU_SEED", "7")
+    other = resample_sentences({"a": {1: [counts]}}, 20)["a"].scores
+    assert (fixed == again).all()
+    assert not (fixed == other).all()

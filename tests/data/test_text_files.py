@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from seq2seq.data.text_files import count_lines, read_lines, split_lines, warn_once
+from seq2seq.data.text_files import count_lines, name_of, read_lines, split_lines, warn_once
 from seq2seq.system import files
 from seq2seq.system.files import COMPRESSIONS, atomic_text
 
@@ -113,9 +113,22 @@ def test_a_line_without_end_is_cut_or_refused():
     assert line
     assert (line.data, line.size) == (b"x" * 15, 100)
     read = iter(blocks)
-    with pytest.raises(ValueError, match="data has a line of more than"):
+    with pytest.raises(ValueError, match="data: line 1 has more than"):
         list(split_lines(read, 15, refused_as="data"))
     assert len(list(read)) == 8
+    # Also if it ends in the block in which it becomes too long
+    with pytest.raises(ValueError, match="data: line 3 has more than"):
+        list(split_lines([b"a\n\nx" + b"x" * 9, b"x" * 6 + b"\n"], 15, refused_as="data"))
+    assert len(list(split_lines([b"a\n\nx" + b"x" * 9, b"x" * 5 + b"\n"], 15, refused_as="data"))) == 3
+
+
+def test_a_descriptor_has_a_name(tmp_path):
+    """A file that is opened by its descriptor, as standard input is, has a number as its name."""
+    (tmp_path / "x").write_bytes(b"")
+    file = (tmp_path / "x").open("rb")
+    assert [name_of(each) for each in (file, tmp_path / "x", io.BytesIO())] == [*[str(tmp_path / "x")] * 2, "the text"]
+    with io.FileIO(0, closefd=False) as stdin:
+        assert name_of(stdin) == "standard input"
 
 
 SGM = """<{0} setid="s" srclang="en" trglang="de">

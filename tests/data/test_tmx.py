@@ -98,9 +98,16 @@ def test_damaged_files_are_refused_with_their_line(tmp_path, content, message):
 
 
 def test_budgets(tmp_path, monkeypatch):
-    monkeypatch.setattr(tmx, "_LONGEST_TEXT", 1000)
-    with pytest.raises(ValueError, match="longer than 1,000 characters"):
-        read(tmp_path / "x.tmx", document(unit(de="a" * 1001, en="b")))
+    monkeypatch.setattr(tmx, "_LONGEST_UNIT", 1000)
+    languages = {f"{first}{second}": "a" * 20 for first in "abcdefghi" for second in "klmnop"}
+    assert read(tmp_path / "x.tmx", document(*[unit(de="a" * 499, en="b" * 501)] * 2))
+    for texts in ({"de": "a" * 1001, "en": "b"}, languages):
+        with pytest.raises(ValueError, match="texts of more than 1,000 characters"):
+            read(tmp_path / "x.tmx", document(unit(**texts)))
+    monkeypatch.setattr(tmx, "_LONGEST_UNIT", 1 << 18)
+    for start in ("<!-- ", '<tu creationid="'):
+        with pytest.raises(ValueError, match="a tag or comment is longer than 262,144 bytes"):
+            read(tmp_path / "x.tmx", document(unit(de="a", en="b"), start + "x" * (1 << 19)))
     monkeypatch.setattr(tmx, "_SEARCHED", 10)
     with pytest.raises(ValueError, match="none of its first 10 translation units"):
         read(tmp_path / "x.tmx", document(*[unit(fr="a", en="b")] * 20, unit(de="a", en="b")))

@@ -149,10 +149,12 @@ def test_byte_fallback_keeps_unseen_characters(joint):
         (b"\xe8\xb2\xe8\xb2\x93\xff", "貓"),
         (b"\xed\xa0\x80", ""),
         (b"\xc3A\xc3\xa9", "Aé"),
+        (b"\0A\x1b[\x03\x1c\x7f\xc2\x9bB", "A[B"),
+        (b"A\tB\xc2\x85\rC\xe2\x80\xa8", "A\tB  C "),
     ],
 )
-def test_bytes_that_make_no_utf8_are_not_printed(joint, data, text):
-    """Whole characters stay; parts of characters and surrogates are dropped."""
+def test_bytes_that_make_no_text_are_not_printed(joint, data, text):
+    """Whole characters stay; parts of characters, surrogates, and control characters but tabs are dropped."""
     dog = joint.encode_tgt(["dog"])[0][:-1]
     stray = [joint.tgt.piece_to_id(f"<0x{byte:02X}>") for byte in data]
     assert joint.decode([[*dog, *stray, *dog]]) == [f"dog{text} dog"]
@@ -291,3 +293,11 @@ def test_a_tokenizer_of_nfc_is_the_same_every_time(tmp_path, monkeypatch):
     assert train(settings).to_state() == one.to_state()
     assert Tokenizer.from_state(one.to_state()).normalizer == "nfc"
     assert str(tmp_path).encode() not in one.to_state()["src_model"]
+
+
+def test_long_lines_that_are_skipped_take_no_memory():
+    """SentencePiece skips them, so that a stand-in gives the same sample and the same model."""
+    lines = ["ein Hund bellt", "x" * 100_000, "eine Katze schläft"] * 20
+    sample = reservoir(lines, 60, 1)
+    assert [line if len(line) < 1000 else "" for line in sample] == [line if len(line) < 1000 else "" for line in lines]
+    assert len({id(line) for line in sample if len(line) > 16_384}) == 1

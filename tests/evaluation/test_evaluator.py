@@ -77,7 +77,8 @@ def test_ids_of_long_lines_are_cut_and_text_is_translated_in_parts(translator):
     alone = [
         translator.decode(torch.tensor([row]), torch.ones(1, len(row), dtype=torch.bool))[0] for row in rows if row
     ]
-    assert [text for text in by_ids.hypotheses if text] == [best.text for best, *_ in alone]
+    given = [text for text, row in zip(by_ids.hypotheses, rows, strict=True) if row]
+    assert given == [best.text for best, *_ in alone]
     notes: list[Any] = []
     assert translator.texts(SOURCES, note=notes.append) != by_ids.hypotheses
     assert [note.position for note in notes if note.kind == "split"][-1] == 15

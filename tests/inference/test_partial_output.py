@@ -21,7 +21,7 @@ from seq2seq.inference.partial_output import identity, resumable_file
 from seq2seq.inference.translator import TranslatedText, Translator
 from seq2seq.system.files import write_json
 
-REPRESENTATIVE = {"test_the_output_is_the_same_as_without_an_interruption": ["1-more1"]}
+REPRESENTATIVE = {"test_the_output_is_the_same_as_without_an_interruption": ["zeros-1-more1", "half-3-more0"]}
 EXHAUSTIVE = {
     "test_prefixes_continue_with_their_lines",
     "test_links_permissions_and_special_files",
@@ -55,8 +55,11 @@ def names(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize("more", [(), ("--n-best", "2"), ("--n-best", "2", "--format", "json", "--align")])
 @pytest.mark.parametrize("stops", [0, 1, 3])
-def test_the_output_is_the_same_as_without_an_interruption(tmp_path, ckpt, few_lines, monkeypatch, stops, more):
-    """Compare with a run without --resume; the interrupted run leaves half a line, as if it were killed."""
+@pytest.mark.parametrize(
+    "torn", [b"7\t-0.1\thalf of a li", bytes(4096), b"a whole line\n"], ids=["half", "zeros", "line"]
+)
+def test_the_output_is_the_same_as_without_an_interruption(tmp_path, ckpt, few_lines, monkeypatch, stops, more, torn):
+    """Compare with a run without --resume; the interrupted run leaves half a line, or zeros after a power cut."""
     (tmp_path / "whole").mkdir()
     (tmp_path / "stopped").mkdir()
     assert translate.main(command(tmp_path / "whole", ckpt, *more)) == 0
@@ -73,7 +76,7 @@ def test_the_output_is_the_same_as_without_an_interruption(tmp_path, ckpt, few_l
     assert translate.main(command(folder, ckpt, "--resume", *more)) == 130
     assert names(folder) == {"in", "out.partial", "out.partial.json"}
     with open(folder / "out.partial", "ab") as file:
-        file.write(b"7\t-0.1\thalf of a li")
+        file.write(torn)
     again = []
     monkeypatch.setattr(
         Translator, "translate", lambda self, lines, **o: again.extend(lines) or translated(self, lines, **o)
@@ -117,18 +120,25 @@ def test_a_line_that_failed_before_is_not_forgotten(tmp_path, ckpt, few_lines, m
     monkeypatch.setattr(Translator, "translate", failing)
     given = command(tmp_path, ckpt, "--resume")
     assert translate.main(given) == 130
-    assert json.loads((tmp_path / "out.partial.json").read_text())["failed"] == [2]
+    note = json.loads((tmp_path / "out.partial.json").read_text())
+    assert (note["lines"], note["failed"]) == (2, [2])
     capsys.readouterr()
     assert translate.main(given) == 1
     assert f"1 of {len(LINES)} lines could not be translated" in capsys.readouterr().err
 
 
-def test_failed_lines_are_remembered_once_per_window_before_their_output(tmp_path, ckpt, few_lines, monkeypatch):
-    """The file is written once per window: writing it after each of 4,000 failed lines took 85 seconds."""
-    written = []
+def test_the_note_is_written_once_per_window_after_its_output_is_on_the_disk(tmp_path, ckpt, few_lines, monkeypatch):
+    """Writing the note after each of 4,000 failed lines took 85 seconds."""
+    written, synced = [], []
+    sync = os.fsync
+
+    def syncing(descriptor):
+        synced.append(os.fstat(descriptor).st_size)
+        sync(descriptor)
 
     def writing(path, value):
-        written.append((value["failed"], (tmp_path / "out.partial").stat().st_size))
+        assert value["bytes"] == synced[-1] == (tmp_path / "out.partial").stat().st_size
+        written.append((value["failed"], value["lines"]))
         write_json(path, value)
 
     def failing(self, lines, note, **options):
@@ -137,13 +147,12 @@ def test_failed_lines_are_remembered_once_per_window_before_their_output(tmp_pat
             note(Note.failed(position, "no room"))
         return [[TranslatedText("", -math.inf)] for _ in lines]
 
+    monkeypatch.setattr(partial_output.os, "fsync", syncing)
     monkeypatch.setattr(partial_output, "write_json", writing)
     monkeypatch.setattr(Translator, "translate", failing)
     assert translate.main(command(tmp_path, ckpt, "--resume")) == 1
-    windows = range(0, len(LINES), 2)
-    assert written[0] == ([], 0)
-    # Only line ends
-    assert written[1:] == [([*range(1, min(done + 2, len(LINES)) + 1)], done) for done in windows]
+    ends = [min(begun + 2, len(LINES)) for begun in range(0, len(LINES), 2)]
+    assert written == [([], 0), *(([*range(1, end + 1)], end) for end in ends)]
 
 
 def test_links_permissions_and_special_files(tmp_path, ckpt, capsys):
@@ -173,8 +182,12 @@ def test_the_identity_of_a_folder_is_its_files(tmp_path):
     ("change", "message"),
     [
         (lambda folder: (folder / "in").write_text("another\n"), "out.partial was made with input {"),
-        (lambda folder: (folder / "out.partial.json").unlink(), "does not say what made it (out.partial.json); remove"),
-        (lambda folder: (folder / "out.partial.json").write_text("{"), "does not say what made it"),
+        (lambda folder: (folder / "out.partial.json").unlink(), "is not what out.partial.json says"),
+        (lambda folder: (folder / "out.partial.json").write_text("{"), "remove out.partial to begin anew"),
+        # The note of an earlier version, and an output that has lost its end
+        (lambda folder: (folder / "out.partial.json").write_text('{"made_by": {}, "failed": []}'), "earlier version"),
+        (lambda folder: edit_note(folder, bytes=9), "is not what out.partial.json says"),
+        (lambda folder: edit_note(folder, lines="all"), "is not what out.partial.json says"),
         (
             lambda folder: edit(folder, n_best=2),
             "out.partial was made with n_best 2, not 1; use the same, or remove it",
@@ -202,16 +215,20 @@ def interrupt(self, lines, **options):
 
 
 def edit(folder: Path, **changes) -> None:
+    made_by = json.loads((folder / "out.partial.json").read_text())["made_by"]
+    edit_note(folder, made_by=made_by | changes)
+
+
+def edit_note(folder: Path, **changes) -> None:
     path = folder / "out.partial.json"
-    note = json.loads(path.read_text())
-    path.write_text(json.dumps(note | {"made_by": note["made_by"] | changes}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def test_one_process_at_a_time(tmp_path):
     with (
-        resumable_file(tmp_path / "out", made_by={}, lines_each=1),
+        resumable_file(tmp_path / "out", made_by={}),
         pytest.raises(ValueError, match=r"out\.partial is being written by another process"),
-        resumable_file(tmp_path / "out", made_by={}, lines_each=1),
+        resumable_file(tmp_path / "out", made_by={}),
     ):
         pass
 

@@ -98,6 +98,7 @@ def test_a_sentence_is_translated_byte_for_byte(text, mode):
         # Characters without width are no text, and a carriage return is no line break
         ("Der Hund. \u200b Die Katze. \u200b", "0  1"),
         ("Der Hund.\rDie Katze.", "0 1"),
+        ("Der Hund.\x1cDie Katze.\x85Der Hund.", "0 1 2"),
         (" " * 100_000 + "Der Hund.", "0"),
         ("", ""),
         ("\u200b", ""),
@@ -190,7 +191,8 @@ def test_a_paragraph_is_translated_as_its_sentences(translator):
     """Compare with each sentence as a line: n-best joined by rank, log-probabilities added, alignments shifted."""
     (row,) = translator.translate([PARAGRAPH], note=lambda note: None)
     alone = translator.translate(SENTENCES, note=lambda note: None)
-    ranked = [" ".join(each[rank].text for each in alone) for rank in range(2)]
+    # No space next to an empty translation
+    ranked = [" ".join(each[rank].text for each in alone if each[rank].text) for rank in range(2)]
     assert sorted(each.text for each in row) == sorted(ranked)
     best = next(each for each in row if each.text == ranked[0])
     assert best.parts == tuple((text, own[0].text) for text, own in zip(SENTENCES, alone, strict=True))
@@ -313,5 +315,25 @@ def test_samples_of_a_paragraph_are_samples_of_its_sentences(translator):
     assert [each.score for each in every] == sorted((each.score for each in every), reverse=True)
     assert translator.translate([line], settings=how, sampling=sampling, note=lambda note: None)[0] == every
     equal = SourceLine([SourcePart([4], ""), SourcePart([4], "")])
-    first, second = make_parts([equal], translator.tokenizer, sampling=sampling, note=print)
+    first, second = make_parts(
+        [equal], translator.tokenizer, settings=translator.settings, sampling=sampling, note=print
+    )
     assert first.source.seed != second.source.seed
+
+
+def test_a_prefix_or_phrase_longer_than_any_translation_is_refused_before_the_search(translator, monkeypatch):
+    """A limit that the user sets low is extended up to the default limit, 2 pieces for each of the source and 20."""
+    low = SearchSettings(beam_size=2, max_len_ratio=0, max_len_extra=2)
+    searched: list[int] = []
+    search = translator._search
+    monkeypatch.setattr(translator, "_search", lambda parts, *rest: searched.append(len(parts)) or search(parts, *rest))
+    for name, short, long in (
+        ("prefixes", "the house", "the house " * 5000),
+        ("phrases", ["the house"], ["the house"] * 2500),
+    ):
+        told: list[Note] = []
+        found = translator.translate(["ein Hund"] * 2, settings=low, note=told.append, **{name: [short, long]})
+        assert [math.isfinite(each[0].score) for each in found] == [True, False]
+        assert [note.position for note in told if note.kind == "failed"] == [1]
+        assert "raise max_len_ratio or max_len_extra" in next(note.reason for note in told if note.kind == "failed")
+    assert searched == [1, 1]

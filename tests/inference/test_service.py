@@ -16,11 +16,13 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import ValidationError
 from service_client import PATIENCE, Answer, Stub, served
 
 from seq2seq.inference.forced import pharaoh
 from seq2seq.inference.forced_text import force_lines
-from seq2seq.inference.service.messages import TranslateRequest
+from seq2seq.inference.service import messages
+from seq2seq.inference.service.messages import RefusedError, TranslateRequest
 from seq2seq.inference.translator import TranslatedText, Translator
 from seq2seq.settings.search import SamplingSettings, SearchSettings
 
@@ -201,6 +203,67 @@ def test_too_large(plain):
     assert plain.call({"text": ["a" * 25] * 4}).status == 200
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"text":[' + b"1," * 40_000 + b"1]}",
+        b'{"text":"a","phrases":[' + b"null," * 20_000 + b"null]}",
+        b'{"text":"a","phrases":[[' + b"1," * 40_000 + b"1]]}",
+        b"{" + b"".join(b'"%d":1,' % number for number in range(9_000)) + b'"text":"a"}',
+    ],
+    ids=["text", "phrases", "phrase", "fields"],
+)
+def test_the_check_of_a_body_ends_at_its_first_errors(body, monkeypatch):
+    """A description of every error would take seconds, in which no other request is answered."""
+    counts = []
+    whole = messages.TranslateRequest.model_validate
+
+    def counted(given):
+        try:
+            return whole(given)
+        except ValidationError as error:
+            counts.append(error.error_count())
+            raise
+
+    monkeypatch.setattr(messages.TranslateRequest, "model_validate", counted)
+    with pytest.raises(RefusedError):
+        messages.read_request(body)
+    assert all(count < 4 for count in counts)
+
+
+def test_pieces_are_limited():
+    with served(max_pieces=6) as running:
+        assert running.call({"text": ["abc", "abc"]}).status == 200
+        answer = running.call({"text": ["abc", "abcd"]})
+        assert (answer.status, "at most 6" in answer.error) == (413, True)
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed", "status"),
+    [
+        ("localhost:8000", None, 200),
+        ("127.0.0.1", None, 200),
+        ("[::1]:8000", None, 200),
+        ("192.0.2.7:8000", None, 200),
+        ("Here.example:8000", None, 200),
+        ("evil.example", None, 421),
+        ("127.0.0.1.evil.example:8000", None, 421),
+        ("localhost@evil.example", None, 421),
+        ("[::1", None, 421),
+        ("mt.example", "mt.example,other.example", 200),
+        ("localhost.", None, 200),
+        ("mt.example", "mt.example:8080", 200),
+        ("xn--bcher-kva.example", "bücher.example", 200),
+        ("evil.example", "*", 200),
+    ],
+)
+def test_names_of_the_service(host, allowed, status):
+    with served(host="here.example", allowed_hosts=allowed) as running:
+        answer = running.call(method="GET", path="/health", headers={"host": host})
+        assert answer.status == status
+        assert status == 200 or "--allowed-hosts" in answer.error
+
+
 def test_a_body_that_never_ends_is_not_read_on(plain):
     answer = plain.call(chunks=[b" " * (1 << 20)] * 40)
     assert answer.status == 413
@@ -276,12 +339,10 @@ def test_a_translation_that_takes_too_long():
     with served(stub, timeout=0.05) as running:
         answer = running.call({"text": "a"})
         assert (answer.status, answer.error.split(";")[0]) == (504, "not translated within 0.05 seconds")
-        # The thread is busy with the first text; the second one leaves the queue when its time is over
-        assert running.call({"text": "b"}).status == 504
-        assert not running.service.batcher._queue
+        # The search has been left, and the next text begins
+        eventually(lambda: not running.service.batcher._working)
         stub.gate.set()
         eventually(lambda: running.call({"text": "c"}).status == 200)
-    assert ["b"] not in stub.batches
 
 
 def test_a_client_that_leaves_while_it_sends_is_no_error():
@@ -350,7 +411,14 @@ def test_health(plain):
     assert answer.status == 200
     found = answer.json
     assert (found["status"], found["src_lang"], found["tgt_langs"]) == ("ok", "de", ["en"])
-    assert found["limits"] == {"texts": 4, "characters": 100, "bytes": 2000, "beam_size": 10, "seconds": 600}
+    assert found["limits"] == {
+        "texts": 4,
+        "characters": 100,
+        "pieces": 20_000,
+        "bytes": 2000,
+        "beam_size": 10,
+        "seconds": 600,
+    }
     assert (found["defaults"]["beam_size"], found["defaults"]["beam_groups"]) == (3, 1)
     assert found["alignment"] is True
 

@@ -15,7 +15,7 @@ from test_shortlist import toy_shortlist
 from seq2seq.inference.description import write_description
 from seq2seq.inference.export.onnx_graphs import write_onnx
 from seq2seq.inference.model_files import load_model
-from seq2seq.inference.onnx_model import FORMAT, OUTPUT
+from seq2seq.inference.onnx_model import FORMAT, GRAPHS, OUTPUT
 from seq2seq.inference.translator import Translator
 from seq2seq.settings.search import SearchSettings
 
@@ -68,16 +68,32 @@ class NarrowSession:
 
 
 def test_a_folder_without_the_output_layer_is_refused_before_any_line(tmp_path, monkeypatch):
-    """With a shortlist, a missing, truncated, empty or foreign file of the output layer is refused."""
+    """With a shortlist, a missing, truncated, packed or foreign file of the output layer is refused."""
     given, short, weights = plain(tiny.tokenizer()), tmp_path / "short.npz", tmp_path / OUTPUT
     write_description(tmp_path, given.meta, given.tokenizer, "onnx", {"format": FORMAT})
     toy_shortlist(given.tokenizer).save(short)
-    np.savez(weights, weight=np.ones((given.tokenizer.tgt_vocab_size, 4), np.float32))
+    shape = tuple(given.model.output.weight.shape)
+    arrays = {"weight": np.ones(shape, np.float32)}
+    arrays |= {} if given.model.output.bias is None else {"bias": np.ones(shape[0], np.float32)}
+    others = []
+    changes = {
+        "rows": {"weight": np.ones((shape[0] - 1, shape[1]))},
+        "scale": {"scale": np.ones(7)},
+        "more": {"x": [1]},
+    }
+    for change in ({"bias": np.ones(7)}, *changes.values()):
+        np.savez(weights, **{**arrays, **change})  # type: ignore[arg-type]
+        others.append(weights.read_bytes())
+    np.savez_compressed(weights, **arrays)  # type: ignore[arg-type]
+    others.append(weights.read_bytes())
+    np.savez(weights, **arrays)  # type: ignore[arg-type]
     whole = weights.read_bytes()
-    monkeypatch.setattr("seq2seq.inference.onnx_model._session", lambda path: NarrowSession())
+    for name in GRAPHS:
+        (tmp_path / name).write_bytes(bytes(10_000))
+    monkeypatch.setattr("seq2seq.inference.onnx_model._session", lambda *_: NarrowSession())
     how = {"settings": HOW, "device": "cpu"}
     Translator.load(tmp_path, shortlist=short, **how)
-    for content in (whole[:100], short.read_bytes(), b""):
+    for content in (whole[:100], short.read_bytes(), b"", *others):
         weights.write_bytes(content)
         with pytest.raises(ValueError, match=OUTPUT):
             Translator.load(tmp_path, shortlist=short, **how)

@@ -74,6 +74,23 @@ def test_a_lone_surrogate_is_replaced_in_all_texts(translator):
         translator.translate(["der Hund"], suppress=["\ud800"])
 
 
+def test_a_search_may_be_interrupted_by_another_and_left(translator):
+    """Between two steps, `progress` may translate with the same model, or end the call by an error."""
+    inner, done = [], []
+
+    def interrupt(lines: int) -> None:
+        done.append(lines)
+        inner.append(translator.translate(LINES[:2]))
+
+    assert translator.translate(LINES, progress=interrupt) == translator.translate(LINES)
+    assert sum(done) == len(LINES) - 1
+    # Also after steps that finish no line
+    assert 0 in done
+    assert all(found == translator.translate(LINES[:2]) for found in inner)
+    with pytest.raises(ZeroDivisionError):
+        translator.translate(LINES, progress=lambda lines: 1 / 0)
+
+
 def test_samples_depend_on_the_seed_and_the_line_alone(translator):
     sampling = SamplingSettings(seed=3)
     drawn = texts(translator.translate(LINES, sampling=sampling))

@@ -207,7 +207,8 @@ def test_metrics_are_appended_and_rows_to_be_repeated_dropped(tmp_path: Path):
     again.log_metrics({"loss": 1.5}, 2)
     assert log.path.read_text().splitlines() == ["step,loss,bleu,chrf", "1,2,,", "1,,11,20", "2,1.5,,"]
     with log.path.open("a") as file:
-        file.write("3,0.")  # cut off by a crash
+        # Cut off by a crash, and a digit that is no number
+        file.write("3,0.\n²,1,1,1\n")
     assert len(CsvLogger(save_dir=str(tmp_path))._rows) == 3
 
 

@@ -138,7 +138,8 @@ def test_search_is_the_textbooks(overrides):
 def stream(model: Any, src: Tensor, lengths: list[int], settings: SearchSettings, rows: int = 2) -> Any:
     """All hypotheses of a stream of sentences, with the sentences' numbers; each number comes once."""
     given = [Source(ids[:length]) for ids, length in zip(src.tolist(), lengths, strict=True)]
-    found = list(search_stream(model, given, special=SPECIAL, settings=settings, rows=rows, device=torch.device("cpu")))
+    how = {"special": SPECIAL, "settings": settings, "rows": rows, "device": torch.device("cpu")}
+    found = list(itertools.chain.from_iterable(search_stream(model, given, **how)))
     assert sorted(number for number, _ in found) == list(range(len(lengths)))
     return found
 

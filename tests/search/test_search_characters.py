@@ -125,7 +125,7 @@ def test_everything_is_valid(mixer):
     settings = SearchSettings(beam_size=6, n_best=6, max_len_ratio=1.0, max_len_extra=4)
     sources_ = [Source(ids[:length]) for ids, length in zip(src.tolist(), lengths, strict=True)]
     how = {"settings": settings, "rows": 3, "device": torch.device("cpu")}
-    for number, found in search_stream(model, sources_, special=SPELLING, **how):
+    for number, found in itertools.chain.from_iterable(search_stream(model, sources_, special=SPELLING, **how)):
         texts = [text(one.ids) for one in found]
         assert len(set(texts)) == len(texts) == 6, number
     drawn = sample(model, src, mask, special=SPELLING, settings=settings, top_k=9)
@@ -151,7 +151,7 @@ def test_phrases_are_whole_too(beam_size, extra):
     given = [Source(ids, phrases=wanted) for ids, wanted in zip(src.tolist(), phrases, strict=True)]
     settings = SearchSettings(beam_size=beam_size, n_best=beam_size, max_len_ratio=0.0, max_len_extra=extra)
     how = {"settings": settings, "selection": Constrained(EOS), "rows": 3, "device": torch.device("cpu")}
-    for number, found in search_stream(model, given, special=SPELLING, **how):
+    for number, found in itertools.chain.from_iterable(search_stream(model, given, special=SPELLING, **how)):
         assert found
         for one in found:
             assert text(one.ids) is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -71,7 +72,7 @@ def found(model: Any, given: list[Source], graphs: Graphs | None, rows: int = 3,
     how = {"special": SPECIAL, "settings": SearchSettings(beam_size=4, n_best=4, max_len_extra=10)} | how
     with pretended_gpu():
         stream = search_stream(model, given, rows=rows, device=torch.device("cuda"), graphs=graphs, **how)
-        return [hypotheses for _, hypotheses in sorted(stream)]
+        return [hypotheses for _, hypotheses in sorted(chain.from_iterable(stream))]
 
 
 def assert_equal(model: Any, given: list[Source], least: int = 10, **how: Any) -> dict[str, int]:
@@ -264,7 +265,7 @@ def on_gpu(model: Any, graphs: Graphs | None) -> list[Any]:
     """All hypotheses of the stream, by sentence, searched on a GPU."""
     settings = SearchSettings(beam_size=4, n_best=4, max_len_extra=10)
     how = {"special": SPECIAL, "settings": settings, "rows": 3, "device": torch.device("cuda"), "graphs": graphs}
-    return [hypotheses for _, hypotheses in sorted(search_stream(model.cuda(), sources(), **how))]
+    return [hypotheses for _, hypotheses in sorted(chain.from_iterable(search_stream(model.cuda(), sources(), **how)))]
 
 
 @pytest.mark.gpu

@@ -22,7 +22,9 @@ WORDS = Words(going_on=frozenset({5}), unended=frozenset({4}))
 
 def constrained(model, given, settings, rows=2, words=WORDS, shortlist=None):
     how = {"special": SPECIAL, "settings": settings, "selection": Constrained(EOS, words), "shortlist": shortlist}
-    found = dict(search_stream(model, given, rows=rows, device=torch.device("cpu"), **how))
+    found = dict(
+        itertools.chain.from_iterable(search_stream(model, given, rows=rows, device=torch.device("cpu"), **how))
+    )
     return [found[number] for number in range(len(given))]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -47,8 +48,8 @@ def twin_list(ids, prefix=()) -> Tensor:
 
 def stream(model: Any, given: list[Source], settings: SearchSettings, rows: int = 3, **how: Any) -> list[Any]:
     """All hypotheses of a stream of sentences that come and go."""
-    how = {"special": SPECIAL, "shortlist": half, **how}
-    found = dict(search_stream(model, given, settings=settings, rows=rows, device=torch.device("cpu"), **how))
+    how = {"special": SPECIAL, "shortlist": half, "settings": settings, "rows": rows, **how}
+    found = dict(chain.from_iterable(search_stream(model, given, device=torch.device("cpu"), **how)))
     return [found[number] for number in range(len(given))]
 
 

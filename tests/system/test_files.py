@@ -162,6 +162,19 @@ def test_folders_of_killed_processes_go_after_a_week(tmp_path):
     assert not folder.exists()
 
 
+def test_temporary_files_of_killed_processes_go_with_the_next_write(tmp_path):
+    """Files of living processes, of the last hour, and of other names stay."""
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    names = {f".a[1].{done.pid}.00.tmp": 2, f".a[1].{os.getpid()}.00.tmp": 2, f".a[1].{done.pid}.01.tmp": 0}
+    names |= {f".a1.{done.pid}.00.tmp": 2, ".a[1].notes.tmp": 2}
+    for name, hours in names.items():
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (time.time(), time.time() - 3601 * hours))
+    files.write_text(tmp_path / "a[1]", "text")
+    assert {path.name for path in tmp_path.iterdir()} == {"a[1]", *list(names)[1:]}
+
+
 @pytest.mark.slow
 def test_prepare_twice_at_once_then_train_finds_it(tmp_path):
     corpus = toycorpus.write(tmp_path / "corpus")

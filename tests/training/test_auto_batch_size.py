@@ -39,7 +39,7 @@ from seq2seq.training.bounds.faults import TrainingFault
 from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 from seq2seq.training.lightning_parts.task import TranslationTask
 from seq2seq.training.plan import make_plan
-from seq2seq.training.run import Run
+from seq2seq.training.run import TrainingRun
 
 CPU = torch.device("cpu")
 
@@ -208,11 +208,11 @@ def auto(corpus: Path, folder: Path, *overrides: str) -> dict[str, Any]:
     return toycorpus.settings(corpus, folder, "data.max_tokens=auto", "data.batch_tokens=600", *overrides)
 
 
-def planned(config: dict[str, Any]) -> Run:
-    return Run(make_plan(config, mixer="transformer"))
+def planned(config: dict[str, Any]) -> TrainingRun:
+    return TrainingRun(make_plan(config, mixer="transformer"))
 
 
-def executed(config: dict[str, Any]) -> Run:
+def executed(config: dict[str, Any]) -> TrainingRun:
     run = planned(config)
     run.execute()
     return run
@@ -222,10 +222,10 @@ def executed(config: dict[str, Any]) -> Run:
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search runs on a CPU, where `memory` limits it."""
 
-    def search(run: Run) -> int:
+    def search(run: TrainingRun) -> int:
         return find_max_tokens(lambda: run._rehearsal(CPU), device=CPU, most=run.data_plan.part_tokens)
 
-    monkeypatch.setattr(Run, "_largest_batch", search)
+    monkeypatch.setattr(TrainingRun, "_largest_batch", search)
 
 
 @pytest.mark.parametrize(
@@ -344,8 +344,8 @@ def test_preparing_needs_no_number(corpus, tmp_path, caplog):
 
 SCRIPT = """
 import os
-from seq2seq.training.run import Run
-Run._largest_batch = lambda run: 256 if os.environ.get("LOCAL_RANK") == "1" else 512
+from seq2seq.training.run import TrainingRun
+TrainingRun._largest_batch = lambda run: 256 if os.environ.get("LOCAL_RANK") == "1" else 512
 from seq2seq.train import main
 main()
 """

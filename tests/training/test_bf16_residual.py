@@ -17,7 +17,7 @@ from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.machine.hardware import require_autocast, require_packing
 from seq2seq.training.make_trainer import keep_stream_in_bf16
 from seq2seq.training.plan import make_plan
-from seq2seq.training.run import Run
+from seq2seq.training.run import TrainingRun
 
 # A whole run; `make test-all` has it
 EXHAUSTIVE = {"test_a_run_trains_with_it"}
@@ -101,7 +101,7 @@ def test_without_autocast_it_is_refused(precision):
 def test_a_run_trains_with_it(tmp_path):
     corpus = toycorpus.write(tmp_path / "toy", (60, 8, 8))
     given = ("trainer.bf16_residual=true", "trainer.precision=bf16", "trainer.test=false")
-    assert Run(make_plan(toycorpus.settings(corpus, tmp_path, *given), mixer="transformer")).execute() >= 0
+    assert TrainingRun(make_plan(toycorpus.settings(corpus, tmp_path, *given), mixer="transformer")).execute() >= 0
 
 
 def test_packed_training_is_refused_on_a_cpu(tmp_path):
@@ -109,7 +109,7 @@ def test_packed_training_is_refused_on_a_cpu(tmp_path):
     config = toycorpus.settings(corpus, tmp_path)
     config["mixer"]["cross"]["packed"] = True
     with pytest.raises(ValueError, match="packed=true of CrossAttention needs a GPU"):
-        Run(make_plan(config, mixer="transformer"))
+        TrainingRun(make_plan(config, mixer="transformer"))
 
 
 @pytest.mark.parametrize(

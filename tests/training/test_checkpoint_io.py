@@ -17,15 +17,15 @@ from seq2seq.runs.training_state import read_state
 from seq2seq.training.bounds.faults import TrainingFault
 from seq2seq.training.lightning_parts.checkpoint_io import AtomicCheckpointIO
 from seq2seq.training.plan import make_plan
-from seq2seq.training.run import Run
+from seq2seq.training.run import TrainingRun
 
 KEPT = ("trainer.val_steps=2", "trainer.ema=0.9", "trainer.keep_best=1")
 GIVEN = ("run=it", "trainer.test=false", "optim=anneal", *KEPT)
 SHORT, LONG = ("trainer.max_steps=2", "optim.schedule=constant"), ("trainer.max_steps=4", "optim.schedule=constant")
 
 
-def execute(config: dict[str, Any]) -> Run:
-    run = Run(make_plan(config, mixer="transformer"))
+def execute(config: dict[str, Any]) -> TrainingRun:
+    run = TrainingRun(make_plan(config, mixer="transformer"))
     run.execute()
     return run
 
@@ -86,7 +86,7 @@ def test_a_run_in_two_parts_is_the_run_in_one(corpus, tmp_path, mixer):
 def test_another_model_or_optimizer_cannot_be_forced(corpus, stopped, tmp_path, changes, message):
     settings = toycorpus.settings(corpus, tmp_path, *GIVEN, *LONG, *changes, f"resume={stopped.path}", "force=true")
     with pytest.raises(ValueError, match=message):
-        Run(make_plan(settings, mixer="transformer"))
+        TrainingRun(make_plan(settings, mixer="transformer"))
 
 
 def test_settings_of_the_optimizer_do_not_come_from_the_file(corpus, stopped, tmp_path):

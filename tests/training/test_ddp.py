@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from seq2seq.runs.training_state import read_state
 from seq2seq.training.machine.ddp import sum_gradients
 from seq2seq.training.plan import make_plan
-from seq2seq.training.run import Run
+from seq2seq.training.run import TrainingRun
 
 UPDATES = 20
 
@@ -122,7 +122,7 @@ class Uneven(L.Callback):
 def trained(corpus: Path, folder: Path, *given: str) -> None:
     fixed = ("trainer.test=false", "trainer.val_sentences=4", "model.dropout=0.1", f"trainer.max_steps={UPDATES}")
     more = ("data.max_tokens=300", "optim=adam", "optim.weight_decay=0.1")
-    Run(
+    TrainingRun(
         make_plan(toycorpus.settings(corpus, folder, *fixed, *more, *given), mixer="x"), callbacks=(Uneven(),)
     ).execute()
 

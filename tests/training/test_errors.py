@@ -27,7 +27,7 @@ from seq2seq.training.bounds.faults import TrainingFault, as_fault
 from seq2seq.training.callbacks.ema import AverageWeights
 from seq2seq.training.objective.optim import build_optimizer
 from seq2seq.training.plan import make_plan
-from seq2seq.training.run import Run
+from seq2seq.training.run import TrainingRun
 
 # A whole run of two seconds; `make test-all` has it
 EXHAUSTIVE = {"test_a_profile_is_one_flag", "test_the_best_validations_are_kept"}
@@ -39,20 +39,20 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return toycorpus.write(tmp_path_factory.mktemp("toy"))
 
 
-def execute(config: dict[str, Any], *callbacks: L.Callback) -> Run:
+def execute(config: dict[str, Any], *callbacks: L.Callback) -> TrainingRun:
     """Run `config` with more callbacks."""
-    run = Run(make_plan(config, mixer="transformer"), callbacks=callbacks)
+    run = TrainingRun(make_plan(config, mixer="transformer"), callbacks=callbacks)
     run.execute()
     return run
 
 
-def saved(run: Run | Path) -> dict[str, Any]:
+def saved(run: TrainingRun | Path) -> dict[str, Any]:
     """The state of the training."""
-    folder = run.folder.path if isinstance(run, Run) else run
+    folder = run.folder.path if isinstance(run, TrainingRun) else run
     return read_state(folder / "checkpoints" / "last.ckpt")
 
 
-def weights(run: Run) -> dict[str, torch.Tensor]:
+def weights(run: TrainingRun) -> dict[str, torch.Tensor]:
     """The weights in the state of the training."""
     return checkpoint.stored_once(model_weights(saved(run)))
 

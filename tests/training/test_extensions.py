@@ -25,7 +25,7 @@ from seq2seq.training.lightning_parts.loggers import check_loggers
 from seq2seq.training.lightning_parts.user_classes import user_callbacks
 from seq2seq.training.loop import STATE_KEYS
 from seq2seq.training.plan import make_plan
-from seq2seq.training.run import Run
+from seq2seq.training.run import TrainingRun
 
 PAGE = Path(seq2seq.__file__).parents[1] / "docs" / "training.md"
 HERE = __name__
@@ -161,9 +161,16 @@ def documented(tmp_path, monkeypatch) -> list[str]:
 def test_the_documented_callback_stops_a_run_and_keeps_its_state(documented, tmp_path, caplog):
     corpus = toycorpus.write(tmp_path / "corpus")
 
-    def run(*overrides: str) -> Run:
-        words = [*documented, "callbacks.mine.loss=1e9", "trainer.val_steps=1", "trainer.max_steps=9", "run=x"]
-        made = Run(make_plan(toycorpus.settings(corpus, tmp_path, *words, "trainer.test=false", *overrides), mixer="t"))
+    def run(*overrides: str) -> TrainingRun:
+        words = [
+            *documented,
+            "callbacks.mine.loss=1e9",
+            "trainer.val_steps=1",
+            "trainer.max_steps=9",
+            "run=x",
+            "trainer.test=false",
+        ]
+        made = TrainingRun(make_plan(toycorpus.settings(corpus, tmp_path, *words, *overrides), mixer="t"))
         made.execute()
         return made
 
@@ -203,7 +210,7 @@ def test_a_run_with_frozen_parameters_is_resumed_with_its_average(tmp_path, opti
 
     def weights(*overrides: str) -> dict[str, torch.Tensor]:
         settings = toycorpus.settings(corpus, tmp_path, *words, "trainer.test=false", *overrides)
-        run = Run(make_plan(settings, mixer="t"))
+        run = TrainingRun(make_plan(settings, mixer="t"))
         run.execute()
         return read_state(run.folder.last)["state_dict"]
 
@@ -227,9 +234,9 @@ def test_a_mixer_of_another_package_is_trained(tmp_path):
     (tmp_path / "conf" / "mixer" / "mine.yaml").write_text(preset)
     words = [f"hydra.searchpath=[file://{tmp_path / 'conf'}]", "mixer=mine", "run=x", "trainer.test=false"]
 
-    def run(*overrides: str) -> Run:
+    def run(*overrides: str) -> TrainingRun:
         settings = toycorpus.settings(corpus, tmp_path, *words, *overrides)
-        made = Run(make_plan(settings, mixer="mine"))
+        made = TrainingRun(make_plan(settings, mixer="mine"))
         made.execute()
         return made
 
@@ -255,7 +262,7 @@ def test_a_checkpoint_callback_and_the_open_arguments_reach_lightning(tmp_path):
         "trainer.test=false",
         "trainer.max_steps=1",
     ]
-    run = Run(make_plan(toycorpus.settings(corpus, tmp_path, *words), mixer="t"), callbacks=[seen := Seen()])
+    run = TrainingRun(make_plan(toycorpus.settings(corpus, tmp_path, *words), mixer="t"), callbacks=[seen := Seen()])
     run.execute()
     assert seen.arguments == (True, True)
     # Lightning's own callback wrote it, after ours, and it is as complete as last.ckpt

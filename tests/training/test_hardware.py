@@ -14,7 +14,7 @@ from seq2seq.mixers.attention import CrossAttention
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.machine import hardware
 from seq2seq.training.plan import make_plan
-from seq2seq.training.run import Run
+from seq2seq.training.run import TrainingRun
 
 # Page faults of four blocks of 64 MiB, one after the other, before and after.
 FAULTS = """
@@ -79,7 +79,7 @@ def test_a_run_keeps_freed_memory_before_it_measures_threads(tmp_path, monkeypat
     monkeypatch.setattr("seq2seq.training.run.measure_threads", lambda *_, **__: events.append("threads"))
     monkeypatch.setattr("seq2seq.training.run.known_threads", lambda *_: None)
     words = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=1", "trainer.test=false", "trainer.accelerator=cpu")
-    Run(make_plan(words, mixer="transformer")).execute()
+    TrainingRun(make_plan(words, mixer="transformer")).execute()
     assert events == ["cpu", "threads"]
 
 

@@ -16,7 +16,7 @@ from lightning.pytorch.loggers.logger import Logger
 from seq2seq.runs.folder import RunFolder
 from seq2seq.training.lightning_parts.loggers import CsvLogger, log_results, log_samples, log_settings, make_loggers
 from seq2seq.training.plan import make_plan
-from seq2seq.training.run import Run
+from seq2seq.training.run import TrainingRun
 
 EXHAUSTIVE = {"test_a_run_with_tensorboard_and_a_logger_of_ones_own"}
 
@@ -66,7 +66,7 @@ def test_a_run_with_tensorboard_and_a_logger_of_ones_own(tmp_path):
     MyLogger.made.clear()
     words = ["logger=default", f"+logger.mine._target_={HERE}.MyLogger", "+logger.mine.note=hello", "run=x"]
     words += ["trainer.max_steps=2", "trainer.val_steps=1", "trainer.samples=2"]
-    run = Run(make_plan(toycorpus.settings(corpus, tmp_path, *words), mixer="transformer"))
+    run = TrainingRun(make_plan(toycorpus.settings(corpus, tmp_path, *words), mixer="transformer"))
     assert not MyLogger.made  # only checked, since a logger may write as soon as it is made
     run.execute()
     results = run.folder.read_results()

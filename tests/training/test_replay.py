@@ -29,7 +29,7 @@ from seq2seq.training.lightning_parts.task import seed_generator
 from seq2seq.training.objective.batch_loss import sum_losses
 from seq2seq.training.objective.loss import LossSums
 from seq2seq.training.plan import make_plan
-from seq2seq.training.run import Run
+from seq2seq.training.run import TrainingRun
 
 CPU = torch.device("cpu")
 
@@ -50,18 +50,18 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return replay_by_twin(monkeypatch)
 
 
-def trained(corpus: Path, folder: Path, *given: str, callbacks: tuple[L.Callback, ...] = ()) -> Run:
+def trained(corpus: Path, folder: Path, *given: str, callbacks: tuple[L.Callback, ...] = ()) -> TrainingRun:
     fixed = ("trainer.test=false", "trainer.val_sentences=4", "model.dropout=0.1")
-    run = Run(make_plan(toycorpus.settings(corpus, folder, *fixed, *given), mixer="x"), callbacks=callbacks)
+    run = TrainingRun(make_plan(toycorpus.settings(corpus, folder, *fixed, *given), mixer="x"), callbacks=callbacks)
     run.execute()
     return run
 
 
-def state(run: Run) -> dict[str, Any]:
+def state(run: TrainingRun) -> dict[str, Any]:
     return read_state(run.folder.last)
 
 
-def require_same(one: Run, other: Run) -> None:
+def require_same(one: TrainingRun, other: TrainingRun) -> None:
     first, second = state(one), state(other)
     assert first["state_dict"].keys() == second["state_dict"].keys()
     for name, weights in first["state_dict"].items():

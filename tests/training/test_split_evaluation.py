@@ -21,7 +21,7 @@ from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.lightning_parts.split_evaluation import decoding_graphs, log_lengths
 from seq2seq.training.make_trainer import validation_search
 from seq2seq.training.plan import make_plan
-from seq2seq.training.run import Run
+from seq2seq.training.run import TrainingRun
 
 REPRESENTATIVE = {"test_a_run_that_decodes_by_replayed_steps_is_a_run_that_does_not": {"transformer"}}
 
@@ -64,7 +64,7 @@ def test_a_run_that_decodes_by_replayed_steps_is_a_run_that_does_not(tmp_path, m
 
     def texts(name: str, graphs: Graphs | None) -> tuple[list[dict[str, float]], list[str]]:
         given = ("trainer.val_steps=2", f"mixer={mixer}", "search.max_len_extra=24")
-        run = Run(make_plan(toycorpus.settings(corpus, tmp_path / name, *given), mixer=mixer))
+        run = TrainingRun(make_plan(toycorpus.settings(corpus, tmp_path / name, *given), mixer=mixer))
         scores: list[dict[str, float]] = []
         numbers = Evaluation.numbers
         record = mock.patch.object(Evaluation, "numbers", lambda self: scores.append(numbers(self)) or scores[-1])

@@ -18,7 +18,7 @@ from seq2seq.runs.training_state import read_state
 from seq2seq.settings.compose import chosen_settings, resolved_settings, typed_mixers
 from seq2seq.training import checks, finetune
 from seq2seq.training.plan import RunPlan, make_plan
-from seq2seq.training.run import Run
+from seq2seq.training.run import TrainingRun
 
 SLOT = "mixer/self@mixer.decoder=lightconv"
 
@@ -134,9 +134,9 @@ def test_a_swapped_model_is_trained_translated_and_resumed(tmp_path):
     words = [word for word in words if not word.startswith(("mixer=", "model.", "data.vocab_size"))]
     chosen = chosen_settings([SLOT, "data", "optim.lr", "trainer", "init_from"])
 
-    def run(*more: str) -> Run:
+    def run(*more: str) -> TrainingRun:
         settings = resolved_settings([*words, *more])
-        made = Run(make_plan(settings, mixer="x", chosen=chosen, replaced=typed_mixers(words)))
+        made = TrainingRun(make_plan(settings, mixer="x", chosen=chosen, replaced=typed_mixers(words)))
         made.execute()
         return made
 

@@ -21,7 +21,7 @@ from seq2seq.training import threads
 from seq2seq.training.auto_batch_size import Rehearsal
 from seq2seq.training.lightning_parts.task import TranslationTask
 from seq2seq.training.plan import make_plan
-from seq2seq.training.run import Run
+from seq2seq.training.run import TrainingRun
 
 EXHAUSTIVE = {"test_a_run_keeps_the_number_that_it_began_with"}
 
@@ -113,9 +113,9 @@ def test_a_run_keeps_the_number_that_it_began_with(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     corpus = toycorpus.write(tmp_path / "toy")
 
-    def execute(*overrides: str) -> Run:
+    def execute(*overrides: str) -> TrainingRun:
         settings = toycorpus.settings(corpus, tmp_path, "run=it", "trainer.test=false", "resume=auto", *overrides)
-        run = Run(make_plan(settings, mixer="transformer"))
+        run = TrainingRun(make_plan(settings, mixer="transformer"))
         run.execute()
         assert torch.get_num_threads() == 1
         return run

@@ -22,7 +22,7 @@ from seq2seq.settings.run import read_settings
 from seq2seq.training.objective.optim import build_optimizer
 from seq2seq.training.objective.trained_weights import choose_trained
 from seq2seq.training.plan import make_plan
-from seq2seq.training.run import Run
+from seq2seq.training.run import TrainingRun
 
 
 def trained(model: nn.Module) -> set[str]:
@@ -150,8 +150,8 @@ def test_a_run_saves_plain_checkpoints_and_resumes(tmp_path: Path, more: tuple[s
     words = [word for word in words if not word.startswith(("mixer=", "model.", "data.vocab_size"))]
     chosen = chosen_settings(["data", "optim.lr", "trainer", "init_from"])
 
-    def run(*given: str) -> Run:
-        made = Run(make_plan(resolved_settings([*words, *given]), mixer="x", chosen=chosen))
+    def run(*given: str) -> TrainingRun:
+        made = TrainingRun(make_plan(resolved_settings([*words, *given]), mixer="x", chosen=chosen))
         made.execute()
         return made
 

@@ -13,7 +13,7 @@ import toycorpus
 
 from seq2seq.runs.training_state import read_state
 from seq2seq.training.plan import make_plan
-from seq2seq.training.run import Run
+from seq2seq.training.run import TrainingRun
 
 NO_DROPOUT = ("model.dropout=0", "model.attention_dropout=0", "model.weight_dropout=0")
 
@@ -23,14 +23,14 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return toycorpus.write(tmp_path_factory.mktemp("toy"))
 
 
-def trained(corpus: Path, folder: Path, *given: str) -> Run:
+def trained(corpus: Path, folder: Path, *given: str) -> TrainingRun:
     fixed = ("data.batch_tokens=600", "trainer.test=false", "optim=anneal", "trainer.val_sentences=4")
-    run = Run(make_plan(toycorpus.settings(corpus, folder, *fixed, *given), mixer="transformer"))
+    run = TrainingRun(make_plan(toycorpus.settings(corpus, folder, *fixed, *given), mixer="transformer"))
     run.execute()
     return run
 
 
-def state(run: Run) -> dict[str, Any]:
+def state(run: TrainingRun) -> dict[str, Any]:
     return read_state(run.folder.last)
 
 
@@ -77,7 +77,7 @@ def test_with_dropout_the_loss_is_of_the_same_law(corpus, tmp_path):
 
 def test_the_machine_does_not_name_a_run(corpus, tmp_path):
     def name(*given: str) -> str:
-        return Run(make_plan(toycorpus.settings(corpus, tmp_path, *given), mixer="x")).folder.path.name
+        return TrainingRun(make_plan(toycorpus.settings(corpus, tmp_path, *given), mixer="x")).folder.path.name
 
     update = "data.batch_tokens=600"
     names = {name(update, f"data.max_tokens={size}", f"trainer.devices={n}") for size, n in ((600, 1), (96, 1))}
@@ -109,7 +109,7 @@ def test_a_validation_is_estimated_by_the_sentences_that_it_has(corpus, tmp_path
 
         given = ("trainer.max_time=1h", "trainer.max_steps=1", f"trainer.val_sentences={count}", f"run={count}")
         settings = toycorpus.settings(corpus, tmp_path, "trainer.test=false", "data.max_tokens=64", *given)
-        Run(make_plan(settings, mixer="x"), callbacks=(Look(),)).execute()
+        TrainingRun(make_plan(settings, mixer="x"), callbacks=(Look(),)).execute()
     assert 0 < found["2"] < found["null"]
 
 

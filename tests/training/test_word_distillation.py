@@ -18,7 +18,7 @@ from seq2seq.settings.compose import chosen_settings, resolved_settings, typed_m
 from seq2seq.settings.run import read_settings
 from seq2seq.training.objective.word_distillation import distilled_cross_entropy
 from seq2seq.training.plan import make_plan
-from seq2seq.training.run import Run
+from seq2seq.training.run import TrainingRun
 
 
 @pytest.mark.parametrize("chunk", [None, 1, 7])
@@ -71,12 +71,12 @@ def test_a_student_learns_from_the_model_that_it_was(tmp_path: Path):
     )
     words = [word for word in words if not word.startswith(("mixer=", "model.", "data.vocab_size"))]
     chosen = chosen_settings([slot, "data", "optim.lr", "trainer", "init_from"])
-    run = Run(make_plan(resolved_settings(words), mixer="x", chosen=chosen, replaced=typed_mixers(words)))
+    run = TrainingRun(make_plan(resolved_settings(words), mixer="x", chosen=chosen, replaced=typed_mixers(words)))
     run.execute()
     assert type(checkpoint.load(run.folder.best).model.decoder.layers[0].self_mixer).__name__ == "LightConv"
     other = toycorpus.settings(corpus, tmp_path, f"optim.teacher={origin}")
     with pytest.raises(ValueError, match=r"optim\.teacher=.* has another tokenizer than this run: .*seq2seq\.distill"):
-        Run(make_plan(other, mixer="x")).execute()
+        TrainingRun(make_plan(other, mixer="x")).execute()
 
 
 def test_settings_that_cannot_work():

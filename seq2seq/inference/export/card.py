@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from seq2seq.data.languages import target_languages
 from seq2seq.settings.classes import class_names
+from seq2seq.system.markdown import markdown_table, without_markup
 
 # Sections of a run's settings that the card shows; the others hold paths of the machine.
 _RECIPE = ("mixer", "model", "optim", "trainer", "search")
@@ -71,9 +72,8 @@ def model_card(meta: Mapping[str, Any], origin: Origin, *, parameters: int, mari
         _MARIAN if marian else "",
         f"## Data\n\n`{meta['data']}`, text normalized by `{meta.get('normalizer', 'unnamed')}` in SentencePiece.\n",
         _scores(origin),
-        _recipe(meta, origin),
     ]
-    return "\n".join(part for part in parts if part)
+    return "\n".join([without_markup("\n".join(part for part in parts if part)), _recipe(meta, origin)])
 
 
 def _scores(origin: Origin) -> str:
@@ -87,16 +87,15 @@ def _scores(origin: Origin) -> str:
         signatures = [*(values.get("signatures") or []), "", ""]
         for metric, signature in zip(("bleu", "chrf"), signatures, strict=False):
             if isinstance(values.get(metric), int | float):
-                # A vertical bar would begin a cell, even in code
-                signature = signature.replace("|", "\\|")
-                rows.append(f"| {split} | {metric} | {values[metric]:.2f} | `{signature}` |")
+                rows.append([split, metric, f"{values[metric]:.2f}", f"`{signature}`"])
     if not rows:
         return (
             "## Scores\n\nNone are known of this checkpoint: a run's folder has the scores of its best.safetensors.\n"
         )
     most = origin.settings.get("trainer", {}).get("val_sentences")
     note = [f"Scores of `valid` are of {most:,} sentences of it (`trainer.val_sentences`).\n"] if most else []
-    return "\n".join(["## Scores\n", "| split | metric | score | signature |", "|---|---|---:|---|", *rows, "", *note])
+    table = markdown_table(["split", "metric", "score", "signature"], rows, right=["score"])
+    return "\n".join(["## Scores\n", table, "", *note])
 
 
 def _recipe(meta: Mapping[str, Any], origin: Origin) -> str:
@@ -105,8 +104,9 @@ def _recipe(meta: Mapping[str, Any], origin: Origin) -> str:
     settings = settings or {key: meta["model"][key] for key in ("mixer", "model")}
     parts = ["## Recipe\n"]
     if command := origin.results.get("command"):
-        parts.append(f"```bash\n{command}\n```\n")
+        # Nothing in a block of code is markup, and no text may end the block
+        parts.append(f"```bash\n{str(command).replace('```', '')}\n```\n")
     versions = ", ".join(f"{name} {number}" for name, number in meta["versions"].items())
-    parts.append(f"Written by {versions}.\n")
+    parts.append(without_markup(f"Written by {versions}.\n"))
     parts.append(f"```json\n{json.dumps(settings, indent=2, ensure_ascii=False, default=str)}\n```\n")
     return "\n".join(parts)

@@ -20,7 +20,7 @@ from seq2seq.checkpoint import Loaded
 from seq2seq.inference.description import write_description
 from seq2seq.inference.export.agreement import TIE, greedy, require_agreement
 from seq2seq.inference.export.int8 import Int8Linear, in_int8
-from seq2seq.inference.onnx_model import FORMAT, GRAPHS, OUTPUT, load_onnx
+from seq2seq.inference.onnx_model import FORMAT, GRAPHS, OUTPUT, load_onnx, step_names
 from seq2seq.kernels.attention.weights import normalize
 from seq2seq.kernels.conv_step.torch_impl import weigh_slots
 from seq2seq.network.model import Seq2Seq
@@ -248,7 +248,7 @@ def write_onnx(
     model = in_int8(loaded.model) if dtype == "int8" else loaded.model
     encoder = EncoderGraph(model).eval()
     step = StepGraph(model, one.context, one.state).eval()
-    inputs, outputs = step_names(one)
+    inputs, outputs = step_names(leaves(one.context), leaves(one.state))
     context = [name for name in inputs if name.startswith("context.")]
     _export(encoder, one.encoder, other.encoder, folder / GRAPHS[0], ["src", "mask"], context, positions)
     _export(step, one.step, other.step, folder / GRAPHS[1], inputs, outputs, positions)
@@ -328,21 +328,6 @@ def beginning(sample: Sample) -> dict[str, dict[str, Any]]:
         states[f"state.{i}"] = f"context.{same[0]}" if part.any() else "zeros"
     strides = {f"owner.{i}": ancestry.stride for i, ancestry in enumerate(shared_ancestries(parts)[0])}
     return {"states": states, "strides": strides}
-
-
-def step_names(sample: Sample) -> tuple[list[str], list[str]]:
-    """Return the names of the step's inputs and outputs; parts of the state are numbered."""
-    context = [f"context.{i}" for i in range(len(leaves(sample.context)))]
-    parts = leaves(sample.state)
-    caches = [i for i, part in enumerate(parts) if not isinstance(part, Tensor)]
-    tensors = [i for i, part in enumerate(parts) if isinstance(part, Tensor)]
-    owners = range(len(shared_ancestries(parts)[0]))
-    inputs = ["token", "position", "scored", *context]
-    inputs += [
-        f"{kind}.{i}" for kind, some in (("values", caches), ("owner", owners), ("state", tensors)) for i in some
-    ]
-    both = sorted([*((i, "append") for i in caches), *((i, "next") for i in tensors)])
-    return inputs, ["log_probs", "features", *(f"{kind}.{i}" for i, kind in both)]
 
 
 def _export(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import hashlib
+import ipaddress
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -29,13 +32,14 @@ from seq2seq.inference.service.messages import (
     TranslateAnswer,
     TranslateRequest,
     Translation,
-    check_limits,
     chosen_options,
     read_request,
     texts_of,
 )
 from seq2seq.inference.service.metrics import Metrics
 from seq2seq.inference.service.settings import ServiceSettings
+from seq2seq.search.hypothesis import longest_target
+from seq2seq.settings.values import shown
 
 PATHS = ("/", "/translate", "/health", "/metrics", "/openapi.json")
 # A body beyond the limit is still read, up to this many bytes: a client reads its answer only after it has sent all.
@@ -47,6 +51,7 @@ _STATUSES = {
     408: "the request did not arrive in time",
     413: "too large",
     415: "not application/json",
+    421: "the service does not answer under this name",
     422: "a wrong field or value",
     429: "too many texts of one client wait",
     500: "no text could be translated",
@@ -71,7 +76,7 @@ class Service:
         self.translator = translator
         self.limits = limits
         self.metrics = Metrics()
-        self.batcher = Batcher(translator, limits=limits, metrics=self.metrics, begin=begin)
+        self.batcher = Batcher(limits=limits, metrics=self.metrics, begin=begin)
         self.open = 0
         self.metrics.open.set_function(lambda: self.open)
 
@@ -96,20 +101,34 @@ class Service:
             body = await _body(request, limits)
         except ClientDisconnect:
             return None
+        # Stays the same if the model is loaded again meanwhile
+        translator = self.translator
         asked = read_request(body)
-        texts = texts_of(asked)
-        check_limits(texts, limits)
-        options = chosen_options(asked, self.translator.settings, self.translator.languages, limits)
+        texts = texts_of(asked, limits)
+        options = chosen_options(asked, translator.settings, translator.languages, limits)
+        pieces = translator.pieces([each.text for each in texts])
+        if sum(pieces) > limits.max_pieces:
+            raise RefusedError(
+                413, f"{sum(pieces):,} pieces are too many; send at most {limits.max_pieces:,} in a request"
+            )
         try:
-            target_ids(self.translator.tokenizer, options.suppress)
+            target_ids(translator.tokenizer, options.suppress)
         except ValueError as error:
             raise RefusedError(422, f"suppress: {error}") from None
-        if options.alignment and not self.translator.can_align:
+        if options.alignment and not translator.can_align:
             raise RefusedError(
                 422, "alignment: this service translates with ONNX graphs, which align no words; leave it out"
             )
         client = request.client.host if request.client else ""
-        entries = self.batcher.submit(texts, options, client)
+        now = time.monotonic()
+        # A text of many pieces is translated in parts, to which alone the model's number of positions applies
+        settings = dataclasses.replace(options.settings, max_len=None)
+        works = [settings.beam_size * max(size, longest_target(size + 1, settings)) for size in pieces]
+        entries = [
+            Entry(text, options, client, now, size, work, translator)
+            for text, size, work in zip(texts, pieces, works, strict=True)
+        ]
+        self.batcher.submit(entries)
         self.metrics.characters.inc(sum(len(each.text) for each in texts))
         try:
             results = await _results(request, entries, limits.timeout)
@@ -140,6 +159,7 @@ class Service:
             "limits": {
                 "texts": limits.max_texts,
                 "characters": limits.max_characters,
+                "pieces": limits.max_pieces,
                 "bytes": limits.max_body,
                 "beam_size": max(limits.max_beam_size, settings.beam_size),
                 "seconds": limits.timeout,
@@ -191,11 +211,13 @@ def create_app(service: Service) -> ASGIApp:
 
     app.exception_handler(HTTPException)(_refused)
     app.exception_handler(Exception)(_broken)
-    return _measured(app, service.metrics)
+    return _guarded(app, service.metrics, service.limits)
 
 
-def _measured(app: ASGIApp, metrics: Metrics) -> ASGIApp:
-    """Wrap an application: count and time its requests, and add headers to every answer."""
+def _guarded(app: ASGIApp, metrics: Metrics, limits: ServiceSettings) -> ASGIApp:
+    """Wrap an application: count and time its requests, refuse other names, and add headers to every answer."""
+    named = (limits.allowed_hosts or "").replace(",", " ").split()
+    hosts = {"", "localhost", *map(_name_of, [limits.host, *named])}
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
         # Without a lifespan and web sockets, every scope is a request
@@ -211,9 +233,31 @@ def _measured(app: ASGIApp, metrics: Metrics) -> ASGIApp:
                 metrics.seconds.labels(path).observe(time.monotonic() - began)
             await send(message)
 
-        await app(scope, receive, send_counted)
+        host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+        answer = app
+        # The owner of any other name can let it point to this machine, and a page of that name could then read answers
+        if not (hosts & {"*", name := _name_of(host)} or _is_address(name)):
+            message = f"this service does not answer as '{shown(host)}'; start it with --allowed-hosts and this name"
+            answer = JSONResponse({"error": message}, 421)
+        await answer(scope, receive, send_counted)
 
     return wrapped
+
+
+def _is_address(name: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
+
+
+def _name_of(host: str) -> str:
+    """Return the name in a Host, as a browser sends it; what is no Host is returned as it is."""
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+        return name if name.isascii() else name.encode("idna").decode()
+    except ValueError:
+        return host
 
 
 async def _body(request: Request, limits: ServiceSettings) -> bytes:

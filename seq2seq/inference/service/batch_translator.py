@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from seq2seq.data.languages import target_languages, target_tags
+from seq2seq.inference.encoding import encode_pieces
 from seq2seq.inference.limits import MOST_WEIGHTS
 from seq2seq.inference.service.messages import AnswerCandidate, Options, Text, Translation, WordAlignment
 
@@ -37,8 +38,18 @@ class BatchTranslator:
             other.tgt_lang = language
             other.tags = target_tags(translator.meta, translator.tokenizer, language)
 
-    def __call__(self, texts: Sequence[Text], options: Options) -> list[Translation]:
-        """Translate texts; notes of `Translator.translate` about a text become its warning or its error."""
+    def pieces(self, texts: Sequence[str]) -> list[int]:
+        """Count the source pieces of each text."""
+        return list(map(len, encode_pieces(self.tokenizer, texts, note=lambda note: None)))
+
+    def __call__(
+        self, texts: Sequence[Text], options: Options, step: Callable[[], None] = lambda: None
+    ) -> list[Translation]:
+        """Translate texts; notes of `Translator.translate` about a text become its warning or its error.
+
+        Args:
+            step: Called after each step; an error that it raises ends the call.
+        """
         notes: defaultdict[int, list[Note]] = defaultdict(list)
         translator = self._by_language[options.tgt_lang]
         lines = [each.text for each in texts]
@@ -52,6 +63,7 @@ class BatchTranslator:
             suppress=options.suppress,
             sentences=options.sentences,
             note=lambda note: notes[note.position].append(note),
+            progress=lambda lines: step(),
         )
         aligned: list[list[Alignment | None]] = [[None] * len(row) for row in found]
         unaligned: dict[int, str] = {}
@@ -59,7 +71,7 @@ class BatchTranslator:
             # Imports torch, which the translator has loaded
             from seq2seq.inference.forced_text import force_candidates
 
-            forced = force_candidates(translator, lines, found, align=True, left_out=unaligned.__setitem__)
+            forced = force_candidates(translator, lines, found, align=True, left_out=unaligned.__setitem__, step=step)
             aligned = [[each.words for each in row] for row in forced]
         results = []
         for i, (row, words) in enumerate(zip(found, aligned, strict=True)):

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 
@@ -17,25 +18,52 @@ from seq2seq.inference.service.settings import ServiceSettings
 
 log = logging.getLogger(__name__)
 
+# A batch may interrupt one whose longest text takes so many times the work, so that only a few are in progress at once.
+# Texts whose work differs by more do not share a batch.
+_MUCH_LONGER = 4
+# An interrupted batch gets at least this share of the time. Between two interruptions it works for so many seconds, the
+# longer time while it has less than its share.
+_SHARE = 0.25
+_SLICE, _LONG_SLICE = 0.05, 0.25
+# Each second of waiting counts like so many tokens less, so that long texts are not put off for ever.
+_TOKENS_A_SECOND = 1000
+
+# Translates texts with the same options; the function must be called after each step, and raises to end the work.
+Translate = Callable[[Sequence[Text], Options, Callable[[], None]], list[Translation]]
+
 
 @dataclasses.dataclass(eq=False)
 class Entry:
-    """Text of a request in the queue, and the future of its translation."""
+    """Text of a request in the queue, and the future of its translation.
+
+    Attributes:
+        pieces: Pieces of the text.
+        work: Tokens that a search may have to compute for it.
+        translate: Translates the text.
+    """
 
     text: Text
     options: Options
     client: str
     arrived: float
+    pieces: int
+    work: float
+    translate: Translate
     future: Future[Translation] = dataclasses.field(default_factory=Future)
 
 
-class Batcher:
-    """Translates texts of many requests with one model, in one thread, in the order of their arrival.
+class _AbandonedError(Exception):
+    """All clients of a batch have left."""
 
-    A batch starts with the text that has waited longest; other texts with the same options join it.
+
+class Batcher:
+    """Translates texts of many requests, in one thread, so that neither a client nor a long text delays the others.
+
+    A batch begins with the text that has the least work, all the texts of its client with less work counted in, and the
+    time that it waited counted off. Other texts with the same options join it. Between two steps of a search, a batch
+    of much less work may interrupt it, and a search whose clients have all left ends.
 
     Args:
-        translate: Translates texts with the same options; only the batcher's thread calls it.
         limits: Limits of a batch and of the queue.
         begin: Called by the thread before its first batch.
 
@@ -44,22 +72,14 @@ class Batcher:
         closed: New texts are refused.
     """
 
-    def __init__(
-        self,
-        translate: Callable[[Sequence[Text], Options], list[Translation]],
-        *,
-        limits: ServiceSettings,
-        metrics: Metrics,
-        begin: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.translate = translate
+    def __init__(self, *, limits: ServiceSettings, metrics: Metrics, begin: Callable[[], None] = lambda: None) -> None:
         self.begin = begin
         self.limits = limits
         self.metrics = metrics
         self.closed = False
         self._changed = threading.Condition()
-        # Guarded by _changed: texts that wait, and the current batch. The queue is replaced, never changed in place, so
-        # that the metrics can read it without the lock
+        # Guarded by _changed: texts that wait, and those of the batches in progress. The queue is replaced, never
+        # changed in place, so that the metrics can read it without the lock
         self._queue: list[Entry] = []
         self._working: list[Entry] = []
         # A daemon: a batch that outlasts the shutdown must not keep the process alive
@@ -67,33 +87,30 @@ class Batcher:
         metrics.queue_texts.set_function(lambda: len(self._queue))
         metrics.queue_characters.set_function(self._waiting_characters)
 
-    def submit(self, texts: Sequence[Text], options: Options, client: str) -> list[Entry]:
+    def submit(self, entries: Sequence[Entry]) -> None:
         """Queue all texts of a request, or none.
 
         Raises:
             RefusedError: The service is stopping, or the queue is full.
         """
-        now = time.monotonic()
-        entries = [Entry(text, options, client, now) for text in texts]
         limits = self.limits
         with self._changed:
             if self.closed or not self.thread.is_alive():
                 raise RefusedError(503, "the service is stopping", close=True)
             # A request that is within its own limits always fits into an empty queue
-            if self._queue and len(self._queue) + len(texts) > limits.queue_texts:
+            if self._queue and len(self._queue) + len(entries) > limits.queue_texts:
                 raise RefusedError(503, f"the queue is full ({len(self._queue):,} texts wait); try again later", 1)
             waiting = self._waiting_characters()
-            if waiting and waiting + sum(each.size for each in texts) > limits.queue_characters:
+            if waiting and waiting + sum(each.text.size for each in entries) > limits.queue_characters:
                 raise RefusedError(503, f"the queue is full ({waiting:,} characters wait); try again later", 1)
-            mine = sum(entry.client == client for entry in self._queue)
-            if mine and mine + len(texts) > limits.client_texts:
+            mine = sum(entry.client == entries[0].client for entry in self._queue)
+            if mine and mine + len(entries) > limits.client_texts:
                 raise RefusedError(429, f"{mine:,} of your texts wait already; ask again when they are answered", 1)
-            self._queue = self._queue + entries
+            self._queue = [*self._queue, *entries]
             self._changed.notify()
-        return entries
 
     def abandon(self, entries: Sequence[Entry]) -> None:
-        """Drop the texts of a request whose client has left; the current batch is not interrupted."""
+        """Drop the texts of a request whose client has left; a search ends when all of its clients have left."""
         with self._changed:
             for entry in entries:
                 entry.future.cancel()
@@ -120,22 +137,51 @@ class Batcher:
         """Translate until the batcher is closed and the queue is empty."""
         self.begin()
         while batch := self._next_batch():
-            began = time.monotonic()
-            for entry in batch:
-                self.metrics.waiting.observe(began - entry.arrived)
-            self._translate(batch)
-            self.metrics.batch_texts.observe(len(batch))
-            self.metrics.batch_seconds.observe(time.monotonic() - began)
+            self._work(batch)
 
-    def _translate(self, batch: list[Entry]) -> None:
+    def _work(self, batch: list[Entry]) -> None:
+        """Translate a batch, which much shorter ones may interrupt."""
+        began = time.monotonic()
+        for entry in batch:
+            self.metrics.waiting.observe(began - entry.arrived)
+        most = max(entry.work for entry in batch) / _MUCH_LONGER
+        uninterrupted = began + _SLICE
+        owed = 0.0
+
+        def step() -> None:
+            nonlocal uninterrupted, owed
+            if all(entry.future.done() for entry in batch):
+                raise _AbandonedError
+            now = time.monotonic()
+            if now < uninterrupted or not self._queue:
+                return
+            with self._changed:
+                shorter = self._choose(most)
+            if shorter:
+                self._work(shorter)
+                ended = time.monotonic()
+                owed += (ended - now) * _SHARE / (1 - _SHARE)
+                uninterrupted = ended + min(max(owed, _SLICE), _LONG_SLICE)
+                owed = max(0.0, owed - _LONG_SLICE)
+
+        with contextlib.suppress(_AbandonedError):
+            self._translate(batch, step)
+        with self._changed:
+            self._working = [entry for entry in self._working if entry not in batch]
+        self.metrics.batch_texts.observe(len(batch))
+        self.metrics.batch_seconds.observe(time.monotonic() - began)
+
+    def _translate(self, batch: list[Entry], step: Callable[[], None]) -> None:
         """Translate texts with the same options; a text that raises an error fails alone."""
         try:
-            results = self.translate([entry.text for entry in batch], batch[0].options)
+            results = batch[0].translate([entry.text for entry in batch], batch[0].options, step)
+        except _AbandonedError:
+            raise
         # Catch errors of any type: the thread must survive
         except Exception as error:
             if len(batch) > 1:
                 for entry in batch:
-                    self._translate([entry])
+                    self._translate([entry], step)
                 return
             # Log neither the message nor the trace, which may contain the text
             frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -151,7 +197,6 @@ class Batcher:
     def _next_batch(self) -> list[Entry]:
         """Wait for texts and take the next batch out of the queue; return [] when the batcher is closed and idle."""
         with self._changed:
-            self._working = []
             while True:
                 while not self._queue and not self.closed:
                     self._changed.wait()
@@ -160,24 +205,32 @@ class Batcher:
                 # Texts that queued up during the last batch have waited long enough
                 left = self._queue[0].arrived + self.limits.batch_wait - time.monotonic()
                 if left <= 0 or len(self._queue) >= self.limits.batch_texts or self.closed:
-                    break
+                    return self._choose(float("inf"))
                 self._changed.wait(left)
-            self._working = self._choose()
-            self._remove(self._working)
-            return self._working
 
-    def _choose(self) -> list[Entry]:
-        """Choose the first text, and further texts with its options within the limits of a batch."""
-        options = self._queue[0].options
-        batch: list[Entry] = []
-        characters = 0
-        for entry in self._queue:
-            if entry.options != options:
+    def _choose(self, most: float) -> list[Entry]:
+        """Take the next batch out of the queue, of texts that take at most `most` tokens each; [] if there is none."""
+        now = time.monotonic()
+        of_client: Counter[str] = Counter()
+        urgency: dict[Entry, float] = {}
+        for entry in sorted(self._queue, key=lambda each: each.work):
+            of_client[entry.client] += entry.work  # type: ignore[assignment]
+            if entry.work <= most:
+                urgency[entry] = of_client[entry.client] - _TOKENS_A_SECOND * (now - entry.arrived)
+        waiting = sorted(urgency, key=urgency.__getitem__)
+        batch = waiting[:1]
+        pieces = sum(entry.pieces for entry in batch)
+        for entry in waiting[1:]:
+            same = (entry.translate, entry.options) == (batch[0].translate, batch[0].options)
+            # A short text must not wait for a long one of its batch
+            if not same or max(entry.work, batch[0].work) > _MUCH_LONGER * min(entry.work, batch[0].work):
                 continue
-            characters += entry.text.size
-            if batch and (len(batch) >= self.limits.batch_texts or characters > self.limits.batch_characters):
+            pieces += entry.pieces
+            if len(batch) >= self.limits.batch_texts or pieces > self.limits.batch_pieces:
                 break
             batch.append(entry)
+        self._remove(batch)
+        self._working += batch
         return batch
 
     def _remove(self, entries: Sequence[Entry]) -> None:

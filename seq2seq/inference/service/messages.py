@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic_core import from_json
 from starlette.exceptions import HTTPException
 
 from seq2seq.inference.mbr import Utility
@@ -33,6 +34,8 @@ def _field(name: str) -> Any:
     return hint | None, Field(None, ge=low, gt=metadata.get("above"), le=most, description=text)
 
 
+# Lists whose check ends at the first wrong entry: a description of each wrong entry takes seconds.
+_Texts = Annotated[list[str], Field(fail_fast=True)]
 _Options = create_model("_Options", **{name: _field(name) for name in _OPTIONS})
 
 
@@ -41,15 +44,17 @@ class TranslateRequest(_Options):
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
-    text: str | list[str] = Field(description="one text or several, of any number of sentences and lines each")
+    text: str | _Texts = Field(description="one text or several, of any number of sentences and lines each")
     sentences: Literal["auto", "split", "keep"] | None = Field(
         None, description="how a text is divided into sentences (default: the service's)"
     )
     tgt_lang: str | None = Field(None, description="target language, of a checkpoint that has several")
     alignment: bool = Field(False, description="align the words of each candidate with the words of the text")
-    prefixes: list[str] | None = Field(None, description="beginning of the translation of each text")
-    phrases: list[list[str]] | None = Field(None, description="phrases that the translation of each text must contain")
-    suppress: list[str] = Field(
+    prefixes: _Texts | None = Field(None, description="beginning of the translation of each text")
+    phrases: Annotated[list[_Texts], Field(fail_fast=True)] | None = Field(
+        None, description="phrases that the translation of each text must contain"
+    )
+    suppress: _Texts = Field(
         [], max_length=100, description="pieces of the target's vocabulary that no translation may contain"
     )
     samples: int | None = Field(None, ge=1, description="draw so many translations instead of searching")
@@ -153,22 +158,26 @@ def read_request(body: bytes) -> TranslateRequest:
         RefusedError: 400 if the body is not JSON, 422 if the JSON is not a request.
     """
     try:
-        return TranslateRequest.model_validate_json(body)
+        given = from_json(body)
+    except ValueError as error:
+        raise RefusedError(400, f"the body is not JSON in UTF-8: {error}") from None
+    if not isinstance(given, dict):
+        raise RefusedError(422, 'the body must be an object such as {"text": "Guten Morgen."}')
+    known = list(TranslateRequest.model_fields)
+    for name in given:
+        if name not in known:
+            raise RefusedError(
+                422, f"unknown field '{shown(name)}'{suggestion(shown(name), known)} (known: {', '.join(known)})"
+            )
+    try:
+        return TranslateRequest.model_validate(given)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-    if first["type"] == "json_invalid":
-        raise RefusedError(400, f"the body is not JSON in UTF-8: {first['msg'].removeprefix('Invalid JSON: ')}")
-    raise RefusedError(422, _explained(first))
+        raise RefusedError(422, _explained(error.errors(include_url=False, include_context=False)[0])) from None
 
 
 def _explained(error: Any) -> str:
     """Explain one of pydantic's errors in a line."""
-    known = list(TranslateRequest.model_fields)
     where = [str(part) for part in error["loc"]]
-    if not where:
-        return 'the body must be an object such as {"text": "Guten Morgen."}'
-    if error["type"] == "extra_forbidden":
-        return f"unknown field '{shown(where[0])}'{suggestion(where[0], known)} (known: {', '.join(known)})"
     if error["type"] == "missing":
         return 'the field text is missing: {"text": "Guten Morgen."} or {"text": ["Guten Morgen.", "Danke!"]}'
     # pydantic has an error for each alternative of a union
@@ -181,42 +190,36 @@ def _json(value: Any) -> str:
     return shown(json.dumps(value, ensure_ascii=True), most=60)
 
 
-def texts_of(request: TranslateRequest) -> list[Text]:
+def texts_of(request: TranslateRequest, limits: ServiceSettings) -> list[Text]:
     """Return the texts of a request, each with its prefix and its phrases.
 
     Raises:
-        RefusedError: 422 unless there is a prefix and a list of phrases for each text.
+        RefusedError: 422 for no text at all, or unless there is a prefix and a list of phrases for each text; 413 for
+            too many texts, or if they are too long.
     """
     texts = [request.text] if isinstance(request.text, str) else request.text
+    if not texts:
+        raise RefusedError(422, "text is an empty list; give one text or more")
+    if len(texts) > limits.max_texts:
+        raise RefusedError(413, f"{len(texts):,} texts are too many; send at most {limits.max_texts:,} in a request")
     prefixes = [""] * len(texts) if request.prefixes is None else request.prefixes
     phrases = [[]] * len(texts) if request.phrases is None else request.phrases
     for name, values in (("prefixes", prefixes), ("phrases", phrases)):
         if len(values) != len(texts):
             raise RefusedError(422, f"{name} has {len(values)} entries for {len(texts)} texts; give one for each")
-    return [Text(text, prefix, tuple(own)) for text, prefix, own in zip(texts, prefixes, phrases, strict=True)]
-
-
-def check_limits(texts: Sequence[Text], limits: ServiceSettings) -> None:
-    """Check the number and the size of a request's texts, prefixes and phrases.
-
-    Raises:
-        RefusedError: 422 for no text at all, 413 for too many or too long texts.
-    """
-    if not texts:
-        raise RefusedError(422, "text is an empty list; give one text or more")
-    if len(texts) > limits.max_texts:
-        raise RefusedError(413, f"{len(texts):,} texts are too many; send at most {limits.max_texts:,} in a request")
-    if max(len(each.prefix) for each in texts) > limits.max_prefix:
+    found = [Text(text, prefix, tuple(own)) for text, prefix, own in zip(texts, prefixes, phrases, strict=True)]
+    if max(len(each.prefix) for each in found) > limits.max_prefix:
         raise RefusedError(413, f"a prefix may have {limits.max_prefix:,} characters at most")
-    if max(len(each.phrases) for each in texts) > limits.max_phrases:
+    if max(len(each.phrases) for each in found) > limits.max_phrases:
         raise RefusedError(413, f"a text may have {limits.max_phrases:,} phrases at most")
-    if max(sum(map(len, each.phrases)) for each in texts) > limits.max_prefix:
+    if max(sum(map(len, each.phrases)) for each in found) > limits.max_prefix:
         raise RefusedError(413, f"the phrases of a text may have {limits.max_prefix:,} characters together at most")
-    characters = sum(each.size for each in texts)
+    characters = sum(each.size for each in found)
     if characters > limits.max_characters:
         raise RefusedError(
             413, f"{characters:,} characters are too many; send at most {limits.max_characters:,} in a request"
         )
+    return found
 
 
 def chosen_options(

@@ -21,9 +21,18 @@ class ServiceSettings(Section):
     host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 for every network that the machine is in")
     port: int = setting(8000, "port to listen on; 0 for any that is free", least=0, most=65_535)
     proxy: str | None = setting(None, "address of a reverse proxy whose X-Forwarded-For names the client")
-    max_body: int = setting(1 << 20, "bytes of a request's body; a larger one is refused", least=1024, most=1 << 30)
+    allowed_hosts: str | None = setting(
+        None,
+        "names under which the service is called, by commas, or * for any; always allowed: localhost, --host, IP "
+        "addresses",
+    )
+    # Room for as many escaped characters as a request may have
+    max_body: int = setting(1 << 18, "bytes of a request's body; a larger one is refused", least=1024, most=1 << 30)
     max_texts: int = setting(128, "texts of a request", least=1, most=100_000)
     max_characters: int = setting(20_000, "characters of a request, prefixes and phrases too", least=1, most=10**8)
+    max_pieces: int = setting(
+        20_000, "source pieces of a request; a character that the vocabulary lacks may have four", least=1, most=10**8
+    )
     max_prefix: int = setting(
         200, "characters of a prefix, and of all phrases of a text together (413)", least=0, most=10**6
     )
@@ -37,7 +46,7 @@ class ServiceSettings(Section):
     max_output_ratio: float = setting(3.0, "largest max_len_ratio that a request may ask for", least=0, most=100)
     max_output_extra: int = setting(200, "largest max_len_extra that a request may ask for", least=1, most=10_000)
     batch_texts: int = setting(64, "texts that are translated together", least=1, most=100_000)
-    batch_characters: int = setting(16_384, "characters that are translated together", least=1, most=10**8)
+    batch_pieces: int = setting(2048, "source pieces that are translated together", least=1, most=10**8)
     batch_wait: float = setting(
         0.005, "seconds that an idle model waits for further texts, so that they share a batch", least=0, most=10
     )
@@ -46,6 +55,12 @@ class ServiceSettings(Section):
     client_texts: int = setting(512, "texts of one client's address that wait at most (429)", least=1, most=10**7)
     max_requests: int = setting(
         512, "requests for translations that are open at once; a further one is refused (503)", least=1, most=100_000
+    )
+    max_connections: int = setting(
+        1000, "connections at once; a further one closes the one that has been idle longest", least=1, most=100_000
+    )
+    idle_timeout: float = setting(
+        10.0, "seconds after which a connection without a whole request is closed", above=0, most=3600
     )
     timeout: float = setting(60.0, "seconds after which a request is given up (504)", above=0, most=86_400)
     body_timeout: float = setting(10.0, "seconds in which a request's body must have arrived (408)", above=0, most=3600)

@@ -12,6 +12,7 @@ from typing import Any
 from lightning.pytorch.loggers.logger import Logger
 
 from seq2seq.runs.folder import RunFolder
+from seq2seq.runs.results import read_metrics
 from seq2seq.settings.classes import class_name, entries
 from seq2seq.settings.dicts import flat
 from seq2seq.system.files import write_text
@@ -117,11 +118,10 @@ class CsvLogger(Logger):
         self._rows: list[dict[str, Any]] = []
         self._columns = ["step"]
         if self.path.exists():
-            with open(self.path, newline="", encoding="utf-8") as file:
-                reader = csv.DictReader(file)
-                self._columns = list(reader.fieldnames or self._columns)
-                # A write that was cut short leaves an incomplete row.
-                self._rows = [row for row in reader if None not in row.values() and row.get("step", "").isdigit()]
+            columns, rows = read_metrics(self.path)
+            self._columns = columns or self._columns
+            # A write that was cut short leaves an incomplete row.
+            self._rows = [row for row in rows if None not in row.values() and row.get("step", "").isdecimal()]
 
     @property
     def name(self) -> str:

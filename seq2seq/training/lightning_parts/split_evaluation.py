@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,7 @@ import lightning as L
 import torch
 import torch.distributed as dist
 
+from seq2seq import checkpoint
 from seq2seq.data.batching import Batch
 from seq2seq.data.text_checks import form_difference
 from seq2seq.data.tokenizer import Tokenizer
@@ -80,6 +83,27 @@ class EvaluatedModule(L.LightningModule):
             teacher.to(batch.src.device)
         return sum_losses(self.model, batch, self.optim, teacher=teacher)
 
+    def translator(self, search: SearchSettings | None = None) -> Translator:
+        """Return a translator that shares the model, which is put into evaluation mode.
+
+        Args:
+            search: Default: the search that checkpoints keep, by which the test set is translated.
+        """
+        search = search or dataclasses.replace(search_settings(self.description), max_len=self.search.max_len)
+        return Translator(
+            model=self.model.eval(),
+            tokenizer=self.tokenizer,
+            meta=self.description,
+            settings=search,
+            device=self.device,
+            max_len=min(LONGEST_SOURCE, search.max_len or LONGEST_SOURCE),
+            graphs=decoding_graphs(self),
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a checkpoint with the current weights, see `seq2seq.checkpoint.save`."""
+        checkpoint.save(path, checkpoint.Stored(self.description, self.model.state_dict()))
+
     def on_validation_epoch_start(self) -> None:
         """Start a validation."""
         self._start("valid")
@@ -143,18 +167,8 @@ class EvaluatedModule(L.LightningModule):
 
 def make_evaluator(task: EvaluatedModule, data: TranslationDataModule, split: str) -> Evaluator:
     """Make the evaluator of a split, with the task's current search."""
-    search = task.search
-    translator = Translator(
-        model=task.model,
-        tokenizer=task.tokenizer,
-        meta=task.description,
-        settings=search,
-        device=task.device,
-        max_len=min(LONGEST_SOURCE, search.max_len or LONGEST_SOURCE),
-        graphs=decoding_graphs(task),
-    )
     return Evaluator(
-        translator,
+        task.translator(task.search),
         data.prepared.sources(split),
         data.prepared.references(split),
         tokenize=task.description["tokenize"],

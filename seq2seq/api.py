@@ -1,0 +1,130 @@
+"""Train and read runs from Python: what `python -m seq2seq.train` does, for scripts and notebooks."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from seq2seq.runs.folder import RunFolder, mixer_label
+from seq2seq.settings.compose import chosen_settings, compose_settings, resolved_settings, typed_mixers, typed_settings
+from seq2seq.system.json_file import read_json
+from seq2seq.training.machine.environment import VARIABLES
+from seq2seq.training.plan import RunPlan, cut_lists, make_plan
+
+if TYPE_CHECKING:
+    from seq2seq.inference.translator import Translator
+    from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
+    from seq2seq.training.lightning_parts.task import TranslationTask
+
+# torch reads these when it is imported
+os.environ.update(VARIABLES | os.environ)
+
+
+def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Compose the settings of `python -m seq2seq.train` with these overrides, as plain values.
+
+    >>> compose(["mixer=lightconv", "model.dim=128"])["model"]["dim"]
+    128
+
+    Raises:
+        ValueError: An override is wrong; the message names it and what to write instead.
+    """
+    return cut_lists(resolved_settings(overrides), typed_settings(overrides))
+
+
+class Run:
+    """A run that has ended: its folder, its results, and a translator with its best checkpoint.
+
+    Args:
+        path: The run's folder.
+
+    Raises:
+        ValueError: There is no run in the folder.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        folder = RunFolder.of_checkpoint(path)
+        if folder is None:
+            raise ValueError(f"{path}: no run's folder; Run.train([...]) makes one")
+        self.folder = folder
+
+    @classmethod
+    def train(cls, overrides: Sequence[str] = ()) -> Run:
+        """Train, score the test set, and return the run, as `python -m seq2seq.train` does with these overrides.
+
+        Raises:
+            ValueError: A setting is wrong, or has no effect; nothing has been written.
+            TrainingFault: The data or the machine ended the run.
+            KeyboardInterrupt: A signal ended the run, which resume=auto continues.
+        """
+        from seq2seq.training.run import TrainingRun, process_for
+
+        plan = _plan(overrides)
+        if plan.trainer.dry_run:
+            raise ValueError("trainer.dry_run=true leaves no run; leave it out, or use python -m seq2seq.train")
+        try:
+            with process_for(plan):
+                run = TrainingRun(plan)
+                run.execute()
+        except SystemExit as stop:
+            raise KeyboardInterrupt(f"stopped (exit status {stop.code}); resume=auto continues the run") from None
+        return cls(run.folder.path)
+
+    @staticmethod
+    def lightning(overrides: Sequence[str] = ()) -> tuple[TranslationTask, TranslationDataModule]:
+        """Return the LightningModule and the LightningDataModule of a run, for a Trainer of your own.
+
+        The corpora are prepared, and nothing else is written. The Trainer must not replace the batch sampler
+        (use_distributed_sampler=False). `task.translator()` translates with the current weights, and `task.save(path)`
+        writes a checkpoint for all commands.
+
+        Raises:
+            ValueError: A setting is wrong, or has no effect.
+        """
+        from seq2seq.training.run import TrainingRun, process_for
+
+        plan = _plan(overrides)
+        with process_for(plan):
+            run = TrainingRun(plan)
+            data = run.data = run.prepared_data()
+            return run.task(), data
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self.folder.path
+
+    @functools.cached_property
+    def results(self) -> dict[str, Any]:
+        """Scores, times and versions: the content of results.json."""
+        return read_json(self.folder.results)
+
+    @functools.cached_property
+    def translator(self) -> Translator:
+        """Translator with the best checkpoint."""
+        from seq2seq.inference.translator import Translator
+
+        return Translator.load(self.path)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+
+def _plan(overrides: Sequence[str]) -> RunPlan:
+    """Check settings as the command does."""
+    words = list(overrides)
+    choices = compose_settings(words, return_hydra_config=True).hydra.runtime.choices
+    config = compose(words)
+    starts = config["init_from"]
+    plan = make_plan(
+        config,
+        mixer=mixer_label(choices["mixer"], words),
+        chosen=chosen_settings(words) if starts else None,
+        replaced=typed_mixers(words),
+        typed=typed_settings(words),
+    )
+    # With init_from the checkpoint decides the languages, and so the files
+    return plan if starts else plan.opened()
