@@ -28,6 +28,7 @@ from seq2seq.options.command_line import (
 )
 from seq2seq.options.translation import search_range
 from seq2seq.system.files import atomic_file, write_json
+from seq2seq.system.json_file import read_json_or_none
 from seq2seq.system.model_path import checkpoint_file
 from seq2seq.system.stdio import print_error
 
@@ -141,10 +142,8 @@ def _check_settings(settings: Sequence[str]) -> None:
 
 def _require_own(note: Path, sides: Sequence[Path], made_by: Mapping[str, Any], inputs: Sequence[str]) -> None:
     """Raise UsageError if the output belongs to another command, or to someone's corpus."""
-    before: Any = None
-    with contextlib.suppress(OSError, ValueError):
-        before = json.loads(note.read_text("utf-8"))
-    if isinstance(before, dict) and before.keys() == made_by.keys():
+    before = read_json_or_none(note)
+    if before and before.keys() == made_by.keys():
         for key, value in made_by.items():
             if before[key] != value:
                 raise UsageError(
