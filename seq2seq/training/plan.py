@@ -117,7 +117,7 @@ def make_plan(
         rest = "; a run that began from it continues without it by resume=<run>" if resume else ""
         raise ValueError(f"init_from={start}: no such file{rest}")
     if settings.optim.teacher is not None and not os.path.exists(settings.optim.teacher):
-        raise ValueError(f"optim.teacher={settings.optim.teacher}: no such file")
+        raise ValueError(f"optim.teacher={settings.optim.teacher}: no such file; name a checkpoint or a run's folder")
     require_creatable(Path(settings.run.runs), "runs")
     # An existing cache need not be writable.
     if not os.path.isdir(settings.run.cache):
