@@ -57,7 +57,7 @@ def test_the_teacher_counts_in_training_alone_and_is_not_saved():
     assert task.train().sum_losses(given).loss != plain.train().sum_losses(given).loss
     assert task.eval().sum_losses(given).loss == plain.eval().sum_losses(given).loss
     before = {name: each.clone() for name, each in teacher.state_dict().items()}
-    fit(task, Data([batch([0, 1, 2])]))
+    fit(task.train(), Data([batch([0, 1, 2])]))
     torch.testing.assert_close(dict(teacher.state_dict()), before, atol=0, rtol=0)
 
 
