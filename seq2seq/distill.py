@@ -52,6 +52,8 @@ Exit status: 0 done; 2 wrong options or files; 130 interrupted; of the training,
 Reference: Kim and Rush 2016, Sequence-Level Knowledge Distillation."""
 # Options of seq2seq.translate that this command sets, or whose output it would not use.
 _TAKEN = ("--format", "--resume", "--pieces", "--align", "--alignments", "--mbr")
+# Options that change the speed alone.
+_MACHINE = ("--device", "--threads", "--max-tokens")
 
 
 def _parser() -> Parser:
@@ -105,13 +107,14 @@ def _run(options: argparse.Namespace, more: list[str], settings: list[str]) -> i
         "--tgt-lang": options.tgt_lang,
     }
     search = [str(word) for name, value in several.items() if value is not None for word in (name, value)] + more
-    made_by = {"teacher": identity(teacher), "inputs": [identity(path) for path in options.input], "options": search}
+    inputs = [identity(path) for path in options.input]
+    made_by = {"teacher": identity(teacher), "inputs": inputs, "options": _without_machine(search)}
     sides = [Path(f"{prefix}.{language}") for language in languages.values()]
     note = Path(f"{prefix}.json")
-    _require_own(note, sides, made_by, options.input)
+    parts = [Path(f"{prefix}.{number}.jsonl") for number in range(1, len(inputs) + 1)]
+    _require_own(note, [*sides, *parts], made_by, options.input)
     if not all(side.is_file() for side in sides):
         write_json(note, made_by)
-        parts = [Path(f"{prefix}.{number}.jsonl") for number in range(1, len(options.input) + 1)]
         for source, part in zip(options.input, parts, strict=True):
             if not part.is_file():
                 given = ["--ckpt", options.ckpt, "--input", source, "--output", str(part), *search]
@@ -140,7 +143,19 @@ def _check_settings(settings: Sequence[str]) -> None:
         warn("data.valid is not set: translations of the teacher, held out of the corpus, will validate the student")
 
 
-def _require_own(note: Path, sides: Sequence[Path], made_by: Mapping[str, Any], inputs: Sequence[str]) -> None:
+def _without_machine(search: Sequence[str]) -> list[str]:
+    """Leave out options of the machine, with which an interrupted command may continue elsewhere."""
+    kept: list[str] = []
+    words = iter(search)
+    for word in words:
+        if word in _MACHINE:
+            next(words, None)
+        elif word.partition("=")[0] not in _MACHINE:
+            kept.append(word)
+    return kept
+
+
+def _require_own(note: Path, outputs: Sequence[Path], made_by: Mapping[str, Any], inputs: Sequence[str]) -> None:
     """Raise UsageError if the output belongs to another command, or to someone's corpus."""
     before = read_json_or_none(note)
     if before and before.keys() == made_by.keys():
@@ -151,7 +166,7 @@ def _require_own(note: Path, sides: Sequence[Path], made_by: Mapping[str, Any], 
                 )
         return
     require_output(note, "--output", inputs=inputs)
-    for path in (note, *sides):
+    for path in (note, *outputs):
         if path.exists():
             raise UsageError(f"--output: {path} exists, and this command did not write it; choose another prefix")
 

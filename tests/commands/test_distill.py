@@ -84,6 +84,7 @@ def test_the_same_command_continues(ckpt, folder, calls, capsys):
     assert run(ckpt) == 0
     whole = corpus()
     assert run(ckpt) == 0
+    assert run(ckpt, "--threads", "1", "--max-tokens=100") == 0
     assert calls == ["a.de", "b.de"]
     assert run(ckpt, "--beam-size", "2") == 2
     assert "error: out.json: an earlier command had other options; choose another --output" in capsys.readouterr().err
@@ -130,11 +131,13 @@ def test_settings_train_a_student(ckpt, folder, calls, capsys):
         ("model.dimension=3", "model.dimension is not a setting"),
         ("--output .", "--output . is a folder"),
         ("--output taken", "taken.en exists, and this command did not write it"),
+        ("--output half", "half.2.jsonl exists, and this command did not write it"),
         ("--input nowhere.de", "--input nowhere.de is not a regular file"),
     ],
 )
 def test_wrong_words_are_refused_before_any_translation(ckpt, folder, calls, capsys, words, message):
-    Path("taken.en").write_text("precious\n")
+    for name in ("taken.en", "half.2.jsonl"):
+        Path(name).write_text("precious\n")
     try:
         status = run(ckpt, *shlex.split(words))
     except SystemExit as stop:
