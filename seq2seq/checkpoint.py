@@ -277,7 +277,7 @@ def _description(file: Any, path: Path) -> dict[str, Any]:
     if text is None:
         raise CheckpointError(
             f"{path}: is not a checkpoint of this program (its header has no '{KEY}'); name a run's folder, or a file "
-            "that training or seq2seq.average wrote"
+            "that training or seq2seq.average wrote; python -m seq2seq.convert reads published models"
         )
     try:
         meta = parse_json(text)

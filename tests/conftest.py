@@ -30,7 +30,7 @@ if DEVICE == "cpu":
 
 # Packages that test files need, besides torch, NumPy, pytest and Hypothesis
 PACKAGES = (
-    "hydra", "omegaconf", "datasets", "lightning", "sentencepiece", "sacrebleu",
+    "hydra", "omegaconf", "datasets", "lightning", "sentencepiece", "sacrebleu", "sacremoses",
     "fastapi", "uvicorn", "prometheus_client",
     "ctranslate2", "onnx", "onnxruntime", "onnxscript", "safetensors", "transformers",
 )  # fmt: skip

@@ -39,7 +39,7 @@ PAGES = sorted(
 # Pages that may mention names of the past
 HISTORY = ("CHANGELOG.md", "log.md")
 COMMAND = re.compile(r"python -m seq2seq\.(\w+)([^\n`|]*)")
-OPTION_COMMANDS = ("translate", "score", "average", "compare", "inspect", "draw", "export", "serve")
+OPTION_COMMANDS = ("translate", "score", "average", "convert", "compare", "inspect", "draw", "export", "serve")
 
 
 def text_of(page: Path) -> str:
@@ -138,7 +138,7 @@ def test_settings_and_presets_named_exist():
             for name in re.findall(rf"(?<![\w./@]){group}=([a-z]\w*(?:/\w+)?)(?![\w(/])", text):
                 assert (conf_dir() / group / f"{name}.yaml").is_file(), f"{page.name}: {group}={name}"
         for key in re.findall(r"`'?((?:trainer|data|model|optim|search|tokenizer)(?:\.[a-z]\w*)+)(?=[=`])", text):
-            assert key in known or key.endswith((".py", ".safetensors")), f"{page.name}: {key}"
+            assert key in known or key.endswith((".py", ".pt", ".safetensors")), f"{page.name}: {key}"
 
 
 def keys(config: DictConfig, prefix: str = "") -> set[str]:

@@ -44,8 +44,10 @@ def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
     split = rng.choice(("train", "train", "train", "valid"))
     words = [word for word in world.files if not word.startswith(f"data.{split}=")]
     place = "corpus" if len(files) == 2 else files[0].name
+    words += [f"data.{split}={place}"]
     # A small corpus may hold out its validation text
-    words += [f"data.{split}={place}", *(("data.holdout=5",) if rng.random() < 0.2 else ())]
+    if split == "train" and rng.random() < 0.2:
+        words = [word for word in words if not word.startswith("data.valid=")] + ["data.holdout=5"]
     return Attempt(
         what=f"{module.rpartition('.')[2]}: {split} {suffix}: {', '.join(what) or 'as it is'}",
         command=Command(module, (*SIZES, *words, *RUN, "cache=cache")),

@@ -22,7 +22,7 @@ LARGE = ("99999999999999999999999", "1000000000000", "4294967296", "1e5", "300",
 UNREADABLE = ("nowhere", "/proc/self/mem", "/", "/dev/null/x", "", "a\tb", "x" * 300, "/dev/zero", "loop", "~nobody/x")
 UNWRITABLE = ("/proc/x", "/dev/null/x", "", "no/such/folder/x", "x" * 300, "/dev/full", "loop/x", "input")
 FILES = ("--ckpt", "--input", "--hypotheses", "--references", "--compare", "--data")
-OUTPUTS = ("--output", "--out", "--save", "--corpus")
+OUTPUTS = ("--output", "--out", "--save", "--corpus", "--alignments")
 
 
 def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
@@ -102,7 +102,9 @@ def _large(rng: random.Random, actions: list[argparse.Action], base: list[str]) 
     if not options:
         return _unknown(rng, actions, base)
     option, value = rng.choice(options).option_strings[-1], rng.choice(LARGE)
-    return f"{option} is large", [*base, f"{option}={value}"], (option, option[2:].replace("-", "_"), value), "either"
+    # Text on standard input may have no room in the pictures of draw
+    named = (option, option[2:].replace("-", "_"), value, "--width")
+    return f"{option} is large", [*base, f"{option}={value}"], named, "either"
 
 
 def _file(rng: random.Random, actions: list[argparse.Action], base: list[str]) -> Drawn:

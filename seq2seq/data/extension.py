@@ -14,7 +14,9 @@ from itertools import chain, zip_longest
 
 from sentencepiece import SentencePieceProcessor
 
-from seq2seq.data.normalization import field
+from seq2seq.data.moses_bpe import MosesBpe
+from seq2seq.data.protobuf import field
+from seq2seq.data.shared_vocabulary import VocabularyProcessor
 from seq2seq.data.tokenizer import Tokenizer, load_model, reservoir, run_trainer
 from seq2seq.settings.tokenizer import TokenizerSettings
 
@@ -33,8 +35,16 @@ def extend_tokenizer(
     Args:
         src_lines: New source text, read once; not read if the source is images.
         tgt_lines: New target text, read once.
+
+    Raises:
+        ValueError: The tokenizer is of an imported model, whose vocabulary is apart from its models.
     """
     state = old.to_state()
+    if isinstance(old.tgt, VocabularyProcessor | MosesBpe):
+        raise ValueError(
+            "the tokenizer of a model that seq2seq.convert has imported is not extended: leave tokenizer.extend out, "
+            "and name languages by the tags that it has"
+        )
     source = chain.from_iterable(zip(src_lines, tgt_lines, strict=True)) if old.joint else src_lines
     for side, lines in (("src_model", source), ("tgt_model", tgt_lines)):
         if side in state:

@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Iterator
 from itertools import permutations
 
+from seq2seq.data.protobuf import content_of, field, fields
+
 # Fields of SentencePiece's ModelProto and, within the first, of its NormalizerSpec.
 _NORMALIZER_SPEC, _NAME, _RULES_PATH = 3, 1, 6
 
@@ -42,51 +44,12 @@ def _code_points(text: str) -> str:
 
 def normalizer_name(model: bytes) -> str:
     """Read the name of the normalization in a serialized SentencePiece model."""
-    return _only(_only(model, _NORMALIZER_SPEC), _NAME).decode() or "unnamed"
+    return content_of(content_of(model, _NORMALIZER_SPEC), _NAME).decode() or "unnamed"
 
 
 def with_normalizer_name(model: bytes, name: str) -> bytes:
     """Set the name of a serialized model's normalization, and remove the path of its rules."""
-    spec = _only(model, _NORMALIZER_SPEC)
-    kept = b"".join(raw for number, _, raw in _fields(spec) if number not in (_NAME, _RULES_PATH))
+    spec = content_of(model, _NORMALIZER_SPEC)
+    kept = b"".join(raw for number, _, raw in fields(spec) if number not in (_NAME, _RULES_PATH))
     renamed = field(_NORMALIZER_SPEC, field(_NAME, name.encode()) + kept)
-    return b"".join(renamed if number == _NORMALIZER_SPEC else raw for number, _, raw in _fields(model))
-
-
-def _only(message: bytes, number: int) -> bytes:
-    """Return the content of a field of bytes; it is empty if the field is missing."""
-    return next((content for found, content, _ in _fields(message) if found == number), b"")
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Parse a message in protobuf's wire format into field numbers, contents and all bytes of each field."""
-    end = 0
-    while end < len(message):
-        start = end
-        # The key is field number << 3 | wire type. The two messages use only type 0 (an integer) and type 2 (a size,
-        # then the bytes).
-        key, content = _varint(message, start)
-        number, content = _varint(message, content)
-        end = content + number if key & 7 == 2 else content
-        yield key >> 3, message[content:end], message[start:end]
-
-
-def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """Parse an integer in groups of seven bits, the lowest first; return it and the position after it."""
-    value = shift = 0
-    while True:
-        byte = message[position]
-        # The highest bit is set if more bytes follow
-        value |= (byte & 127) << shift
-        position, shift = position + 1, shift + 7
-        if byte < 128:
-            return value, position
-
-
-def field(number: int, value: bytes) -> bytes:
-    """Write a field of bytes."""
-    size, rest = bytearray(), len(value)
-    while rest > 127:
-        size.append(rest & 127 | 128)
-        rest >>= 7
-    return bytes([number << 3 | 2, *size, rest]) + value
+    return b"".join(renamed if number == _NORMALIZER_SPEC else raw for number, _, raw in fields(model))

@@ -1,4 +1,4 @@
-"""SentencePiece tokenizers: trained on raw text or loaded ready-made, and stored whole in a checkpoint."""
+"""Tokenizers: SentencePiece trained on raw text, ready-made ones, and how a checkpoint stores them whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import sentencepiece as spm
 
+from seq2seq.data.moses_bpe import MOSES, MosesBpe, is_moses_bpe
 from seq2seq.data.normalization import nfc_rules, normalizer_name, with_normalizer_name
+from seq2seq.data.shared_vocabulary import VocabularyProcessor, split_vocabulary
 from seq2seq.images.lines import encode_images
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
@@ -32,7 +34,10 @@ _CONTROLS = re.compile("[\0-\x08\n-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class Tokenizer:
-    """Tokenizer of both sides, with one SentencePiece model (`joint`) or one a side, and special ids in common.
+    """Tokenizer of both sides, with one model of pieces or one a side, and special ids in common.
+
+    A model is one of SentencePiece or, in some imported checkpoints, a `MosesBpe`. The vocabulary is `joint` if there
+    is one model, or two that number their pieces by one vocabulary.
 
     A special symbol that the models lack (SentencePiece has no pad by default) gets a new id after the last piece.
 
@@ -44,7 +49,7 @@ class Tokenizer:
         sampling_alpha: Smoothing of sampled segmentations; 0 turns them off.
 
     Raises:
-        ValueError: The special ids of the two models differ.
+        ValueError: The special ids of the two models differ, or sampling is on but a model has one segmentation only.
     """
 
     def __init__(
@@ -56,12 +61,21 @@ class Tokenizer:
         sampling_alpha: float = 0.0,
     ) -> None:
         self.patches = patches
-        self.joint = tgt_model is None
         self._models = [model for model in (src_model, tgt_model) if model is not None]
+        vocabularies = [split_vocabulary(model)[0] for model in self._models]
+        one = src_model is not None and vocabularies[0] is not None and vocabularies[0] == vocabularies[-1]
+        self.joint = tgt_model is None or one
         # With images, `src` is the target's model, which gives the special ids
-        processors = [load_model(model) for model in self._models]
+        processors = [_load(model) for model in self._models]
         self.src = processors[0]
         self.tgt = processors[-1]
+        if isinstance(self.tgt, MosesBpe):
+            self.tgt = self.tgt.for_target()
+        if sampling_alpha > 0 and any(map(is_moses_bpe, self._models)):
+            raise ValueError(
+                f"tokenizer.sampling_alpha={sampling_alpha}: segmentations are sampled by SentencePiece, but this "
+                "tokenizer is of Moses and BPE; set it to 0"
+            )
         self.sampling_alpha = sampling_alpha
         self.unk_id = _shared_id("unk", self.src.unk_id(), self.tgt.unk_id())
         size = max(self.src.get_piece_size(), self.tgt.get_piece_size())
@@ -101,13 +115,14 @@ class Tokenizer:
         return self._encode(self.tgt, lines, sample, seed)
 
     def _encode(
-        self, model: spm.SentencePieceProcessor, lines: Sequence[str], sample: bool, seed: int | None
+        self, model: spm.SentencePieceProcessor | MosesBpe, lines: Sequence[str], sample: bool, seed: int | None
     ) -> list[list[int]]:
         # SentencePiece encodes a list in one call, on several threads
         lines = list(lines)
         if not (sample and self.sampling_alpha > 0):
             rows = model.encode(lines, out_type=int)
         else:
+            assert isinstance(model, spm.SentencePieceProcessor)
             if seed is not None:
                 # The seed is global to the library, and has 32 bits
                 spm.set_random_generator_seed(seed % 2**32)
@@ -176,7 +191,7 @@ class Tokenizer:
             state["patches"] = asdict(self.patches)
         else:
             state["src_model"] = self._models[0]
-        if not self.joint:
+        if self.patches or len(self._models) > 1:
             state["tgt_model"] = self._models[-1]
         return state
 
@@ -188,8 +203,8 @@ class Tokenizer:
         # Types first: bytes(n) of an integer n would take n bytes of memory
         kinds = {"joint": bool, "sampling_alpha": (int, float)}
         kinds |= {"patches": dict} if "patches" in state else {"src_model": bytes}
-        # A joint tokenizer has a model of the target only if the source is images
-        kinds |= {} if state.get("joint") and "patches" not in state else {"tgt_model": bytes}
+        # A joint tokenizer may have one model
+        kinds |= {} if state.get("joint") and not {"patches", "tgt_model"} & state.keys() else {"tgt_model": bytes}
         for name, kind in kinds.items():
             if not isinstance(state.get(name), kind):
                 raise ValueError(f"its '{name}' is missing or of the wrong type")
@@ -203,7 +218,8 @@ class Tokenizer:
     @property
     def normalizer(self) -> str:
         """Name of the models' text normalization; "source / target" if they differ."""
-        return " / ".join(dict.fromkeys(map(normalizer_name, self._models)))
+        names = [MOSES if is_moses_bpe(model) else normalizer_name(model) for model in self._models]
+        return " / ".join(dict.fromkeys(names))
 
     @property
     def fingerprint(self) -> str:
@@ -370,8 +386,15 @@ def reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
     return kept
 
 
+def _load(model: bytes) -> spm.SentencePieceProcessor | MosesBpe:
+    return MosesBpe.from_bytes(model) if is_moses_bpe(model) else load_model(model)
+
+
 def load_model(model: bytes) -> spm.SentencePieceProcessor:
-    """Load a serialized SentencePiece model; raise RuntimeError if it is none."""
+    """Load a serialized SentencePiece model, with its vocabulary if it has one; raise RuntimeError if it is none."""
+    vocabulary, own = split_vocabulary(model)
+    if vocabulary is not None:
+        return VocabularyProcessor(own, vocabulary)
     processor = spm.SentencePieceProcessor()
     # Not model_proto, which leaves the processor without a model if the bytes are empty
     processor.load_from_serialized_proto(model)

@@ -11,6 +11,7 @@ from seq2seq.data.raw_pairs import sample_pairs
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
 
+    from seq2seq.data.moses_bpe import MosesBpe
     from seq2seq.data.plan import DataPlan
     from seq2seq.data.tokenizer import Tokenizer
 
@@ -25,7 +26,7 @@ _LONGEST_WORD = 12
 class Fit:
     """Counts of encoded lines: pieces, pieces that are bytes or unknown, words, and characters."""
 
-    def __init__(self, model: SentencePieceProcessor, lines: Sequence[str]) -> None:
+    def __init__(self, model: SentencePieceProcessor | MosesBpe, lines: Sequence[str]) -> None:
         ids = [each for row in model.encode(list(lines), out_type=int) for each in row]
         words = [word for line in lines for word in line.split()]
         self.pieces = len(ids)

@@ -47,7 +47,8 @@ def read_description(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             f"{folder}: has no model.safetensors; copy the folder again"
             if lost
             else f"{folder}: its {CONFIG} is not of this program; name a checkpoint, a run's folder, or a folder that "
-            "python -m seq2seq.export wrote with --format huggingface or onnx"
+            "python -m seq2seq.export wrote with --format huggingface or onnx; published models go through "
+            "python -m seq2seq.convert"
         )
     if isinstance(meta.get("tokenizer"), dict):
         for key, name in TOKENIZER_FILES.items():

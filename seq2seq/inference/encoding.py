@@ -71,9 +71,15 @@ def source_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
 
 
 def target_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Return the pieces of target ids; ids beyond the SentencePiece model are special symbols."""
+    """Return the pieces of target ids; ids beyond the model's pieces are special symbols."""
     size = tokenizer.tgt.get_piece_size()
     return [tokenizer.tgt.id_to_piece(int(i)) if i < size else "</s>" for i in ids]
+
+
+def begins_word(before: str, after: str) -> bool:
+    """Return True if the piece `after` begins a word, by its ▁ or by ▁ at the end of the piece `before`."""
+    # A piece that is ▁ alone begins the word that follows
+    return after.startswith("▁") or (before.endswith("▁") and before[0] != "▁")
 
 
 def target_ids(tokenizer: Tokenizer, pieces: Sequence[str]) -> tuple[int, ...]:
@@ -87,7 +93,5 @@ def target_ids(tokenizer: Tokenizer, pieces: Sequence[str]) -> tuple[int, ...]:
     for piece, number in zip(pieces, ids, strict=True):
         # piece_to_id returns unk for an unknown piece
         if number == tokenizer.unk_id and piece != tokenizer.tgt.id_to_piece(number):
-            raise ValueError(
-                f"the target's vocabulary has no piece '{shown(piece)}'; pieces that begin a word begin with ▁"
-            )
+            raise ValueError(f"the target's vocabulary has no piece '{shown(piece)}'; ▁ marks where words begin or end")
     return ids

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from seq2seq.inference.encoding import begins_word
 from seq2seq.network.mixer import CrossMixer
 from seq2seq.network.model import Seq2Seq
 from seq2seq.network.pooling import spread
@@ -206,12 +207,14 @@ def pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
 
 
 def words_of(pieces: Sequence[str]) -> list[list[int]]:
-    """Group the positions of pieces into words, which begin with ▁; "" stands for a piece that is not text."""
+    """Group the positions of pieces into words (`begins_word`); "" stands for a piece that is not text."""
     words: list[list[int]] = []
+    before = ""
     for position, piece in enumerate(pieces):
         if not piece:
             continue
-        if piece.startswith("▁") or not words:
+        if not words or begins_word(before, piece):
             words.append([])
         words[-1].append(position)
+        before = piece
     return words

@@ -10,7 +10,7 @@ from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.data.sentences import sentences
 from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.encoding import encode_pieces, longest_part, whole_characters
+from seq2seq.inference.encoding import begins_word, encode_pieces, longest_part, whole_characters
 from seq2seq.inference.limits import MOST_PARTS, SENTENCES
 from seq2seq.inference.notes import Note
 
@@ -207,11 +207,8 @@ def split(tokenizer: Tokenizer, pieces: Sequence[int], longest: int) -> list[lis
 
 
 def _between_clauses(before: str, after: str) -> bool:
-    return before[-1:] in tuple("，；：、。！？") or (before[-1:] in tuple(".!?…,;:–—") and after.startswith("▁"))
-
-
-def _between_words(before: str, after: str) -> bool:
-    return after.startswith("▁")
+    last = before.removesuffix("▁")[-1:]
+    return last in tuple("，；：、。！？") or (last in tuple(".!?…,;:–—") and begins_word(before, after))
 
 
 def _between_characters(before: str, after: str) -> bool:
@@ -219,4 +216,4 @@ def _between_characters(before: str, after: str) -> bool:
     return not re.fullmatch(r"<0x[89AB].>", after)
 
 
-_BOUNDARIES = (_between_clauses, _between_words, _between_characters)
+_BOUNDARIES = (_between_clauses, begins_word, _between_characters)

@@ -14,7 +14,7 @@ from seq2seq.kernels.attention import attention, packed_attention
 from seq2seq.kernels.attention.short_rows import divide
 from seq2seq.kernels.attention.weights import allow, normalize, require_weights
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixers.projections import attention_inputs, merge, projection, split
+from seq2seq.mixers.projections import add_bias, attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import CrossMixer, SelfMixer, real_positions, require_divisible, require_probability
 from seq2seq.network.state import Cache, Device, DType, NoState
@@ -81,8 +81,6 @@ class Attention(SelfMixer):
 
     softmax(Q K' / sqrt(D / H)) V with Q, K, V = x W_q, x W_k, x W_v, and an output projection.
 
-    Projections have no biases, as published.
-
     Args:
         num_kv_heads: G key and value heads, each of which serves H / G query heads (default: H). G
             = 1 is multi-query, others are grouped-query attention.
@@ -91,9 +89,12 @@ class Attention(SelfMixer):
             layers that are not causal.
         weights: "softmax" or, on a slower path, "relu", followed by a gated norm of the heads side by side, or
             "sparsemax" or "entmax15", whose weights are often zero and which need the package entmax.
+        bias: Add biases to queries, values and the output, as torch, fairseq and Marian do; published without. A bias
+            of the keys would add the same number to all scores of a query.
 
     Cost:
-        2 D^2 (1 + G / H) parameters, 2 D more for relu, O(T^2 D + T D^2) time, O(T D G / H) state.
+        2 D^2 (1 + G / H) parameters, 2 D more for relu, D (2 + G / H) more for biases, O(T^2 D + T D^2) time,
+        O(T D G / H) state.
 
     Reference:
         Vaswani et al. 2017, 'Attention Is All You Need', eq. 1; Su et al. 2021 (rotary); Shazeer
@@ -114,6 +115,7 @@ class Attention(SelfMixer):
         dropout: float = 0.0,
         packed: bool = False,
         weights: str = "softmax",
+        bias: bool = False,
     ) -> None:
         super().__init__(dim=dim, causal=causal)
         self.head_dim = require_divisible(dim, num_heads)
@@ -135,7 +137,9 @@ class Attention(SelfMixer):
         if self.norm is not None and self.properties:
             self.properties = dataclasses.replace(self.properties, linear=False)
         self.qkv = attention_inputs(dim, dim, self.kv_dim, self.kv_dim)
-        self.out = projection(dim, dim)
+        self.out = projection(dim, dim, bias=bias)
+        self.query_bias = nn.Parameter(torch.zeros(dim)) if bias else None
+        self.value_bias = nn.Parameter(torch.zeros(self.kv_dim)) if bias else None
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
@@ -184,6 +188,7 @@ class Attention(SelfMixer):
     def _project(self, x: Tensor, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Project x (..., D) at positions (...): queries (..., D), keys and values (..., G d)."""
         query, key, value = divide(self.qkv(x), self.dim, self.kv_dim, self.kv_dim)
+        query, value = add_bias(query, self.query_bias), add_bias(value, self.value_bias)
         # Keys are rotated once, when they enter the cache; values are not
         if self.rotary:
             query, key = (rotate(part, position, self.head_dim) for part in (query, key))
@@ -198,9 +203,10 @@ class CrossAttention(CrossMixer):
     Args:
         packed: As in `Attention`.
         weights: As in `Attention`.
+        bias: As in `Attention`.
 
     Cost:
-        2 D^2 + 2 D M parameters, 2 D more for relu, O(T S D) time, no state.
+        2 D^2 + 2 D M parameters, 2 D more for relu, 3 D more for biases, O(T S D) time, no state.
 
     Reference:
         Vaswani et al. 2017, 'Attention Is All You Need', section 3.2.3.
@@ -215,6 +221,7 @@ class CrossAttention(CrossMixer):
         dropout: float = 0.0,
         packed: bool = False,
         weights: str = "softmax",
+        bias: bool = False,
     ) -> None:
         super().__init__(dim=dim, memory_dim=memory_dim)
         require_divisible(dim, num_heads)
@@ -223,9 +230,10 @@ class CrossAttention(CrossMixer):
         self.packed = packed
         self.weights = weights
         self.norm = _norm_of(weights, dim, packed=packed)
-        self.query = attention_inputs(dim, dim)
-        self.out = projection(dim, dim)
+        self.query = attention_inputs(dim, dim, bias=bias)
+        self.out = projection(dim, dim, bias=bias)
         self.key_value = attention_inputs(memory_dim, dim, dim)
+        self.value_bias = nn.Parameter(torch.zeros(dim)) if bias else None
 
     class Context(NamedTuple):
         """Keys and values in heads, (B, H, S, D / H), and the source's mask (B, 1, 1, S)."""
@@ -271,4 +279,4 @@ class CrossAttention(CrossMixer):
     def _project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Project memory (B, S, M): keys and values, (B, S, D) each."""
         key, value = divide(self.key_value(memory), self.dim, self.dim)
-        return key, value
+        return key, add_bias(value, self.value_bias)

@@ -21,28 +21,35 @@ def merge(x: Tensor) -> Tensor:
     return x.transpose(-2, -3).flatten(-2)
 
 
-def projection(dim: int, *sizes: int, gain: float = 1.0) -> nn.Linear:
-    """Make a linear layer without bias: matrices of these output sizes side by side, each initialized separately."""
-    layer = nn.Linear(dim, sum(sizes), bias=False)
+def projection(dim: int, *sizes: int, gain: float = 1.0, bias: bool = False) -> nn.Linear:
+    """Make a linear layer of matrices of these output sizes side by side, each initialized separately; biases are 0."""
+    layer = nn.Linear(dim, sum(sizes), bias=bias)
+    if bias:
+        nn.init.zeros_(layer.bias)
     # Xavier's scale depends on both widths, so several matrices initialized as one would start smaller
     for block in layer.weight.split(sizes):
         nn.init.xavier_uniform_(block, gain=gain)
     return in_blocks(layer, *sizes)
 
 
-def attention_inputs(dim: int, *sizes: int) -> nn.Linear:
+def attention_inputs(dim: int, *sizes: int, bias: bool = False) -> nn.Linear:
     """Make the matrices of queries, keys or values, initialized smaller by sqrt(2) than by Xavier's rule.
 
     Attention starts this way in fairseq and, where the three matrices have the same size, in torch's
     `MultiheadAttention`. Short runs learn faster from this start (docs/results.md, "The recipe").
     """
-    return projection(dim, *sizes, gain=INPUT_GAIN)
+    return projection(dim, *sizes, gain=INPUT_GAIN, bias=bias)
 
 
 def glu_input(dim: int, *, glu: bool, bias: bool = True) -> nn.Linear:
     """Make the projection before a convolution: (..., D) -> (..., 2 D), values and gates, or (..., D) without `glu`."""
     sizes = [dim, dim] if glu else [dim]
     return in_blocks(nn.Linear(dim, sum(sizes), bias=bias), *sizes)
+
+
+def add_bias(x: Tensor, bias: Tensor | None) -> Tensor:
+    """Add a bias (D,) to x (..., D) in the type of x, which is narrower under autocast; None is no bias."""
+    return x if bias is None else x + bias.to(x.dtype)
 
 
 def gated(z: Tensor, glu: bool) -> Tensor:

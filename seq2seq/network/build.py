@@ -333,11 +333,13 @@ def _output(model: ModelSettings, table: nn.Embedding, readout_dim: int) -> nn.L
     tied = model.tie != "none"
     if tied and readout_dim != model.dim:
         raise ValueError(f"the output layer reads {readout_dim} numbers, the table has {model.dim}; set model.tie=none")
-    output = nn.Linear(readout_dim, table.num_embeddings, bias=not tied)  # weight (V, readout_dim)
+    # weight (V, readout_dim)
+    output = nn.Linear(readout_dim, table.num_embeddings, bias=model.output_bias or not tied)
     if tied:
         output.weight = table.weight  # one parameter
     else:
         nn.init.xavier_uniform_(output.weight)
+    if output.bias is not None:
         nn.init.zeros_(output.bias)
     return output
 

@@ -100,16 +100,22 @@ class PatchProjection(nn.Module):
 class SinusoidalPositions(nn.Module):
     """Sinusoidal positions, without a limit: P[p, 2i] = sin(p / 10000^(2i/D)), P[p, 2i+1] = cos(p / 10000^(2i/D)).
 
+    With `fairseq`, as in fairseq, M2M-100 and NLLB: P[p, i] = sin((p + 2) r^i), P[p, D/2 + i] = cos((p + 2) r^i) with
+    r = 10000^(-1 / (D/2 - 1)).
+
     Reference:
         Vaswani et al. 2017, section 3.5.
     """
 
-    def __init__(self, *, dim: int) -> None:
+    def __init__(self, *, dim: int, fairseq: bool = False) -> None:
         super().__init__()
         if dim % 2:
             raise ValueError(f"sinusoidal positions need an even dim, not {dim}; or set model.positions=learned")
+        self.fairseq = fairseq
+        half = dim // 2
+        exponents = [i / max(half - 1, 1) if fairseq else 2 * i / dim for i in range(half)]
         # (D / 2,), in float32 even if torch's default is narrower
-        rate = torch.tensor([10000.0 ** (-i / dim) for i in range(0, dim, 2)], dtype=torch.float32)
+        rate = torch.tensor([10000.0**-exponent for exponent in exponents], dtype=torch.float32)
         self.register_buffer("rate", rate, persistent=False)
         self.rate: Tensor
 
@@ -123,6 +129,10 @@ class SinusoidalPositions(nn.Module):
 
     def forward(self, position: Tensor) -> Tensor:
         """Encode position (...) -> (..., dim)."""
+        if self.fairseq:
+            # There the first position is after the id of padding, 1
+            angle = (position[..., None] + 2).float() * self.rate
+            return torch.cat([angle.sin(), angle.cos()], dim=-1)
         # (..., D / 2), in float32: bfloat16 cannot tell large positions apart
         angle = position[..., None].float() * self.rate
         return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)  # sine and cosine alternate
@@ -172,12 +182,14 @@ class LearnedPositions(nn.Module):
 
 
 def make_positions(kind: str, *, dim: int, max_len: int, setting: str = "model.positions") -> nn.Module | None:
-    """Make a "sinusoidal" or "learned" position encoding, or None for "none"; errors name the setting."""
+    """Make a "sinusoidal", "fairseq" or "learned" position encoding, or None for "none"; errors name the setting."""
     if kind not in POSITIONS:
         raise ValueError(f"{setting} is {kind!r}; choose one of {', '.join(POSITIONS)}")
     if kind == "none":
         return None
-    return SinusoidalPositions(dim=dim) if kind == "sinusoidal" else LearnedPositions(dim=dim, max_len=max_len)
+    if kind == "learned":
+        return LearnedPositions(dim=dim, max_len=max_len)
+    return SinusoidalPositions(dim=dim, fairseq=kind == "fairseq")
 
 
 def make_table(vocab_size: int, dim: int, pad_id: int) -> nn.Embedding:

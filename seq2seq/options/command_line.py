@@ -53,6 +53,9 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, and keep the words for `error`."""
         self._words = sys.argv[1:] if args is None else list(args)
+        # argparse makes an empty list of this value
+        if wrong := next((word for word in self._words if word.startswith("--") and word.endswith("=--")), None):
+            self.error(f"{wrong} has no value")
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:

@@ -41,6 +41,8 @@ class Hypothesis(NamedTuple):
 class Specials(NamedTuple):
     """Ids of the special tokens: a search begins with bos, ends at eos, and never generates pad.
 
+    Imported models may begin with eos (fairseq) or pad (Marian).
+
     Attributes:
         byte_of: The bytes of pieces such as <0x41>, by the pieces' ids; a search joins them only to whole characters.
     """
@@ -49,6 +51,11 @@ class Specials(NamedTuple):
     eos: int
     pad: int
     byte_of: Mapping[int, int] = MappingProxyType({})
+
+    @property
+    def never(self) -> list[int]:
+        """The tokens that a search never generates: pad, and bos unless translations begin with eos."""
+        return [token for token in dict.fromkeys((self.pad, self.bos)) if token != self.eos]
 
 
 def length_divisor(length: int, settings: SearchSettings) -> float:

@@ -106,8 +106,8 @@ def rules_of(
     device: torch.device,
     characters: Characters | None = None,
 ) -> tuple[Rule, ...]:
-    """Return the rules of the settings; padding and bos are always forbidden."""
-    forbidden = torch.tensor([special.pad, special.bos, *suppress])
+    """Return the rules of the settings; `Specials.never` are always forbidden."""
+    forbidden = torch.tensor([*special.never, *suppress])
     rules: list[Rule] = [Forbid(forbidden.to(device))]
     if settings.no_repeat_ngram:
         rules.append(NoRepeat(settings.no_repeat_ngram, special.pad))

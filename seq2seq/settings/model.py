@@ -11,7 +11,7 @@ from seq2seq.settings.declare import Section, setting
 NORMS = ("pre", "post", "none")
 TIES = ("all", "target", "none")
 ACTIVATIONS = ("relu", "gelu", "silu")
-POSITIONS = ("sinusoidal", "learned", "none")
+POSITIONS = ("sinusoidal", "fairseq", "learned", "none")
 # Larger sizes overflow, or take forever to build.
 _WIDEST = 2**20
 _DEEPEST = 1000
@@ -37,7 +37,7 @@ class ModelSettings(Section):
     residual: bool = setting(True, "add the input of a sublayer to its output")
     activation: str = setting("relu", "activation of the feed-forward", choices=ACTIVATIONS)
     # Positions and embeddings.
-    positions: str = setting("sinusoidal", "encoding of positions", choices=POSITIONS)
+    positions: str = setting("sinusoidal", "encoding of positions; fairseq: its sinusoids", choices=POSITIONS)
     src_positions: str | None = setting(
         None, "positions of the source, if different; grid: row and column of a patch", choices=("grid", *POSITIONS)
     )
@@ -46,6 +46,7 @@ class ModelSettings(Section):
     )
     scale_embedding: bool = setting(True, "multiply embeddings by sqrt(dim)")
     tie: str = setting("all", "shared embedding tables: all three, or target and output", choices=TIES)
+    output_bias: bool = setting(False, "add a bias to a tied output layer (one that is not tied has one)")
     # Regularization.
     dropout: float = setting(0.1, "dropout after embeddings and sublayers (CPU: multiples of 1/256)", least=0, below=1)
     activation_dropout: float = setting(0.0, "dropout inside the feed-forward", least=0, below=1)

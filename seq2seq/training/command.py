@@ -79,11 +79,13 @@ def run_program(program: str, main: Callable[[], object]) -> None:
         except JobError:
             # The sweep has reported the failed job.
             sys.exit(1)
-        except REFUSALS as error:
-            if wants_traceback():
-                raise
+        except (*REFUSALS, OSError) as error:
             words = [word for word in sys.argv[1:] if word[0] != "-" and ("=" in word or word[0] == "~")]
-            refuse(program, refusal(error, words))
+            # Hydra makes the folders of its own settings; other errors of files are not mistakes
+            folder = next((word for word in words if word.startswith("hydra.")), None)
+            if wants_traceback() or (isinstance(error, OSError) and not folder):
+                raise
+            refuse(program, f"{folder}: {error.strerror}" if isinstance(error, OSError) else refusal(error, words))
     except KeyboardInterrupt:
         # Ctrl-C while Hydra composes; `main` has its own handler.
         exit_interrupted(program)

@@ -384,9 +384,9 @@ def ready_models(tokenizer: Tokenizer, settings: TokenizerSettings, cache: Path)
 
     cached(folder, "the checkpoint's tokenizer", build=build, read=read)
     models: dict[str, Any] = {"model": None, "src_model": None} | {side: str(path) for side, path in paths.items()}
-    # Images have no model on the source's side; a joint tokenizer has one model, stored as the source's.
+    # Images have no model on the source's side; one model for both sides is stored as the source's.
     if tokenizer.patches:
         models |= {"src_model": None, "patches": tokenizer.patches}
-    elif tokenizer.joint:
+    elif len(paths) == 1:
         models = {"model": models["src_model"], "src_model": None, "tgt_model": None}
     return dataclasses.replace(settings, **models)

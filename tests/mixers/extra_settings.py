@@ -16,6 +16,8 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
     "multiscale": [{"weight_dropout": 0.2}],
     "attention": [
         {"num_kv_heads": 1, "rotary": True},
+        {"num_kv_heads": 2, "bias": True},
+        {"slot": "cross", "bias": True},
         *({"weights": weights} for weights in SPARSE),
         *({"slot": "cross", "weights": weights} for weights in SPARSE),
     ],

@@ -337,3 +337,16 @@ def test_the_longest_sequence_is_that_of_the_most_limited_part():
         "mixer.decoder.kinds.a.max_len": 40,
         "mixer.decoder.kinds.b.per_layer.max_len": 30,
     }
+
+
+def test_a_tied_output_may_have_a_bias():
+    """The bias starts at zero and draws nothing that other weights depend on."""
+    torch.manual_seed(0)
+    plain = build_model(config("mixer=transformer", *TINY))
+    torch.manual_seed(0)
+    biased = build_model(config("mixer=transformer", "model.output_bias=true", *TINY))
+    assert plain.output.bias is None
+    assert not biased.output.bias.any()
+    assert biased.output.weight is biased.decoder.embedding.table.weight
+    for name, weight in plain.state_dict().items():
+        assert torch.equal(weight, biased.state_dict()[name]), name

@@ -152,6 +152,16 @@ def test_sinusoidal_positions_by_the_formula():
         SinusoidalPositions(dim=7)
 
 
+def test_sinusoidal_positions_of_fairseq():
+    """Sines before cosines, the rates end at 1/10000, and the first position is 2."""
+    positions = SinusoidalPositions(dim=10, fairseq=True)
+    for p in (0, 1, 7, 100):
+        angles = [(p + 2) / 10000 ** (i / 4) for i in range(5)]
+        close(positions(torch.tensor(p)), torch.tensor([*map(math.sin, angles), *map(math.cos, angles)]), 1e-5)
+    assert isinstance(made := make_positions("fairseq", dim=4, max_len=2), SinusoidalPositions)
+    assert made.fairseq
+
+
 def test_learned_positions_have_a_limit():
     positions = LearnedPositions(dim=4, max_len=6)
     embedding = Embedding(table=make_table(9, 4, 0), positions=positions)

@@ -31,6 +31,13 @@ def test_numbers_in_range():
         command_line.whole_number(1, 10)("1.5")
 
 
+def test_two_dashes_are_no_value(capsys):
+    with pytest.raises(SystemExit) as stop:
+        average.main(["--last=--"])
+    assert stop.value.code == 2
+    assert "--last=--" in capsys.readouterr().err
+
+
 def test_a_check_of_a_folder_changes_nothing(tmp_path):
     wanted = tmp_path / "a" / "b" / "c"
     assert command_line.require_folder(wanted) == wanted

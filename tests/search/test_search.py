@@ -507,6 +507,18 @@ def test_padding_and_begin_are_never_sampled():
     agree(frequencies([0.3, 0.1, 0.2, 0.1, 0.1, 0.2])[0], [0.0, 0.2, 0.0, 0.2, 0.2, 0.4])
 
 
+def test_a_search_may_begin_with_eos():
+    """As fairseq's models do: eos is then not forbidden, unlike a bos of its own."""
+    assert SPECIAL.never == [PAD, BOS]
+    assert Specials(PAD, EOS, PAD).never == [PAD]
+    src, mask = random_tokens(lengths_mask([5])), lengths_mask([5])
+    model = tiny("model.tie=none")
+    with torch.no_grad():
+        model.output.bias[EOS] = 1e3
+    settings = SearchSettings(beam_size=2)
+    assert search(model, src, mask, special=Specials(EOS, EOS, PAD), settings=settings)[0][0].ids == []
+
+
 def test_temperature_top_k_and_top_p():
     given = [1e-30, 0.1, 1e-30, 0.2, 0.3, 0.4]
     squares = [0.01, 0.04, 0.09, 0.16]

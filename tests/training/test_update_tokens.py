@@ -11,6 +11,7 @@ import pytest
 import torch
 import toycorpus
 
+from seq2seq.evaluation.evaluator import Evaluator
 from seq2seq.runs.training_state import read_state
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import TrainingRun
@@ -98,19 +99,23 @@ def test_a_stream_says_that_its_buffer_is_below_an_update(corpus, tmp_path, capl
     assert "raise data.shuffle_buffer, or lower data.batch_tokens" in caplog.text
 
 
-def test_a_validation_is_estimated_by_the_sentences_that_it_has(corpus, tmp_path):
-    """Two of 20 sentences are validated, so most batches have none or few of them."""
+def test_a_validation_is_estimated_by_the_sentences_that_it_has(corpus, tmp_path, monkeypatch):
+    """Two of 20 sentences are validated, so most batches have none or few of them; a rank may have no sentence."""
     found = {}
-    for count in ("2", "null"):
+    for count in ("0", "2", "null"):
 
         class Look(L.Callback):
             def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any, count: str = count) -> None:
                 found.setdefault(count, pl_module.budget.validation_seconds)
 
-        given = ("trainer.max_time=1h", "trainer.max_steps=1", f"trainer.val_sentences={count}", f"run={count}")
+        sentences = "null" if count == "null" else "2"
+        given = ("trainer.max_time=1h", "trainer.max_steps=1", f"trainer.val_sentences={sentences}", f"run={count}")
         settings = toycorpus.settings(corpus, tmp_path, "trainer.test=false", "data.max_tokens=64", *given)
-        TrainingRun(make_plan(settings, mixer="x"), callbacks=(Look(),)).execute()
-    assert 0 < found["2"] < found["null"]
+        with monkeypatch.context() as patch:
+            if count == "0":
+                patch.setattr(Evaluator, "chosen", lambda *_: [])
+            TrainingRun(make_plan(settings, mixer="x"), callbacks=(Look(),)).execute()
+    assert 0 < found["0"] < found["2"] < found["null"]
 
 
 def test_a_micro_batch_below_the_longest_pair_is_refused_before_training(corpus, tmp_path):

@@ -43,7 +43,7 @@ def drawn_sources(tokenizer: Tokenizer, tags: Sequence[int] = ()) -> Rows:
 def greedy(model: Seq2Seq, tokenizer: Tokenizer, rows: Rows, limit: int) -> Rows:
     """Translate source ids with our own search to at most `limit` tokens, eos included; return ids without eos."""
     settings = SearchSettings(beam_size=1, max_len_ratio=0.0, max_len_extra=limit)
-    special = Specials(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id)
+    special = specials(tokenizer)
     # One at a time, so that padding has no influence
     found = [search(model, *_one(row), special=special, settings=settings) for row in rows]
     return [beams[0][0].ids for beams in found]
@@ -98,9 +98,14 @@ def _gap(model: Seq2Seq, tokenizer: Tokenizer, row: list[int], ours: list[int], 
     prefix = torch.tensor([[tokenizer.bos_id, *ours[:place]]])  # (1, T)
     logits = model(*_one(row), prefix)[0, -1]  # (V,)
     # Our search never chooses these tokens, however close their logits are
-    if theirs[place] in (tokenizer.pad_id, tokenizer.bos_id):
+    if theirs[place] in specials(tokenizer).never:
         return float("inf")
     return float(logits[ours[place]] - logits[theirs[place]])
+
+
+def specials(tokenizer: Tokenizer) -> Specials:
+    """Return the special tokens of a tokenizer; pieces of bytes are pieces like any other."""
+    return Specials(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id)
 
 
 def _one(row: list[int]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from seq2seq.data.languages import target_languages
+from seq2seq.data.moses_bpe import MOSES
 from seq2seq.settings.classes import class_names
 from seq2seq.system.markdown import markdown_table, without_markup
 
@@ -63,6 +64,8 @@ def model_card(meta: Mapping[str, Any], origin: Origin, *, parameters: int, mari
     languages = target_languages(meta)
     classes = class_names(meta["model"]["mixer"])
     mixers = ", ".join(f"{' and '.join(names)} ({slot})" for slot, names in classes.items())
+    normalizer = meta.get("normalizer", "unnamed")
+    program = "" if normalizer == MOSES else " in SentencePiece"
     parts = [
         _HEADER.format(languages=json.dumps(list(dict.fromkeys([meta["src_lang"], *languages])))),
         f"# Translation from {meta['src_lang']} to {', '.join(languages)}\n",
@@ -70,7 +73,7 @@ def model_card(meta: Mapping[str, Any], origin: Origin, *, parameters: int, mari
         "Its author states the license above.\n",
         _USAGE,
         _MARIAN if marian else "",
-        f"## Data\n\n`{meta['data']}`, text normalized by `{meta.get('normalizer', 'unnamed')}` in SentencePiece.\n",
+        f"## Data\n\n`{meta['data']}`, text normalized by `{normalizer}`{program}.\n",
         _scores(origin),
     ]
     return "\n".join([without_markup("\n".join(part for part in parts if part)), _recipe(meta, origin)])

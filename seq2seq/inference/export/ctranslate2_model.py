@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from seq2seq.checkpoint import Loaded
-from seq2seq.inference.export.agreement import Rows, require_agreement
+from seq2seq.inference.export.agreement import Rows, require_agreement, specials
 from seq2seq.inference.export.layouts import MODEL_TYPE
 from seq2seq.inference.export.plain_transformer import (
     plain_weights,
@@ -22,7 +22,7 @@ from seq2seq.system.packages import require
 
 _PURPOSE = "--format ctranslate2"
 # Values of settings that CTranslate2 can express.
-EXPRESSED = {"norm": ("pre", "post"), "src_positions": ("sinusoidal", "learned", "none")}
+EXPRESSED = {"norm": ("pre", "post"), "src_positions": ("sinusoidal", "fairseq", "learned", "none")}
 # GELU is the exact form, with the error function.
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 
@@ -75,7 +75,7 @@ def write_ctranslate2(folder: Path, loaded: Loaded, *, positions: int | None, ta
     write_piece_models(folder, tokenizer)
     # One thread is enough for a dozen short sentences
     engine = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32", intra_threads=1)
-    translate = _translate(engine, source, target, never=[target[tokenizer.pad_id], target[tokenizer.bos_id]])
+    translate = _translate(engine, source, target, never=[target[token] for token in specials(tokenizer).never])
     return require_agreement(model, tokenizer, translate, what="CTranslate2", positions=positions, tags=tags)
 
 

@@ -30,6 +30,8 @@ class Layout(NamedTuple):
     folders: Mapping[str, Layout] = MappingProxyType({})
 
 
+# File of the codes of BPE, for a tokenizer that is not SentencePiece's.
+CODES = "bpecodes"
 # Files of every folder that an export writes.
 _COMMON = ("config.json", "source.spm", "target.spm")
 # The folder that Transformers writes; the files of its tokenizer depend on its version.
@@ -42,7 +44,9 @@ _MARIAN = Layout(
 )  # fmt: skip
 # The folder of each format.
 LAYOUTS = {
-    "ctranslate2": Layout(("model.bin", "shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json")),
+    "ctranslate2": Layout(
+        ("model.bin", "shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json", CODES)
+    ),
     "onnx": Layout(
         ("encoder.onnx", "step.onnx", "encoder.onnx.data", "step.onnx.data", "output.npz"),
         section="onnx",

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from seq2seq.checkpoint import Loaded
-from seq2seq.data.languages import target_tags
+from seq2seq.data.languages import language_tag, tagged_languages, target_tags
+from seq2seq.data.moses_bpe import MosesBpe
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.export.agreement import Rows, drawn_sources, require_agreement
+from seq2seq.inference.export.agreement import Rows, drawn_sources, require_agreement, specials
 from seq2seq.inference.export.plain_transformer import (
     UnsupportedError,
     halves_order,
@@ -41,8 +42,8 @@ def write_marian(folder: Path, loaded: Loaded) -> int:
     """
     heads = require_plain(loaded.meta["model"], "MarianMTModel", EXPRESSED)
     tokenizer = loaded.tokenizer
-    if target_tags(loaded.meta, tokenizer):
-        raise UnsupportedError("MarianMTModel cannot express this model: its sources begin with a tag of a language")
+    if isinstance(tokenizer.src, MosesBpe):
+        raise UnsupportedError("MarianTokenizer reads SentencePiece models, and this tokenizer is of Moses and BPE")
     transformers = require("transformers", "MarianMTModel", extra="export")
     model = transformers.MarianMTModel(_config(transformers, loaded, heads)).eval()
     weights = _weights(loaded)
@@ -54,8 +55,9 @@ def write_marian(folder: Path, loaded: Loaded) -> int:
     _write_tokenizer(transformers, folder, loaded)
     # Read back, to compare the files and not the model in memory
     written = transformers.MarianMTModel.from_pretrained(folder).eval()
-    _require_ids(transformers.MarianTokenizer.from_pretrained(folder), tokenizer)
-    return require_agreement(loaded.model, tokenizer, _translate(written, tokenizer), what="MarianMTModel")
+    _require_ids(transformers.MarianTokenizer.from_pretrained(folder), loaded)
+    tags = target_tags(loaded.meta, tokenizer)
+    return require_agreement(loaded.model, tokenizer, _translate(written, tokenizer), what="MarianMTModel", tags=tags)
 
 
 def _config(transformers: Any, loaded: Loaded, heads: int) -> Any:
@@ -105,7 +107,7 @@ def _generation(transformers: Any, loaded: Loaded) -> Any:
         eos_token_id=tokenizer.eos_id,
         decoder_start_token_id=tokenizer.bos_id,
         # Tokens that our search never chooses
-        suppress_tokens=[tokenizer.pad_id, tokenizer.bos_id],
+        suppress_tokens=specials(tokenizer).never,
     )
 
 
@@ -136,25 +138,23 @@ def _layer(ours: dict[str, Tensor]) -> dict[str, Tensor]:
         "fc2": "transform.f.down",
         "final_layer_norm": "transform.norm",
     }
-    query, key, value = ours["mix.f.qkv.weight"].chunk(3)
-    projections = {f"self_attn.{name}_proj": part for name, part in (("q", query), ("k", key), ("v", value))}
-    projections["self_attn.out_proj"] = ours["mix.f.out.weight"]
+    # Projections that ours has side by side
+    projections = {"mix.f.qkv": ("self_attn", "qkv"), "mix.f.out": ("self_attn", ("out",))}
     if "read.f.query.weight" in ours:
         copied["encoder_attn_layer_norm"] = "read.norm"
-        key, value = ours["read.f.key_value.weight"].chunk(2)
         projections |= {
-            "encoder_attn.q_proj": ours["read.f.query.weight"],
-            "encoder_attn.k_proj": key,
-            "encoder_attn.v_proj": value,
-            "encoder_attn.out_proj": ours["read.f.out.weight"],
+            "read.f.query": ("encoder_attn", "q"),
+            "read.f.key_value": ("encoder_attn", "kv"),
+            "read.f.out": ("encoder_attn", ("out",)),
         }
     weights = {
         f"{theirs}.{kind}": ours[f"{name}.{kind}"] for theirs, name in copied.items() for kind in ("weight", "bias")
     }
-    for name, weight in projections.items():
-        weights[f"{name}.weight"] = weight
-        # Our projections have no biases
-        weights[f"{name}.bias"] = torch.zeros(len(weight))
+    for name, (attention, parts) in projections.items():
+        weight = ours[f"{name}.weight"]
+        bias = ours.get(f"{name}.bias", torch.zeros(len(weight)))
+        for part, one, other in zip(parts, weight.chunk(len(parts)), bias.chunk(len(parts)), strict=True):
+            weights |= {f"{attention}.{part}_proj.weight": one, f"{attention}.{part}_proj.bias": other}
     return weights
 
 
@@ -162,6 +162,8 @@ def _write_tokenizer(transformers: Any, folder: Path, loaded: Loaded) -> None:
     tokenizer = loaded.tokenizer
     write_piece_models(folder, tokenizer)
     source, target = vocabularies(tokenizer)
+    tags = {language_tag(language): f">>{language}<<" for language in tagged_languages(loaded.meta)}
+    source, target = ([tags.get(piece, piece) for piece in side] for side in (source, target))
     files = {"vocab": source} if tokenizer.joint else {"vocab": source, "target_vocab": target}
     for name, pieces in files.items():
         write_json(folder / f"{name}.json", {piece: i for i, piece in enumerate(pieces)})
@@ -179,11 +181,14 @@ def _write_tokenizer(transformers: Any, folder: Path, loaded: Loaded) -> None:
     ).save_pretrained(folder)
 
 
-def _require_ids(theirs: Any, ours: Tokenizer) -> None:
+def _require_ids(theirs: Any, loaded: Loaded) -> None:
     """Raise ValueError unless both tokenizers cut the same text into the same ids."""
+    ours = loaded.tokenizer
+    tags = target_tags(loaded.meta, ours)
+    start = f">>{loaded.meta['tgt_lang']}<<" if tags else ""
     lines = [ours.src.decode(row[:-1]) for row in drawn_sources(ours)]
     for line, ids in zip(lines, ours.encode_src(lines), strict=True):
-        if (found := theirs(line)["input_ids"]) != ids:
+        if (found := theirs(start + line)["input_ids"]) != (ids := [*tags, *ids]):
             raise ValueError(
                 f"MarianTokenizer does not cut text as this model's tokenizer does, and was not written: of {line!r} "
                 f"it makes {found}, not {ids}; please report this"

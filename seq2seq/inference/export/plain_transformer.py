@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seq2seq.data.moses_bpe import MosesBpe
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.description import TOKENIZER_FILES
+from seq2seq.inference.export.layouts import CODES
 from seq2seq.network.embedding import Embedding
 from seq2seq.network.make_mixer import layer_values
 from seq2seq.network.model import Seq2Seq
@@ -110,43 +112,71 @@ def halves_order(dim: int) -> Tensor:
     return torch.cat([torch.arange(0, dim, 2), torch.arange(1, dim, 2)])
 
 
-def plain_weights(model: Seq2Seq, order: Tensor | None = None) -> dict[str, Tensor]:
-    """Return the weights of a plain Transformer by names that do not depend on the place of the norms.
+def in_order(weights: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor]:
+    """Reorder the residual stream of a plain Transformer: channel c is channel order[c] of the given weights, (D,).
 
-    A layer has mix.f.qkv, mix.f.out, mix.norm, transform.f.up, transform.f.down, transform.norm, and in the decoder
-    read.f.query, read.f.key_value, read.f.out, read.norm.
-
-    Args:
-        order: Reorders the channels of the residual stream: channel c of the new stream is channel order[c] of the
-            model's, (D,). Every layer reads and writes in this order, so the model computes the same.
+    Every layer reads and writes in this order, so the model computes the same. Tied weights stay one tensor.
     """
     # Weights that read the stream have its channels in their columns; weights that write it, in their rows. The
     # key_value of cross-attention reads the encoder's output, which is a stream as well
     reads = (".qkv.weight", ".query.weight", ".key_value.weight", ".up.weight", ".table.weight", "output.weight")
-    writes = (".out.weight", ".down.weight", ".down.bias", "norm.weight", "norm.bias")
-    weights = {}
-    for name, weight in model.state_dict().items():
-        if order is not None and name.endswith(reads):
-            weight = weight[:, order]
-        elif order is not None and name.endswith(writes):
+    writes = (".out.weight", ".down.weight", ".down.bias", ".out.bias", "norm.weight", "norm.bias")
+    # A weight by its memory, so that tied weights stay one
+    done: dict[int, Tensor] = {}
+    ordered = {}
+    for name, weight in weights.items():
+        if name.endswith(reads):
+            weight = done.setdefault(weight.data_ptr(), weight[:, order])
+        elif name.endswith(writes):
             weight = weight[order]
-        weights[re.sub(r"\.(pre|post)_norm\.", ".norm.", name)] = weight
+        ordered[name] = weight
+    return ordered
+
+
+def plain_weights(model: Seq2Seq, order: Tensor | None = None) -> dict[str, Tensor]:
+    """Return the weights of a plain Transformer by names that do not depend on the place of the norms.
+
+    A layer has mix.f.qkv, mix.f.out, mix.norm, transform.f.up, transform.f.down, transform.norm, and in the decoder
+    read.f.query, read.f.key_value, read.f.out, read.norm. Attention with biases has a bias of all its projections, zero
+    for keys.
+
+    Args:
+        order: See `in_order`.
+    """
+    own = model.state_dict() if order is None else in_order(model.state_dict(), order)
+    weights = {re.sub(r"\.(pre|post)_norm\.", ".norm.", name): weight for name, weight in own.items()}
+    for name in [name for name in weights if name.endswith(".value_bias")]:
+        prefix = name.removesuffix("value_bias")
+        value = weights.pop(name)
+        # Keys have no biases
+        parts = [torch.zeros_like(value), value]
+        if f"{prefix}query_bias" in weights:
+            weights[f"{prefix}qkv.bias"] = torch.cat([weights.pop(f"{prefix}query_bias"), *parts])
+        else:
+            weights[f"{prefix}key_value.bias"] = torch.cat(parts)
     return weights
 
 
 def vocabularies(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
-    """Return the pieces of source and target by their ids; special ids without a piece get a name."""
+    """Return the pieces of source and target by their ids, as the tools that cut text spell them.
+
+    Special ids without a piece get a name.
+    """
     names = {tokenizer.pad_id: "<pad>", tokenizer.bos_id: "<s>", tokenizer.eos_id: "</s>"}
     sides = []
     for model, size in ((tokenizer.src, tokenizer.src_vocab_size), (tokenizer.tgt, tokenizer.tgt_vocab_size)):
-        pieces = [model.id_to_piece(i) for i in range(model.get_piece_size())]
+        spelled = model.symbols.__getitem__ if isinstance(model, MosesBpe) else model.id_to_piece
+        pieces = [spelled(i) for i in range(model.get_piece_size())]
         # After the model's pieces come special ids and, on the smaller side, unused ids
         sides.append([*pieces, *(names.get(i, f"<unused {i}>") for i in range(len(pieces), size))])
     return sides[0], sides[1]
 
 
 def write_piece_models(folder: Path, tokenizer: Tokenizer) -> None:
-    """Write a SentencePiece model for each side; with a joint tokenizer both files are the same."""
+    """Write a SentencePiece model for each side, the same for both if there is one, or the codes of BPE."""
+    if isinstance(tokenizer.src, MosesBpe):
+        (folder / CODES).write_text(tokenizer.src.codes(), encoding="utf-8")
+        return
     state = tokenizer.to_state()
     for key, file in TOKENIZER_FILES.items():
         (folder / file).write_bytes(state.get(key) or state["src_model"])

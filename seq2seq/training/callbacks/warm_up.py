@@ -60,6 +60,11 @@ def validation_seconds(trainer: L.Trainer, task: TranslationTask, data: Translat
     evaluator = make_evaluator(task, data, "valid")
     # Without the sentences that trainer.val_sentences leaves out
     batches = [rows for rows in map(evaluator.chosen, loader.batch_sampler) if len(rows)]  # type: ignore[arg-type]
+    weights = sum(parameter.numel() for parameter in task.parameters())
+    saving = _SAVED * weights / _WRITTEN
+    # Few sentences for many ranks
+    if not batches:
+        return saving
     batch: Batch = loader.dataset.__getitems__(batches[len(batches) // 2])  # type: ignore[attr-defined]
     batch = Batch(*(part.to(task.device) for part in batch))
     took = 0.0
@@ -71,5 +76,4 @@ def validation_seconds(trainer: L.Trainer, task: TranslationTask, data: Translat
             evaluator.add(batch, task.sum_losses)
             took = time.monotonic() - began
     task.train()
-    weights = sum(parameter.numel() for parameter in task.parameters())
-    return took * len(batches) + _SAVED * weights / _WRITTEN
+    return took * len(batches) + saving

@@ -1,0 +1,119 @@
+"""SentencePiece models whose pieces are numbered by another vocabulary, as Marian and others do.
+
+Two models, one a side, may then share one vocabulary, and one table of embeddings. The serialized vocabulary precedes
+that of the model, as a field that SentencePiece ignores.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sentencepiece as spm
+
+from seq2seq.data.protobuf import field, varint
+
+# A field of SentencePiece's ModelProto: those from 200 on are free for others.
+_VOCABULARY = 200
+_SPECIAL = ("unk", "bos", "eos", "pad")
+
+
+class VocabularyProcessor(spm.SentencePieceProcessor):
+    """SentencePiece model whose ids are those of a vocabulary; pieces that the vocabulary lacks are unk.
+
+    Text for which the model has no piece may still be a piece of the vocabulary, which the other side's model has.
+
+    Raises:
+        ValueError: The vocabulary is damaged.
+    """
+
+    def __init__(self, model: bytes, vocabulary: bytes) -> None:
+        super().__init__()
+        self.load_from_serialized_proto(model)
+        stored = json.loads(vocabulary)
+        self.pieces: list[str] = list(map(str, stored["pieces"]))
+        self.numbers = {piece: i for i, piece in enumerate(self.pieces)}
+        # The file may come from a stranger
+        if wrong := [name for name in _SPECIAL if stored[name] not in self.numbers]:
+            raise ValueError(f"its vocabulary has no piece for {wrong[0]}")
+        self.special = {name: self.numbers[stored[name]] for name in _SPECIAL}
+        self.controls = {number for name, number in self.special.items() if name != "unk"}
+        self.controls |= {self.numbers[name] for name in stored["controls"]}
+        # Text never becomes a control symbol
+        self.cut = {piece: i for i, piece in enumerate(self.pieces) if i not in self.controls}
+
+    def get_piece_size(self) -> int:
+        """Return the size of the vocabulary."""
+        return len(self.pieces)
+
+    def id_to_piece(self, number: int) -> str:
+        """Return a piece of the vocabulary."""
+        return self.pieces[number]
+
+    def piece_to_id(self, piece: str) -> int:
+        """Look up a piece of the vocabulary; unk for any other."""
+        return self.numbers.get(piece, self.special["unk"])
+
+    def encode(self, lines: Sequence[str], **options: Any) -> Any:
+        """Encode lines as ids."""
+        unk = self.special["unk"]
+        rows = super().encode(lines, **{**options, "out_type": str})
+        return [[self.cut.get(piece, unk) for piece in row] for row in rows]
+
+    def decode(self, rows: Sequence[Any]) -> Any:
+        """Decode one row of ids or of pieces, or several rows."""
+        if rows and isinstance(rows[0], list):
+            return [self.decode(row) for row in rows]
+        pieces = [each if isinstance(each, str) else self.pieces[each] for each in rows]
+        text = super().decode(pieces) if pieces else ""
+        # Pieces of the other side's model keep their marks of spaces
+        return text.replace("▁", " ").strip()
+
+    def is_control(self, number: int) -> bool:
+        """Return True for ids that stand for no text."""
+        return number in self.controls
+
+    def is_byte(self, number: int) -> bool:
+        """Return True for a piece such as <0x41>."""
+        return bool(super().is_byte(super().piece_to_id(self.pieces[number])))
+
+    def unk_id(self) -> int:
+        """Return the id of unknown pieces."""
+        return self.special["unk"]
+
+    def bos_id(self) -> int:
+        """Return the id that the decoder reads first, which may be that of eos or pad."""
+        return self.special["bos"]
+
+    def eos_id(self) -> int:
+        """Return the id of the end."""
+        return self.special["eos"]
+
+    def pad_id(self) -> int:
+        """Return the id of padding."""
+        return self.special["pad"]
+
+
+def with_vocabulary(
+    model: bytes, pieces: Sequence[str], *, unk: str, bos: str, eos: str, pad: str, controls: Iterable[str] = ()
+) -> bytes:
+    """Number the pieces of a serialized SentencePiece model by a vocabulary; the model cuts text as before.
+
+    Args:
+        pieces: The vocabulary by its ids, with the special pieces.
+        bos: The piece that the decoder reads first, which may be eos or pad.
+        controls: Further pieces that stand for no text, such as tags.
+    """
+    stored = {"pieces": list(pieces), "unk": unk, "bos": bos, "eos": eos, "pad": pad, "controls": list(controls)}
+    _, own = split_vocabulary(model)
+    return field(_VOCABULARY, json.dumps(stored, ensure_ascii=False).encode()) + own
+
+
+def split_vocabulary(model: bytes) -> tuple[bytes | None, bytes]:
+    """Return the vocabulary that numbers a serialized model's pieces, None for its own; and the model without it."""
+    key = field(_VOCABULARY, b"")[:-1]
+    if not model.startswith(key):
+        return None, model
+    size, start = varint(model, len(key))
+    return model[start : start + size], model[start + size :]

@@ -1,0 +1,172 @@
+"""Read models of Marian and OPUS-MT in the format of Hugging Face Transformers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seq2seq.data.languages import language_tag
+from seq2seq.data.shared_vocabulary import with_vocabulary
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.inference.export.plain_transformer import halves_order, in_order
+from seq2seq.inference.imports.parts import (
+    Languages,
+    Published,
+    attention_slots,
+    file_in,
+    generation_config,
+    read_piece_model,
+    read_weights,
+    refuse_leftovers,
+    search_of,
+    take_layer,
+    transformer_settings,
+    without_zero_biases,
+)
+from seq2seq.network.embedding import SinusoidalPositions
+from seq2seq.system.json_file import read_json, read_json_or_none
+
+# A tag of a target language in the vocabulary.
+_TAG = re.compile(r">>([\w-]+)<<")
+# Special tokens by their entries in config.json. The decoder begins with pad, whose embedding is zero.
+_SPECIAL = {"bos": "decoder_start_token_id", "eos": "eos_token_id", "pad": "pad_token_id"}
+_TABLES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
+# Names of the folders of OPUS-MT: opus-mt-de-en, opus-mt-tc-big-en-fr.
+_NAME = re.compile(r"opus-mt-(?:[\w-]+-)??([A-Za-z_]{2,})-([A-Za-z_]{2,})")
+
+
+def recognizes(folder: Path) -> bool:
+    """Return True for a folder of a MarianMTModel."""
+    config = read_json_or_none(folder / "config.json") or {}
+    return config.get("model_type") == "marian"
+
+
+def read(folder: Path, languages: Languages) -> Published:
+    """Read a folder of MarianMTModel and MarianTokenizer.
+
+    Raises:
+        ValueError: A file is missing or damaged, or the model cannot be expressed.
+    """
+    config = read_json(file_in(folder, "config.json"))
+    about = read_json_or_none(folder / "tokenizer_config.json") or {}
+    sides = {
+        "src_model": ("source.spm", "vocab.json", "vocab_size"),
+        "tgt_model": (
+            "target.spm",
+            "target_vocab.json" if about.get("separate_vocabs") else "vocab.json",
+            "decoder_vocab_size",
+        ),
+    }
+    tags: dict[str, str] = {}
+    models = {}
+    for side, (model, vocabulary, size) in sides.items():
+        names = _names(file_in(folder, vocabulary), config.get(size) or config["vocab_size"], config)
+        # The source's tags in this program's form
+        tags |= {name: language_tag(found[1]) for name in names if (found := _TAG.fullmatch(name))}
+        special = {role: names[_special_id(config, key)] for role, key in _SPECIAL.items()}
+        names = [tags.get(name, name) for name in names]
+        models[side] = with_vocabulary(
+            read_piece_model(folder, model), names, unk="<unk>", **special, controls=tags.values()
+        )
+    tagged = [name[2:-1] for name in tags.values()]
+    # In the cache of the hub, the folder of the repository is models--<owner>--<name>
+    paths = (*reversed(folder.resolve().parts), Path(config.get("_name_or_path") or "").name)
+    named = filter(None, (_NAME.fullmatch(part.rpartition("--")[2]) for part in paths))
+    told = next((match.groups() for match in named), (None, None))
+    source, target = languages.resolve(
+        folder, about.get("source_lang") or told[0], about.get("target_lang") or told[1], tagged
+    )
+    tie = "all" if config.get("share_encoder_decoder_embeddings", True) else "target"
+    if not config.get("tie_word_embeddings", True):
+        tie = "none"
+    weights, biases = _weights(read_weights(folder), config, tie=tie, folder=folder)
+    model = transformer_settings(config, folder) | {
+        "norm": "post",
+        "positions": "sinusoidal",
+        "tie": tie,
+        "output_bias": tie != "none" and "output.bias" in weights,
+    }
+    return Published(
+        model=model,
+        mixer=attention_slots(config, bias=biases),
+        weights=weights,
+        tokenizer=Tokenizer(**models),
+        src_lang=source,
+        tgt_lang=target,
+        search=search_of(generation_config(folder), config),
+        tgt_langs=tagged,
+    )
+
+
+def _special_id(config: Mapping[str, Any], key: str) -> int:
+    value = config.get(key)
+    if type(value) is not int:
+        raise ValueError(f"config.json: {key} is {value!r}, not the id of a token")
+    return value
+
+
+def _names(path: Path, size: int, config: Mapping[str, Any]) -> list[str]:
+    """Return the pieces of a vocabulary by their ids; ids without a piece get a name."""
+    ids = read_json(path)
+    highest = max(ids.values(), default=-1)
+    if not highest < size or min(ids.values()) < 0 or "<unk>" not in ids:
+        raise ValueError(
+            f"{path}: its ids up to {highest} do not fit the model's {size} embeddings, or <unk> is missing"
+        )
+    if max(_special_id(config, key) for key in _SPECIAL.values()) >= size:
+        raise ValueError(f"{path}: config.json names special tokens beyond the model's {size} embeddings")
+    names = [f"<unused {i}>" for i in range(size)]
+    for name, number in ids.items():
+        names[number] = name or names[number]
+    return names
+
+
+def _weights(
+    theirs: dict[str, Tensor], config: Mapping[str, Any], *, tie: str, folder: Path
+) -> tuple[dict[str, Tensor], bool]:
+    """Return the weights by our names, and whether attention has biases."""
+    shared = theirs.pop("model.shared.weight", None)
+    tables = {name: theirs.pop(name, shared) for name in _TABLES}
+    # A file may hold a tied table under any of its names
+    found = [table for table in tables.values() if table is not None]
+    if not found:
+        raise ValueError(f"{folder}: its weights have no table of embeddings")
+    encoder, decoder, output = (found[0] if table is None else table for table in tables.values())
+    if tie == "all":
+        decoder = output = encoder
+    elif tie == "target":
+        decoder = output = found[-1] if tables[_TABLES[1]] is None else decoder
+    elif decoder is encoder:
+        decoder = encoder.clone()
+    weights = {
+        "encoder.embedding.table.weight": encoder,
+        "decoder.embedding.table.weight": decoder,
+        "output.weight": output,
+    }
+    bias = theirs.pop("final_logits_bias", torch.zeros(1, len(output)))[0]
+    if tie == "none" or bias.any():
+        weights["output.bias"] = bias
+    for side in ("encoder", "decoder"):
+        _require_sinusoids(theirs.pop(f"model.{side}.embed_positions.weight", None), folder)
+        for layer in range(config[f"{side}_layers"]):
+            name = f"{side}.layers.{layer}"
+            weights |= take_layer(theirs, f"model.{name}", name, norm="post", cross=side == "decoder")
+    refuse_leftovers(theirs, folder)
+    weights, biases = without_zero_biases(weights)
+    # Marian's sines come first, ours and cosines alternate: the whole residual stream gets our order
+    return in_order(weights, halves_order(config["d_model"]).argsort()), biases
+
+
+def _require_sinusoids(table: Tensor | None, folder: Path) -> None:
+    """Raise ValueError for positions that Marian's formula does not give: they were learned."""
+    if table is None:
+        return
+    count, dim = table.shape
+    expected = SinusoidalPositions(dim=dim)(torch.arange(count))[:, halves_order(dim)]
+    if not torch.allclose(table.float(), expected, atol=1e-2):
+        raise ValueError(f"{folder}: its positions are not sinusoids of Marian, and are not read")

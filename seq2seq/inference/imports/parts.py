@@ -1,0 +1,283 @@
+"""Parts that importers share: files of a folder, layers of a Transformer, languages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from seq2seq.checkpoint import MAX_TOKENIZER
+from seq2seq.data.languages import primary_subtag
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.settings.search import SearchSettings
+from seq2seq.settings.values import shown
+from seq2seq.system.errors import first_line
+from seq2seq.system.json_file import read_json
+
+# Activations by the names of other programs.
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
+_CODE = re.compile(r"\w[\w-]*")
+
+
+class Published(NamedTuple):
+    """A model of another program in the terms of this one.
+
+    Attributes:
+        model: Settings of the section `model`.
+        mixer: Settings of the section `mixer`.
+        weights: Weights by the names of `Seq2Seq`; a tied weight is one tensor under one or more names.
+        tgt_langs: Target languages of a model whose sources begin with the tag of a language.
+        search: The search that the model's authors chose.
+    """
+
+    model: dict[str, Any]
+    mixer: dict[str, Any]
+    weights: dict[str, Tensor]
+    tokenizer: Tokenizer
+    src_lang: str
+    tgt_lang: str
+    search: SearchSettings
+    tgt_langs: Sequence[str] = ()
+
+
+class Languages(NamedTuple):
+    """The languages that the user names; None where the folder tells."""
+
+    src: str | None = None
+    tgt: str | None = None
+
+    def resolve(self, folder: Path, src: str | None, tgt: str | None, tagged: Sequence[str] = ()) -> tuple[str, str]:
+        """Return source and target language.
+
+        Args:
+            src: The source language that the folder tells, if any.
+            tgt: Its target language.
+            tagged: Target languages that have tags; the target language is one of them.
+
+        Raises:
+            ValueError: A language is unknown.
+        """
+        source, target = self.src or src, self.tgt or tgt
+        if tagged:
+            wanted = primary_subtag(target or "")
+            same = [code for code in tagged if primary_subtag(code) == wanted]
+            choices = [target] if target in tagged else same if target else list(tagged)
+            if len(choices) != 1:
+                listed = ", ".join(tagged[:20]) + (", ..." if len(tagged) > 20 else "")
+                raise ValueError(f"{folder}: name its default target language by --tgt-lang, one of {listed}")
+            target = choices[0]
+        if source is None or target is None:
+            raise ValueError(f"{folder}: does not tell its languages; name them by --src-lang and --tgt-lang")
+        # Languages become part of file names
+        if wrong := [code for code in (source, target) if not _CODE.fullmatch(code)]:
+            raise ValueError(f"{folder}: {shown(wrong[0])} is not a language; name one by --src-lang or --tgt-lang")
+        return source, target
+
+
+def file_in(folder: Path, name: str) -> Path:
+    """Return the path of a file that the model needs.
+
+    Raises:
+        ValueError: The file is missing.
+    """
+    path = folder / name
+    if not path.is_file():
+        raise ValueError(f"{folder}: has no file {name}, which the model needs; copy the whole folder")
+    return path
+
+
+def read_piece_model(folder: Path, name: str) -> bytes:
+    """Read a SentencePiece model.
+
+    Raises:
+        ValueError: The file is missing or too large.
+    """
+    path = file_in(folder, name)
+    if path.stat().st_size > MAX_TOKENIZER:
+        raise ValueError(f"{path}: has more than {MAX_TOKENIZER:,} bytes, so it is no SentencePiece model")
+    return path.read_bytes()
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Read the weights that Transformers stores, as safetensors or as a file of torch, in one or more files.
+
+    Raises:
+        ValueError: There are none, or they are damaged.
+    """
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        index = folder / f"{name}.index.json"
+        names = [name] if (folder / name).is_file() else []
+        if not names and index.is_file():
+            names = sorted(set(map(str, read_json(index).get("weight_map", {}).values())))
+        if names:
+            weights: dict[str, Tensor] = {}
+            for each in names:
+                # An index may come from a stranger
+                weights |= _read_tensors(file_in(folder, Path(each).name))
+            return weights
+    raise ValueError(f"{folder}: has no weights, neither model.safetensors nor pytorch_model.bin")
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        if path.suffix == ".safetensors":
+            return dict(safetensors.torch.load_file(path))
+        # Tensors and plain values alone: no code of the file runs
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(loaded, Mapping) or not all(isinstance(each, Tensor) for each in loaded.values()):
+            raise ValueError("it holds more than tensors")
+        return dict(loaded)
+    except Exception as error:  # errors of safetensors, pickle, zip and torch
+        raise ValueError(f"{path}: cannot be read ({type(error).__name__}: {first_line(error)})") from None
+
+
+def take(weights: dict[str, Tensor], name: str) -> Tensor:
+    """Remove a weight and return it.
+
+    Raises:
+        ValueError: There is none of that name.
+    """
+    if name not in weights:
+        raise ValueError(f"its weights lack {name}")
+    return weights.pop(name)
+
+
+def take_layer(
+    weights: dict[str, Tensor], theirs: str, ours: str, *, norm: str, cross: bool, attends: bool = True
+) -> dict[str, Tensor]:
+    """Remove the weights of a Transformer layer in the names of fairseq and Transformers; return them by our names.
+
+    Args:
+        theirs: Their prefix, such as model.encoder.layers.0.
+        ours: Our prefix, such as encoder.layers.0.
+        norm: "pre" or "post".
+        cross: The layer reads the source, too.
+        attends: Its self mixer is attention; the weights of any other stay.
+    """
+    copied = {
+        "self_attn_layer_norm": f"mix.{norm}_norm",
+        "fc1": "transform.f.up",
+        "fc2": "transform.f.down",
+        "final_layer_norm": f"transform.{norm}_norm",
+    }
+    if attends:
+        copied["self_attn.out_proj"] = "mix.f.out"
+    if cross:
+        copied |= {
+            "encoder_attn.q_proj": "read.f.query",
+            "encoder_attn.out_proj": "read.f.out",
+            "encoder_attn_layer_norm": f"read.{norm}_norm",
+        }
+    found = {
+        f"{ours}.{name}.{kind}": take(weights, f"{theirs}.{their}.{kind}")
+        for their, name in copied.items()
+        for kind in ("weight", "bias")
+    }
+    joined: dict[str, tuple[str, tuple[str, ...], str]] = {}
+    if attends:
+        joined["self_attn"] = ("mix.f", ("q", "k", "v"), "qkv")
+    if cross:
+        joined["encoder_attn"] = ("read.f", ("k", "v"), "key_value")
+    for their, (name, projections, layer) in joined.items():
+        parts = [take(weights, f"{theirs}.{their}.{each}_proj.weight") for each in projections]
+        found[f"{ours}.{name}.{layer}.weight"] = torch.cat(parts)
+        # It adds the same number to all scores of a query, which the softmax cancels
+        weights.pop(f"{theirs}.{their}.k_proj.bias", None)
+        found[f"{ours}.{name}.value_bias"] = take(weights, f"{theirs}.{their}.v_proj.bias")
+    if attends:
+        found[f"{ours}.mix.f.query_bias"] = take(weights, f"{theirs}.self_attn.q_proj.bias")
+    return found
+
+
+def without_zero_biases(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
+    """Drop the biases of attention if all are zero, and return whether they stay."""
+    ends = (".f.query_bias", ".f.value_bias", ".f.query.bias", ".f.out.bias")
+    biases = [name for name in weights if name.endswith(ends)]
+    if any(weights[name].any() for name in biases):
+        return weights, True
+    return {name: weight for name, weight in weights.items() if name not in biases}, False
+
+
+def attention_slots(config: Mapping[str, Any], *, bias: bool) -> dict[str, Any]:
+    """Return the settings of the section `mixer` for a Transformer, from the config.json of Transformers."""
+    values: dict[str, Any] = {"dropout": float(config.get("attention_dropout", 0.0))}
+    if bias:
+        values["bias"] = True
+    slots = {
+        "encoder": ("encoder", "Attention"),
+        "decoder": ("decoder", "Attention"),
+        "cross": ("decoder", "CrossAttention"),
+    }
+    return {"extra_encoder_layers": 0} | {
+        slot: {
+            "_target_": f"seq2seq.mixers.attention.{name}",
+            "num_heads": config[f"{side}_attention_heads"],
+            **values,
+        }
+        for slot, (side, name) in slots.items()
+    }
+
+
+def transformer_settings(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the settings of the section `model` that Transformers' config.json has for all families.
+
+    Raises:
+        ValueError: A value cannot be expressed.
+    """
+    activation = config["activation_function"]
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"{folder}: activation_function {activation} is not known; known are {', '.join(ACTIVATIONS)}")
+    encoder, decoder = config["encoder_ffn_dim"], config["decoder_ffn_dim"]
+    if encoder != decoder:
+        raise ValueError(
+            f"{folder}: its feed-forwards have {encoder} units in the encoder and {decoder} in the decoder, and this "
+            "program has one size (model.ffn_dim)"
+        )
+    return {
+        "dim": config["d_model"],
+        "ffn_dim": encoder,
+        "num_heads": config["decoder_attention_heads"],
+        "encoder_layers": config["encoder_layers"],
+        "encoder_stages": 1,
+        "decoder_layers": config["decoder_layers"],
+        "residual": True,
+        "activation": ACTIVATIONS[activation],
+        "src_positions": None,
+        "max_len": config.get("max_position_embeddings", 1024),
+        "scale_embedding": bool(config.get("scale_embedding", False)),
+        "dropout": float(config.get("dropout", 0.1)),
+        "activation_dropout": float(config.get("activation_dropout", 0.0)),
+        "attention_dropout": float(config.get("attention_dropout", 0.0)),
+        "weight_dropout": 0.0,
+    }
+
+
+def search_of(*configs: Mapping[str, Any]) -> SearchSettings:
+    """Return the search of `generate` by its settings, of which the first that has a value decides."""
+
+    def value(name: str, default: Any) -> Any:
+        return next((each[name] for each in configs if each.get(name) is not None), default)
+
+    return SearchSettings(
+        beam_size=value("num_beams", 1),
+        length_penalty=float(value("length_penalty", 1.0)),
+        no_repeat_ngram=value("no_repeat_ngram_size", 0),
+    )
+
+
+def generation_config(folder: Path) -> dict[str, Any]:
+    """Read the settings of `generate`; an old folder has them in config.json alone."""
+    path = folder / "generation_config.json"
+    return read_json(path) if path.is_file() else {}
+
+
+def refuse_leftovers(weights: Mapping[str, Tensor], folder: Path) -> None:
+    """Raise ValueError if weights are left that no part of the model has taken."""
+    if weights:
+        first = next(iter(weights))
+        raise ValueError(f"{folder}: {len(weights)} of its weights have no place here, the first is {first}")

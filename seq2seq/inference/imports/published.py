@@ -1,0 +1,95 @@
+"""Recognize the family of a published model, and make a checkpoint of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from seq2seq.checkpoint import Stored, check_weights, stored_once
+from seq2seq.inference.imports import fairseq, marian
+from seq2seq.inference.imports.parts import Languages, Published
+from seq2seq.metadata import describe
+from seq2seq.metrics.scorers import tokenize_for
+from seq2seq.network.build import build_model, on_meta_device
+from seq2seq.system.errors import first_line
+
+
+class Family(NamedTuple):
+    """A family of models: how its folders are recognized, how they are read, and whether they are pickled objects."""
+
+    recognizes: Callable[[Path], bool]
+    read: Callable[[Path, Languages], Published]
+    pickled: bool = False
+
+
+FAMILIES: Mapping[str, Family] = {
+    "marian": Family(marian.recognizes, marian.read),
+    "fairseq": Family(fairseq.recognizes, fairseq.read, pickled=True),
+}
+
+
+def family_of(folder: Path) -> str:
+    """Return the name of the family of a folder, or of a file.
+
+    Raises:
+        ValueError: The folder is of no known family.
+    """
+    found = next((name for name, family in FAMILIES.items() if family.recognizes(folder)), None)
+    if found is None:
+        raise ValueError(
+            f"{folder}: is not recognized as a model of {', '.join(FAMILIES)}; if it is one, name the family by --from"
+        )
+    return found
+
+
+def imported(
+    folder: Path,
+    *,
+    family: str | None = None,
+    src_lang: str | None = None,
+    tgt_lang: str | None = None,
+    trust: bool = False,
+) -> Stored:
+    """Read a published model as the content of a checkpoint.
+
+    Args:
+        family: A name in FAMILIES; None recognizes it.
+        src_lang: The source language, if the folder does not tell.
+        tgt_lang: The target language or, for a model of several, the one that is translated to by default.
+        trust: Read a family whose files are pickled objects.
+
+    Raises:
+        ValueError: The folder is of no known family, lacks a file, holds a model that cannot be expressed, or is not
+            trusted.
+    """
+    family = family or family_of(folder)
+    if FAMILIES[family].pickled and not trust:
+        raise ValueError(
+            f"{folder}: models of {family} are pickled objects of Python, a format that can carry code. This program "
+            "reads tensors and settings alone and runs nothing from it; if you know where the file is from, add --trust"
+        )
+    try:
+        made = FAMILIES[family].read(folder, Languages(src_lang, tgt_lang))
+    # Files of other programs, which are not complete or not as these write them
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+        raise ValueError(
+            f"{folder}: its files are incomplete or do not fit together ({type(error).__name__}: {first_line(error)})"
+        ) from None
+    tokenizer = made.tokenizer
+    sizes = {name: getattr(tokenizer, name) for name in ("src_vocab_size", "tgt_vocab_size", "pad_id", "joint")}
+    config = {"model": made.model, "mixer": made.mixer, **sizes}
+    weights = stored_once(made.weights)
+    with on_meta_device():
+        check_weights(build_model(config), weights, folder)
+    meta = describe(
+        model_config=config,
+        tokenizer=tokenizer,
+        src_lang=made.src_lang,
+        tgt_lang=made.tgt_lang,
+        tgt_langs=made.tgt_langs,
+        tokenize=tokenize_for(made.tgt_lang),
+        data=(folder if folder.is_dir() else folder.parent).resolve().name,
+        search=made.search,
+    )
+    return Stored(meta, weights)
