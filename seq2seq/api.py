@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.runs.folder import RunFolder, mixer_label
-from seq2seq.settings.compose import chosen_settings, compose_settings, resolved_settings, typed_settings
+from seq2seq.settings.compose import chosen_settings, compose_settings, resolved_settings, typed_mixers, typed_settings
 from seq2seq.system.json_file import read_json
 from seq2seq.training.machine.environment import VARIABLES
 from seq2seq.training.plan import RunPlan, cut_lists, make_plan
@@ -123,6 +123,7 @@ def _plan(overrides: Sequence[str]) -> RunPlan:
         config,
         mixer=mixer_label(choices["mixer"], words),
         chosen=chosen_settings(words) if starts else None,
+        replaced=typed_mixers(words),
         typed=typed_settings(words),
     )
     # With init_from the checkpoint decides the languages, and so the files

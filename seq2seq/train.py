@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from seq2seq.runs.folder import mixer_label
-from seq2seq.settings.compose import chosen_settings, typed_settings
+from seq2seq.settings.compose import chosen_settings, typed_mixers, typed_settings
 from seq2seq.settings.hydra_call import plain_settings
 from seq2seq.sweeps import hydra_callback
 from seq2seq.system.resources import conf_dir
@@ -63,6 +63,7 @@ def _plan(config: DictConfig) -> RunPlan:
         job=hydra_callback.job_folder(),
         # With init_from, all other settings are the checkpoint's
         chosen=chosen_settings(overrides) if config.init_from else None,
+        replaced=typed_mixers(overrides),
         typed=typed,
     )
 

@@ -49,6 +49,7 @@ COMMANDS = {
     "export",
     "serve",
     "shortlist",
+    "distill",
 }
 HYDRA = (
     "train",
@@ -161,7 +162,8 @@ def loaded(*modules):
         __import__(f"seq2seq.{module}")
     return {name.split(".")[0] for name in sys.modules}
 heavy = {"torch", "lightning", "pytorch_lightning", "datasets", "hydra", "sacrebleu", "sentencepiece", "matplotlib"}
-commands = ("translate", "score", "compare", "average", "convert", "inspect", "draw", "export", "serve", "shortlist")
+commands = ("translate", "score", "compare", "average", "convert", "distill", "inspect", "draw", "export", "serve")
+commands += ("shortlist",)
 light = loaded(*commands, "system.files", "system.resources", "options.command_line", "options.translation") & heavy
 assert not light, light
 framework = {"lightning", "pytorch_lightning", "hydra", "datasets", "omegaconf"}

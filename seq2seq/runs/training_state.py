@@ -14,6 +14,7 @@ import torch
 from seq2seq import checkpoint
 from seq2seq.metadata import KEY
 from seq2seq.network.build import build_model, on_meta_device
+from seq2seq.network.low_rank import merged
 from seq2seq.runs.folder import ORIGIN, RunFolder
 from seq2seq.settings.classes import packages_of
 from seq2seq.system.files import atomic_file, regular_file, require_stored
@@ -122,19 +123,21 @@ def updates(path: Path) -> int | None:
 
 
 def model_weights(payload: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Return the weights of the model under its own names."""
+    """Return the weights of the model under its own names, with low-rank updates added."""
     weights = payload["state_dict"].items()
-    return {name.removeprefix(PREFIX): weight for name, weight in weights if name.startswith(PREFIX)}
+    return merged({name.removeprefix(PREFIX): weight for name, weight in weights if name.startswith(PREFIX)})
 
 
 def require_fit(payload: Mapping[str, Any], config: Mapping[str, Any], path: Path) -> None:
     """Raise ValueError if the model or the optimizer of `config` cannot load a state, not even with force=true."""
-    before, now = payload[ORIGIN]["settings"]["optim"]["name"], config["optim"]["name"]
-    if before != now:
-        raise ValueError(
-            f"resume={path}: optim.name was {before} and is now {now}, which cannot continue from its state; start a "
-            f"new run from its weights with init_from={path.parents[1]} run=<name>"
-        )
+    settings = payload[ORIGIN]["settings"]["optim"]
+    for key, default in (("name", None), ("freeze", []), ("lora", None)):
+        before, now = settings.get(key, default), config["optim"][key]
+        if before != now:
+            raise ValueError(
+                f"resume={path}: optim.{key} was {before} and is now {now}, which cannot continue from its state; "
+                f"start a new run from its weights with init_from={path.parents[1]} run=<name>"
+            )
     with on_meta_device():
         settings = {**payload[KEY]["model"], "model": config["model"], "mixer": config["mixer"]}
         model = build_model(settings, trust=packages_of(config["mixer"]))

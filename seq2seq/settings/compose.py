@@ -68,6 +68,13 @@ def chosen_settings(words: Sequence[str]) -> frozenset[str]:
     return frozenset(found)
 
 
+def typed_mixers(words: Sequence[str]) -> frozenset[str]:
+    """Return the keys of the overrides `words` that choose a mixer, such as "mixer" (a preset) or "mixer.decoder"."""
+    keys = [word.lstrip("+").partition("=")[0] for word in words]
+    chosen = [key for key in keys if key == "mixer" or key.startswith("mixer/") or key.endswith("._target_")]
+    return chosen_settings([f"{key}=" for key in chosen])
+
+
 def typed_settings(words: Sequence[str]) -> frozenset[str]:
     """Return the keys of single settings among the overrides `words`, without choices of files."""
     keys = (word.lstrip("+~").partition("=")[0] for word in words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from seq2seq.settings.declare import Section, setting
+from seq2seq.settings.declare import SET, Section, setting
 
 # Choices of `schedule`, and of `name`.
 SCHEDULES = ("inverse_sqrt", "cosine", "anneal", "constant")
@@ -55,6 +55,14 @@ class OptimSettings(Section):
     # Gradient and loss.
     clip_norm: float = setting(0.0, "largest norm of the gradient; 0 = off", least=0)
     label_smoothing: float = setting(0.1, "share of the target distribution spread over all pieces", least=0, below=1)
+    teacher: str | None = setting(None, "a checkpoint whose predictions are part of the target (word distillation)")
+    teacher_weight: float = setting(
+        0.5, "share of the teacher's predictions in the target", above=0, most=1, needs={"teacher": SET}
+    )
+    freeze: tuple[str, ...] = setting((), "weights that are not trained, by name with * and ?: [encoder.*]")
+    lora: int | None = setting(
+        None, "rank of low-rank updates (LoRA) of a checkpoint's matrices; other weights stay; null = off", least=1
+    )
     r_drop: float = setting(0.0, "weight of the divergence of two passes (R-Drop), such as 5; 0 = off", least=0)
 
     def __post_init__(self) -> None:

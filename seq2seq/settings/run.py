@@ -85,6 +85,15 @@ class Settings:
             raise ValueError(
                 "optim.name=muon needs whole matrices, and trainer.strategy=fsdp divides them: set one of the two"
             )
+        if self.optim.lora and self.run.init_from is None:
+            raise ValueError(f"optim.lora={self.optim.lora} updates a trained model: set init_from, or leave it out")
+        if self.optim.r_drop and self.optim.teacher:
+            raise ValueError(f"optim.r_drop={self.optim.r_drop} and optim.teacher are two losses: set one of the two")
+        for name in ("freeze", "lora"):
+            if getattr(self.optim, name) and self.trainer.sharded:
+                raise ValueError(
+                    f"optim.{name} needs whole weights, and trainer.strategy=fsdp divides them: set one of the two"
+                )
         for name in ("accumulate", "accumulate_start"):
             number, tokens = getattr(self.trainer, name), self.data.batch_tokens
             if tokens is not None and number not in (None, keys(TrainerSettings)[name].default):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import logging
 from pathlib import Path
@@ -24,6 +25,7 @@ from seq2seq.settings.tokenizer import PatchGrid
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.system.ranks import is_first_process
 from seq2seq.training import finetune
+from seq2seq.training.objective.trained_weights import choose_trained
 from seq2seq.training.plan import RunPlan
 
 if TYPE_CHECKING:
@@ -44,11 +46,20 @@ def check_model(plan: RunPlan, start: Loaded | None) -> Seq2Seq:
     # Any vocabulary will do: the tokenizer may not exist yet.
     sizes = {"src_vocab_size": 8, "tgt_vocab_size": 8, "pad_id": 0, "joint": plan.tokenizer.joint}
     sizes |= image_sizes(plan.tokenizer.patches)
+    swapped: list[str] = []
     if start:
-        sizes = {key: value for key, value in start.meta["model"].items() if key not in ("model", "mixer")}
-        finetune.require_same_model(start.meta["model"], plan)
+        before = start.meta["model"]
+        sizes = {key: value for key, value in before.items() if key not in ("model", "mixer")}
+        swapped = finetune.swapped_slots(before, plan.config, plan)
+        finetune.require_same_model(before, plan.config, plan, swapped=swapped)
     with on_meta_device():
-        return build_model(plan.model_config(sizes), trust=plan.trust)
+        model = build_model(plan.model_config(sizes), trust=plan.trust)
+        # Refuses patterns that match nothing
+        if plan.optim.freeze or plan.optim.lora:
+            choose_trained(copy.deepcopy(model), plan.optim)
+    if start and swapped:
+        finetune.report_new_weights(model, start.model, str(plan.run.init_from))
+    return model
 
 
 def image_sizes(patches: PatchGrid | None) -> dict[str, Any]:

@@ -7,7 +7,8 @@ import dataclasses
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from seq2seq.data.multi_corpus import parts_of
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.network.make_mixer import model_differences
-from seq2seq.settings.classes import mixers_of, read_mixers
+from seq2seq.network.model import Seq2Seq
+from seq2seq.settings.classes import SLOTS, class_names, mixers_of, read_mixers
 from seq2seq.settings.compose import is_chosen
 from seq2seq.settings.data import DataSettings
 from seq2seq.settings.declare import read_section
@@ -32,7 +34,7 @@ from seq2seq.settings.model import ModelSettings
 from seq2seq.settings.run import present_settings
 from seq2seq.settings.tokenizer import TokenizerSettings
 from seq2seq.settings.values import shown, written
-from seq2seq.training.plan import RunPlan
+from seq2seq.training.plan import RunPlan, cut_lists
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ log = logging.getLogger(__name__)
 LEARNING_RATE = 1e-4
 # Settings of the model, each with the argument of mixers that refers to it in conf/mixer.
 _FOLLOWED = {"attention_dropout": "dropout", "weight_dropout": "weight_dropout"}
+_SIZES = {name: name for name in ("num_heads", "ffn_dim", "max_len")}
 
 
 def load_start(start: str | None, *, trust: Sequence[str]) -> Loaded | None:
@@ -50,27 +53,116 @@ def load_start(start: str | None, *, trust: Sequence[str]) -> Loaded | None:
     return checkpoint.load(start, trust=trust)
 
 
-def require_same_model(before: Mapping[str, Any], plan: RunPlan, *, chosen: Iterable[str] | None = None) -> None:
+def require_same_model(
+    before: Mapping[str, Any],
+    config: Mapping[str, Any],
+    plan: RunPlan,
+    *,
+    chosen: Iterable[str] | None = None,
+    swapped: Collection[str] = (),
+) -> None:
     """Raise ValueError for a setting of model or mixer with which the weights would compute another function.
 
     The message names the first difference and the override that removes it.
 
     Args:
         before: The settings of the checkpoint.
+        config: The settings of the run.
+        plan: The plan, for messages and trusted packages.
         chosen: Keys that the user chose: only these are compared. None compares all keys.
+        swapped: Slots with a new mixer (see `swapped_slots`), which are not compared.
     """
     # Hydra adds and removes arguments of mixers that are written, not their defaults
-    old, new = (flat(present_settings(each)) for each in (before, plan.config))
-    for key, _, _ in model_differences(before, plan.config, trust=plan.trust):
-        if chosen is None or is_chosen(key, chosen):
+    old, new = (flat(present_settings(each)) for each in (before, config))
+    for key, _, _ in model_differences(before, config, trust=plan.trust):
+        if (chosen is None or is_chosen(key, chosen)) and not _is_new(key, swapped):
             there, here = old.get(key, UNSET), new.get(key, UNSET)
             where = f"init_from={plan.run.init_from}: {key}"
             raise ValueError(f"{where} is {there} there and {here} here; {_remedy(key, there, here)}")
 
 
+def _is_new(key: str, swapped: Collection[str]) -> bool:
+    """Return True for a setting of a slot with a new mixer; the depth of an encoder may change with its mixer."""
+    if key == "mixer.extra_encoder_layers":
+        return "encoder" in swapped
+    return any(f"{key}.".startswith(f"mixer.{slot}.") for slot in swapped)
+
+
+def swapped_slots(before: Mapping[str, Any], config: Mapping[str, Any], plan: RunPlan) -> list[str]:
+    """List the slots whose mixer the user replaced on purpose, so that the run keeps only the weights that fit.
+
+    A preset (mixer=...) replaces mixers of other classes; a file for one slot replaces any other mixer.
+
+    Args:
+        before: The settings of the checkpoint.
+        config: The settings of the run, with the sections `model` and `mixer`.
+        plan: The plan, for what the user typed.
+    """
+    typed = plan.replaced
+    found = []
+    for slot in SLOTS:
+        one, other = (
+            [each["_target_"] for _, _, each in mixers_of({slot: part["mixer"].get(slot)})] for part in (before, config)
+        )
+        own = any(f"{key}.".startswith(f"mixer.{slot}.") for key in typed)
+        changed = own and any(
+            f"{key}.".startswith(f"mixer.{slot}.") for key, *_ in model_differences(before, config, trust=plan.trust)
+        )
+        if changed or ("mixer" in typed and one != other):
+            found.append(slot)
+    return found
+
+
+def keep_weights(model: Seq2Seq, weights: Mapping[str, Tensor]) -> set[str]:
+    """Load the weights that fit `model` by name and shape; return the names of its others, which stay as drawn."""
+    kept = _fitting(model, weights)
+    model.load_state_dict(kept, strict=False)
+    return model.state_dict().keys() - kept.keys()
+
+
+def report_new_weights(model: Seq2Seq, start: Seq2Seq, origin: str) -> None:
+    """Log how many weights of `model` are those of `start`, which are new, and which of `start` were left out."""
+    kept = _fitting(model, start.state_dict())
+    own = dict(model.named_parameters())
+    new = {name: each for name, each in own.items() if name not in kept}
+    left = {name: each for name, each in start.named_parameters() if name not in kept}
+    total = sum(each.numel() for each in own.values())
+    same = total - sum(each.numel() for each in new.values())
+    log.info("init_from=%s: %s of %s parameters are the checkpoint's", origin, f"{same:,}", f"{total:,}")
+    for what, part in (("new", new), ("left out", left)):
+        if part:
+            log.info("  %s: %s", what, _by_module(part))
+
+
+def _fitting(model: Seq2Seq, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    own = model.state_dict()
+    return {name: each for name, each in weights.items() if name in own and own[name].shape == each.shape}
+
+
+def _by_module(weights: Mapping[str, Tensor]) -> str:
+    """Count the numbers in weights by module, the layers of a stack together: "49,152 in decoder.layers.0-2.mix.f"."""
+    counts: Counter[tuple[str, str]] = Counter()
+    layers: defaultdict[tuple[str, str], dict[int, None]] = defaultdict(dict)
+    for name, weight in weights.items():
+        stack, found, rest = name.partition(".layers.")
+        # Two names after the layer's number: a sublayer, and its mixer or norm
+        number, *inner = rest.split(".")
+        place = (f"{stack}.layers", ".".join(inner[:2])) if found else (name.rpartition(".")[0], "")
+        counts[place] += weight.numel()
+        if found:
+            layers[place][int(number)] = None
+    texts = []
+    for (outer, inner), count in counts.items():
+        numbers = sorted(layers[outer, inner])
+        whole = len(numbers) > 1 and numbers == [*range(numbers[0], numbers[-1] + 1)]
+        shown_layers = f"{numbers[0]}-{numbers[-1]}" if whole else ",".join(map(str, numbers))
+        texts.append(f"{count:,} in " + ".".join(filter(None, (outer, shown_layers, inner))))
+    return "; ".join(texts)
+
+
 def _remedy(key: str, there: Any, here: Any) -> str:
     if key.endswith("_target_"):
-        return "leave mixer=... out, or choose the mixer=... that the checkpoint was trained with"
+        return "leave mixer=... out, or replace mixers with mixer=... or mixer/self@mixer.decoder=... by name"
     if there == UNSET:
         return f"add ~{key}"
     # As the command line spells it: + adds a key that is absent here, quotes keep blanks together.
@@ -92,30 +184,45 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
     if chosen is None:
         return plan
     old = present_settings(start.meta["model"])
-    require_same_model(old, plan, chosen=chosen)
+    before = {name: old[name] for name in ("model", "mixer")}
+    here = _sized(plan, before["model"], chosen)
+    swapped = swapped_slots(before, here, plan)
+    require_same_model(old, here, plan, chosen=chosen, swapped=swapped)
     _require_same_tokenizer(plan, start.tokenizer, origin)
     # Settings come from the checkpoint, unless they were chosen.
-    before = {name: old[name] for name in ("model", "mixer")}
     sections = copy.deepcopy(before)
-    for key, _, here in differences(before, {name: plan.config[name] for name in before}):
-        if is_chosen(key, chosen) and here != UNSET:
-            put(sections, key, here)
+    new = {slot: here["mixer"].get(slot, {}) for slot in swapped}
+    _follow(new, _FOLLOWED, plan.config["model"], here["model"], _arguments(chosen))
+    sections["mixer"] |= new
+    for key, _, value in differences(before, here):
+        # A preset may add layers to an encoder; here the encoder keeps its depth
+        typed = key in chosen if key == "mixer.extra_encoder_layers" else is_chosen(key, chosen)
+        if typed and value != UNSET and not (key.split(".")[0] == "mixer" and key.split(".")[1] in swapped):
+            put(sections, key, value)
     # If a mixer's dropout equals the dropout of the checkpoint's model, it follows the user's choice for the model.
-    for name, own in _FOLLOWED.items():
-        for _, path, values in mixers_of(sections["mixer"]) if is_chosen(f"model.{name}", chosen) else ():
-            if values.get(own) == before["model"][name] and not is_chosen(f"{path}.{own}", chosen):
-                values[own] = sections["model"][name]
+    followed = {name: own for name, own in _FOLLOWED.items() if is_chosen(f"model.{name}", chosen)}
+    _follow(sections["mixer"], followed, before["model"], sections["model"], chosen)
+    sections = cut_lists(sections, _arguments(chosen))
+    for slot in swapped:
+        there, own = ("+".join(dict.fromkeys(class_names(each)[slot])) for each in (before["mixer"], sections["mixer"]))
+        text = f"{own}, in place of the checkpoint's {there}" if own != there else f"{own} with other arguments"
+        log.info("init_from: mixer.%s is %s", slot, text)
     optim = plan.optim
     if not any(is_chosen(key, chosen) for key in ("optim.lr", "optim.peak_lr")):
+        # Low-rank updates start at zero and need higher rates
+        rate = LEARNING_RATE * (10 if optim.lora else 1)
         log.info(
             "init_from: the highest learning rate is %g, for fine-tuning (from scratch it would be %g); optim.lr=... "
             "sets another",
-            LEARNING_RATE,
+            rate,
             optim.lr,
         )
-        optim = dataclasses.replace(optim, lr=LEARNING_RATE)
+        optim = dataclasses.replace(optim, lr=rate)
     # A setting within the mixer, such as its dropout, chooses no preset.
     label = plan.mixer if "mixer" in chosen else _label(start.meta)
+    if swapped and "mixer" not in chosen:
+        # The replaced slots, without the preset of conf/train.yaml
+        label = "+".join([label, *plan.mixer.split("+")[1:]])
     try:
         model = read_section(ModelSettings, sections["model"], "model")
         mixers = read_mixers(sections["mixer"])
@@ -123,6 +230,41 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
     except ValueError as error:
         # The settings of the run have been checked before: the wrong value comes from the checkpoint.
         raise ValueError(f"init_from={origin}: {error}") from None
+
+
+def _sized(plan: RunPlan, model: Mapping[str, Any], chosen: Collection[str]) -> dict[str, Any]:
+    """Return the sections model and mixer as they would be if the settings had been composed with a checkpoint's model.
+
+    Args:
+        model: The checkpoint's section, which the keys that the user chose replace.
+    """
+    given = plan.config["model"]
+    sections = {"model": dict(model), "mixer": copy.deepcopy(plan.config["mixer"])}
+    sections["model"] |= {key: value for key, value in given.items() if is_chosen(f"model.{key}", chosen)}
+    # A chosen file of conf/mixer refers to sizes of the model; a typed argument does not
+    typed = _arguments(chosen)
+    _follow(sections["mixer"], _SIZES, given, sections["model"], typed)
+    return cut_lists(sections, typed)
+
+
+def _arguments(chosen: Iterable[str]) -> list[str]:
+    """Return the chosen keys that are arguments of mixers, such as mixer.encoder.num_heads, not whole mixers."""
+    return [key for key in chosen if key.count(".") > 1]
+
+
+def _follow(
+    mixer: Any, names: Mapping[str, str], before: Mapping[str, Any], after: Mapping[str, Any], chosen: Collection[str]
+) -> None:
+    """Give arguments of mixers that have the model's value `before` its value `after`, except chosen ones, in place.
+
+    Args:
+        mixer: A section `mixer`.
+        names: Settings of the model, with the arguments that follow them.
+    """
+    for name, own in names.items():
+        for _, path, values in mixers_of(mixer):
+            if own in values and values[own] == before.get(name) and not is_chosen(f"{path}.{own}", chosen):
+                values[own] = after[name]
 
 
 def adopt_data(

@@ -13,8 +13,10 @@ from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint as activation_checkpoint
 
+from seq2seq import checkpoint
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.preparation import PreparedData
+from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.metadata import describe
 from seq2seq.network.build import build_model
 from seq2seq.network.model import Seq2Seq
@@ -30,6 +32,7 @@ from seq2seq.training.lightning_parts.task import TranslationTask
 from seq2seq.training.machine.compilation import compile_parts
 from seq2seq.training.machine.fsdp import make_strategy
 from seq2seq.training.machine.weight_copies import cast_together
+from seq2seq.training.objective.trained_weights import choose_trained
 from seq2seq.training.plan import RunPlan
 
 
@@ -58,8 +61,8 @@ def make_task(
     config = plan.model_config(sizes | image_sizes(tokenizer.patches))
     torch.manual_seed(plan.run.seed)  # right before the weights are drawn
     model = build_model(config, trust=plan.trust)
-    if start:
-        model.load_state_dict(finetune.start_weights(start, tokenizer))
+    new = finetune.keep_weights(model, finetune.start_weights(start, tokenizer)) if start else ()
+    choose_trained(model, plan.optim, new=new)
     prepare_for_training(model, plan.trainer, compile=compile)
     description = describe(  # stored in every checkpoint, so translation needs no other file
         model_config=config,
@@ -85,7 +88,26 @@ def make_task(
         max_skipped=plan.trainer.max_skipped,
         budget=budget,
         graphs=graphs,
+        teacher=load_teacher(plan, tokenizer),
     )
+
+
+def load_teacher(plan: RunPlan, tokenizer: Tokenizer) -> Seq2Seq | None:
+    """Load the model of `optim.teacher`, in evaluation mode and without gradients.
+
+    Raises:
+        ValueError: It has another tokenizer, so that its predictions are of other pieces.
+    """
+    path = plan.optim.teacher
+    if path is None:
+        return None
+    teacher = checkpoint.load(path, trust=plan.trust)
+    if teacher.tokenizer.fingerprint != tokenizer.fingerprint:
+        raise ValueError(
+            f"optim.teacher={path} has another tokenizer than this run: start from it (init_from={path}), or learn "
+            "from its translations (python -m seq2seq.distill)"
+        )
+    return teacher.model.requires_grad_(False)
 
 
 def prepare_for_training(model: Seq2Seq, settings: TrainerSettings, *, compile: bool) -> None:

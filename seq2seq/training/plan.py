@@ -34,6 +34,8 @@ class RunPlan(Settings):
         job: The folder of this job of a sweep.
         chosen: Keys that the user chose (see `seq2seq.settings.compose`), for a run that starts from a checkpoint; None
             if unknown.
+        replaced: Places in the section `mixer` for which the user typed a file (see
+            `seq2seq.settings.compose.typed_mixers`), whose mixers may differ from the checkpoint's.
         parts: The corpora, once they have been opened.
     """
 
@@ -41,6 +43,7 @@ class RunPlan(Settings):
     command: str | None = None
     job: Path | None = None
     chosen: frozenset[str] | None = None
+    replaced: frozenset[str] = frozenset()
     parts: tuple[NamedCorpus, ...] | None = None
 
     @cached_property
@@ -94,13 +97,14 @@ def make_plan(
     command: str | None = None,
     job: Path | None = None,
     chosen: frozenset[str] | None = None,
+    replaced: frozenset[str] = frozenset(),
     typed: Collection[str] = (),
 ) -> RunPlan:
     """Read a resolved, plain configuration, and check all that needs no torch.
 
     Args:
         config: The composed settings.
-        mixer: See `RunPlan` for this argument and the next three.
+        mixer: See `RunPlan` for this argument and the next four.
         typed: Keys of settings that the user typed one by one, each of which must have an effect.
 
     Raises:
@@ -112,11 +116,13 @@ def make_plan(
         # resume=auto needs the checkpoint, which decides the name of the run's folder
         rest = "; a run that began from it continues without it by resume=<run>" if resume else ""
         raise ValueError(f"init_from={start}: no such file{rest}")
+    if settings.optim.teacher is not None and not os.path.exists(settings.optim.teacher):
+        raise ValueError(f"optim.teacher={settings.optim.teacher}: no such file; name a checkpoint or a run's folder")
     require_creatable(Path(settings.run.runs), "runs")
     # An existing cache need not be writable.
     if not os.path.isdir(settings.run.cache):
         require_creatable(Path(settings.run.cache), "cache")
-    plan = RunPlan(mixer=mixer, command=command, job=job, chosen=chosen, **vars(settings))
+    plan = RunPlan(mixer=mixer, command=command, job=job, chosen=chosen, replaced=replaced, **vars(settings))
     try:
         _require_effect(plan, typed)
     except ValueError:

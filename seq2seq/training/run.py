@@ -183,8 +183,11 @@ class TrainingRun:
             loggers=loggers,
             folder=self.folder.path,
         )
-        parameters = sum(p.numel() for p in task.model.parameters())
-        log.info("%s parameters, %s on %s", f"{parameters:,}", self.precision, self.accelerator)
+        parameters = list(task.model.parameters())
+        total = sum(each.numel() for each in parameters)
+        trained = sum(each.numel() for each in parameters if each.requires_grad)
+        some = "" if trained == total else f", {trained:,} of them trained"
+        log.info("%s parameters%s, %s on %s", f"{total:,}", some, self.precision, self.accelerator)
         if self.resumed:
             log.info("resuming from %s", self.resumed.path)
         with fused(plan.trainer.fused):

@@ -15,6 +15,7 @@ from lightning.pytorch.plugins import Precision
 from seq2seq import checkpoint
 from seq2seq.metadata import versions
 from seq2seq.metrics.moses_bleu import convention_bleu
+from seq2seq.network.low_rank import merge_low_rank
 from seq2seq.runs.folder import RunFolder, git_revision
 from seq2seq.settings.search import SearchSettings
 from seq2seq.system import files
@@ -43,6 +44,8 @@ class Report:
 
     def write(self, trainer: L.Trainer, task: TranslationTask) -> None:
         """Write results.json, score the test set, and write results.json again; keep results of the same update."""
+        # Checkpoints have the sums of weights and low-rank updates, under the plain names
+        merge_low_rank(task.model)
         results = self._entries(trainer, task)
         if trainer.is_global_zero:
             self._warn_of_clock(trainer.global_step)

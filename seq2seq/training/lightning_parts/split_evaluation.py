@@ -46,7 +46,10 @@ class EvaluatedModule(L.LightningModule):
         description: The model, languages and search that a checkpoint keeps for translation.
         search: The search of validations; the test replaces it.
         sentences: Numbers of "valid" and "test" sentences that are evaluated (default: all).
+        teacher: A fixed model with the same vocabulary, for `optim.teacher`.
     """
+
+    teacher: Seq2Seq | None
 
     def __init__(
         self,
@@ -57,6 +60,7 @@ class EvaluatedModule(L.LightningModule):
         optim: OptimSettings,
         search: SearchSettings,
         sentences: Mapping[str, int | None] | None = None,
+        teacher: Seq2Seq | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -65,14 +69,19 @@ class EvaluatedModule(L.LightningModule):
         self.optim = optim
         self.search = search
         self.sentences = sentences or {}
+        # Set past torch's registration: neither a checkpoint nor the optimizer has the teacher's weights
+        vars(self)["teacher"] = teacher
         self.evaluation: Evaluation | None = None  # the last one
         self._evaluator: Any = None
         self._split = "valid"
         self._reported: set[str] = set()  # splits whose lengths have been logged
 
     def sum_losses(self, batch: Batch) -> LossSums:
-        """Sum the losses of a batch; training uses R-Drop if it is set."""
-        return sum_losses(self.model, batch, self.optim)
+        """Sum the losses of a batch; training uses R-Drop or the teacher if there is one."""
+        teacher = self.teacher
+        if teacher is not None and teacher.output.weight.device != batch.src.device:
+            teacher.to(batch.src.device)
+        return sum_losses(self.model, batch, self.optim, teacher=teacher)
 
     def translator(self, search: SearchSettings | None = None) -> Translator:
         """Return a translator that shares the model, which is put into evaluation mode.

@@ -42,7 +42,7 @@ class TranslationTask(EvaluatedModule):
     rounding alone. Dropout is a function of (seed, update, micro-batch of the window).
 
     Args:
-        model: As for `EvaluatedModule`, as are tokenizer, description, search and sentences.
+        model: As for `EvaluatedModule`, as are tokenizer, description, search, sentences and teacher.
         graphs: Capture and replay the passes, which needs a GPU; see `resolve_graphs`.
     """
 
@@ -59,6 +59,7 @@ class TranslationTask(EvaluatedModule):
         max_skipped: int = 10,
         budget: Budget | None = None,
         graphs: bool = False,
+        teacher: Seq2Seq | None = None,
     ) -> None:
         super().__init__(
             model=model,
@@ -67,6 +68,7 @@ class TranslationTask(EvaluatedModule):
             optim=optim,
             search=search,
             sentences=sentences,
+            teacher=teacher,
         )
         self.seed = seed
         self.budget = budget  # an annealed learning rate follows its used share

@@ -9,10 +9,11 @@ from seq2seq.network.model import Seq2Seq
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.training.objective.loss import LossSums, projected_cross_entropy
 from seq2seq.training.objective.r_drop import r_drop_cross_entropy
+from seq2seq.training.objective.word_distillation import distilled_cross_entropy
 
 
-def sum_losses(model: Seq2Seq, batch: Batch, settings: OptimSettings) -> LossSums:
-    """Sum the label-smoothed cross entropy of a batch; training uses R-Drop if `optim.r_drop` is set.
+def sum_losses(model: Seq2Seq, batch: Batch, settings: OptimSettings, *, teacher: Seq2Seq | None = None) -> LossSums:
+    """Sum the label-smoothed cross entropy of a batch; training adds R-Drop or the predictions of a teacher, if set.
 
     For R-Drop the batch is concatenated with itself, 2 B rows, and passes through the model once, so that the copies
     have different dropout masks. Static kernels draw one DropConnect mask for both copies, which adds no divergence.
@@ -25,6 +26,19 @@ def sum_losses(model: Seq2Seq, batch: Batch, settings: OptimSettings) -> LossSum
         both = model.features(src, src_mask, tgt_in, tgt_mask).unflatten(0, (2, -1))  # (2, B, T, R)
         given = both, model.output, batch.tgt_out, batch.tgt_mask
         sums = r_drop_cross_entropy(*given, smoothing=smoothing, weight=settings.r_drop)
+    elif model.training and teacher is not None:
+        given = batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask
+        with torch.no_grad():
+            known = teacher.features(*given)
+        sums = distilled_cross_entropy(
+            model.features(*given),
+            model.output,
+            batch.tgt_out,
+            batch.tgt_mask,
+            teacher=(known, teacher.output),
+            smoothing=smoothing,
+            weight=settings.teacher_weight,
+        )
     else:
         features = model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)  # (B, T, R)
         # Padding is projected too: oneDNN compiles its kernels for every size. The number of real tokens is new in

@@ -29,6 +29,8 @@ Compute = Callable[[Tensor, Tensor, Tensor | None, bool], tuple[Tensor, Tensor, 
 
 # Positions whose logits exist at once, in the type of the products: on a CPU 64 MiB at a vocabulary of 32k in bf16.
 _CPU_CHUNK, _GPU_CHUNK = 1024, 4096
+# The same for losses that autograd differentiates, which keep several tensors of the logits' size.
+_SMALL_CPU_CHUNK, _SMALL_GPU_CHUNK = 256, 2048
 # Float32 numbers in one block of a CPU's softmax: as many as the second-level cache holds.
 _CPU_CELLS = 1 << 18
 
@@ -99,6 +101,47 @@ def sum_with_gradients(compute: Compute, rows: Tensor, output: nn.Linear, counte
     with torch.autocast(device, enabled=False):
         loss, nll = _WithGradients.apply(rows, output.weight, output.bias, compute)  # type: ignore[misc]
     return LossSums(loss, nll, counted.sum())
+
+
+def sum_by_chunks(
+    costs: Callable[[Tensor, slice], Tensor],
+    rows: Tensor,
+    output: nn.Linear,
+    counted: Tensor,
+    *,
+    chunk: int | None = None,
+) -> LossSums:
+    """Apply a loss that autograd differentiates, some positions at a time, with its gradients in the forward pass.
+
+    Args:
+        costs: Maps the logits (..., n, V) of a slice of the positions to loss and nll of each, (2, n).
+        chunk: Positions whose logits exist at once; None for the default of the device.
+
+    Shape:
+        rows (..., N, R), the inputs of the output layer; counted (N,) bool.
+    """
+    size = chunk or (_SMALL_CPU_CHUNK if rows.device.type == "cpu" else _SMALL_GPU_CHUNK)
+
+    def compute(rows: Tensor, matrix: Tensor, bias: Tensor | None, _: bool) -> tuple[Tensor, Tensor, Gradients]:
+        sums = torch.zeros(2, dtype=at_least_float32(rows.dtype), device=rows.device)  # loss, nll
+        w = matrix.detach().requires_grad_()
+        b = None if bias is None else bias.detach().requires_grad_()
+        dx: list[Tensor] = []
+        for start in range(0, rows.shape[-2], size):
+            part = slice(start, start + size)
+            x = rows[..., part, :].detach().requires_grad_()  # (..., n, R)
+            with torch.enable_grad():
+                logits = F.linear(x, w.to(x.dtype), None if b is None else b.to(x.dtype))  # (..., n, V)
+                loss, nll = costs(logits, part).where(counted[part], 0.0).sum(1)
+            # Called here, not in the model's backward pass, so that only one chunk's logits exist at once
+            loss.backward()
+            assert x.grad is not None
+            dx.append(x.grad)
+            sums += torch.stack([loss.detach(), nll.detach()])
+        loss, nll = sums
+        return loss, nll, [torch.cat(dx, -2), w.grad, None if b is None else b.grad]
+
+    return sum_with_gradients(compute, rows, output, counted)
 
 
 class _WithGradients(torch.autograd.Function):

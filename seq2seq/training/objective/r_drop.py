@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.training.objective.loss import Gradients, LossSums, sum_with_gradients
-
-# Positions whose logits, of both passes, exist at once.
-_CPU_CHUNK, _GPU_CHUNK = 256, 2048
+from seq2seq.training.objective.loss import LossSums, sum_by_chunks
 
 
 def r_drop_cross_entropy(
@@ -42,29 +38,12 @@ def r_drop_cross_entropy(
     Reference:
         Wu, Li, Wang et al. 2021, R-Drop: Regularized Dropout for Neural Networks, equation 4.
     """
-    size = chunk or (_CPU_CHUNK if features.device.type == "cpu" else _GPU_CHUNK)
-    labels, counted = target.flatten(), mask.flatten()  # (N,)
+    labels = target.flatten()  # (N,)
 
-    def compute(rows: Tensor, matrix: Tensor, bias: Tensor | None, _: bool) -> tuple[Tensor, Tensor, Gradients]:
-        sums = torch.zeros(2, dtype=at_least_float32(rows.dtype), device=rows.device)  # loss, nll
-        w = matrix.detach().requires_grad_()
-        b = None if bias is None else bias.detach().requires_grad_()
-        dx: list[Tensor] = []
-        for start in range(0, rows.shape[1], size):
-            part = slice(start, start + size)
-            x = rows[:, part].detach().requires_grad_()  # (2, n, R)
-            with torch.enable_grad():
-                logits = F.linear(x, w.to(x.dtype), None if b is None else b.to(x.dtype))  # (2, n, V)
-                loss, nll = _costs(logits, labels[part], smoothing, weight).where(counted[part], 0.0).sum(1)
-            # Called here, not in the model's backward pass, so that only one chunk's logits exist at once
-            loss.backward()
-            assert x.grad is not None
-            dx.append(x.grad)
-            sums += torch.stack([loss.detach(), nll.detach()])
-        loss, nll = sums
-        return loss, nll, [torch.cat(dx, 1), w.grad, None if b is None else b.grad]
+    def costs(logits: Tensor, part: slice) -> Tensor:
+        return _costs(logits, labels[part], smoothing, weight)
 
-    return sum_with_gradients(compute, features.flatten(1, -2), output, counted)  # rows (2, N, R)
+    return sum_by_chunks(costs, features.flatten(1, -2), output, mask.flatten(), chunk=chunk)  # rows (2, N, R)
 
 
 def _costs(logits: Tensor, labels: Tensor, smoothing: float, weight: float) -> Tensor:
