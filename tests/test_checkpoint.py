@@ -117,7 +117,7 @@ def test_the_folder_of_a_run_or_an_export_stands_for_its_checkpoint(good, tmp_pa
     for name in ("checkpoints/best.safetensors", "model.safetensors"):
         folder = tmp_path / name.replace("/", "-")
         (folder / name).parent.mkdir(parents=True)
-        assert "name a checkpoint or a run" in refusal(folder)
+        assert "name a checkpoint, a run" in refusal(folder)
         checkpoint.save(folder / name, good)
         assert checkpoint.load(folder).meta == good.meta
     last = tmp_path / "run" / "checkpoints" / "last.ckpt"

@@ -128,7 +128,8 @@ def check_run(work: Path) -> str:
     """Return the fault of the one finished run in `work`/runs, or ""."""
     import torch
 
-    found = list((work / "runs").glob("*/checkpoints/last.ckpt"))
+    # The folder of runs may have another name
+    found = list(work.glob("*/*/checkpoints/last.ckpt"))
     if len(found) != 1:
         return f"{len(found)} runs have a last.ckpt"
     state = torch.load(found[0], map_location="cpu", weights_only=True)["state_dict"]
@@ -149,7 +150,7 @@ def same_weights(expected: Path, work: Path) -> str:
     wrong = check_run(work)
     if wrong:
         return wrong
-    (path,) = (work / "runs").glob("*/checkpoints/last.ckpt")
+    (path,) = work.glob("*/*/checkpoints/last.ckpt")
     one, other = (torch.load(file, weights_only=True)["state_dict"] for file in (expected, path))
     different = [name for name in one if name not in other or not torch.equal(one[name], other[name])]
     return f"trained other weights: {different[0]}" if different else ""

@@ -18,6 +18,7 @@ def jacobian(
     x: Tensor,
     directions: Tensor | None = None,
     routed_by: Tensor | None = None,
+    kept: Callable[[Tensor], Tensor] = lambda gradient: gradient,
 ) -> Tensor:
     """Differentiate a function of a sequence with its mixing held constant: d(u_r . f(x)_i) / dx_j.
 
@@ -29,6 +30,7 @@ def jacobian(
         x: The sequence (S, D).
         directions: u (R, D'); a unit vector for each channel of the output if None.
         routed_by: The sequence (S, D) that decides the mixing; x if None.
+        kept: What is kept of some rows (n, S, D), for which all rows together may be too large.
 
     Returns:
         The blocks (T, R, S, D).
@@ -59,5 +61,5 @@ def jacobian(
             gradient = torch.zeros_like(copies)
             if total.requires_grad:
                 (gradient,) = torch.autograd.grad(total, copies, materialize_grads=True)
-        parts.append(gradient)
+        parts.append(kept(gradient))
     return torch.cat(parts).unflatten(0, (length, count))  # (T R, S, D) -> (T, R, S, D)

@@ -153,6 +153,10 @@ def shares(blocks: Tensor) -> Tensor:
     return norms / norms.sum(-1, keepdim=True).clamp_min(torch.finfo(norms.dtype).tiny)
 
 
+def _norms(rows: Tensor) -> Tensor:
+    return rows.norm(dim=-1, keepdim=True)
+
+
 def distance_profile(total: Tensor, columns: int | None = None) -> Tensor:
     """Average the shares of a matrix (T, T) at each distance over the rows; the result sums to 1.
 
@@ -242,7 +246,7 @@ def _view(mixer: Any, x: Tensor, mask: Tensor, memory: Tensor | None, part: str,
         return mixer(x.expand(len(mixed), -1, -1), mixer.project(mixed, every))
 
     mixed = (x if memory is None else memory)[0]
-    total = shares(jacobian(function, mixed, _directions(mixer.out_dim, x)))
+    total = shares(jacobian(function, mixed, _directions(mixer.out_dim, x), kept=_norms))
     heads = _heads(mixer, function, mixed)
     with torch.no_grad():
         context = mask if memory is None else mixer.project(memory, mask)
@@ -281,7 +285,7 @@ def _heads(mixer: Any, function: Callable[[Tensor], Tensor], x: Tensor) -> Tenso
         # Zero outside the channels of this head
         directions = basis.new_zeros(len(basis), out.in_features)
         directions[:, head * width : (head + 1) * width] = basis
-        matrices.append(shares(jacobian(input_of_heads, x, directions)))
+        matrices.append(shares(jacobian(input_of_heads, x, directions, kept=_norms)))
     return torch.stack(matrices)  # (H, T, S)
 
 

@@ -374,7 +374,7 @@ def test_what_is_no_earlier_export_stays(format, files, message, tmp_path, capsy
         ("{}", "is not of this program"),
         ('{"seq2seq": {}, "weights": {}}', "has no model.safetensors"),
         ('{"seq2seq": {"format": 99}, "onnx": {"format": 1}}', "is of format 99"),
-        (" " * (1 << 20) + "{}", "has more than"),
+        (" " * (1 << 20) + "{}", "at most 1,048,576 bytes"),
     ],
     ids=lambda value: value[:40],
 )
