@@ -26,11 +26,12 @@ os.environ.update(VARIABLES | os.environ)
 def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Compose the settings of `python -m seq2seq.train` with these overrides, as plain values.
 
-    >>> compose(["mixer=lightconv", "model.dim=128"])["model"]["dim"]
-    128
-
     Raises:
         ValueError: An override is wrong; the message names it and what to write instead.
+
+    Examples:
+        >>> compose(["mixer=lightconv", "model.dim=128"])["model"]["dim"]
+        128
     """
     return cut_lists(resolved_settings(overrides), typed_settings(overrides))
 

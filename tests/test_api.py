@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import doctest
 import json
 import math
 import re
@@ -16,7 +17,7 @@ import torch
 import toycorpus
 
 import seq2seq
-from seq2seq import Run, Translator, build_model, compose
+from seq2seq import Run, Translator, api, build_model, compose
 from seq2seq.mixers import DynamicConv
 
 ROOT = Path(seq2seq.__file__).parent.parent
@@ -48,6 +49,12 @@ def test_compose_cuts_lists_as_the_command_does():
         compose(["modell.dim=3"])
     with pytest.raises(ValueError, match="src_vocab_size"):
         build_model({"model": {"dim": 64}})
+
+
+def test_examples_in_docstrings():
+    found = doctest.testmod(api)
+    assert found.attempted > 0
+    assert not found.failed
 
 
 def test_a_mixer_is_a_plain_module():

@@ -182,9 +182,6 @@ class Translator:
     ) -> list[list[TranslatedText]]:
         """Translate lines; in float32 a line's text does not depend on the other lines.
 
-        >>> translator.translate(["Es regnet."], beam_size=8, n_best=3)[0][0].text  # doctest: +SKIP
-        'It is raining.'
-
         A line is translated in parts where it has line breaks, and where the model was not trained on lines like it
         (see `LineCutter`). The translations are joined by the white space between the parts.
 
@@ -208,6 +205,10 @@ class Translator:
         Returns:
             For every line exactly `n_best` translations, best first. A blank line has empty translations of score 0,
             a line that fails has empty translations of score -inf.
+
+        Examples:
+            >>> translator.translate(["Es regnet."], beam_size=8, n_best=3)[0][0].text  # doctest: +SKIP
+            'It is raining.'
         """
         tokenizer = self.tokenizer
         note = note or self._warn
