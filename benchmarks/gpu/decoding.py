@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -80,7 +81,7 @@ def both_ways(model: Seq2Seq, given: list[Source], how: dict[str, Any], device: 
         def work(way: str = way) -> None:
             nonlocal graphs
             graphs = cuda_graphs(device) if way == "replayed" and device.type == "cuda" else None
-            results[way] = dict(search_stream(model, given, graphs=graphs, **how))
+            results[way] = dict(chain.from_iterable(search_stream(model, given, graphs=graphs, **how)))
 
         if device.type == "cuda":
             torch.cuda.empty_cache()

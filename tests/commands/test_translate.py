@@ -240,10 +240,10 @@ def test_a_line_of_ten_megabytes(tmp_path, ckpt, capsys):
     began = time.process_time()
     status, out = run_main(tmp_path, ckpt, b"Hund\n" + "ä".encode() * 5_000_000 + b"\nHund", "--max-len", "16")
     assert time.process_time() - began < 10
-    first, middle, last, _ = out.decode().split("\n")
+    # The middle may be control characters of the random model, which are left out
+    first, _, last, _ = out.decode().split("\n")
     assert status == 0
     assert first == last != ""
-    assert middle
     error = capsys.readouterr().err
     assert "line 2 has 10,000,000 bytes; only the first 1,048,576 are read" in error
     assert "line 2 is cut: " in error
