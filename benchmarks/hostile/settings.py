@@ -156,7 +156,9 @@ def _doubtful(rng: random.Random, mixer: tuple[str, ...]) -> Drawn:
     """Draw a value that may be wrong."""
     key = rng.choice(sorted(known(mixer)))
     value = rng.choice(DOUBTFUL)
-    return f"{key} of an odd value", (f"{key}={value}",), (key.rpartition(".")[2], value.strip("'${}")), "either"
+    # The rate has two names, optim.lr and optim.peak_lr
+    named = (key.rpartition(".")[2].removeprefix("peak_"), value.strip("'${}"))
+    return f"{key} of an odd value", (f"{key}={value}",), named, "either"
 
 
 def _key(rng: random.Random, mixer: tuple[str, ...]) -> Drawn:
