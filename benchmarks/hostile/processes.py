@@ -138,7 +138,8 @@ def run(command: Command, cwd: Path, kept: Path) -> Done:
     (kept / "stderr").write_bytes(err)
     return Done(
         status=os.waitstatus_to_exitcode(state),
-        out=(kept / "stdout").read_bytes() if command.stdout is None else b"",
+        # A command that is killed at once has made no file
+        out=(kept / "stdout").read_bytes() if command.stdout is None and (kept / "stdout").exists() else b"",
         err=err.decode("utf-8", "replace"),
         exceeded=exceeded,
         cpu=usage.ru_utime + usage.ru_stime,

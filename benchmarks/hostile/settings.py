@@ -85,7 +85,6 @@ CONTRADICTIONS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("data.tokenize={en:nonsense}",), ("nonsense",)),
     (("data.corpora={a:{train:nowhere}}",), ("nowhere",)),
     (("data.corpora={a:{}}",), ("corpora", "train")),
-    (("trainer.devices=2",), ("devices", "processes", "cpu")),
     (("seed=99999999999999999999999999",), ("seed",)),
     (("seed=-1",), ("seed",)),
     (("seed=1.5",), ("seed",)),

@@ -128,8 +128,7 @@ def check_run(work: Path) -> str:
     """Return the fault of the one finished run in `work`/runs, or ""."""
     import torch
 
-    # The folder of runs may have another name
-    found = list(work.glob("*/*/checkpoints/last.ckpt"))
+    found = _states(work)
     if len(found) != 1:
         return f"{len(found)} runs have a last.ckpt"
     state = torch.load(found[0], map_location="cpu", weights_only=True)["state_dict"]
@@ -143,6 +142,11 @@ def check_run(work: Path) -> str:
     return ""
 
 
+def _states(work: Path) -> list[Path]:
+    # The folder of runs may have another name
+    return [*(work / "runs").glob("*/checkpoints/last.ckpt")] or [*work.glob("*/*/checkpoints/last.ckpt")]
+
+
 def same_weights(expected: Path, work: Path) -> str:
     """Return the fault of the one run in `work`/runs, such as other weights than `expected`, or ""."""
     import torch
@@ -150,7 +154,7 @@ def same_weights(expected: Path, work: Path) -> str:
     wrong = check_run(work)
     if wrong:
         return wrong
-    (path,) = work.glob("*/*/checkpoints/last.ckpt")
+    (path,) = _states(work)
     one, other = (torch.load(file, weights_only=True)["state_dict"] for file in (expected, path))
     different = [name for name in one if name not in other or not torch.equal(one[name], other[name])]
     return f"trained other weights: {different[0]}" if different else ""
