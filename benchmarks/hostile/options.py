@@ -22,7 +22,7 @@ LARGE = ("99999999999999999999999", "1000000000000", "4294967296", "1e5", "300",
 UNREADABLE = ("nowhere", "/proc/self/mem", "/", "/dev/null/x", "", "a\tb", "x" * 300, "/dev/zero", "loop", "~nobody/x")
 UNWRITABLE = ("/proc/x", "/dev/null/x", "", "no/such/folder/x", "x" * 300, "/dev/full", "loop/x", "input")
 FILES = ("--ckpt", "--input", "--hypotheses", "--references", "--compare", "--data")
-OUTPUTS = ("--output", "--out", "--save", "--corpus", "--alignments")
+OUTPUTS = ("--output", "--out", "--save", "--corpus", "--digits", "--alignments")
 
 
 def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
