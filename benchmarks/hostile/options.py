@@ -123,7 +123,7 @@ def _file(rng: random.Random, actions: list[argparse.Action], base: list[str]) -
     # /dev/full may be written as a device; the input may be the output of another command
     known = value not in ("/dev/full", "input", "/dev/zero", "") and option in (*FILES, *OUTPUTS)
     # compare, inspect and draw create folders
-    known = known and (option not in ("--out", "--corpus") or value != "no/such/folder/x")
+    known = known and (option not in ("--out", "--corpus", "--digits") or value != "no/such/folder/x")
     return (
         f"{option} cannot be used",
         words,

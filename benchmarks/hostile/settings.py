@@ -147,7 +147,8 @@ def _value(rng: random.Random, mixer: tuple[str, ...]) -> Drawn:
     # Null turns a rule off
     if value == "null" and key.startswith("data.clean."):
         must = "either"
-    last = key.rpartition(".")[2]
+    # The rate has two names, optim.lr and optim.peak_lr
+    last = key.rpartition(".")[2].removeprefix("peak_")
     return f"{key} of the wrong type", (f"{key}={value}",), (last, value.strip("'${}")), must
 
 
@@ -155,7 +156,6 @@ def _doubtful(rng: random.Random, mixer: tuple[str, ...]) -> Drawn:
     """Draw a value that may be wrong."""
     key = rng.choice(sorted(known(mixer)))
     value = rng.choice(DOUBTFUL)
-    # The rate has two names, optim.lr and optim.peak_lr
     named = (key.rpartition(".")[2].removeprefix("peak_"), value.strip("'${}"))
     return f"{key} of an odd value", (f"{key}={value}",), named, "either"
 
