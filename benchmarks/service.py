@@ -48,6 +48,17 @@ class Client:
         return answers
 
 
+def address_of(service: subprocess.Popen[bytes]) -> SplitResult:
+    """Return the address in the first line of a service; exit with that line if it did not start."""
+    assert service.stderr
+    line = service.stderr.readline().decode()
+    found = re.search(r"http://\S+", line)
+    if not found:
+        service.wait()
+        raise SystemExit(f"the service did not start: {line}")
+    return urlsplit(found[0])
+
+
 def sentences(count: int) -> list[str]:
     """Return source sentences of the embedded corpus, repeated if it has fewer."""
     lines = (data_dir() / "phrasebook/test.jsonl").read_text("utf-8").splitlines()
@@ -119,16 +130,11 @@ def main() -> int:
     # All clients share one address, which may fill the queue
     command += ["--client-texts", "100000", "--timeout", "600"]
     root = Path(__file__).resolve().parent.parent
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=root) as service:
-        assert service.stderr
-        line = service.stderr.readline()
-        found = re.search(r"http://\S+", line)
-        if not found:
-            service.wait()
-            raise SystemExit(f"the service did not start: {line}")
+    with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=root) as service:
+        address = address_of(service)
         try:
             result = compare(
-                urlsplit(found[0]),
+                address,
                 clients=options.clients,
                 texts=options.texts,
                 alone=options.alone,

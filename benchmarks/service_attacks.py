@@ -20,7 +20,6 @@ import itertools
 import json
 import multiprocessing
 import random
-import re
 import resource
 import socket
 import statistics
@@ -31,10 +30,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult
 
 from benchmarks import harness
-from benchmarks.service import sentences
+from benchmarks.service import address_of, sentences
 
 FLOOR = 2.0  # seconds
 TEXTS = 50
@@ -162,12 +161,9 @@ def main() -> int:
     for name, senders in {"alone": {}, **plans}.items():
         # A service of its own for each attack: what one leaves behind must not count for the next
         with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=root, preexec_fn=limit) as service:
-            assert service.stderr
-            found = re.search(r"http://\S+", service.stderr.readline().decode())
-            assert found
+            address = address_of(service)
             log = threading.Thread(target=functools.partial(_count, service.stderr, log_bytes := [0]))
             log.start()
-            address = urlsplit(found[0])
             expected: dict[str, bytes] = {}
             before = waits(address, expected)
             seconds = attacked(address, senders, expected, options.seed) if senders else before

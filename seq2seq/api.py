@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seq2seq.runs.folder import RunFolder, mixer_label
-from seq2seq.settings.compose import chosen_settings, compose_settings, resolved_settings, typed_mixers, typed_settings
+from omegaconf import OmegaConf
+
+from seq2seq.runs.folder import RunFolder
+from seq2seq.settings.compose import compose_settings, resolved_settings, typed_settings
+from seq2seq.settings.hydra_call import plain_settings
 from seq2seq.system.json_file import read_json
 from seq2seq.training.machine.environment import VARIABLES
-from seq2seq.training.plan import RunPlan, cut_lists, make_plan
+from seq2seq.training.plan import RunPlan, cut_lists, plan_of_words
 
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator
@@ -116,16 +119,7 @@ class Run:
 
 def _plan(overrides: Sequence[str]) -> RunPlan:
     """Check settings as the command does."""
-    words = list(overrides)
-    choices = compose_settings(words, return_hydra_config=True).hydra.runtime.choices
-    config = compose(words)
-    starts = config["init_from"]
-    plan = make_plan(
-        config,
-        mixer=mixer_label(choices["mixer"], words),
-        chosen=chosen_settings(words) if starts else None,
-        replaced=typed_mixers(words),
-        typed=typed_settings(words),
-    )
-    # With init_from the checkpoint decides the languages, and so the files
-    return plan if starts else plan.opened()
+    composed = compose_settings(overrides, return_hydra_config=True)
+    preset = composed.hydra.runtime.choices["mixer"]
+    own = OmegaConf.masked_copy(composed, [key for key in map(str, composed) if key != "hydra"])
+    return plan_of_words(plain_settings(own), list(overrides), preset)

@@ -12,6 +12,7 @@ from seq2seq.options.command_line import (
     exit_status,
     nonempty,
     positive,
+    require_new_checkpoint,
     require_output,
     run_command,
 )
@@ -53,22 +54,13 @@ def _run(options: argparse.Namespace) -> int:
     """Average the checkpoints that the options name, write the result, and print how to use it."""
     # These import torch, so they come after the checks of the options
     from seq2seq import checkpoint
-    from seq2seq.runs.averaging import average, is_from_training, latest_checkpoints
+    from seq2seq.runs.averaging import average, latest_checkpoints
     from seq2seq.runs.folder import translate_command
     from seq2seq.system.model_path import checkpoint_file
 
     paths = [Path(path) for path in options.checkpoints]
     out = Path(options.out) if options.out else paths[0] / "checkpoints" / "average.safetensors"
-    # Refuse a checkpoint of a run even if it is not an input
-    if is_from_training(out):
-        raise UsageError(f"--out {out} is a checkpoint of a run; choose another file")
-    if out.is_file():
-        try:
-            checkpoint.read_description(out)
-        except ValueError:
-            raise UsageError(
-                f"--out {out} exists and is not a checkpoint; choose another file, or remove it first"
-            ) from None
+    require_new_checkpoint(out)
     if options.last:
         paths = latest_checkpoints(paths[0], options.last)
     paths = [checkpoint_file(path) for path in paths]

@@ -191,8 +191,7 @@ def load_tokenizer(meta: Mapping[str, Any], path: Path) -> Tokenizer:
     except Exception as error:  # any damage inside the SentencePiece model
         raise CheckpointError(f"{path}: its tokenizer does not load ({_type_and_message(error)})") from None
     # An id beyond the embeddings causes a device-side assert on a GPU, after which the process cannot continue
-    for name in ("src_vocab_size", "tgt_vocab_size", "pad_id", "joint"):
-        own = getattr(tokenizer, name)
+    for name, own in tokenizer.sizes.items():
         wanted = meta["model"].get(name)
         # Compare the types, too, since True equals 1
         if (type(own), own) != (type(wanted), wanted):

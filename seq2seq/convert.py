@@ -6,7 +6,15 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from seq2seq.options.command_line import Parser, UsageError, exit_status, nonempty, require_output, run_command
+from seq2seq.options.command_line import (
+    Parser,
+    UsageError,
+    exit_status,
+    nonempty,
+    require_new_checkpoint,
+    require_output,
+    run_command,
+)
 from seq2seq.system.model_path import WEIGHTS
 
 FAMILIES = ("marian", "fairseq")
@@ -61,18 +69,9 @@ def _run(options: argparse.Namespace) -> int:
     # These import torch, so they come after the checks of the options
     from seq2seq import checkpoint
     from seq2seq.inference.imports.published import imported
-    from seq2seq.runs.averaging import is_from_training
     from seq2seq.runs.folder import translate_command
 
-    if is_from_training(out):
-        raise UsageError(f"--out {out} is a checkpoint of a run; choose another file")
-    if out.is_file():
-        try:
-            checkpoint.read_description(out)
-        except ValueError:
-            raise UsageError(
-                f"--out {out} exists and is not a checkpoint; choose another file, or remove it first"
-            ) from None
+    require_new_checkpoint(out)
     stored = imported(
         model, family=options.family, src_lang=options.src_lang, tgt_lang=options.tgt_lang, trust=options.trust
     )

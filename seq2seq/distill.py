@@ -35,7 +35,7 @@ from seq2seq.system.stdio import print_error
 EPILOG = """\
 Writes the corpus OUTPUT.<source language> and OUTPUT.<target language>, a pair for each translation. With --n-best or
 --samples a source line occurs once for each of its distinct translations. Empty lines, and lines without a translation,
-are left out. Further options are those of seq2seq.translate, such as --beam-size 1 or --max-tokens 8000.
+are left out. The command also takes the options of seq2seq.translate, such as --beam-size 1 or --max-tokens 8000.
 
 Words such as optim.lr=1e-3 are settings of seq2seq.train: with at least one of them, a student is trained on the corpus
 (data=files data.train=OUTPUT, the teacher's languages, and resume=auto, unless given). A mixer of the teacher itself is

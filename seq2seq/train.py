@@ -11,14 +11,12 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from seq2seq.runs.folder import mixer_label
-from seq2seq.settings.compose import chosen_settings, typed_mixers, typed_settings
 from seq2seq.settings.hydra_call import plain_settings
 from seq2seq.sweeps import hydra_callback
 from seq2seq.system.resources import conf_dir
 from seq2seq.training.command import INTERRUPTED, exit_interrupted, refuse, run_program, wants_traceback
 from seq2seq.training.machine.environment import VARIABLES
-from seq2seq.training.plan import RunPlan, cut_lists, make_plan
+from seq2seq.training.plan import RunPlan, plan_of_words
 
 # These variables must be set before torch is imported
 os.environ.update(VARIABLES | os.environ)
@@ -32,8 +30,6 @@ def main(config: DictConfig) -> float:
     """
     try:
         plan = _plan(config)
-        # With init_from the checkpoint decides the languages, and so the files
-        plan = plan if plan.run.init_from else plan.opened()
         # This imports torch and Lightning; a wrong setting has been reported before
         return _train(plan)
     except ValueError as error:
@@ -54,18 +50,9 @@ def _plan(config: DictConfig) -> RunPlan:
     # The typed settings, without Hydra's own: they name the run, and its command repeats them
     chosen = HydraConfig.get()
     overrides = list(chosen.overrides.task)
-    typed = typed_settings(overrides)
-    return make_plan(
-        cut_lists(plain_settings(config), typed),
-        # The group's choice with overrides of its fields, as a label in tables
-        mixer=mixer_label(chosen.runtime.choices["mixer"], overrides),
-        command=shlex.join(["python", "-m", "seq2seq.train", *overrides]),
-        job=hydra_callback.job_folder(),
-        # With init_from, all other settings are the checkpoint's
-        chosen=chosen_settings(overrides) if config.init_from else None,
-        replaced=typed_mixers(overrides),
-        typed=typed,
-    )
+    command = shlex.join(["python", "-m", "seq2seq.train", *overrides])
+    preset = chosen.runtime.choices["mixer"]
+    return plan_of_words(plain_settings(config), overrides, preset, command=command, job=hydra_callback.job_folder())
 
 
 def _train(plan: RunPlan) -> float:

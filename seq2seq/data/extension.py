@@ -78,7 +78,7 @@ def _learn(
     words = [line for line in words if line]
     if not words:
         return []
-    # Scores of BPE are ranks, those of a unigram model logarithms of probabilities
+    # Scores are ranks in a BPE model, and logarithms of probabilities in a unigram model
     bpe = all(score.is_integer() for score in scores.values())
     size = most + len(set(chain.from_iterable(words))) + 4
     given = replace(settings, type="bpe" if bpe else "unigram", vocab_size=size, byte_fallback=False, symbols=())

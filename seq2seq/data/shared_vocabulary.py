@@ -1,7 +1,7 @@
 """SentencePiece models whose pieces are numbered by another vocabulary, as Marian and others do.
 
 Two models, one a side, may then share one vocabulary, and one table of embeddings. The serialized vocabulary precedes
-that of the model, as a field that SentencePiece ignores.
+the serialized model, as a field that SentencePiece ignores.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from seq2seq.data.protobuf import field, varint
 
 # A field of SentencePiece's ModelProto: those from 200 on are free for others.
 _VOCABULARY = 200
-# Largest vocabulary that is read, in bytes; that of 256,000 pieces has 4 MB.
+# Largest vocabulary that is read, in bytes; 256,000 pieces take 4 MB.
 _LARGEST = 16 << 20
 _SPECIAL = ("unk", "bos", "eos", "pad")
 
 
 class VocabularyProcessor(spm.SentencePieceProcessor):
-    """SentencePiece model whose ids are those of a vocabulary; pieces that the vocabulary lacks are unk.
+    """SentencePiece model whose pieces are numbered by a vocabulary; pieces that the vocabulary lacks are unk.
 
     Text for which the model has no piece may still be a piece of the vocabulary, which the other side's model has.
 
@@ -91,7 +91,7 @@ class VocabularyProcessor(spm.SentencePieceProcessor):
         return self.special["unk"]
 
     def bos_id(self) -> int:
-        """Return the id that the decoder reads first, which may be that of eos or pad."""
+        """Return the id that the decoder reads first; it may equal the id of eos or pad."""
         return self.special["bos"]
 
     def eos_id(self) -> int:

@@ -216,6 +216,11 @@ class Tokenizer:
         )
 
     @property
+    def sizes(self) -> dict[str, Any]:
+        """The arguments of `build_model` that depend on the tokenizer."""
+        return {name: getattr(self, name) for name in ("src_vocab_size", "tgt_vocab_size", "pad_id", "joint")}
+
+    @property
     def normalizer(self) -> str:
         """Name of the models' text normalization; "source / target" if they differ."""
         names = [MOSES if is_moses_bpe(model) else normalizer_name(model) for model in self._models]
@@ -391,7 +396,7 @@ def _load(model: bytes) -> spm.SentencePieceProcessor | MosesBpe:
 
 
 def load_model(model: bytes) -> spm.SentencePieceProcessor:
-    """Load a serialized SentencePiece model, with its vocabulary if it has one; raise RuntimeError if it is none."""
+    """Load a serialized SentencePiece model, with its vocabulary if it has one; raise RuntimeError for other bytes."""
     vocabulary, own = split_vocabulary(model)
     if vocabulary is not None:
         return VocabularyProcessor(own, vocabulary)

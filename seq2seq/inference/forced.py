@@ -17,7 +17,7 @@ from seq2seq.network.pooling import spread
 from seq2seq.search import Ensemble, NotFiniteScoresError, Specials, models_of
 
 
-class Attention(NamedTuple):
+class SourceAttention(NamedTuple):
     """Weights of each decoder layer and head over the pieces of the source.
 
     Attributes:

@@ -21,7 +21,7 @@ from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.batch_rows import fitting_rows, most_rows
 from seq2seq.inference.encoding import encode_line, source_pieces, target_ids, target_pieces
-from seq2seq.inference.forced import Attention, read_attention
+from seq2seq.inference.forced import SourceAttention, read_attention
 from seq2seq.inference.lexical_shortlist import Shortlist
 from seq2seq.inference.limits import CPU_TOKENS, GPU_TOKENS, LONGEST_SOURCE, MOST_GPU_TOKENS
 from seq2seq.inference.mbr import rank_by_agreement, utility
@@ -199,8 +199,8 @@ class Translator:
                 that it raises ends the call.
             sentences: How lines are divided into parts, one of SENTENCES (default: the translator's).
             samples: Draw so many translations of each line instead of searching.
-            options: Settings of the search or of the sampling by name, such as beam_size or temperature; they replace
-                those of `settings`.
+            options: Settings of the search or of the sampling by name, such as beam_size or temperature; they override
+                `settings`.
 
         Returns:
             For every line exactly `n_best` translations, best first. A blank line has empty translations of score 0,
@@ -338,7 +338,7 @@ class Translator:
     def texts(self, lines: Sequence[str], **options: Any) -> list[str]: ...
 
     def texts(self, lines: str | Sequence[str], **options: Any) -> str | list[str]:
-        """Return the best translation of every line, or of one text; the options are those of `translate`."""
+        """Return the best translation of every line, or of one text, with the options of `translate`."""
         if isinstance(lines, str):
             return self.texts([lines], **options)[0]
         return [row[0].text for row in self.translate(lines, **options)]
@@ -351,7 +351,7 @@ class Translator:
         """Align the words of each pair of a source and a translation; None for a blank source."""
         return [each.words for each in self._forced(pairs, align=True)]
 
-    def attention(self, pairs: Iterable[tuple[str, str]]) -> list[Attention | None]:
+    def attention(self, pairs: Iterable[tuple[str, str]]) -> list[SourceAttention | None]:
         """Return how each layer and head of the decoder reads the source for each translation; None if it is blank.
 
         Raises:
@@ -361,7 +361,7 @@ class Translator:
         if not self.can_force or isinstance(model, Ensemble):
             raise ValueError("only the attention of a single checkpoint can be read, not of ensembles or ONNX graphs")
         tokenizer = self.tokenizer
-        found: list[Attention | None] = []
+        found: list[SourceAttention | None] = []
         for number, (source, target) in enumerate(pairs):
             how: dict[str, Any] = {"max_len": self.max_len, "tags": self.tags, "note": self._warn, "position": number}
             ids = encode_line(tokenizer, source, **how)
@@ -370,7 +370,7 @@ class Translator:
                 continue
             (written,) = tokenizer.encode_tgt([target])
             weights = read_attention(model, ids, written, special=self.special, device=torch.device(self.device))
-            found.append(Attention(source_pieces(tokenizer, ids), target_pieces(tokenizer, written), weights))
+            found.append(SourceAttention(source_pieces(tokenizer, ids), target_pieces(tokenizer, written), weights))
         return found
 
     def _forced(self, pairs: Iterable[tuple[str, str]], *, align: bool = False) -> Iterator[ForcedLine]:

@@ -146,6 +146,23 @@ def require_folder(folder: Path, option: str = "--out", *, files: Sequence[str] 
     return folder
 
 
+def require_new_checkpoint(out: Path) -> None:
+    """Raise UsageError if --out is a checkpoint that a run wrote and may need, or a file of another kind."""
+    # These import torch
+    from seq2seq import checkpoint
+    from seq2seq.runs.averaging import is_from_training
+
+    if is_from_training(out):
+        raise UsageError(f"--out {out} is a checkpoint of a run; choose another file")
+    if out.is_file():
+        try:
+            checkpoint.read_description(out)
+        except ValueError:
+            raise UsageError(
+                f"--out {out} exists and is not a checkpoint; choose another file, or remove it first"
+            ) from None
+
+
 def require_output(path: Path, option: str, *, inputs: Sequence[str | Path | int] = (), what: str = "input") -> None:
     """Check that a file can be written without replacing an input.
 

@@ -121,7 +121,7 @@ def keep_weights(model: Seq2Seq, weights: Mapping[str, Tensor]) -> set[str]:
 
 
 def report_new_weights(model: Seq2Seq, start: Seq2Seq, origin: str) -> None:
-    """Log how many weights of `model` are those of `start`, which are new, and which of `start` were left out."""
+    """Log how many weights of `model` come from `start`, which are new, and which weights of `start` were left out."""
     kept = _fitting(model, start.state_dict())
     own = dict(model.named_parameters())
     new = {name: each for name, each in own.items() if name not in kept}

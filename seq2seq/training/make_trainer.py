@@ -57,8 +57,7 @@ def make_task(
     """
     data = prepared.plan
     tokenizer = prepared.tokenizer
-    sizes = {name: getattr(tokenizer, name) for name in ("src_vocab_size", "tgt_vocab_size", "pad_id", "joint")}
-    config = plan.model_config(sizes | image_sizes(tokenizer.patches))
+    config = plan.model_config(tokenizer.sizes | image_sizes(tokenizer.patches))
     torch.manual_seed(plan.run.seed)  # right before the weights are drawn
     model = build_model(config, trust=plan.trust)
     new = finetune.keep_weights(model, finetune.start_weights(start, tokenizer)) if start else ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ from omegaconf import OmegaConf
 
 from seq2seq.data.multi_corpus import NamedCorpus
 from seq2seq.data.preflight import open_corpora
-from seq2seq.runs.folder import RunFolder, folder_of
+from seq2seq.runs.folder import RunFolder, folder_of, mixer_label
 from seq2seq.settings.classes import mixers_of, packages_of
-from seq2seq.settings.compose import is_chosen
+from seq2seq.settings.compose import chosen_settings, is_chosen, typed_mixers, typed_settings
 from seq2seq.settings.declare import plain, require_used
 from seq2seq.settings.run import Settings, read_settings
 from seq2seq.settings.tokenizer import TokenizerSettings
@@ -88,6 +88,33 @@ class RunPlan(Settings):
             return self
         parts = open_corpora(self.data, tokenizer=tokenizer or self.tokenizer, cache_dir=Path(self.run.cache))
         return dataclasses.replace(self, parts=parts)
+
+
+def plan_of_words(
+    config: Mapping[str, Any], words: Sequence[str], preset: str, *, command: str | None = None, job: Path | None = None
+) -> RunPlan:
+    """Make the plan of a run whose settings were composed from the overrides `words`.
+
+    Args:
+        config: The composed settings, resolved and plain.
+        preset: The chosen file of conf/mixer.
+        command: See `RunPlan`, as for `job`.
+    """
+    typed = typed_settings(words)
+    starts = config["init_from"]
+    plan = make_plan(
+        cut_lists(config, typed),
+        # The preset with overrides of its fields, as a label in tables
+        mixer=mixer_label(preset, words),
+        command=command,
+        job=job,
+        # With init_from, all other settings are the checkpoint's
+        chosen=chosen_settings(words) if starts else None,
+        replaced=typed_mixers(words),
+        typed=typed,
+    )
+    # With init_from the checkpoint decides the languages, and so the files
+    return plan if starts else plan.opened()
 
 
 def make_plan(

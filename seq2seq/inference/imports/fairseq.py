@@ -17,7 +17,7 @@ from torch import Tensor
 from seq2seq.data.moses_bpe import SPECIALS, MosesBpe, read_dictionary, read_merges
 from seq2seq.data.shared_vocabulary import with_vocabulary
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.imports.parts import (
+from seq2seq.inference.imports.shared import (
     Languages,
     Published,
     attention_slots,

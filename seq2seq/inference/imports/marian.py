@@ -15,7 +15,7 @@ from seq2seq.data.languages import language_tag
 from seq2seq.data.shared_vocabulary import with_vocabulary
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.export.plain_transformer import halves_order, in_order
-from seq2seq.inference.imports.parts import (
+from seq2seq.inference.imports.shared import (
     Languages,
     Published,
     attention_slots,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from seq2seq.checkpoint import Stored, check_weights, stored_once
 from seq2seq.inference.imports import fairseq, marian
-from seq2seq.inference.imports.parts import Languages, Published
+from seq2seq.inference.imports.shared import Languages, Published
 from seq2seq.metadata import describe
 from seq2seq.metrics.scorers import tokenize_for
 from seq2seq.network.build import build_model, on_meta_device
@@ -77,8 +77,7 @@ def imported(
             f"{folder}: its files are incomplete or do not fit together ({type(error).__name__}: {first_line(error)})"
         ) from None
     tokenizer = made.tokenizer
-    sizes = {name: getattr(tokenizer, name) for name in ("src_vocab_size", "tgt_vocab_size", "pad_id", "joint")}
-    config = {"model": made.model, "mixer": made.mixer, **sizes}
+    config = {"model": made.model, "mixer": made.mixer, **tokenizer.sizes}
     weights = stored_once(made.weights)
     with on_meta_device():
         check_weights(build_model(config), weights, folder)

@@ -78,8 +78,8 @@ class Batcher:
         self.metrics = metrics
         self.closed = False
         self._changed = threading.Condition()
-        # Guarded by _changed: texts that wait, and those of the batches in progress. The queue is replaced, never
-        # changed in place, so that the metrics can read it without the lock
+        # Guarded by _changed: texts that wait, and texts of the batches in progress. The queue is replaced, never
+        # changed in place, so that it can be read without the lock
         self._queue: list[Entry] = []
         self._working: list[Entry] = []
         # A daemon: a batch that outlasts the shutdown must not keep the process alive
@@ -153,7 +153,8 @@ class Batcher:
             if all(entry.future.done() for entry in batch):
                 raise _AbandonedError
             now = time.monotonic()
-            if now < uninterrupted or not self._queue:
+            # Sorting the queue takes longer than this look at it
+            if now < uninterrupted or not any(entry.work <= most for entry in self._queue):
                 return
             with self._changed:
                 shorter = self._choose(most)
@@ -209,7 +210,7 @@ class Batcher:
                 self._changed.wait(left)
 
     def _choose(self, most: float) -> list[Entry]:
-        """Take the next batch out of the queue, of texts that take at most `most` tokens each; [] if there is none."""
+        """Take the next batch of texts with at most `most` tokens each out of the queue; [] if no such text waits."""
         now = time.monotonic()
         of_client: Counter[str] = Counter()
         urgency: dict[Entry, float] = {}

@@ -17,6 +17,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.settings.search import SearchSettings
 from seq2seq.settings.values import shown
 from seq2seq.system.errors import first_line
+from seq2seq.system.files import read_file
 from seq2seq.system.json_file import read_json
 
 # Activations by the names of other programs.
@@ -97,10 +98,7 @@ def read_piece_model(folder: Path, name: str) -> bytes:
     Raises:
         ValueError: The file is missing or too large.
     """
-    path = file_in(folder, name)
-    if path.stat().st_size > MAX_TOKENIZER:
-        raise ValueError(f"{path}: has more than {MAX_TOKENIZER:,} bytes, so it is no SentencePiece model")
-    return path.read_bytes()
+    return read_file(file_in(folder, name), MAX_TOKENIZER)
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
@@ -140,7 +138,7 @@ def take(weights: dict[str, Tensor], name: str) -> Tensor:
     """Remove a weight and return it.
 
     Raises:
-        ValueError: There is none of that name.
+        ValueError: No weight has that name.
     """
     if name not in weights:
         raise ValueError(f"its weights lack {name}")
@@ -258,7 +256,7 @@ def transformer_settings(config: Mapping[str, Any], folder: Path) -> dict[str, A
 
 
 def search_of(*configs: Mapping[str, Any]) -> SearchSettings:
-    """Return the search of `generate` by its settings, of which the first that has a value decides."""
+    """Return the search that the settings of `generate` describe; the first of `configs` with a value decides."""
 
     def value(name: str, default: Any) -> Any:
         return next((each[name] for each in configs if each.get(name) is not None), default)
