@@ -89,7 +89,10 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("page", numbered=False)
+    # A worker that comes back to this module a second time finds the folder
+    folder = tmp_path_factory.getbasetemp() / "page"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture
