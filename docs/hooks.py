@@ -33,6 +33,24 @@ PAPER = re.compile(r"[A-Z]\w+(?:-[A-Z]\w+)*(?: et al\.| & [A-Z]\w+)?,? \d{4}(?: 
 SECTION = re.compile(r"^(?:Args|Attributes|Raises|References?|Returns|Shape|Yields):", re.MULTILINE)
 # A left-hand side in one word or in brackets.
 FORMULA = re.compile(r"(?:\S+|\[[^\]]*\]) = ")
+# Signs for words of an equation, and its scripts: _k, _{t,c}, ^T, ^(i-j). A letter is a variable, except a in prose.
+SIGNS = {"sum": "∑", "sqrt": "√", "gamma": "γ", "phi": "φ", "<=": "≤", "*": "⊙", ".": "·", "'": "′", "x": "×"}
+SIGN = re.compile(r"\b(?:sum|sqrt|gamma|phi)(?![a-zA-Z])|(?<= )(?:<=|\*|\.)(?= )|(?<=\b[NDCr] )x(?= [NDCr]\b)|'(?!s\b)")
+SCRIPT = re.compile(r"([_^])(\{[^{}]*\}|\([^()]*\)|\w+)")
+VARIABLE = re.compile(r"(?<![A-Za-z'])(?!a (?:[a-z]{2}|D x|C x))([A-Za-z])(?![A-Za-z])")
+# How pages rank in the search of the site, by part of the navigation.
+BOOSTS = {"Guide": 3, "API": 0.3}
+PUBLIC = "api/public.md"
+PUBLIC_PAGE = """# Public interface
+
+These names, [the commands](commands.md), [the settings](../settings.md), the classes of [seq2seq.mixers](mixers.md),
+and the contracts of mixers in [seq2seq.network.mixer](network.md) are public: a version that changes them says so in
+the [changelog](../changelog.md). [From Python](../python.md) shows them at work. All other modules are described for
+readers of the code.
+
+| name | |
+|---|---|
+{rows}"""
 REFERENCE = re.compile(r"^References?:(.*(?:\n[ \t]+.*)*)", re.MULTILINE)
 
 
@@ -40,7 +58,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Fill in the empty API section of the navigation."""
     for section in config.nav or []:
         if "API" in section:
-            section["API"] = [{title: uri} for uri, title, _ in api_pages()]
+            section["API"] = [{"Public interface": PUBLIC}, *({title: uri} for uri, title, _ in api_pages())]
     return config
 
 
@@ -51,13 +69,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if len(modules) == 1:  # a package: its name is the title
             text = f"::: {modules[0]}\n    options:\n      heading_level: 1\n"
         files.append(File.generated(config, uri, content=text))
+    files.append(File.generated(config, PUBLIC, content=public_page()))
     for source, uri in config.extra["repository_pages"].items():
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / source)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Insert the table of mixers, and lead links to files outside docs/ to their pages."""
+    """Insert the tables, lead links to files outside docs/ to their pages, and rank guides above internals."""
+    page.meta.setdefault("search", {"boost": BOOSTS.get(section_of(page), 1)})
     pages: dict[str, str] = config.extra["repository_pages"]
     here = {uri: source for source, uri in pages.items()}.get(page.file.src_uri, f"docs/{page.file.src_uri}")
 
@@ -75,6 +95,30 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if mark in markdown:
             markdown = markdown.replace(mark, table())
     return markdown
+
+
+def section_of(page: Page) -> str:
+    """Return the title of the navigation's part that has the page; empty for a page of its own."""
+    return page.ancestors[-1].title if page.ancestors else ""
+
+
+def public_page() -> str:
+    """Return the page that says which names are public, from `seq2seq.__init__`."""
+    rows = []
+    for name, module in public_names().items():
+        tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text("utf-8"))
+        node = next(each for each in tree.body if getattr(each, "name", None) == name)
+        assert isinstance(node, ast.ClassDef | ast.FunctionDef)
+        first = (ast.get_docstring(node) or "").split("\n")[0]
+        rows.append(f"| [`seq2seq.{name}`][{module}.{name}] | {in_cell(first)} |\n")
+    return PUBLIC_PAGE.format(rows="".join(rows))
+
+
+def public_names() -> dict[str, str]:
+    """Return the module of each public name."""
+    tree = ast.parse((PACKAGE / "__init__.py").read_text("utf-8"))
+    assigned = (each for each in tree.body if isinstance(each, ast.Assign))
+    return next(ast.literal_eval(each.value) for each in assigned if ast.unparse(each.targets[0]) == "_MODULES")
 
 
 def site_page(target: str, pages: dict[str, str]) -> str | None:
@@ -164,7 +208,7 @@ def preset_row(name: str, mixer: dict[str, Any]) -> str:
     comment = leading_comment(ROOT / f"conf/mixer/{name}.yaml")
     what = [in_cell(comment or summary)]
     if equation:
-        what.append(code(equation, "equation"))
+        what.append(typeset(equation))
     if settings := slot_settings(mixer):
         what.append(f"Settings: {settings}")
     return f"| [`{posixpath.basename(name)}`][{target}] | {'<br>'.join(what)} | {in_cell(papers)} |\n"
@@ -243,7 +287,28 @@ def in_cell(text: str) -> str:
     return text.replace("<", "&lt;").replace("|", "&#124;")
 
 
-def code(text: str, style: str = "") -> str:
+def typeset(equation: str) -> str:
+    """Return an equation of a docstring as HTML for a cell of a table: variables in italics, scripts, and signs."""
+    parts = SCRIPT.split(SIGN.sub(lambda match: SIGNS[match.group()], equation))
+    html = variables(parts[0])
+    for mark, script, rest in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        tag = "sub" if mark == "_" else "sup"
+        # Two letters are two indices
+        inner = f"<i>{script}</i>" if len(script) == 2 and script.islower() else variables(script.strip("{}"))
+        html += f"<{tag}>{inner}</{tag}>{variables(rest)}"
+    return f'<span class="equation">{html}</span>'
+
+
+def variables(text: str) -> str:
+    """Return text for HTML with its single letters in italics."""
+    return escaped(VARIABLE.sub("\0\\1\1", text)).replace("\0", "<i>").replace("\1", "</i>")
+
+
+def code(text: str) -> str:
     """Return code for a cell of a table, safe from Markdown's own signs."""
-    safe = re.sub(r"[&<>|_*`~^\[\]]", lambda match: f"&#{ord(match.group())};", text)
-    return f'<code class="{style}">{safe}</code>' if style else f"<code>{safe}</code>"
+    return f"<code>{escaped(text)}</code>"
+
+
+def escaped(text: str) -> str:
+    """Return text for HTML in a cell of a table."""
+    return re.sub(r"[&<>|_*`~^\[\]]", lambda match: f"&#{ord(match.group())};", text)
