@@ -87,6 +87,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+from rich import get_console
 from rich.console import Console
 
 from seq2seq.runs.folder import RunFolder
@@ -135,8 +136,8 @@ def make_callbacks(
         origin: See `SaveLast`.
         job: The folder of this job of a sweep.
     """
-    # Several callbacks share these objects.
-    console = Console(quiet=not ranks.is_first_process())
+    # Several callbacks share these objects. `LogHandler` prints on the same console.
+    console = get_console() if ranks.is_first_process() else Console(quiet=True)
     average = AverageWeights(task.model, settings.ema) if settings.ema else None
     last = LastCheckpoint(folder, state, average)
     agreement = state.budget.agreement
