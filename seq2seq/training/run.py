@@ -22,6 +22,7 @@ from seq2seq.network.build import max_positions
 from seq2seq.network.model import Seq2Seq
 from seq2seq.runs.folder import RunFolder, translate_command
 from seq2seq.runs.resume import Resumed, resolve_resume
+from seq2seq.runs.summary import summary
 from seq2seq.settings.data import CPU_MICRO_BATCH
 from seq2seq.sweeps.job_records import record_run
 from seq2seq.system import files, ranks
@@ -202,11 +203,10 @@ class TrainingRun:
             data=self.data,
             state=state,
         )
-        report.write(trainer, task)
+        results = report.write(trainer, task)
         # The results of a dry run are deleted.
         if not plan.trainer.dry_run:
-            log.info("results: %s", self.folder.results)
-            log.info("translate with: %s", translate_command(self.folder.path, trust=plan.trust))
+            log.info("%s", summary(self.folder, results, trust=plan.trust))
         # The run is done, so its SLURM job is not queued again, but a sweep ends.
         if state.signum:
             log.info("stopped (%s) when the test was scored", signal.Signals(state.signum).name)
