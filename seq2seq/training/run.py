@@ -21,7 +21,7 @@ from seq2seq.kernels.fused import fused
 from seq2seq.network.build import max_positions
 from seq2seq.network.model import Seq2Seq
 from seq2seq.runs.folder import RunFolder, translate_command
-from seq2seq.runs.resume import Resumed, resolve_resume
+from seq2seq.runs.resume import Resumed, is_repeated, resolve_resume
 from seq2seq.runs.summary import summary
 from seq2seq.settings.data import CPU_MICRO_BATCH
 from seq2seq.sweeps.job_records import record_run
@@ -113,9 +113,12 @@ class TrainingRun:
         # The data, and the folder with the state to resume from.
         data_plan = checks.plan_data(plan, self.start)
         self.tokenize = checks.score_tokenizer(plan, plan.data.tgt)
-        self.folder, last = resolve_resume(
-            plan.run.resume, plan.folder, named=plan.run.run is not None, force=plan.run.force
-        )
+        resume = plan.run.resume
+        # A search of discrete values repeats points
+        if plan.job and resume is None and not plan.run.force and is_repeated(plan.folder, plan.config):
+            log.info("%s holds a finished run of these settings: this job has its score", plan.folder.path)
+            resume = "auto"
+        self.folder, last = resolve_resume(resume, plan.folder, named=plan.run.run is not None, force=plan.run.force)
         self._found = self.folder.version()
         self.resumed = Resumed.open(last, plan.config, self.folder) if last else None
         self.data_plan = checks.decide_max_tokens(plan, data_plan, self.resumed)
