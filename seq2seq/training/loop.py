@@ -57,7 +57,7 @@ A validation, which follows the decision at once:
     Signals.on_validation_batch_end         Obey a signal between two batches.
     TranslationTask.on_validation_epoch_end Gather the translations of all ranks and score them.
     ProgressLog.on_validation_end           Show and log the scores.
-    LogSamples.on_validation_end            Print and log a few translations.
+    LogSamples.on_validation_end            Print and log a few translations; draw the attention of one.
     RecordScores.on_validation_end          Compare with the best score; save the best checkpoint, if this is the best.
     KeepBest.on_validation_end              Save the weights, if the score is among the best (trainer.keep_best).
     AverageWeights.on_validation_end        Put the trained weights back.

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from lightning.pytorch.loggers.logger import Logger
 
 from seq2seq.runs.folder import RunFolder
@@ -73,6 +74,24 @@ def log_samples(loggers: Sequence[Logger], rows: Sequence[tuple[str, str, str]],
             lines = [[f"    {name:<10} {text}" for name, text in zip(columns, row, strict=True)] for row in rows]
             blocks = ["\n".join(each) for each in lines]
             add_text("val/samples", "\n    \n".join(blocks), step)
+
+
+def takes_images(logger: Logger) -> bool:
+    """Return True for a logger that `log_image` serves."""
+    add_image = getattr(getattr(logger, "experiment", None), "add_image", None)
+    return _takes(logger, "log_image", "key", "images", "step") or callable(add_image)
+
+
+def log_image(logger: Logger, key: str, image: np.ndarray, step: int) -> None:
+    """Log gray levels (height, width) uint8, on rank 0.
+
+    A logger needs `log_image(key, images, step)`, like Lightning's WandbLogger, or an experiment with
+    `add_image(tag, image, step, dataformats=)`, like TensorBoardLogger.
+    """
+    if _takes(logger, "log_image", "key", "images", "step"):
+        logger.log_image(key=key, images=[image], step=step)  # type: ignore[attr-defined]
+    else:
+        logger.experiment.add_image(key, image, step, dataformats="HW")  # type: ignore[attr-defined]
 
 
 def log_results(loggers: Sequence[Logger], config: Mapping[str, Any], results: Mapping[str, Any], step: int) -> None:
