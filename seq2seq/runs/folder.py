@@ -235,14 +235,11 @@ def git_revision() -> str | None:
         return None
 
 
-def translate_command(
-    checkpoint: str | os.PathLike[str], *options: str, trust: Sequence[str] = (), program: str = "translate"
-) -> str:
+def translate_command(checkpoint: str | os.PathLike[str], *options: str, trust: Sequence[str] = ()) -> str:
     """Return the command that translates with `checkpoint`.
 
     Args:
         trust: Packages of the checkpoint's mixers; the command names all but this package.
-        program: Another command with the same options.
     """
     trusted = [part for package in trust if package != "seq2seq" for part in ("--trust", package)]
-    return shlex.join(["python", "-m", f"seq2seq.{program}", "--ckpt", str(checkpoint), *trusted, *options])
+    return shlex.join(["python", "-m", "seq2seq.translate", "--ckpt", str(checkpoint), *trusted, *options])

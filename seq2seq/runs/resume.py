@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -67,13 +66,10 @@ def resolve_resume(
 
 def is_repeated(folder: RunFolder, config: Mapping[str, Any]) -> bool:
     """Return True if the folder has a finished run of these settings, budgets included."""
-    if not folder.states or not folder.read_results().get("ended_by"):
+    if not (folder.states and folder.config.is_file() and folder.read_results().get("ended_by")):
         return False
-    with contextlib.suppress(ValueError, OSError):
-        both = (read_config(folder.config), present_settings(config))
-        before, now = (without(with_window(each), HARMLESS) for each in both)
-        return not any(differences(before, now))
-    return False
+    both = (read_config(folder.config), present_settings(config))
+    return not any(differences(*(without(with_window(each), HARMLESS) for each in both)))
 
 
 def _in_use(folder: RunFolder, resume: str) -> ValueError:

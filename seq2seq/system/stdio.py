@@ -13,10 +13,7 @@ from seq2seq.system.errors import one_line
 
 
 class LogHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Handler that prints log lines on standard output, above a progress bar of rich's global console if it shows one.
-
-    A line that is written past the console would continue the line of the bar.
-    """
+    """Handler that prints log lines on standard output, above a bar of rich's global console if it has one."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
@@ -26,7 +23,7 @@ class LogHandler(logging.StreamHandler):  # type: ignore[type-arg]
         from rich import get_console
         from rich.text import Text
 
-        # Unlike a line that the proxy prints, a long line stays one line
+        # The proxy would wrap a long line
         return get_console().print(Text(self.format(record)), soft_wrap=True)
 
 

@@ -42,6 +42,7 @@ from seq2seq.training.lightning_parts.user_classes import user_callbacks
 from seq2seq.training.loop import STATE_KEYS, make_callbacks
 from seq2seq.training.machine import compilation, hardware
 from seq2seq.training.make_trainer import make_task, make_trainer
+from seq2seq.training.objective.guided_alignment import align_pieces
 from seq2seq.training.plan import RunPlan
 from seq2seq.training.test_and_report import Report
 from seq2seq.training.threads import known_threads, measure_threads, typical_shape, use_threads
@@ -109,7 +110,9 @@ class TrainingRun:
         model = model or checks.check_model(plan, self.start)
         hardware.require_packing(model, self.accelerator, self.precision)
         self.compile = compilation.resolve_compile(plan.trainer, self.accelerator, model)
-        self.graphs = resolve_graphs(plan.trainer, self.accelerator, compiled=self.compile)
+        # Links of pieces are looked up on the host
+        looks_up = checks.guides(plan, model)
+        self.graphs = not looks_up and resolve_graphs(plan.trainer, self.accelerator, compiled=self.compile)
         # The data, and the folder with the state to resume from.
         data_plan = checks.plan_data(plan, self.start)
         self.tokenize = checks.score_tokenizer(plan, plan.data.tgt)
@@ -223,6 +226,7 @@ class TrainingRun:
             # Before any training: another text or tokenizer would make the checkpoint's position meaningless.
             tokenizer = self.prepared.tokenizer.to_state()
             self.resumed.require_same_text(self.prepared.fingerprint, tokenizer, force=self.plan.run.force)
+        self.links = align_pieces(self.prepared) if self.plan.optim.guided_alignment else None
         if self.data_plan.max_tokens is None:  # auto, and no earlier part of the run decided it
             self.prepared = self.prepared.with_max_tokens(self._largest_batch())
             self.data_plan = self.prepared.plan
@@ -268,7 +272,7 @@ class TrainingRun:
 
     def task(self, budget: Budget | None = None) -> TranslationTask:
         """Build the model and the task that trains it, once the corpora are prepared."""
-        return make_task(
+        task = make_task(
             self.plan,
             self.prepared,
             search=self.search,
@@ -278,6 +282,8 @@ class TrainingRun:
             compile=self.compile,
             graphs=self.graphs,
         )
+        task.links = self.links
+        return task
 
     def _fault(self, error: Exception) -> Exception:
         """Explain an error of the data or the machine, and how to continue; return any other error as it is."""

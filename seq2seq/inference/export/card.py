@@ -17,8 +17,7 @@ from seq2seq.system.markdown import markdown_table, without_markup
 _RECIPE = ("mixer", "model", "optim", "trainer", "search")
 # Settings that only say where a run keeps its files, or how it was started.
 _PLACES = ("cache", "runs", "resume", "force")
-# A path outside the working directory, alone or in a list or mapping: it begins with /, ~ or .., and its folders are
-# named by the machine and its user.
+# The folders of a path that begins with /, ~ or .., alone or in a list or mapping.
 _PATH = re.compile(r"""(?<![^=\[{,:\s"'])(?:~[^/,\s]*|\.\.)?/(?!/)(?:[^,\[\]{}"']*/)?(?=[^,\[\]{}"'/])""")
 # Metadata in YAML; JSON is YAML, and quotes any name of a language.
 _HEADER = """\
@@ -125,9 +124,5 @@ def _recipe(meta: Mapping[str, Any], origin: Origin) -> str:
 
 def _public(command: str) -> str:
     """Return a command without settings of places, and with the names of files alone in place of their paths."""
-    try:
-        words = shlex.split(command)
-    except ValueError:  # no command of this program
-        return ""
-    kept = [word for word in words if word.lstrip("+~").partition("=")[0] not in _PLACES]
+    kept = [word for word in shlex.split(command) if word.lstrip("+~").partition("=")[0] not in _PLACES]
     return shlex.join(_PATH.sub("", word) for word in kept)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 
 import lightning as L
+import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
 from seq2seq.analysis.attention_image import attention_image
 from seq2seq.evaluation.evaluator import Evaluation
-from seq2seq.training.lightning_parts.loggers import log_image, log_samples, takes_images
+from seq2seq.training.lightning_parts.loggers import log_image, log_samples
 from seq2seq.training.lightning_parts.task import TranslationTask
 from seq2seq.training.machine.compilation import eager
 from seq2seq.training.machine.fsdp import is_sharded
@@ -35,25 +37,21 @@ class LogSamples(L.Callback):
                 self.console.print(f"  [dim]{name}[/] {escape(text)}", highlight=False, soft_wrap=True)
         if trainer.is_global_zero and chosen:
             log_samples(trainer.loggers, chosen, trainer.global_step)
-            self._log_attention(trainer, pl_module, chosen[0])
+            draw = functools.cache(lambda: _attention(pl_module, chosen[0]))
+            log_image(trainer.loggers, "val/attention", draw, trainer.global_step)
 
-    def _log_attention(self, trainer: L.Trainer, task: TranslationTask, sample: tuple[str, str, str]) -> None:
-        """Log a picture of the decoder's weights over the source, where there are any."""
-        loggers = [logger for logger in trainer.loggers if takes_images(logger)]
-        # One rank alone cannot compute with a sharded model, and an image as a source has no pieces to name
-        usable = not is_sharded(task.model) and not task.tokenizer.patches and importlib.util.find_spec("PIL")
-        if not loggers or not usable:
-            return
-        try:
-            with eager(task.model):
-                (attention,) = task.translator().attention([sample[:2]])
-        except ValueError:
-            # A cross mixer without weights
-            return
-        if attention is not None:
-            image = attention_image(attention)
-            for logger in loggers:
-                log_image(logger, "val/attention", image, trainer.global_step)
+
+def _attention(task: TranslationTask, sample: tuple[str, str, str]) -> np.ndarray | None:
+    """Draw the decoder's weights over the source of a sample, if there are any."""
+    # One rank alone cannot compute with a sharded model, and an image as a source has no pieces to name
+    if is_sharded(task.model) or task.tokenizer.patches or not importlib.util.find_spec("PIL"):
+        return None
+    try:
+        with eager(task.model):
+            (attention,) = task.translator().attention([sample[:2]])
+    except ValueError:  # a cross mixer without weights
+        return None
+    return attention and attention_image(attention)
 
 
 def samples(result: Evaluation, count: int) -> list[tuple[str, str, str]]:

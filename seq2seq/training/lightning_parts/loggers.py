@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,22 +76,20 @@ def log_samples(loggers: Sequence[Logger], rows: Sequence[tuple[str, str, str]],
             add_text("val/samples", "\n    \n".join(blocks), step)
 
 
-def takes_images(logger: Logger) -> bool:
-    """Return True for a logger that `log_image` serves."""
-    add_image = getattr(getattr(logger, "experiment", None), "add_image", None)
-    return _takes(logger, "log_image", "key", "images", "step") or callable(add_image)
-
-
-def log_image(logger: Logger, key: str, image: np.ndarray, step: int) -> None:
-    """Log gray levels (height, width) uint8, on rank 0.
+def log_image(loggers: Sequence[Logger], key: str, draw: Callable[[], np.ndarray | None], step: int) -> None:
+    """Log the gray levels (height, width) uint8 of `draw`, if any, to the loggers that take images, on rank 0.
 
     A logger needs `log_image(key, images, step)`, like Lightning's WandbLogger, or an experiment with
     `add_image(tag, image, step, dataformats=)`, like TensorBoardLogger.
     """
-    if _takes(logger, "log_image", "key", "images", "step"):
-        logger.log_image(key=key, images=[image], step=step)  # type: ignore[attr-defined]
-    else:
-        logger.experiment.add_image(key, image, step, dataformats="HW")  # type: ignore[attr-defined]
+    for logger in loggers:
+        own = _takes(logger, "log_image", "key", "images", "step")
+        add_image = getattr(getattr(logger, "experiment", None), "add_image", None)
+        image = draw() if own or callable(add_image) else None
+        if own and image is not None:
+            logger.log_image(key=key, images=[image], step=step)  # type: ignore[attr-defined]
+        elif image is not None:
+            add_image(key, image, step, dataformats="HW")  # type: ignore[misc]
 
 
 def log_results(loggers: Sequence[Logger], config: Mapping[str, Any], results: Mapping[str, Any], step: int) -> None:
