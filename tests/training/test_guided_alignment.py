@@ -16,6 +16,7 @@ from seq2seq.data.preparation import prepare_corpora
 from seq2seq.data.ragged import Ragged
 from seq2seq.inference.encoding import source_pieces, target_pieces
 from seq2seq.settings.optim import OptimSettings
+from seq2seq.training.auto_batch_size import Rehearsal
 from seq2seq.training.checks import make_data_plan
 from seq2seq.training.objective.batch_loss import sum_losses
 from seq2seq.training.objective.guided_alignment import align_pieces, guided_losses, guided_mixer, shares
@@ -83,6 +84,13 @@ def test_training_alone_has_the_loss_and_learns_the_links():
     extra = [guided_losses(each.model, given, each.optim, LINKS).loss - sum_losses(each.model, given, each.optim).loss
              for each in (task, plain)]  # fmt: skip
     assert extra[0] < 0.8 * extra[1]
+
+
+def test_a_rehearsal_has_no_links():
+    """Its sentences are random, and shorter than the pair of the same number."""
+    task = make(guided_alignment=0.5)
+    task.links = links(*[[(90, 90)]] * 12)
+    Rehearsal(task, longest=(8, 8), device=torch.device("cpu"), precision="32-true").update(2, 4, 4)
 
 
 def prepared(corpus: Path, folder: Path, *words: str) -> Any:
