@@ -31,7 +31,8 @@ Pair = tuple[str, str]
 ORDINARY = re.compile(
     r" *\d+%  step|[\d,]+ train, |[\d,]+ parameters|made the |training the tokenizer|prepared in|padding "
     r"|cleaning of the|\S+: [\d,]+ / |init_from: the highest|run folder: |valid(ation at| set:)|test( set)?: "
-    r"|the test took|scoring the test|results: |translate with: |  (rule|text|tokenizer|ids|src|ref|hyp|\w+ +0$)"
+    r"|scoring the test|results: | +python -m |  (scores|training|time|model|next) "
+    r"|  (rule|text|tokenizer|ids|src|ref|hyp|\w+ +0$)"
 )
 # Rows of the table of cleaning.
 DROPPED = re.compile(r"^  (\w+) {2,}([1-9][\d,]*)  .*")

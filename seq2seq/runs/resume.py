@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from seq2seq.data.tokenizer import same_pieces
 from seq2seq.metadata import KEY
 from seq2seq.runs.folder import BUDGETS, HARMLESS, ORIGIN, PER_PROCESS, ROUNDING, RunFolder, with_window
+from seq2seq.runs.results import read_config
 from seq2seq.runs.training_state import is_whole, newest_state, read_state, require_fit, updates
 from seq2seq.settings.dicts import differences, without
 from seq2seq.settings.run import present_settings
@@ -61,6 +62,14 @@ def resolve_resume(
         )
         log.info("resume=auto: %s holds no run yet, so a new one starts%s", folder.path, "" if named else unnamed)
     return folder, path
+
+
+def is_repeated(folder: RunFolder, config: Mapping[str, Any]) -> bool:
+    """Return True if the folder has a finished run of these settings, budgets included."""
+    if not (folder.states and folder.config.is_file() and folder.read_results().get("ended_by")):
+        return False
+    both = (read_config(folder.config), present_settings(config))
+    return not any(differences(*(without(with_window(each), HARMLESS) for each in both)))
 
 
 def _in_use(folder: RunFolder, resume: str) -> ValueError:

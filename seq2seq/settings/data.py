@@ -99,6 +99,9 @@ class DataSettings(CorpusSettings):
         1.0, "corpora are drawn by size^(1/temperature); 1: every pair once an epoch", least=1, needs={"corpora": SET}
     )
     tag_target: bool = setting(False, "a piece such as <2en> before every source, for several target languages")
+    alignment: str | None = setting(
+        None, "word alignments of data.train for optim.guided_alignment, a Pharaoh file; null = IBM Model 1"
+    )
     streaming: bool = setting(False, "read training text while training instead of preparing it")
     shuffle_buffer: int = setting(
         100_000, "pairs of a stream that are shuffled together", least=1, needs={"streaming": (True,)}

@@ -59,6 +59,9 @@ class OptimSettings(Section):
     teacher_weight: float = setting(
         0.5, "share of the teacher's predictions in the target", above=0, most=1, needs={"teacher": SET}
     )
+    guided_alignment: float = setting(
+        0.0, "weight of the loss of attention against word alignments, such as 0.1; 0 = off", least=0
+    )
     freeze: tuple[str, ...] = setting((), "weights that are not trained, by name with * and ?: [encoder.*]")
     lora: int | None = setting(
         None, "rank of low-rank updates (LoRA) of a checkpoint's matrices; other weights stay; null = off", least=1

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Iterator
 from typing import BinaryIO
 
 from seq2seq.system.errors import one_line
+
+
+class LogHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Handler that prints log lines on standard output, above a bar of rich's global console if it has one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record."""
+        # While a console shows a bar, this proxy is in the place of standard output
+        if not hasattr(sys.stdout, "rich_proxied_file"):
+            return super().emit(record)
+        from rich import get_console
+        from rich.text import Text
+
+        # The proxy would wrap a long line
+        return get_console().print(Text(self.format(record)), soft_wrap=True)
 
 
 def standard_input() -> BinaryIO:

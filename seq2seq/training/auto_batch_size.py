@@ -138,7 +138,9 @@ class Rehearsal:
         source = torch.randint(self.task.tokenizer.src_vocab_size, (rows, src), device=device)  # (B, S)
         target = torch.randint(self.task.tokenizer.tgt_vocab_size, (rows, tgt), device=device)  # (B, T)
         masks = [torch.ones_like(ids, dtype=torch.bool) for ids in (source, target)]
-        batch = Batch(source, masks[0], target, target.clone(), masks[1], torch.arange(rows, device=device))
+        # No rows of the corpus, whose alignments would not fit
+        index = torch.full((rows,), -1, device=device)
+        batch = Batch(source, masks[0], target, target.clone(), masks[1], index)
         with self._precision.forward_context():
             loss = self.task.sum_losses(batch).loss
         loss.backward()

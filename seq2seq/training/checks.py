@@ -19,12 +19,14 @@ from seq2seq.evaluation.reference_checks import text_warnings
 from seq2seq.metrics.moses_bleu import check_convention
 from seq2seq.metrics.scorers import check_tokenize, tokenize_for
 from seq2seq.network.build import bounds, build_model, max_positions, on_meta_device
+from seq2seq.network.mixer import CrossMixer
 from seq2seq.network.model import Seq2Seq
 from seq2seq.runs.resume import Resumed
 from seq2seq.settings.tokenizer import PatchGrid
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.system.ranks import is_first_process
 from seq2seq.training import finetune
+from seq2seq.training.objective.guided_alignment import guided_mixer
 from seq2seq.training.objective.trained_weights import choose_trained
 from seq2seq.training.plan import RunPlan
 
@@ -60,6 +62,29 @@ def check_model(plan: RunPlan, start: Loaded | None) -> Seq2Seq:
     if start and swapped:
         finetune.report_new_weights(model, start.model, str(plan.run.init_from))
     return model
+
+
+def guides(plan: RunPlan, model: Seq2Seq) -> bool:
+    """Return True if a run trains attention on alignments; raise ValueError if it cannot, or names some in vain."""
+    weight, file, trainer = plan.optim.guided_alignment, plan.data.alignment, plan.trainer
+    if file is not None and not (weight and Path(file).is_file()):
+        raise ValueError(f"data.alignment={file}: {'no such file' if weight else 'needs optim.guided_alignment=0.1'}")
+    mixer, alpha = type(guided_mixer(model)), plan.tokenizer.sampling_alpha
+    obstacles = {
+        f"{mixer.__name__}, which has no weights over the source": mixer.read_weights is CrossMixer.read_weights,
+        "data.streaming=true": plan.data.streaming,
+        "several data.corpora and a file data.alignment": file is not None and plan.data.corpora,
+        "images as sources": plan.tokenizer.patches,
+        f"tokenizer.sampling_alpha={alpha:g}": alpha > 0,
+        f"optim.r_drop={plan.optim.r_drop:g}": plan.optim.r_drop > 0,
+        "trainer.compile=true": trainer.compile is True,
+        "trainer.graphs=true": trainer.graphs is True,
+        "trainer.checkpoint_activations=true": trainer.checkpoint_activations,
+        "trainer.strategy=fsdp": trainer.sharded,
+    }
+    if weight and (found := [reason for reason, there in obstacles.items() if there]):
+        raise ValueError(f"optim.guided_alignment={weight:g} does not work with {found[0]}: leave one of them out")
+    return weight > 0
 
 
 def image_sizes(patches: PatchGrid | None) -> dict[str, Any]:

@@ -57,7 +57,7 @@ A validation, which follows the decision at once:
     Signals.on_validation_batch_end         Obey a signal between two batches.
     TranslationTask.on_validation_epoch_end Gather the translations of all ranks and score them.
     ProgressLog.on_validation_end           Show and log the scores.
-    LogSamples.on_validation_end            Print and log a few translations.
+    LogSamples.on_validation_end            Print and log a few translations; draw the attention of one.
     RecordScores.on_validation_end          Compare with the best score; save the best checkpoint, if this is the best.
     KeepBest.on_validation_end              Save the weights, if the score is among the best (trainer.keep_best).
     AverageWeights.on_validation_end        Put the trained weights back.
@@ -87,6 +87,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+from rich import get_console
 from rich.console import Console
 
 from seq2seq.runs.folder import RunFolder
@@ -135,8 +136,8 @@ def make_callbacks(
         origin: See `SaveLast`.
         job: The folder of this job of a sweep.
     """
-    # Several callbacks share these objects.
-    console = Console(quiet=not ranks.is_first_process())
+    # Several callbacks share these objects. `LogHandler` prints on the same console.
+    console = get_console() if ranks.is_first_process() else Console(quiet=True)
     average = AverageWeights(task.model, settings.ema) if settings.ema else None
     last = LastCheckpoint(folder, state, average)
     agreement = state.budget.agreement

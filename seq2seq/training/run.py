@@ -21,7 +21,8 @@ from seq2seq.kernels.fused import fused
 from seq2seq.network.build import max_positions
 from seq2seq.network.model import Seq2Seq
 from seq2seq.runs.folder import RunFolder, translate_command
-from seq2seq.runs.resume import Resumed, resolve_resume
+from seq2seq.runs.resume import Resumed, is_repeated, resolve_resume
+from seq2seq.runs.summary import summary
 from seq2seq.settings.data import CPU_MICRO_BATCH
 from seq2seq.sweeps.job_records import record_run
 from seq2seq.system import files, ranks
@@ -41,6 +42,7 @@ from seq2seq.training.lightning_parts.user_classes import user_callbacks
 from seq2seq.training.loop import STATE_KEYS, make_callbacks
 from seq2seq.training.machine import compilation, hardware
 from seq2seq.training.make_trainer import make_task, make_trainer
+from seq2seq.training.objective.guided_alignment import align_pieces
 from seq2seq.training.plan import RunPlan
 from seq2seq.training.test_and_report import Report
 from seq2seq.training.threads import known_threads, measure_threads, typical_shape, use_threads
@@ -108,13 +110,18 @@ class TrainingRun:
         model = model or checks.check_model(plan, self.start)
         hardware.require_packing(model, self.accelerator, self.precision)
         self.compile = compilation.resolve_compile(plan.trainer, self.accelerator, model)
-        self.graphs = resolve_graphs(plan.trainer, self.accelerator, compiled=self.compile)
+        # Links of pieces are looked up on the host
+        looks_up = checks.guides(plan, model)
+        self.graphs = not looks_up and resolve_graphs(plan.trainer, self.accelerator, compiled=self.compile)
         # The data, and the folder with the state to resume from.
         data_plan = checks.plan_data(plan, self.start)
         self.tokenize = checks.score_tokenizer(plan, plan.data.tgt)
-        self.folder, last = resolve_resume(
-            plan.run.resume, plan.folder, named=plan.run.run is not None, force=plan.run.force
-        )
+        resume = plan.run.resume
+        # A search of discrete values repeats points
+        if plan.job and resume is None and not plan.run.force and is_repeated(plan.folder, plan.config):
+            log.info("%s holds a finished run of these settings: this job has its score", plan.folder.path)
+            resume = "auto"
+        self.folder, last = resolve_resume(resume, plan.folder, named=plan.run.run is not None, force=plan.run.force)
         self._found = self.folder.version()
         self.resumed = Resumed.open(last, plan.config, self.folder) if last else None
         self.data_plan = checks.decide_max_tokens(plan, data_plan, self.resumed)
@@ -202,11 +209,10 @@ class TrainingRun:
             data=self.data,
             state=state,
         )
-        report.write(trainer, task)
+        results = report.write(trainer, task)
         # The results of a dry run are deleted.
         if not plan.trainer.dry_run:
-            log.info("results: %s", self.folder.results)
-            log.info("translate with: %s", translate_command(self.folder.path, trust=plan.trust))
+            log.info("%s", summary(self.folder, results, trust=plan.trust))
         # The run is done, so its SLURM job is not queued again, but a sweep ends.
         if state.signum:
             log.info("stopped (%s) when the test was scored", signal.Signals(state.signum).name)
@@ -220,6 +226,7 @@ class TrainingRun:
             # Before any training: another text or tokenizer would make the checkpoint's position meaningless.
             tokenizer = self.prepared.tokenizer.to_state()
             self.resumed.require_same_text(self.prepared.fingerprint, tokenizer, force=self.plan.run.force)
+        self.links = align_pieces(self.prepared) if self.plan.optim.guided_alignment else None
         if self.data_plan.max_tokens is None:  # auto, and no earlier part of the run decided it
             self.prepared = self.prepared.with_max_tokens(self._largest_batch())
             self.data_plan = self.prepared.plan
@@ -265,7 +272,7 @@ class TrainingRun:
 
     def task(self, budget: Budget | None = None) -> TranslationTask:
         """Build the model and the task that trains it, once the corpora are prepared."""
-        return make_task(
+        task = make_task(
             self.plan,
             self.prepared,
             search=self.search,
@@ -275,6 +282,8 @@ class TrainingRun:
             compile=self.compile,
             graphs=self.graphs,
         )
+        task.links = self.links
+        return task
 
     def _fault(self, error: Exception) -> Exception:
         """Explain an error of the data or the machine, and how to continue; return any other error as it is."""

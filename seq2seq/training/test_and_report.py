@@ -42,8 +42,8 @@ class Report:
     data: TranslationDataModule
     state: RunState
 
-    def write(self, trainer: L.Trainer, task: TranslationTask) -> None:
-        """Write results.json, score the test set, and write results.json again; keep results of the same update."""
+    def write(self, trainer: L.Trainer, task: TranslationTask) -> dict[str, Any]:
+        """Write results.json, score the test set, and write and return the results; keep results of the same update."""
         # Checkpoints have the sums of weights and low-rank updates, under the plain names
         merge_low_rank(task.model)
         results = self._entries(trainer, task)
@@ -72,10 +72,10 @@ class Report:
             # Record the command that gave the scores.
             results = results | {"command": self.plan.command, "test": self._test(trainer, task)}
             results["test_seconds"] = round(time.monotonic() - began, 2)
-            log.info("the test took %.0f s", results["test_seconds"])
             self._save(trainer, results)
         if trainer.is_global_zero and (due or not known):
             log_results(trainer.loggers, self.plan.config, results, trainer.global_step)
+        return results
 
     def _save(self, trainer: L.Trainer, results: dict[str, Any]) -> None:
         """Write results and the settings that gave them."""

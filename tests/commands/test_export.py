@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +153,27 @@ def test_the_card_has_scores_with_signatures_and_leaves_the_license_open(ckpt):
     assert "Conv and Attention (encoder), none (decoder), CrossAttention (cross)" in text
     assert "val_sentences" not in model_card(meta, Origin(results, {}), parameters=1, marian=False)
     assert "None are known" in model_card(meta, Origin({}, {}), parameters=1, marian=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["mixer=gru", "cache=/home/me/.cache", "runs=/home/me/runs", "resume=auto"], "mixer=gru"),
+        (["data.train=/home/me/my corpora/train.de", "run=x"], "data.train=train.de run=x"),
+        (["data.train=[~/me/a/,../../me/b]", "optim.teacher='/me/c'"], "data.train=[a/,b] optim.teacher='c'"),
+        (["mixer/self@mixer.decoder=gru", "data.name=owner/set", "+experiment=wu_table3/lightconv"], None),
+        (["data.train=corpus/train", "model.dim=8", "logger.w.host=https://host/path"], None),
+    ],
+)
+def test_the_card_has_no_paths_of_the_machine(ckpt, words, shown):
+    program = "python -m seq2seq.train"
+    results = {"command": shlex.join([*program.split(), *words])}
+    settings = {"optim": {"teacher": "/home/me/runs/teacher", "lr": 0.1}}
+    card = model_card(checkpoint.read_description(ckpt), Origin(results, settings), parameters=1, marian=False)
+    (block,) = re.findall("```bash\\n(.*?)\\n```", card, re.S)
+    assert shlex.split(block) == [*program.split(), *(shown or " ".join(words)).split()]
+    assert '"teacher": "teacher"' in card
+    assert "/home" not in card
 
 
 ATTENTION = {"_target_": "seq2seq.mixers.attention.Attention", "num_heads": 2}

@@ -137,7 +137,8 @@ def assert_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor])
         assert torch.equal(first[name], second[name]), name
 
 
-def test_files_and_results_of_a_run(corpus, tmp_path, capsys):
+def test_files_and_results_of_a_run(corpus, tmp_path, capsys, caplog):
+    caplog.set_level(logging.INFO)
     config = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=6", "trainer.val_steps=3", "trainer.log_steps=2")
     best = train(make_plan(config, mixer="transformer"))
     (folder,) = (tmp_path / "runs").iterdir()
@@ -171,6 +172,7 @@ def test_files_and_results_of_a_run(corpus, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert shown.count("validation at update") == 2
     assert "hyp " in shown
+    assert f"test BLEU {results['test']['bleu']:.2f}" in caplog.text
 
 
 # Whole runs, of a second or more; `make test-all` has all

@@ -12,6 +12,7 @@ import yaml
 
 from seq2seq.runs.folder import RunFolder
 from seq2seq.runs.results import Unusable, collect, read_run
+from seq2seq.runs.resume import is_repeated
 from seq2seq.system.yaml_file import read_yaml
 
 SCORES = {"bleu": 1.5, "chrf": 2.5, "signatures": ["nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.4"]}
@@ -78,3 +79,15 @@ def test_the_reason_for_a_missing_test_score_names_the_remedy(tmp_path):
     (run / "results.json").write_text(json.dumps(results))
     assert re.search(r"trainer\.test=true resume=auto .*--split valid", reason(run))
     assert not isinstance(read_run(run, "valid"), Unusable)
+
+
+def test_a_finished_run_of_the_same_settings_is_a_repetition(tmp_path):
+    folder = RunFolder(write(tmp_path / "a", {"ended_by": "max_steps"}))
+    assert not is_repeated(folder, CONFIG)  # no state to resume from
+    folder.last.touch()
+    assert is_repeated(folder, CONFIG)
+    assert is_repeated(folder, {**CONFIG, "cache": "elsewhere"})
+    for other in ({"seed": 2}, {"trainer": {"max_steps": 2}}):
+        assert not is_repeated(folder, {**CONFIG, **other})
+    write(folder.path)
+    assert not is_repeated(folder, CONFIG)  # unfinished

@@ -331,6 +331,29 @@ def test_run_that_is_stopped_early_is_not_scored(corpus, tmp_path):
     assert kept == {"best.safetensors", "last.ckpt", "previous.ckpt", "step-6.safetensors", "step-8.safetensors"}
 
 
+@pytest.mark.slow
+def test_a_repeated_job_has_the_score_of_the_finished_run(corpus, tmp_path):
+    def train(*given: str, job: Path | None = tmp_path / "sweep" / "1") -> float:
+        config = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=2", "trainer.test=false", *given)
+        return run.train(make_plan(config, mixer="transformer", job=job))
+
+    first = train(job=None)
+    (folder,) = (tmp_path / "runs").iterdir()
+    before = {path: path.read_bytes() for path in folder.rglob("*.*")}
+    # Harmless settings do not make it another run
+    assert train("trainer.log_steps=7") == first
+    assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
+    # A single run is refused, and so is a job with another budget in the same folder
+    with pytest.raises(ValueError, match="resume=auto"):
+        train(job=None)
+    with pytest.raises(ValueError, match="resume=auto"):
+        train("trainer.max_steps=3", f"run={folder.name}")
+    # An unfinished run
+    (folder / "results.json").unlink()
+    with pytest.raises(ValueError, match="resume=auto"):
+        train()
+
+
 def test_missing_logger_is_named_before_anything_is_written(corpus, tmp_path, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "wandb" else found(name))
@@ -503,7 +526,8 @@ def test_optuna_finds_the_better_of_two(corpus, tmp_path):
     pytest.importorskip("optuna")
     given = ("mixer=transformer", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=4", "optim.lr=choice(0.02,1e-9)",
              "optim.warmup_init_lr=1e-9", "trainer.max_steps=150", "trainer.test=false")  # fmt: skip
-    status, output = call(tmp_path, sweep_command(corpus, *given, "run=trial-${hydra:job.num}"))
+    # Two points for four trials: repeated points have the score of the finished run
+    status, output = call(tmp_path, sweep_command(corpus, *given))
     assert status == 0, output
     best = (only_sweep(tmp_path) / "optimization_results.yaml").read_text()
     scores = {job.number: _valid(job) for job in read_jobs(only_sweep(tmp_path))}

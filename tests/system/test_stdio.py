@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
+import logging.config
 import os
 import sys
 import threading
@@ -11,11 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rich
 from fulldisk import largest_file
+from omegaconf import OmegaConf
+from rich.console import Console
+from rich.progress import Progress
 
 from seq2seq.options import command_line
 from seq2seq.system import stdio
 from seq2seq.system.files import atomic_file
+from seq2seq.system.resources import conf_dir
 
 TEXT = "".join(f"line {i}\n" for i in range(30_000))
 
@@ -128,3 +135,22 @@ def test_errors_of_a_full_disk_name_the_file(tmp_path):
         with pytest.raises(OSError, match=str(path)), largest_file(1000), atomic_file(path) as file:
             file.write(b"x" * 100_000)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_log_line_does_not_continue_the_line_of_a_progress_bar(monkeypatch):
+    """Hydra makes the handler before rich replaces standard output."""
+    screen = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", screen)
+    console = Console(force_terminal=True, width=30)
+    monkeypatch.setattr(rich, "_console", console)
+    settings = OmegaConf.load(conf_dir() / "train.yaml").hydra.job_logging.handlers.console
+    handler = logging.config.DictConfigurator({}).configure_handler({**settings, "stream": screen})
+    record = logging.LogRecord("x", logging.INFO, "", 1, "[a] line %s", ("longer than the screen, " * 3,), None)
+    handler.emit(record)
+    assert screen.getvalue() == f"{record.getMessage()}\n"
+    with Progress(console=console, auto_refresh=False) as bar:
+        bar.add_task("bar")
+        bar.refresh()
+        handler.emit(record)
+    # The bar is erased, and the line is neither wrapped nor read as markup
+    assert f"\x1b[2K{record.getMessage()}\n" in screen.getvalue()

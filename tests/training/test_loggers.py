@@ -86,6 +86,9 @@ def test_a_run_with_tensorboard_and_a_logger_of_ones_own(tmp_path):
     text = shown[-1].tensor_proto.string_val[0].decode()
     hypothesis = mine.texts[-1][2][0][1]
     assert f"    source     {sources[5]}\n    hypothesis {hypothesis}\n    reference  " in text
+    pictures = found.Images("val/attention")
+    assert [each.step for each in pictures] == [1, 2]
+    assert pictures[0].width > 24
     (score,) = found.Scalars("final/test_bleu")
     assert (score.step, score.value) == (2, pytest.approx(results["test"]["bleu"], abs=1e-4))
     assert settings_in(found)["model.dim"] == 16

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -13,6 +15,10 @@ from seq2seq.system.markdown import markdown_table, without_markup
 
 # Sections of a run's settings that the card shows; the others hold paths of the machine.
 _RECIPE = ("mixer", "model", "optim", "trainer", "search")
+# Settings that only say where a run keeps its files, or how it was started.
+_PLACES = ("cache", "runs", "resume", "force")
+# The folders of a path that begins with /, ~ or .., alone or in a list or mapping.
+_PATH = re.compile(r"""(?<![^=\[{,:\s"'])(?:~[^/,\s]*|\.\.)?/(?!/)(?:[^,\[\]{}"']*/)?(?=[^,\[\]{}"'/])""")
 # Metadata in YAML; JSON is YAML, and quotes any name of a language.
 _HEADER = """\
 ---
@@ -106,10 +112,17 @@ def _recipe(meta: Mapping[str, Any], origin: Origin) -> str:
     settings = {key: origin.settings[key] for key in _RECIPE if key in origin.settings}
     settings = settings or {key: meta["model"][key] for key in ("mixer", "model")}
     parts = ["## Recipe\n"]
-    if command := origin.results.get("command"):
+    if command := _public(str(origin.results.get("command") or "")):
         # Nothing in a block of code is markup, and no text may end the block
-        parts.append(f"```bash\n{str(command).replace('```', '')}\n```\n")
+        parts.append(f"```bash\n{command.replace('```', '')}\n```\n")
     versions = ", ".join(f"{name} {number}" for name, number in meta["versions"].items())
     parts.append(without_markup(f"Written by {versions}.\n"))
-    parts.append(f"```json\n{json.dumps(settings, indent=2, ensure_ascii=False, default=str)}\n```\n")
+    text = json.dumps(settings, indent=2, ensure_ascii=False, default=str)
+    parts.append(f"```json\n{_PATH.sub('', text)}\n```\n")
     return "\n".join(parts)
+
+
+def _public(command: str) -> str:
+    """Return a command without settings of places, and with the names of files alone in place of their paths."""
+    kept = [word for word in shlex.split(command) if word.lstrip("+~").partition("=")[0] not in _PLACES]
+    return shlex.join(_PATH.sub("", word) for word in kept)

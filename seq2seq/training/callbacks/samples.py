@@ -1,14 +1,21 @@
-"""Print a few translations of every validation, and log them to the loggers that take text."""
+"""Print a few translations of every validation, and log them, and how one reads its source, to loggers that can."""
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+
 import lightning as L
+import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
+from seq2seq.analysis.attention_image import attention_image
 from seq2seq.evaluation.evaluator import Evaluation
-from seq2seq.training.lightning_parts.loggers import log_samples
+from seq2seq.training.lightning_parts.loggers import log_image, log_samples
 from seq2seq.training.lightning_parts.task import TranslationTask
+from seq2seq.training.machine.compilation import eager
+from seq2seq.training.machine.fsdp import is_sharded
 
 _MOST_SHOWN = 300  # characters of a sample: the line of an image has many
 
@@ -30,6 +37,21 @@ class LogSamples(L.Callback):
                 self.console.print(f"  [dim]{name}[/] {escape(text)}", highlight=False, soft_wrap=True)
         if trainer.is_global_zero and chosen:
             log_samples(trainer.loggers, chosen, trainer.global_step)
+            draw = functools.cache(lambda: _attention(pl_module, chosen[0]))
+            log_image(trainer.loggers, "val/attention", draw, trainer.global_step)
+
+
+def _attention(task: TranslationTask, sample: tuple[str, str, str]) -> np.ndarray | None:
+    """Draw the decoder's weights over the source of a sample, if there are any."""
+    # One rank alone cannot compute with a sharded model, and an image as a source has no pieces to name
+    if is_sharded(task.model) or task.tokenizer.patches or not importlib.util.find_spec("PIL"):
+        return None
+    try:
+        with eager(task.model):
+            (attention,) = task.translator().attention([sample[:2]])
+    except ValueError:  # a cross mixer without weights
+        return None
+    return attention and attention_image(attention)
 
 
 def samples(result: Evaluation, count: int) -> list[tuple[str, str, str]]:

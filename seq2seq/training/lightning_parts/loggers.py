@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from lightning.pytorch.loggers.logger import Logger
 
 from seq2seq.runs.folder import RunFolder
@@ -73,6 +74,22 @@ def log_samples(loggers: Sequence[Logger], rows: Sequence[tuple[str, str, str]],
             lines = [[f"    {name:<10} {text}" for name, text in zip(columns, row, strict=True)] for row in rows]
             blocks = ["\n".join(each) for each in lines]
             add_text("val/samples", "\n    \n".join(blocks), step)
+
+
+def log_image(loggers: Sequence[Logger], key: str, draw: Callable[[], np.ndarray | None], step: int) -> None:
+    """Log the gray levels (height, width) uint8 of `draw`, if any, to the loggers that take images, on rank 0.
+
+    A logger needs `log_image(key, images, step)`, like Lightning's WandbLogger, or an experiment with
+    `add_image(tag, image, step, dataformats=)`, like TensorBoardLogger.
+    """
+    for logger in loggers:
+        own = _takes(logger, "log_image", "key", "images", "step")
+        add_image = getattr(getattr(logger, "experiment", None), "add_image", None)
+        image = draw() if own or callable(add_image) else None
+        if own and image is not None:
+            logger.log_image(key=key, images=[image], step=step)  # type: ignore[attr-defined]
+        elif image is not None:
+            add_image(key, image, step, dataformats="HW")  # type: ignore[misc]
 
 
 def log_results(loggers: Sequence[Logger], config: Mapping[str, Any], results: Mapping[str, Any], step: int) -> None:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from seq2seq import checkpoint
 from seq2seq.data.batching import Batch
+from seq2seq.data.ragged import Ragged
 from seq2seq.data.text_checks import form_difference
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.evaluation.evaluator import Evaluation, Evaluator
@@ -28,6 +29,7 @@ from seq2seq.training.bounds.divergence import require_finite_loss, require_fini
 from seq2seq.training.machine.compilation import eager
 from seq2seq.training.machine.fsdp import is_sharded, make_parts, make_whole
 from seq2seq.training.objective.batch_loss import sum_losses
+from seq2seq.training.objective.guided_alignment import guided_losses
 from seq2seq.training.objective.loss import LossSums
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ class EvaluatedModule(L.LightningModule):
     """
 
     teacher: Seq2Seq | None
+    links: Ragged | None = None  # of the training pairs, for `optim.guided_alignment`
 
     def __init__(
         self,
@@ -77,10 +80,12 @@ class EvaluatedModule(L.LightningModule):
         self._reported: set[str] = set()  # splits whose lengths have been logged
 
     def sum_losses(self, batch: Batch) -> LossSums:
-        """Sum the losses of a batch; training uses R-Drop or the teacher if there is one."""
+        """Sum the losses of a batch; training uses R-Drop, the teacher or links, if there are any."""
         teacher = self.teacher
         if teacher is not None and teacher.output.weight.device != batch.src.device:
             teacher.to(batch.src.device)
+        if self.training and self.links is not None:
+            return guided_losses(self.model, batch, self.optim, self.links, teacher=teacher)
         return sum_losses(self.model, batch, self.optim, teacher=teacher)
 
     def translator(self, search: SearchSettings | None = None) -> Translator:
