@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -54,6 +55,8 @@ class DataPlan:
         Raises:
             ValueError: A corpus cannot be read, or two settings exclude each other.
         """
+        if tokenizer.patches and any(dataclasses.astuple(data.augment)):
+            raise ValueError("data.augment changes text, and the source is images: leave it out")
         if parts is None:
             parts = open_corpora(data, tokenizer=tokenizer, cache_dir=cache_dir)
         stream = None

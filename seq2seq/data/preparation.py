@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from seq2seq.data.augmentation import Augmentation
 from seq2seq.data.batching import longest_width
 from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import Dropped, Pairs, cleaning_table, length_rules, shorten
@@ -99,8 +100,9 @@ class PreparedData:
             longest = int(min(rule, longest_width(self.plan.part_tokens)))
             return longest, longest
         src, tgt = (int(side.max()) for side in self.split("train").room)
-        # A batch has one width for the sampled segmentations of both sides
-        return (max(src, tgt), max(src, tgt)) if self.plan.tokenizer.sampling_alpha > 0 else (src, tgt)
+        # A batch has one width for the drawn lengths of both sides
+        drawn = self.plan.tokenizer.sampling_alpha > 0 or self.split("train").augmented
+        return (max(src, tgt), max(src, tgt)) if drawn else (src, tgt)
 
     @cached_property
     def statistics(self) -> LineStatistics:
@@ -157,6 +159,7 @@ class PreparedData:
             rank=rank,
             world_size=world_size,
             src_multiple=src_multiple,
+            augment=Augmentation.of(self.plan.data.augment, self.plan.seed),
         )
 
     @cached_property
@@ -339,6 +342,7 @@ def _encode(
         rows=_rows_to_keep(src, tgt, part, corpus, plan) if split == "train" else None,
         tags=tags,
         sample_seed=plan.seed if sampling else None,
+        augment=Augmentation.of(plan.data.augment, plan.seed) if split == "train" else None,
         # Without batch_tokens, a sampled segmentation may be as long as any allowed pair, for which the model has
         # positions. With it, micro-batches are sized by the longest pair of the text.
         widest=None if plan.data.batch_tokens else plan.longest_allowed,

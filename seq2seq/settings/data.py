@@ -41,6 +41,23 @@ class CleanSettings(Section):
     length_ratio: float | bool | None = setting(3.0, "pieces of the longer side over pieces of the shorter", least=1)
 
 
+@dataclasses.dataclass(frozen=True)
+class AugmentSettings(Section):
+    """Shares of the training pairs that are changed, drawn anew each epoch; a pair has at most one change."""
+
+    section: ClassVar[str] = "data.augment"
+
+    upper: float = setting(0.0, "share of pairs in capitals, both sides", least=0, most=1)
+    title: float = setting(0.0, "share of pairs whose words begin with a capital, both sides", least=0, most=1)
+    lower: float = setting(0.0, "share of pairs without capitals, both sides", least=0, most=1)
+    typos: float = setting(0.0, "share of pairs with typing errors in the source", least=0, most=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (total := sum(dataclasses.astuple(self))) > 1 + 1e-9:
+            raise ValueError(f"data.augment: the shares are {total:g} together; they may be at most 1")
+
+
 def _both_named(data: DataSettings) -> str:
     named = not data.corpora and data.valid is not None and data.test is not None
     return "with data.valid and data.test: leave it out, or set one of them to null" if named else ""
@@ -103,6 +120,7 @@ class DataSettings(CorpusSettings):
     shuffle_buffer: int = setting(
         100_000, "pairs of a stream that are shuffled together", least=1, needs={"streaming": (True,)}
     )
+    augment: AugmentSettings = setting(AugmentSettings(), "shares of training pairs that are changed on the fly")
     # A pair of a few pieces fits in 8 tokens.
     max_tokens: int | str = setting(
         4096,
