@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from seq2seq.data.context import sentence_of
 from seq2seq.data.text_files import is_blank
 from seq2seq.settings.data import CleanSettings
 
@@ -54,7 +55,8 @@ class Cleaner:
         """Return the indices of the pairs of a block that no rule drops, and count the others by rule."""
         self.read += len(block[0])
         kept = []
-        for i, (src, tgt) in enumerate(zip(*block, strict=True)):
+        for i, (source, tgt) in enumerate(zip(*block, strict=True)):
+            src = sentence_of(source)
             rule = next((name for name, test in self.tests.items() if test(src, tgt)), None)
             if rule is None:
                 kept.append(i)
@@ -130,7 +132,12 @@ def _pair_hashes(block: Pairs) -> np.ndarray:
 
 
 def length_rules(
-    src_lengths: np.ndarray, tgt_lengths: np.ndarray, *, settings: CleanSettings, max_tokens: int
+    src_lengths: np.ndarray,
+    tgt_lengths: np.ndarray,
+    *,
+    settings: CleanSettings,
+    max_tokens: int,
+    own_lengths: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Apply the rules on lengths; a pair counts for the first rule that drops it.
 
@@ -138,6 +145,7 @@ def length_rules(
         src_lengths: (N,) tokens of the sources, eos included.
         tgt_lengths: (N,) tokens of the targets.
         max_tokens: Longest side that fits into a batch; `max_length` always drops longer ones.
+        own_lengths: (N,) tokens of the sources without their context, for the ratio (None: there is no context).
 
     Returns:
         By rule, a mask (N,) that is True at the pairs to drop.
@@ -149,10 +157,11 @@ def length_rules(
     for start in range(0, len(src_lengths), 1 << 20):
         part = slice(start, start + (1 << 20))
         longest = np.maximum(src_lengths[part], tgt_lengths[part])  # (rows of the part,)
-        shortest = np.minimum(src_lengths[part], tgt_lengths[part])
         masks["max_length"][part] = longest > limit
         if settings.length_ratio:
-            masks["length_ratio"][part] = (longest > settings.length_ratio * shortest) & (longest <= limit)
+            own = (src_lengths if own_lengths is None else own_lengths)[part]
+            longer, shorter = np.maximum(own, tgt_lengths[part]), np.minimum(own, tgt_lengths[part])
+            masks["length_ratio"][part] = (longer > settings.length_ratio * shorter) & (longest <= limit)
     return masks
 
 

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from seq2seq.data.augmentation import KINDS, Augmentation
 from seq2seq.data.batching import Batch, aligned, collate
+from seq2seq.data.context import sentence_lengths, sentence_of
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.token_cache import Encoded, PairEncoder
 from seq2seq.data.tokenizer import Tokenizer
@@ -93,6 +94,14 @@ class EncodedCorpus:
         return (src, tgt) if self.rows is None else (src[self.rows], tgt[self.rows])
 
     @property
+    def pieces(self) -> tuple[np.ndarray, np.ndarray]:
+        """Pieces of every source and target, (N,) each, without tags, context and eos."""
+        own = sentence_lengths(self.src, self.tokenizer.separator)
+        # Tags are before the context
+        own = own - np.where(own == self.src.lengths, len(self.tags), 0)
+        return (own if self.rows is None else own[self.rows]) - 1, self.lengths[1] - 1
+
+    @property
     def room(self) -> tuple[np.ndarray, np.ndarray]:
         """Most tokens that a batch reserves for every source and target in any epoch, (N,) each; see `room_in`."""
         src, tgt = self.lengths
@@ -153,13 +162,14 @@ class EncodedCorpus:
         return fitted
 
     def lines(self, side: str) -> list[str]:
-        """Load all text of a side into memory: meant for validation and test."""
-        return list(self.text[:][side] if self.rows is None else self.text[self.rows.tolist()][side])
+        """Load all text of a side, without context, into memory: meant for validation and test."""
+        lines = self.text[:][side] if self.rows is None else self.text[self.rows.tolist()][side]
+        return list(map(sentence_of, lines))
 
     def pairs(self, rows: np.ndarray) -> list[tuple[str, str]]:
-        """Return the text of the pairs at `rows`."""
+        """Return the text of the pairs at `rows`, without context."""
         text = self.text[self._inside(rows).tolist()]
-        return list(zip(text["src"], text["tgt"], strict=True))
+        return list(zip(map(sentence_of, text["src"]), text["tgt"], strict=True))
 
     def ids(self, rows: np.ndarray, epoch: int = 0) -> tuple[Ragged, Ragged]:
         """Return both sides of the pairs at `rows`; changes and sampled segmentations vary with the epoch."""

@@ -16,6 +16,7 @@ from seq2seq.data.augmentation import Augmentation
 from seq2seq.data.batching import longest_width
 from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import Dropped, Pairs, cleaning_table, length_rules, shorten
+from seq2seq.data.context import PIECE, sentence_lengths, sentence_of
 from seq2seq.data.corpus import Corpus, limited, load_corpus
 from seq2seq.data.dataset import EncodedCorpus, PairDataset
 from seq2seq.data.extension import extend_tokenizer
@@ -191,6 +192,8 @@ def prepare_corpora(plan: DataPlan) -> PreparedData:
     warn_of_trained_pairs(plan, loaded)
     tokenizer, models = _load_or_train(plan, loaded)
     folders |= models
+    # Refused if a ready tokenizer lacks the piece
+    tokenizer.tag_ids([PIECE] if plan.data.context else [])
     splits: dict[str, PairDataset] = {}
     # The training split of a stream is never encoded as a whole
     for split in SPLITS[1:] if plan.stream else SPLITS:
@@ -283,7 +286,7 @@ def _load_or_train(plan: DataPlan, loaded: Sequence[Corpus]) -> tuple[Tokenizer,
 
     def lines(side: int) -> Iterator[str]:
         # Opened anew for each side, so that no corpus is in memory
-        return (line for _, blocks in texts for block in blocks() for line in block[side])
+        return (sentence_of(line) for _, blocks in texts for block in blocks() for line in block[side])
 
     def build(building: Path) -> None:
         log.info("training the tokenizer (at most %s lines)", f"{settings.input_sentence_size:,}")
@@ -339,7 +342,7 @@ def _encode(
         text=corpus.splits[split],
         tokenizer=tokenizer,
         # Only training has rules on lengths: every sentence of validation and test is scored
-        rows=_rows_to_keep(src, tgt, part, corpus, plan) if split == "train" else None,
+        rows=_rows_to_keep(src, tgt, part, corpus, plan, tokenizer) if split == "train" else None,
         tags=tags,
         sample_seed=plan.seed if sampling else None,
         augment=Augmentation.of(plan.data.augment, plan.seed) if split == "train" else None,
@@ -350,18 +353,22 @@ def _encode(
     return pairs, folder
 
 
-def _rows_to_keep(src: Ragged, tgt: Ragged, part: NamedCorpus, corpus: Corpus, plan: DataPlan) -> np.ndarray | None:
+def _rows_to_keep(
+    src: Ragged, tgt: Ragged, part: NamedCorpus, corpus: Corpus, plan: DataPlan, tokenizer: Tokenizer
+) -> np.ndarray | None:
     """Apply the length rules, log the table of all cleaning, and return the remaining rows (None: all)."""
     text = corpus.splits["train"]
     clean = part.corpus.clean
-    masks = length_rules(src.lengths, tgt.lengths, settings=clean, max_tokens=longest_width(plan.part_tokens))
+    own = sentence_lengths(src, tokenizer.separator) if plan.data.context else None
+    most = longest_width(plan.part_tokens)
+    masks = length_rules(src.lengths, tgt.lengths, settings=clean, max_tokens=most, own_lengths=own)
     # One table has the rules on text, applied when the corpus was written, then the rules on lengths
     dropped = list(corpus.dropped)
     for rule, mask in masks.items():
         example = ""
         if mask.any():
             first = text[int(mask.argmax())]
-            example = f"{shorten(first['src'])} | {shorten(first['tgt'])}"
+            example = f"{shorten(sentence_of(first['src']))} | {shorten(first['tgt'])}"
         dropped.append(Dropped(rule, int(mask.sum()), example))
     prefix = f"{part.name}: " if len(plan.parts) > 1 else ""
     log.info("%s%s", prefix, cleaning_table(dropped, read=corpus.read))

@@ -15,6 +15,7 @@ from torch.utils.data import IterableDataset
 from seq2seq.data.augmentation import Augmentation
 from seq2seq.data.batching import Batch, collate, longest_width, padding_share, token_batches
 from seq2seq.data.cleaning import Cleaner, Pairs, length_rules
+from seq2seq.data.context import sentence_lengths
 from seq2seq.data.dataset import Packed, PackedLoader, no_wider
 from seq2seq.data.fingerprints import corpus_fingerprint
 from seq2seq.data.multi_corpus import NamedCorpus
@@ -225,7 +226,8 @@ class PairStream(IterableDataset):
         src, tgt = self.encoder(text)
         widest = longest_width(self.max_tokens)
         # Filter by the best segmentations, as for prepared text: filtering must not depend on samples
-        masks = length_rules(src.lengths, tgt.lengths, settings=self.clean, max_tokens=widest)
+        own = sentence_lengths(src, self.encoder.tokenizer.separator)
+        masks = length_rules(src.lengths, tgt.lengths, settings=self.clean, max_tokens=widest, own_lengths=own)
         rows = np.flatnonzero(~np.logical_or.reduce(list(masks.values())))
         src, tgt = src.select(rows), tgt.select(rows)
         sampling = self.encoder.tokenizer.sampling_alpha > 0

@@ -18,6 +18,8 @@ CONVENTIONS = ("tokenized", "compound-split")
 MOST_SAMPLES = 100_000
 # Tokens of a micro-batch on a CPU with max_tokens=auto; larger micro-batches are not faster.
 CPU_MICRO_BATCH = 4096
+# Most sentences of context before a source.
+MOST_CONTEXT = 100
 SPLITS = ("train", "valid", "test")
 # sacreBLEU's tokenizers by target language; `metrics.tokenize_for` chooses for other languages.
 TOKENIZE = {"de": "13a", "en": "13a", "fr": "13a", "ro": "13a", "zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
@@ -95,6 +97,9 @@ class CorpusSettings(Section):
     format: str | None = setting(None, "text, json, csv, tsv, tmx or parquet; null goes by the file's suffix")
     holdout: int = setting(1000, "training pairs held out for valid, and for test, if null", least=1, idle=_both_named)
     limit: int | None = setting(None, "sample of so many pairs of each corpus (a stream's first); null = all", least=1)
+    context: int = setting(
+        0, "sources of the same document before each source; a blank line ends a document", least=0, most=MOST_CONTEXT
+    )
     clean: CleanSettings = setting(CleanSettings(), "rules that drop training pairs; null or false turns one off")
     # Set by the program for an entry of data.corpora.
     splits: tuple[str, ...] = internal(SPLITS)
@@ -140,6 +145,11 @@ class DataSettings(CorpusSettings):
         super().__post_init__()
         if self.streaming:
             self._check_stream()
+        if self.context and self.train is not None and None in (self.valid, self.test):
+            raise ValueError(
+                f"data.context={self.context}: pairs that are held out of training would tear documents apart; set "
+                "data.valid and data.test"
+            )
         if self.max_tokens == "auto" and self.batch_tokens is None:
             raise ValueError(
                 "data.max_tokens=auto needs the tokens of an update, too: data.batch_tokens=25000, for example"
