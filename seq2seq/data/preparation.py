@@ -153,6 +153,7 @@ class PreparedData:
             blocks=stream.blocks,
             encoder=PairEncoder(tokenizer=self.tokenizer, tags=self.tokenizer.tag_ids(stream.part.tags)),
             clean=stream.part.corpus.clean,
+            languages=(stream.part.corpus.src, stream.part.corpus.tgt),
             max_tokens=part_tokens(_share(batch, world_size)) if batch else self.plan.require_max_tokens(),
             cut=cut,
             shuffle_buffer=stream.shuffle_buffer,

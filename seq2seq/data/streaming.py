@@ -98,6 +98,7 @@ class PairStream(IterableDataset):
         blocks: Opens the raw text at its beginning.
         encoder: Encodes a block, with the corpus's tags.
         clean: Rules of cleaning; `duplicates` is ignored.
+        languages: Source and target language.
         max_tokens: Highest cost of a batch, as in `token_batches`.
         cut: Cuts updates of such batches into micro-batches; None leaves them whole.
         shuffle_buffer: Pairs in a buffer.
@@ -114,6 +115,7 @@ class PairStream(IterableDataset):
         blocks: Callable[[], Iterator[Pairs]],
         encoder: PairEncoder,
         clean: CleanSettings,
+        languages: tuple[str, str],
         max_tokens: int,
         shuffle_buffer: int,
         seed: int,
@@ -130,6 +132,7 @@ class PairStream(IterableDataset):
         self.seed = seed
         # Remembering all pairs would take unbounded memory
         self.clean = dataclasses.replace(clean, duplicates=False)
+        self.languages = languages
         self.rank = rank
         self.world_size = world_size
         self.src_multiple = src_multiple
@@ -206,7 +209,7 @@ class PairStream(IterableDataset):
 
     def _encoded(self, round_number: int) -> Iterator[_Buffer]:
         """Clean and encode this rank's pairs, block by block."""
-        cleaner = Cleaner(self.clean)
+        cleaner = Cleaner(self.clean, languages=self.languages)
         first = 0  # position of the block's first pair in the text
         for number, (src, tgt) in enumerate(self.blocks()):
             # Positions p with p % world_size == rank, counted from the block's start

@@ -36,11 +36,17 @@ class CleanSettings(Section):
     invalid_utf8: bool | None = setting(True, "text that was not UTF-8 (or holds U+FFFD)")
     empty: bool | None = setting(True, "an empty side")
     same: bool | None = setting(True, "source = target")
+    language: float | bool | None = setting(
+        None, "a side in another language than named, by least probability (0.8); needs py3langid", above=0, most=1
+    )
     duplicates: bool | None = setting(True, "the same pair again")
     max_length: int | bool | None = setting(
         250, "pieces a side; longer pairs than max_tokens are dropped in any case", least=1
     )
     length_ratio: float | bool | None = setting(3.0, "pieces of the longer side over pieces of the shorter", least=1)
+    length_deviation: float | bool | None = setting(
+        None, "standard deviations of log(target pieces / source pieces) from the corpus's mean (4)", above=0
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,6 +168,11 @@ class DataSettings(CorpusSettings):
         for split in SPLITS[1:]:
             if self.place(split) is None:
                 raise ValueError(f"data.streaming=true cannot hold pairs out of training: set data.{split}")
+        if self.clean.length_deviation:
+            raise ValueError(
+                f"data.clean.length_deviation={self.clean.length_deviation:g} needs statistics of the whole corpus, "
+                "and data.streaming=true reads it only once: set it to null; length_ratio needs none"
+            )
         # Each of several workers would read all of the text
         if self.num_workers > 1:
             raise ValueError(f"data.num_workers={self.num_workers}: one worker reads a stream; set 0 or 1")
