@@ -52,6 +52,7 @@ def describe(
     tgt_langs: Sequence[str] = (),
     lines: Mapping[str, Any] | None = None,
     preset: str | None = None,
+    context: int = 0,
 ) -> dict[str, Any]:
     """Make the description of a checkpoint.
 
@@ -63,6 +64,7 @@ def describe(
         tgt_langs: Target languages of a model whose sources begin with the tag of a language.
         lines: Statistics of the training lines, see `LineStatistics`.
         preset: Label of the mixer.
+        context: Sources of the document before each source, see `data.context.ContextWindow`.
 
     Raises:
         ValueError: A value is not of a plain type.
@@ -80,7 +82,7 @@ def describe(
     }
     # Without n_best, which the caller decides, and max_len, which the model decides
     kept = search and {key: getattr(search, key) for key in KEPT}
-    more = {"search": kept, "tgt_langs": tgt_langs, "lines": lines, "preset": preset}
+    more = {"search": kept, "tgt_langs": tgt_langs, "lines": lines, "preset": preset, "context": context}
     entry |= {key: value for key, value in more.items() if value}
     # Convert to JSON and back, so that a bad value stops training at its start, not when it saves
     return json.loads(as_json(entry)) | {"tokenizer": tokenizer.to_state()}

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from seq2seq.data.context import sentence_of
+from seq2seq.data.language_id import other_language
 from seq2seq.data.text_files import is_blank
 from seq2seq.settings.data import CleanSettings
+from seq2seq.system.packages import require_installed
 
 Pairs = tuple[list[str], list[str]]
 
@@ -32,12 +37,18 @@ class Dropped(NamedTuple):
 class Cleaner:
     """Rules on text, applied block by block; each counts the pairs that it drops, and keeps an example."""
 
-    def __init__(self, settings: CleanSettings) -> None:
+    def __init__(self, settings: CleanSettings, *, languages: tuple[str, str]) -> None:
+        if settings.language:
+            # Missing packages are reported before any text is read
+            require_installed("py3langid", f"data.clean.language={settings.language:g}", extra="language")
+        differs = functools.partial(other_language, least=settings.language or 1.0)
         # A pair counts for the first rule that drops it. Readers decode invalid bytes to U+FFFD
         tests: dict[str, Callable[[str, str], bool]] = {
             "invalid_utf8": lambda src, tgt: "\ufffd" in src or "\ufffd" in tgt,
             "empty": lambda src, tgt: is_blank(src) or is_blank(tgt),
             "same": lambda src, tgt: src.strip() == tgt.strip(),
+            # After the others, since it is by far the slowest
+            "language": lambda src, tgt: bool(differs(src, languages[0]) or differs(tgt, languages[1])),
         }
         self.tests = {name: test for name, test in tests.items() if getattr(settings, name)}
         self.duplicates = bool(settings.duplicates)
@@ -54,7 +65,8 @@ class Cleaner:
         """Return the indices of the pairs of a block that no rule drops, and count the others by rule."""
         self.read += len(block[0])
         kept = []
-        for i, (src, tgt) in enumerate(zip(*block, strict=True)):
+        for i, (source, tgt) in enumerate(zip(*block, strict=True)):
+            src = sentence_of(source)
             rule = next((name for name, test in self.tests.items() if test(src, tgt)), None)
             if rule is None:
                 kept.append(i)
@@ -130,7 +142,12 @@ def _pair_hashes(block: Pairs) -> np.ndarray:
 
 
 def length_rules(
-    src_lengths: np.ndarray, tgt_lengths: np.ndarray, *, settings: CleanSettings, max_tokens: int
+    src_lengths: np.ndarray,
+    tgt_lengths: np.ndarray,
+    *,
+    settings: CleanSettings,
+    max_tokens: int,
+    own_lengths: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Apply the rules on lengths; a pair counts for the first rule that drops it.
 
@@ -138,6 +155,7 @@ def length_rules(
         src_lengths: (N,) tokens of the sources, eos included.
         tgt_lengths: (N,) tokens of the targets.
         max_tokens: Longest side that fits into a batch; `max_length` always drops longer ones.
+        own_lengths: (N,) tokens of the sources without their context, for the ratio (None: there is no context).
 
     Returns:
         By rule, a mask (N,) that is True at the pairs to drop.
@@ -149,19 +167,39 @@ def length_rules(
     for start in range(0, len(src_lengths), 1 << 20):
         part = slice(start, start + (1 << 20))
         longest = np.maximum(src_lengths[part], tgt_lengths[part])  # (rows of the part,)
-        shortest = np.minimum(src_lengths[part], tgt_lengths[part])
         masks["max_length"][part] = longest > limit
         if settings.length_ratio:
-            masks["length_ratio"][part] = (longest > settings.length_ratio * shortest) & (longest <= limit)
+            own = (src_lengths if own_lengths is None else own_lengths)[part]
+            longer, shorter = np.maximum(own, tgt_lengths[part]), np.minimum(own, tgt_lengths[part])
+            masks["length_ratio"][part] = (longer > settings.length_ratio * shorter) & (longest <= limit)
+    if settings.length_deviation:
+        own = src_lengths if own_lengths is None else own_lengths
+        others = np.logical_or.reduce(list(masks.values()))
+        masks["length_deviation"] = _unusual_ratios(own, tgt_lengths, ~others, most=settings.length_deviation)
     return masks
+
+
+def _unusual_ratios(src: np.ndarray, tgt: np.ndarray, kept: np.ndarray, *, most: float) -> np.ndarray:
+    """Mark the pairs of `kept` (N,) whose log(tgt / src) is more than `most` standard deviations from their mean."""
+    parts = [slice(start, start + (1 << 20)) for start in range(0, len(src), 1 << 20)]
+    sums = np.zeros(3)
+    for part in parts:
+        ratios = np.log(tgt[part] / src[part])[kept[part]]
+        sums += len(ratios), ratios.sum(), (ratios**2).sum()
+    count = max(1.0, sums[0])
+    mean = sums[1] / count
+    # Rounding may take a variance of 0 below it
+    deviation = math.sqrt(max(0.0, sums[2] / count - mean**2))
+    far = [np.abs(np.log(tgt[part] / src[part]) - mean) > most * deviation + 1e-9 for part in parts]
+    return kept & np.concatenate(far)
 
 
 def cleaning_table(dropped: Sequence[Dropped], *, read: int) -> str:
     """Format the table of cleaning: rule, pairs dropped, an example."""
     kept = read - sum(row.pairs for row in dropped)
     lines = [f"cleaning of the training data: {read} pairs read, {kept} kept"]
-    lines += [f"  {'rule':<14}{'dropped':>10}  example"]
-    lines += [f"  {row.rule:<14}{row.pairs:>10}  {row.example}".rstrip() for row in dropped]
+    lines += [f"  {'rule':<16}{'dropped':>10}  example"]
+    lines += [f"  {row.rule:<16}{row.pairs:>10}  {row.example}".rstrip() for row in dropped]
     return "\n".join(lines)
 
 

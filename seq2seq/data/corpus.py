@@ -102,7 +102,7 @@ def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:
 
 def _write_corpus(folder: Path, settings: CorpusSettings, cache_dir: Path) -> None:
     """Write the text of each split that has files, the rows of each split held out of training, and a report."""
-    cleaner = Cleaner(settings.clean)
+    cleaner = Cleaner(settings.clean, languages=(settings.src, settings.tgt))
     rows: dict[str, int] = {}
     trained: dict[str, int] = {}
     for split in settings.splits:

@@ -17,9 +17,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from seq2seq.data.augmentation import KINDS, Augmentation
 from seq2seq.data.batching import Batch, aligned, collate
+from seq2seq.data.context import sentence_lengths, sentence_of
 from seq2seq.data.ragged import Ragged
-from seq2seq.data.token_cache import PairEncoder
+from seq2seq.data.token_cache import Encoded, PairEncoder
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.updates import TokenBatchSampler
 from seq2seq.system.ranks import SIGNALS
@@ -66,7 +68,9 @@ class EncodedCorpus:
         rows: The rows of ids and text in the split (None: all).
         tags: Ids before every source; `src` already contains them.
         sample_seed: Seed of subword regularization; None turns it off.
-        widest: Most tokens of a sampled segmentation (None: the length of the longest best segmentation).
+        widest: Most tokens of a sampled segmentation or changed line (None: the length of the longest best
+            segmentation).
+        augment: Changes of pairs that vary with the epoch.
     """
 
     src: Ragged
@@ -77,6 +81,7 @@ class EncodedCorpus:
     tags: Sequence[int] = ()
     sample_seed: int | None = None
     widest: int | None = None
+    augment: Augmentation | None = None
 
     def __len__(self) -> int:
         """Count the pairs."""
@@ -89,65 +94,132 @@ class EncodedCorpus:
         return (src, tgt) if self.rows is None else (src[self.rows], tgt[self.rows])
 
     @property
+    def pieces(self) -> tuple[np.ndarray, np.ndarray]:
+        """Pieces of every source and target, (N,) each, without tags, context and eos."""
+        own = sentence_lengths(self.src, self.tokenizer.separator)
+        # Tags are before the context
+        own = own - np.where(own == self.src.lengths, len(self.tags), 0)
+        return (own if self.rows is None else own[self.rows]) - 1, self.lengths[1] - 1
+
+    @property
     def room(self) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens that a batch reserves for every source and target, (N,) each: more than `lengths` with sampling."""
+        """Most tokens that a batch reserves for every source and target in any epoch, (N,) each; see `room_in`."""
         src, tgt = self.lengths
-        if self.sample_seed is None:
+        if not self._varies:
             return src, tgt
-        drawn = self._drawn_lengths
-        return drawn[0](src), drawn[1](tgt)
+        drawn = list(self._drawn_lengths.values())
+        return (
+            np.maximum.reduce([src, *(each(src) for each, _ in drawn)]),
+            np.maximum.reduce([tgt, *(each(tgt) for _, each in drawn)]),
+        )
+
+    def room_in(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens that a batch reserves for every source and target in an epoch: more than `lengths` if they vary."""
+        if self.augment is None:
+            return self.room
+        # A million rows at a time, so that temporaries stay small
+        starts = range(0, len(self), 1 << 20)
+        parts = [self._reserved(np.arange(i, min(i + (1 << 20), len(self))), epoch) for i in starts]
+        return _concatenated(parts)
+
+    @property
+    def _varies(self) -> bool:
+        return self.sample_seed is not None or self.augment is not None
+
+    def _reserved(self, rows: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        inside = self._inside(rows)
+        src, tgt = self.src.lengths[inside], self.tgt.lengths[inside]
+        kinds = self._kinds(rows, epoch)
+        reserved = src.copy(), tgt.copy()
+        for kind, drawn in self._drawn_lengths.items():
+            these = kinds == kind
+            for own, best, room in zip(reserved, (src, tgt), drawn, strict=True):
+                own[these] = room(best[these])
+        return reserved
+
+    def _inside(self, rows: np.ndarray) -> np.ndarray:
+        """Convert positions in the split to positions in ids and text."""
+        return rows if self.rows is None else self.rows[rows]
+
+    def _kinds(self, rows: np.ndarray, epoch: int) -> np.ndarray:
+        return self.augment.kinds(rows, epoch) if self.augment else np.zeros(len(rows), dtype=np.int8)
 
     @cached_property
-    def _drawn_lengths(self) -> tuple[DrawnLengths, DrawnLengths]:
-        """Lengths to reserve on both sides, fitted to a sample that is the same on any rank and after any resume."""
+    def _drawn_lengths(self) -> dict[int, tuple[DrawnLengths, DrawnLengths]]:
+        """Lengths to reserve on both sides by the kind of change, fitted to the same sample on any rank."""
         rows = np.unique(np.linspace(0, len(self) - 1, _TRIED_ROWS).astype(np.int64))
-        inside = rows if self.rows is None else self.rows[rows]
-        assert self.sample_seed is not None
-        drawn = self._draw(inside, self.sample_seed)
         best = self.lengths
         widest = self.widest or int(max(side.max() for side in best))
-        sides = zip(best, drawn, strict=True)
-        src, tgt = (DrawnLengths.of(old[rows], new.lengths, widest=widest) for old, new in sides)
-        return src, tgt
+        fitted = {}
+        # Unchanged lines vary with sampling alone
+        kinds = [0] if self.sample_seed is not None else []
+        kinds += [i for i, name in enumerate(KINDS, 1) if self.augment and getattr(self.augment.shares, name)]
+        for kind in kinds:
+            drawn = self._draw(rows, np.full(len(rows), kind), epoch=0, seed=self.sample_seed)
+            sides = zip(best, drawn, strict=True)
+            src, tgt = (DrawnLengths.of(old[rows], new.lengths, widest=widest) for old, new in sides)
+            fitted[kind] = src, tgt
+        return fitted
 
     def lines(self, side: str) -> list[str]:
-        """Load all text of a side into memory: meant for validation and test."""
-        return list(self.text[:][side] if self.rows is None else self.text[self.rows.tolist()][side])
+        """Load all text of a side, without context, into memory: meant for validation and test."""
+        lines = self.text[:][side] if self.rows is None else self.text[self.rows.tolist()][side]
+        return list(map(sentence_of, lines))
 
     def pairs(self, rows: np.ndarray) -> list[tuple[str, str]]:
-        """Return the text of the pairs at `rows`."""
-        text = self.text[(rows if self.rows is None else self.rows[rows]).tolist()]
-        return list(zip(text["src"], text["tgt"], strict=True))
+        """Return the text of the pairs at `rows`, without context."""
+        text = self.text[self._inside(rows).tolist()]
+        return list(zip(map(sentence_of, text["src"]), text["tgt"], strict=True))
 
     def ids(self, rows: np.ndarray, epoch: int = 0) -> tuple[Ragged, Ragged]:
-        """Return both sides of the pairs at `rows`; sampled segmentations vary with the epoch."""
-        # `rows` are positions in the split; `inside` are positions in ids and text
-        inside = rows if self.rows is None else self.rows[rows]
+        """Return both sides of the pairs at `rows`; changes and sampled segmentations vary with the epoch."""
+        inside = self._inside(rows)
         src = self.src.select(inside)
         tgt = self.tgt.select(inside)
         # An idle micro-batch (`updates.IDLE`) has row -1, and needs no sample
-        if self.sample_seed is None or int(rows[0]) < 0:
+        if not self._varies or int(rows[0]) < 0:
+            return src, tgt
+        kinds = self._kinds(rows, epoch)
+        seed = None
+        again = np.flatnonzero(kinds)
+        if self.sample_seed is not None:
+            # Seeded by the first row: the same sample in any worker, on any rank, after any resume
+            seed = int(np.random.SeedSequence([self.sample_seed, epoch, int(rows[0])]).generate_state(1)[0])
+            again = np.arange(len(rows))
+        if not again.size:
             return src, tgt
         # The width that the sampler's budget counted for this batch
-        room = (drawn(side.lengths) for drawn, side in zip(self._drawn_lengths, (src, tgt), strict=True))
-        width = int(max(lengths.max() for lengths in room))
-        # Seeded by the first row: the same sample in any worker, on any rank, after any resume
-        seed = int(np.random.SeedSequence([self.sample_seed, epoch, int(rows[0])]).generate_state(1)[0])
-        sampled = self._draw(inside, seed)
-        return no_wider(sampled[0], src, width), no_wider(sampled[1], tgt, width)
+        width = int(max(lengths.max() for lengths in self._reserved(rows, epoch)))
+        drawn = self._draw(rows[again], kinds[again], epoch=epoch, seed=seed)
+        best = src.select(again), tgt.select(again)
+        new = no_wider(drawn, best, width, together=kinds[again] > 0)
+        place = np.arange(len(rows))
+        place[again] = len(rows) + np.arange(len(again))
+        return Ragged.joined([src, new[0]]).select(place), Ragged.joined([tgt, new[1]]).select(place)
 
-    def _draw(self, inside: np.ndarray, seed: int) -> tuple[Ragged, Ragged]:
-        """Sample segmentations of rows of the text."""
-        text = self.text[inside.tolist()]
-        return PairEncoder(tokenizer=self.tokenizer, tags=self.tags)((text["src"], text["tgt"]), sample_seed=seed)
+    def _draw(self, rows: np.ndarray, kinds: np.ndarray, *, epoch: int, seed: int | None) -> Encoded:
+        """Encode rows of the text again, changed by `kinds`; with a seed, sample segmentations."""
+        found = self.text[self._inside(rows).tolist()]
+        text = found["src"], found["tgt"]
+        if self.augment:
+            text = self.augment(text, kinds, rows, epoch)
+        return PairEncoder(tokenizer=self.tokenizer, tags=self.tags)(text, sample_seed=seed)
 
 
-def no_wider(sampled: Ragged, best: Ragged, width: int) -> Ragged:
-    """Replace each sampled segmentation of more than `width` ids by the best one of its row."""
-    fits = sampled.lengths <= width
-    if fits.all():
-        return sampled
-    return Ragged.from_rows([(sampled if fits[i] else best).row(i).tolist() for i in range(len(fits))])
+def no_wider(drawn: Encoded, best: Encoded, width: int, *, together: np.ndarray) -> Encoded:
+    """Replace each row of more than `width` ids by the best segmentation of the unchanged text.
+
+    Args:
+        together: (N,) True at pairs that change as a whole: both sides are replaced if one is too wide.
+    """
+    fits = [side.lengths <= width for side in drawn]
+    whole = ~together | (fits[0] & fits[1])
+    sides = []
+    for new, old, own in zip(drawn, best, fits, strict=True):
+        kept = own & whole
+        place = np.arange(len(kept)) + np.where(kept, 0, len(kept))
+        sides.append(new if kept.all() else Ragged.joined([new, old]).select(place))
+    return sides[0], sides[1]
 
 
 class PairDataset(Dataset):
@@ -171,8 +243,17 @@ class PairDataset(Dataset):
 
     @property
     def room(self) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens that a batch reserves for every source and target, as in `EncodedCorpus.room`."""
+        """Most tokens that a batch reserves for every source and target, as in `EncodedCorpus.room`."""
         return _concatenated([part.room for part in self.parts])
+
+    def room_in(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens that a batch reserves for every source and target in an epoch, as in `EncodedCorpus.room_in`."""
+        return _concatenated([part.room_in(epoch) for part in self.parts])
+
+    @property
+    def augmented(self) -> bool:
+        """True if pairs are changed, so that lengths differ between epochs."""
+        return any(part.augment for part in self.parts)
 
     def sampled_by(self, sampler: TokenBatchSampler, src_multiple: int) -> PairDataset:
         """Return a shallow copy whose sampled segmentations vary with the epoch of `sampler`.

@@ -27,6 +27,9 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
     # A change of these parts renames all cache folders
     parts: list[Any] = [TEXT_VERSION, settings.src, settings.tgt, settings.columns, settings.format, settings.holdout]
     parts += [bool(rule) for rule in (clean.invalid_utf8, clean.empty, clean.same, clean.duplicates)]
+    # Settings that are off add nothing, so that folders keep their names
+    parts += [("context", settings.context)] if settings.context else []
+    parts += [("language", clean.language)] if clean.language else []
     parts += [settings.splits] if settings.splits != SPLITS else []
     if settings.path:
         # Identify a corpus of the hub by its name and revision, and a local folder also by the content of its files

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from seq2seq.data.context import sentence_of
 from seq2seq.data.dataset import EncodedCorpus
 from seq2seq.data.multi_corpus import NamedCorpus
 from seq2seq.data.sentences import sentences
@@ -65,7 +66,8 @@ class LineStatistics(NamedTuple):
         """Compute the statistics of a stream's first pairs, at most `SAMPLE` and at most `most`."""
         counts: list[int] = []
         pieces: list[np.ndarray] = []
-        for src, tgt in stream.head(min(SAMPLE, most)):
+        for sources, tgt in stream.head(min(SAMPLE, most)):
+            src = list(map(sentence_of, sources))
             counts += [len(sentences(line, stream.part.corpus.src)) for line in src]
             sides = tokenizer.encode_src(src), tokenizer.encode_tgt(tgt)
             # Without eos
@@ -80,9 +82,7 @@ class LineStatistics(NamedTuple):
         longest = 0
         total = sum(len(pairs) for _, pairs in corpora)
         for part, pairs in corpora:
-            src, tgt = pairs.lengths
-            # Without tags and eos
-            sizes = src - 1 - len(pairs.tags), tgt - 1
+            sizes = pairs.pieces
             longest = max(longest, int(sizes[0].max()))
             chosen = np.unique(np.linspace(0, len(pairs) - 1, max(1, SAMPLE * len(pairs) // total)).astype(np.int64))
             counts += [len(sentences(src, part.corpus.src)) for src, _ in pairs.pairs(chosen)]
@@ -116,7 +116,7 @@ def warn_of_other_lines(
     """Warn if validation or test has longer lines than training, whose statistics are `known`."""
     beyond = total = 0
     for part, pairs in corpora:
-        pieces = pairs.lengths[0] - 1 - len(pairs.tags)
+        pieces, _ = pairs.pieces
         counts = (len(sentences(line, part.corpus.src)) for line in pairs.lines("src"))
         beyond += sum(not known.covers(count, size) for count, size in zip(counts, pieces.tolist(), strict=True))
         total += len(pairs)

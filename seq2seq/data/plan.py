@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seq2seq.data.batching import longest_width
+from seq2seq.data.context import PIECE
 from seq2seq.data.multi_corpus import NamedCorpus, only_splits
 from seq2seq.data.preflight import open_corpora
 from seq2seq.data.streaming import TrainingStream
@@ -54,6 +56,8 @@ class DataPlan:
         Raises:
             ValueError: A corpus cannot be read, or two settings exclude each other.
         """
+        if tokenizer.patches and (data.context or any(dataclasses.astuple(data.augment))):
+            raise ValueError("data.augment and data.context are for text, and the source is images: leave them out")
         if parts is None:
             parts = open_corpora(data, tokenizer=tokenizer, cache_dir=cache_dir)
         stream = None
@@ -63,7 +67,9 @@ class DataPlan:
             stream = TrainingStream(train, data.shuffle_buffer, cache_dir)
             parts = (replace(parts[0], corpus=only_splits(parts[0].corpus, ("valid", "test"))),)
         # dict.fromkeys drops repeated tags and keeps their order, on which ids depend
-        tags = dict.fromkeys([*tokenizer.symbols, *(tag for part in parts for tag in part.tags)])
+        tags = dict.fromkeys(
+            [*tokenizer.symbols, *(tag for part in parts for tag in part.tags), *([PIECE] * bool(data.context))]
+        )
         return cls(
             data=data,
             parts=tuple(parts),

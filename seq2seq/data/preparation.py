@@ -12,9 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from seq2seq.data.augmentation import Augmentation
 from seq2seq.data.batching import longest_width
 from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import Dropped, Pairs, cleaning_table, length_rules, shorten
+from seq2seq.data.context import PIECE, sentence_lengths, sentence_of
 from seq2seq.data.corpus import Corpus, limited, load_corpus
 from seq2seq.data.dataset import EncodedCorpus, PairDataset
 from seq2seq.data.extension import extend_tokenizer
@@ -99,8 +101,9 @@ class PreparedData:
             longest = int(min(rule, longest_width(self.plan.part_tokens)))
             return longest, longest
         src, tgt = (int(side.max()) for side in self.split("train").room)
-        # A batch has one width for the sampled segmentations of both sides
-        return (max(src, tgt), max(src, tgt)) if self.plan.tokenizer.sampling_alpha > 0 else (src, tgt)
+        # A batch has one width for the drawn lengths of both sides
+        drawn = self.plan.tokenizer.sampling_alpha > 0 or self.split("train").augmented
+        return (max(src, tgt), max(src, tgt)) if drawn else (src, tgt)
 
     @cached_property
     def statistics(self) -> LineStatistics:
@@ -150,6 +153,7 @@ class PreparedData:
             blocks=stream.blocks,
             encoder=PairEncoder(tokenizer=self.tokenizer, tags=self.tokenizer.tag_ids(stream.part.tags)),
             clean=stream.part.corpus.clean,
+            languages=(stream.part.corpus.src, stream.part.corpus.tgt),
             max_tokens=part_tokens(_share(batch, world_size)) if batch else self.plan.require_max_tokens(),
             cut=cut,
             shuffle_buffer=stream.shuffle_buffer,
@@ -157,6 +161,7 @@ class PreparedData:
             rank=rank,
             world_size=world_size,
             src_multiple=src_multiple,
+            augment=Augmentation.of(self.plan.data.augment, self.plan.seed),
         )
 
     @cached_property
@@ -188,6 +193,8 @@ def prepare_corpora(plan: DataPlan) -> PreparedData:
     warn_of_trained_pairs(plan, loaded)
     tokenizer, models = _load_or_train(plan, loaded)
     folders |= models
+    # Refused if a ready tokenizer lacks the piece
+    tokenizer.tag_ids([PIECE] if plan.data.context else [])
     splits: dict[str, PairDataset] = {}
     # The training split of a stream is never encoded as a whole
     for split in SPLITS[1:] if plan.stream else SPLITS:
@@ -280,7 +287,7 @@ def _load_or_train(plan: DataPlan, loaded: Sequence[Corpus]) -> tuple[Tokenizer,
 
     def lines(side: int) -> Iterator[str]:
         # Opened anew for each side, so that no corpus is in memory
-        return (line for _, blocks in texts for block in blocks() for line in block[side])
+        return (sentence_of(line) for _, blocks in texts for block in blocks() for line in block[side])
 
     def build(building: Path) -> None:
         log.info("training the tokenizer (at most %s lines)", f"{settings.input_sentence_size:,}")
@@ -336,9 +343,10 @@ def _encode(
         text=corpus.splits[split],
         tokenizer=tokenizer,
         # Only training has rules on lengths: every sentence of validation and test is scored
-        rows=_rows_to_keep(src, tgt, part, corpus, plan) if split == "train" else None,
+        rows=_rows_to_keep(src, tgt, part, corpus, plan, tokenizer) if split == "train" else None,
         tags=tags,
         sample_seed=plan.seed if sampling else None,
+        augment=Augmentation.of(plan.data.augment, plan.seed) if split == "train" else None,
         # Without batch_tokens, a sampled segmentation may be as long as any allowed pair, for which the model has
         # positions. With it, micro-batches are sized by the longest pair of the text.
         widest=None if plan.data.batch_tokens else plan.longest_allowed,
@@ -346,18 +354,22 @@ def _encode(
     return pairs, folder
 
 
-def _rows_to_keep(src: Ragged, tgt: Ragged, part: NamedCorpus, corpus: Corpus, plan: DataPlan) -> np.ndarray | None:
+def _rows_to_keep(
+    src: Ragged, tgt: Ragged, part: NamedCorpus, corpus: Corpus, plan: DataPlan, tokenizer: Tokenizer
+) -> np.ndarray | None:
     """Apply the length rules, log the table of all cleaning, and return the remaining rows (None: all)."""
     text = corpus.splits["train"]
     clean = part.corpus.clean
-    masks = length_rules(src.lengths, tgt.lengths, settings=clean, max_tokens=longest_width(plan.part_tokens))
+    own = sentence_lengths(src, tokenizer.separator) if plan.data.context else None
+    most = longest_width(plan.part_tokens)
+    masks = length_rules(src.lengths, tgt.lengths, settings=clean, max_tokens=most, own_lengths=own)
     # One table has the rules on text, applied when the corpus was written, then the rules on lengths
     dropped = list(corpus.dropped)
     for rule, mask in masks.items():
         example = ""
         if mask.any():
             first = text[int(mask.argmax())]
-            example = f"{shorten(first['src'])} | {shorten(first['tgt'])}"
+            example = f"{shorten(sentence_of(first['src']))} | {shorten(first['tgt'])}"
         dropped.append(Dropped(rule, int(mask.sum()), example))
     prefix = f"{part.name}: " if len(plan.parts) > 1 else ""
     log.info("%s%s", prefix, cleaning_table(dropped, read=corpus.read))

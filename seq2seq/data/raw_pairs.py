@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from seq2seq.data.cleaning import Pairs
+from seq2seq.data.context import ContextWindow
 from seq2seq.data.hub import READERS, hub_pairs, remote_pairs, repository_of
 from seq2seq.data.readers import LanguageColumns, text_pairs
 from seq2seq.data.split_files import find_files, is_address
@@ -16,7 +17,7 @@ from seq2seq.settings.data import CorpusSettings
 
 
 def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streaming: bool = False) -> Iterator[Pairs]:
-    """Read blocks of raw pairs of a split, in their order.
+    """Read blocks of raw pairs of a split, in their order; with `data.context`, each source has its context.
 
     Args:
         streaming: Read remote data without downloading it first.
@@ -43,7 +44,11 @@ def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streami
             blocks = text_pairs(Path(files[0]), Path(files[1]))
         else:
             blocks = itertools.chain.from_iterable(READERS[kind](Path(file), columns) for file in files)
-    return checked(blocks, sides, unit=unit, training=split == "train")
+    blocks = checked(blocks, sides, unit=unit, training=split == "train")
+    if settings.context:
+        window = ContextWindow(settings.context)
+        blocks = ((list(map(window, src)), tgt) for src, tgt in blocks)
+    return blocks
 
 
 def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "train", size: int = 1000) -> Pairs:

@@ -12,8 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from torch.utils.data import IterableDataset
 
+from seq2seq.data.augmentation import Augmentation
 from seq2seq.data.batching import Batch, collate, longest_width, padding_share, token_batches
 from seq2seq.data.cleaning import Cleaner, Pairs, length_rules
+from seq2seq.data.context import sentence_lengths
 from seq2seq.data.dataset import Packed, PackedLoader, no_wider
 from seq2seq.data.fingerprints import corpus_fingerprint
 from seq2seq.data.multi_corpus import NamedCorpus
@@ -96,10 +98,12 @@ class PairStream(IterableDataset):
         blocks: Opens the raw text at its beginning.
         encoder: Encodes a block, with the corpus's tags.
         clean: Rules of cleaning; `duplicates` is ignored.
+        languages: Source and target language.
         max_tokens: Highest cost of a batch, as in `token_batches`.
         cut: Cuts updates of such batches into micro-batches; None leaves them whole.
         shuffle_buffer: Pairs in a buffer.
         src_multiple: As in `collate`.
+        augment: Changes of pairs that vary with the round.
 
     Raises:
         ValueError: While iterating: no pair is left after cleaning.
@@ -111,6 +115,7 @@ class PairStream(IterableDataset):
         blocks: Callable[[], Iterator[Pairs]],
         encoder: PairEncoder,
         clean: CleanSettings,
+        languages: tuple[str, str],
         max_tokens: int,
         shuffle_buffer: int,
         seed: int,
@@ -118,6 +123,7 @@ class PairStream(IterableDataset):
         world_size: int = 1,
         src_multiple: int = 1,
         cut: UpdateCut | None = None,
+        augment: Augmentation | None = None,
     ) -> None:
         self.blocks = blocks
         self.encoder = encoder
@@ -126,10 +132,12 @@ class PairStream(IterableDataset):
         self.seed = seed
         # Remembering all pairs would take unbounded memory
         self.clean = dataclasses.replace(clean, duplicates=False)
+        self.languages = languages
         self.rank = rank
         self.world_size = world_size
         self.src_multiple = src_multiple
         self.cut = cut
+        self.augment = augment
         self.start = 0  # batches that the next iteration skips
 
     def __iter__(self) -> Iterator[Batch]:
@@ -201,7 +209,7 @@ class PairStream(IterableDataset):
 
     def _encoded(self, round_number: int) -> Iterator[_Buffer]:
         """Clean and encode this rank's pairs, block by block."""
-        cleaner = Cleaner(self.clean)
+        cleaner = Cleaner(self.clean, languages=self.languages)
         first = 0  # position of the block's first pair in the text
         for number, (src, tgt) in enumerate(self.blocks()):
             # Positions p with p % world_size == rank, counted from the block's start
@@ -213,22 +221,29 @@ class PairStream(IterableDataset):
             sample = int(np.random.SeedSequence([self.seed, round_number, number]).generate_state(1)[0])
             # All ranks read all blocks, so that they agree on positions
             first += len(src)
-            yield self._encode(([ours[0][i] for i in kept], [ours[1][i] for i in kept]), positions, sample)
+            text = [ours[0][i] for i in kept], [ours[1][i] for i in kept]
+            yield self._encode(text, positions, round_number=round_number, sample_seed=sample)
 
-    def _encode(self, text: Pairs, positions: np.ndarray, sample_seed: int) -> _Buffer:
+    def _encode(self, text: Pairs, positions: np.ndarray, *, round_number: int, sample_seed: int) -> _Buffer:
         """Encode the pairs that rules on lengths and the budget of a batch allow."""
         src, tgt = self.encoder(text)
         widest = longest_width(self.max_tokens)
         # Filter by the best segmentations, as for prepared text: filtering must not depend on samples
-        masks = length_rules(src.lengths, tgt.lengths, settings=self.clean, max_tokens=widest)
+        own = sentence_lengths(src, self.encoder.tokenizer.separator)
+        masks = length_rules(src.lengths, tgt.lengths, settings=self.clean, max_tokens=widest, own_lengths=own)
         rows = np.flatnonzero(~np.logical_or.reduce(list(masks.values())))
         src, tgt = src.select(rows), tgt.select(rows)
-        if self.encoder.tokenizer.sampling_alpha > 0:
+        sampling = self.encoder.tokenizer.sampling_alpha > 0
+        if sampling or self.augment:
             block = [text[0][i] for i in rows], [text[1][i] for i in rows]
-            sampled = self.encoder(block, sample_seed=sample_seed)
+            kinds = np.zeros(len(rows), dtype=np.int8)
+            if self.augment:
+                kinds = self.augment.kinds(positions[rows], round_number)
+                block = self.augment(block, kinds, positions[rows], round_number)
+            drawn = self.encoder(block, sample_seed=sample_seed if sampling else None)
             # The model may have positions only for the longest best segmentation
             widest = min(widest, self.clean.max_length or widest)
-            src, tgt = no_wider(sampled[0], src, widest), no_wider(sampled[1], tgt, widest)
+            src, tgt = no_wider(drawn, (src, tgt), widest, together=kinds > 0)
         return _Buffer(src, tgt, positions[rows])
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import sentencepiece as spm
 
+from seq2seq.data.context import PIECE, SEPARATOR
 from seq2seq.data.moses_bpe import MOSES, MosesBpe, is_moses_bpe
 from seq2seq.data.normalization import nfc_rules, normalizer_name, with_normalizer_name
 from seq2seq.data.shared_vocabulary import VocabularyProcessor, split_vocabulary
@@ -91,6 +92,8 @@ class Tokenizer:
             self.src_vocab_size = patches.vocab_size
         self.tgt_vocab_size = max(self.tgt.get_piece_size(), 1 + max(ids.values()))
         self._silent = {self.pad_id, self.bos_id, self.eos_id, self.unk_id}
+        number = int(self.src.piece_to_id(PIECE))
+        self.separator = number if not patches and number != self.unk_id and self.src.is_control(number) else None
         pieces = range(self.tgt.get_piece_size())
         self._silent.update(i for i in pieces if self.tgt.is_control(i))
         # <0x41> is the byte 0x41 of a character that has no piece
@@ -98,7 +101,9 @@ class Tokenizer:
         self._id_of_byte = {byte: i for i, byte in self.byte_of.items()}
 
     def encode_src(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
-        """Encode source lines, each with eos at its end; images have neither eos nor segmentations.
+        """Encode source lines, each with eos at its end and its context, if it has one, before <sep>.
+
+        Images have neither eos nor segmentations.
 
         Args:
             sample: Sample a segmentation, the same one for the same `seed`.
@@ -108,7 +113,16 @@ class Tokenizer:
         """
         if self.patches:
             return encode_images(lines, self.patches)
-        return self._encode(self.src, lines, sample, seed)
+        if self.separator is None or not any(SEPARATOR in line for line in lines):
+            return self._encode(self.src, lines, sample, seed)
+        # The piece stands between sentences, and the eos after the last one only
+        parts = [line.split(SEPARATOR) for line in lines]
+        encoded = iter(self._encode(self.src, list(chain.from_iterable(parts)), sample, seed))
+        rows = []
+        for row in parts:
+            before = [(*next(encoded)[:-1], self.separator) for _ in row[1:]]
+            rows.append([*chain.from_iterable(before), *next(encoded)])
+        return rows
 
     def encode_tgt(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
         """Encode target lines, each with eos at its end; the decoder reads [bos] + ids[:-1]. See `encode_src`."""
@@ -149,9 +163,9 @@ class Tokenizer:
         for tag, number in ids.items():
             if number == self.unk_id:
                 raise ValueError(
-                    f"the tokenizer has no piece {tag}: leave the tag out (data.tag_target, tag of data.corpora), or "
-                    "add it to this tokenizer (tokenizer.extend=0), or train a tokenizer with it: in a new model's run "
-                    f"with tokenizer.model=null, or by SentencePiece's --control_symbols={tag}"
+                    f"the tokenizer has no piece {tag}: leave the tag out (data.tag_target, data.context, tag of "
+                    "data.corpora), or add it to this tokenizer (tokenizer.extend=0), or train a tokenizer with it: in "
+                    f"a new model's run with tokenizer.model=null, or by SentencePiece's --control_symbols={tag}"
                 )
         return list(ids.values())
 

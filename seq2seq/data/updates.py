@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -138,6 +138,8 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         mixture: Draws the rows of each epoch (None: every row once). Every epoch has as many batches as epoch 0: if
             there are fewer, the fullest are halved; if there are more, the last ones in random order are left out (at
             most two of 196 in a mixture of two corpora).
+        lengths_in: Returns the lengths of sources and targets in an epoch, if they change (None: they do not). The
+            number of batches is then fixed as for a mixture.
     """
 
     def __init__(
@@ -153,6 +155,7 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         window: int = 1,
         cut: UpdateCut | None = None,
         mixture: Mixture | None = None,
+        lengths_in: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None,
     ) -> None:
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} is not in a world of {world_size}")
@@ -166,6 +169,7 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         self.window = window
         self.cut = cut
         self.mixture = mixture
+        self.lengths_in = lengths_in
         self.epoch = 0
         self.start = 0  # batches that the next iteration skips
         self._cached: tuple[int, list[np.ndarray]] | None = None  # (epoch, batches)
@@ -189,27 +193,31 @@ class TokenBatchSampler(Sampler[np.ndarray]):
     def batches(self) -> list[np.ndarray]:
         """Compute the epoch's batches of all ranks; batch i of rank r is number i * world_size + r."""
         if self._cached is None or self._cached[0] != self.epoch:
-            batches = self._batches_of(self.epoch)
-            if self.mixture and self.epoch:
+            lengths = self._lengths(self.epoch)
+            batches = self._batches_of(self.epoch, *lengths)
+            if (self.mixture or self.lengths_in) and self.epoch:
                 batches = exactly(batches, self._count)
             if self.cut:
                 order = {"seed": self.seed, "epoch": self.epoch}
-                batches = self.cut.apply(batches, self.src_lengths, self.tgt_lengths, **order)
+                batches = self.cut.apply(batches, *lengths, **order)
             self._cached = (self.epoch, batches)
         return self._cached[1]
 
     @cached_property
     def _count(self) -> int:
         """Batches of epoch 0 over all ranks, before they are cut."""
-        return len(self._batches_of(0))
+        return len(self._batches_of(0, *self._lengths(0)))
 
-    def _batches_of(self, epoch: int) -> list[np.ndarray]:
+    def _lengths(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        return self.lengths_in(epoch) if self.lengths_in else (self.src_lengths, self.tgt_lengths)
+
+    def _batches_of(self, epoch: int, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> list[np.ndarray]:
         """Compute the batches of an epoch before their number is fixed."""
         if self.mixture is None:
-            return self._token_batches(epoch, self.src_lengths, self.tgt_lengths)
+            return self._token_batches(epoch, src_lengths, tgt_lengths)
         rows = self.mixture.rows(epoch)
         # Positions within `rows`, mapped back to positions in the split
-        return [rows[inside] for inside in self._token_batches(epoch, self.src_lengths[rows], self.tgt_lengths[rows])]
+        return [rows[inside] for inside in self._token_batches(epoch, src_lengths[rows], tgt_lengths[rows])]
 
     def _token_batches(self, epoch: int, *lengths: np.ndarray) -> list[np.ndarray]:
         # Each rank computes the batches of all ranks, so that ranks need not communicate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -235,7 +236,8 @@ def _require_named(corpus: CorpusSettings, split: str, name: Any, words: Sequenc
 
 def _part_pairs(part: NamedCorpus, split: str, name: str, cache: Path) -> Iterator[tuple[str, str]]:
     """Iterate over the pairs of a corpus, read lazily, so that --limit reads little of a large file."""
-    corpus = part.corpus
+    # The translator adds the context by itself, as for any text
+    corpus = replace(part.corpus, context=0)
     with naming(part.name):
         if corpus.place(split) is not None:
             for block in open_split(split, corpus, cache_dir=cache):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from seq2seq.data.context import fit_context
 from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.notes import Note
@@ -22,6 +23,7 @@ def encode_line(
     """
     longest = longest_part(max_len, tags)
     (pieces,) = encode_pieces(tokenizer, [line], note=lambda told: note(told._replace(position=position)))
+    pieces = fit_context(pieces, tokenizer.separator, longest)
     # Images have a fixed size and stay whole
     if len(pieces) > longest and not tokenizer.patches:
         note(Note.cut(position, len(pieces), longest))

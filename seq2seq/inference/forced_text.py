@@ -204,9 +204,11 @@ def _force_batch(
         pieces = target_pieces(tokenizer, tgt)
         words = None
         if forced.weights is not None:
-            # Tags and eos are not text: "" stands for them
-            tags = len(translator.tags)
-            source = [*[""] * tags, *source_pieces(tokenizer, src[tags:-1]), ""]
+            # Tags, context and eos are not aligned: "" stands for them
+            start = len(translator.tags)
+            if tokenizer.separator in src:
+                start = len(src) - src[::-1].index(tokenizer.separator)
+            source = [*[""] * start, *source_pieces(tokenizer, src[start:-1]), ""]
             target = [*pieces[:-1], ""]
             table = word_weights(forced.weights, source, target)
             columns = [tokenizer.src.decode([source[i] for i in word]) for word in words_of(source)]

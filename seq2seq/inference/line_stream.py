@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import select
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -110,6 +111,8 @@ class LineStream:
         self.format = FORMATS[format]
         self._print_warning = warn
         self.lines = partial.done if partial else 0
+        # A document goes from one window to the next
+        self._before: deque[str] = deque(maxlen=translator.context)
         self._warned_of: set[str] = set()
         self._notes = Notes(self.warn, failed=partial.failed if partial else ())
 
@@ -128,8 +131,9 @@ class LineStream:
         done = self.lines
         line_files = [stream for stream in (self.prefixes, self.phrases) if stream is not None]
         for number in range(1, done + 1):
-            if not source.readline():
+            if not (row := source.readline()):
                 raise ValueError(f"the input ends before line {number}, and {done} of its lines are translated")
+            self._before.append(decode_line(RawLine(row, len(row)))[0])
             for stream in line_files:
                 stream.readline()
         has_reader = True
@@ -170,6 +174,8 @@ class LineStream:
         first = self.lines + 1
         lines = [self._decode(number, line) for number, line in enumerate(window, first)]
         options = dict(self.options)
+        options["before"] = list(self._before)
+        self._before.extend(lines)
         if self.prefixes is not None:
             options["prefixes"] = self._next_lines(self.prefixes, len(lines))
         if self.phrases is not None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
+from seq2seq.data.context import SEPARATOR, fit_context
 from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.data.sentences import sentences
 from seq2seq.data.text_files import is_blank
@@ -19,11 +21,24 @@ _LINE_BREAKS = re.compile(r"((?<!\s)\s*\n\s*)")
 
 
 class SourcePart(NamedTuple):
-    """Part of a line: its pieces, its text, and the white space before it in the line, if any."""
+    """Part of a line: its pieces, its text, the white space before it in the line, and the parts of its context."""
 
     pieces: list[int]
     text: str
     before: str = ""
+    context: tuple[SourcePart, ...] = ()
+
+    @property
+    def text_in_context(self) -> str:
+        """The text behind its context, as `Tokenizer.encode_src` reads it."""
+        return SEPARATOR.join(each.text for each in (*self.context, self))
+
+    def ids(self, separator: int | None, longest: int) -> list[int]:
+        """Return the pieces behind as much of the context as `longest` ids can hold."""
+        if separator is None:
+            return self.pieces
+        before = [piece for each in self.context for piece in (*each.pieces, separator)]
+        return fit_context([*before, *self.pieces], separator, longest)
 
 
 class SourceLine(NamedTuple):
@@ -180,6 +195,25 @@ class LineCutter:
                 parts.append(SourcePart(row, own, "" if place else before + left))
             before = right if rows else before + right
         return parts
+
+
+def add_context(lines: Sequence[SourceLine], size: int, *, document: bool) -> list[SourceLine]:
+    """Give each part the `size` parts before it as context, up to a blank line.
+
+    Args:
+        document: The lines belong together; otherwise, each line is a document of its own.
+    """
+    found = []
+    previous: deque[SourcePart] = deque(maxlen=size)
+    for line in lines:
+        if not document or not line.parts:
+            previous.clear()
+        parts = []
+        for part in line.parts:
+            parts.append(part._replace(context=tuple(previous)))
+            previous.append(part)
+        found.append(line._replace(parts=parts))
+    return found
 
 
 def _trimmed(text: str) -> tuple[str, str, str]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from seq2seq.data.sentences import sentences
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.encoding import source_end, target_pieces, whole_characters
+from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.notes import Note
 from seq2seq.inference.parts import SourceLine
 from seq2seq.search import Constrained, Drawn, Hypothesis, Selection, Source, Words, length_divisor, target_limit
@@ -108,6 +109,7 @@ def make_parts(
     tokenizer: Tokenizer,
     *,
     settings: SearchSettings,
+    longest: int = LONGEST_SOURCE,
     tags: Sequence[int] = (),
     sampling: SamplingSettings | None = None,
     prefixes: Sequence[str] | None = None,
@@ -118,6 +120,7 @@ def make_parts(
     """Return the parts of all lines, each with its prefix, its phrases and the seed of its samples.
 
     Args:
+        longest: Most pieces of a part with its context.
         whole: Positions of the lines that `unplaceable` has found.
         note: Called for a line that is not translated: its prefix or phrases cannot be placed, contain a character that
             the vocabulary lacks, or are longer than its translation may be.
@@ -139,7 +142,7 @@ def make_parts(
             note(Note.failed(number, reason))
             continue
         for place, part in enumerate(line.parts):
-            ids = [*tags, *part.pieces, *source_end(tokenizer)]
+            ids = [*tags, *part.ids(tokenizer.separator, longest), *source_end(tokenizer)]
             # The seed depends on the place, so that equal parts of a line get different samples
             seed = 0 if sampling is None else _line_seed(sampling.seed + place, ids)
             source = Source(ids, [] if place else begin, wanted, seed)
@@ -224,6 +227,7 @@ def as_text(
         found.append([])
         for each in row:
             own = [next(texts) for _ in each.ids]
-            pairs = zip((part.text for part in line.parts), own, strict=True) if len(own) > 1 else ()
+            several = len(own) > 1 or any(part.context for part in line.parts)
+            pairs = zip((part.text_in_context for part in line.parts), own, strict=True) if several else ()
             found[-1].append(TranslatedText(line.join(own, spaces=spaces), float(each.score), tuple(pairs)))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import logging
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.checkpoint import Loaded
+from seq2seq.data.context import ContextWindow, context_size
 from seq2seq.data.languages import has_spaces, target_languages, target_tags
 from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.data.text_files import is_blank
@@ -28,7 +30,7 @@ from seq2seq.inference.mbr import rank_by_agreement, utility
 from seq2seq.inference.model_files import choose_device, load_model, locate, runs_on_cpu_alone
 from seq2seq.inference.notes import Note as Note
 from seq2seq.inference.omissions import note_omissions
-from seq2seq.inference.parts import LineCutter
+from seq2seq.inference.parts import LineCutter, add_context
 from seq2seq.inference.search_parts import (
     Joined,
     Part,
@@ -100,6 +102,7 @@ class Translator:
         self.statistics = LineStatistics.of_checkpoint(meta)
         self.tgt_lang = tgt_lang or str(meta["tgt_lang"])
         self.tags = list(tags)
+        self.context = context_size(meta) if tokenizer.separator is not None else 0
         self.shortlist = shortlist
         self.graphs = graphs
 
@@ -178,6 +181,8 @@ class Translator:
         progress: Callable[[int], None] = lambda done: None,
         sentences: str | None = None,
         samples: int | None = None,
+        before: Sequence[str] = (),
+        document: bool = True,
         **options: Any,
     ) -> list[list[TranslatedText]]:
         """Translate lines; in float32 a line's text does not depend on the other lines.
@@ -199,6 +204,9 @@ class Translator:
                 that it raises ends the call.
             sentences: How lines are divided into parts, one of SENTENCES (default: the translator's).
             samples: Draw so many translations of each line instead of searching.
+            before: Lines before the first one in its document, which a model with `data.context` reads.
+            document: For such a model: the lines are a document, in which blank lines separate parts; otherwise, each
+                line is a document of its own.
             options: Settings of the search or of the sampling by name, such as beam_size or temperature; they override
                 `settings`.
 
@@ -250,10 +258,15 @@ class Translator:
         # Cut and tokenize all lines, search their parts in order of length, and join the results line by line
         whole = unplaceable(len(lines), tokenizer, prefixes, phrases, self.tgt_lang)
         cut = cutter(lines, whole)
+        if self.context:
+            quiet = copy.copy(cutter)
+            quiet.note = lambda told: None
+            cut = add_context([*quiet(before), *cut], self.context, document=document)[len(before) :]
         parts = make_parts(
             cut,
             tokenizer,
             settings=settings,
+            longest=cutter.longest,
             tags=self.tags,
             sampling=sampling,
             prefixes=prefixes,
@@ -362,7 +375,7 @@ class Translator:
             raise ValueError("only the attention of a single checkpoint can be read, not of ensembles or ONNX graphs")
         tokenizer = self.tokenizer
         found: list[SourceAttention | None] = []
-        for number, (source, target) in enumerate(pairs):
+        for number, (source, target) in enumerate(self.in_context(pairs)):
             how: dict[str, Any] = {"max_len": self.max_len, "tags": self.tags, "note": self._warn, "position": number}
             ids = encode_line(tokenizer, source, **how)
             if not ids:
@@ -373,11 +386,16 @@ class Translator:
             found.append(SourceAttention(source_pieces(tokenizer, ids), target_pieces(tokenizer, written), weights))
         return found
 
+    def in_context(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+        """Yield the pairs of a document, each source with the context that the model was trained with."""
+        window = ContextWindow(self.context)
+        return ((window(source), target) for source, target in pairs) if self.context else iter(pairs)
+
     def _forced(self, pairs: Iterable[tuple[str, str]], *, align: bool = False) -> Iterator[ForcedLine]:
         # A module that needs translators, so it is imported late
         from seq2seq.inference.forced_text import force_lines
 
-        return force_lines(self, pairs, note=self._warn, align=align)
+        return force_lines(self, self.in_context(pairs), note=self._warn, align=align)
 
     def _warn(self, told: Note) -> None:
         log.warning("line %d %s", told.position + 1, told)
@@ -443,6 +461,12 @@ def _require_same_task(member: Loaded, path: Path, first: Loaded, first_path: Pa
     own, wanted = (
         f"{each.meta['src_lang']} to {', '.join(sorted(target_languages(each.meta)))}" for each in (member, first)
     )
+    contexts = context_size(member.meta), context_size(first.meta)
+    if contexts[0] != contexts[1]:
+        raise ValueError(
+            f"{path} was trained with data.context={contexts[0]}, and {first_path} with {contexts[1]}: an ensemble "
+            "needs one context"
+        )
     if own != wanted:
         raise ValueError(f"{path} translates {own}, and {first_path} {wanted}: an ensemble needs one direction")
 

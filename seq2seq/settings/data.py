@@ -18,6 +18,8 @@ CONVENTIONS = ("tokenized", "compound-split")
 MOST_SAMPLES = 100_000
 # Tokens of a micro-batch on a CPU with max_tokens=auto; larger micro-batches are not faster.
 CPU_MICRO_BATCH = 4096
+# Most sentences of context before a source.
+MOST_CONTEXT = 100
 SPLITS = ("train", "valid", "test")
 # sacreBLEU's tokenizers by target language; `metrics.tokenize_for` chooses for other languages.
 TOKENIZE = {"de": "13a", "en": "13a", "fr": "13a", "ro": "13a", "zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
@@ -34,11 +36,34 @@ class CleanSettings(Section):
     invalid_utf8: bool | None = setting(True, "text that was not UTF-8 (or holds U+FFFD)")
     empty: bool | None = setting(True, "an empty side")
     same: bool | None = setting(True, "source = target")
+    language: float | bool | None = setting(
+        None, "a side in another language than named, by least probability (0.8); needs py3langid", above=0, most=1
+    )
     duplicates: bool | None = setting(True, "the same pair again")
     max_length: int | bool | None = setting(
         250, "pieces a side; longer pairs than max_tokens are dropped in any case", least=1
     )
     length_ratio: float | bool | None = setting(3.0, "pieces of the longer side over pieces of the shorter", least=1)
+    length_deviation: float | bool | None = setting(
+        None, "standard deviations of log(target pieces / source pieces) from the corpus's mean (4)", above=0
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class AugmentSettings(Section):
+    """Shares of the training pairs that are changed, drawn anew each epoch; a pair has at most one change."""
+
+    section: ClassVar[str] = "data.augment"
+
+    upper: float = setting(0.0, "share of pairs in capitals, both sides", least=0, most=1)
+    title: float = setting(0.0, "share of pairs whose words begin with a capital, both sides", least=0, most=1)
+    lower: float = setting(0.0, "share of pairs without capitals, both sides", least=0, most=1)
+    typos: float = setting(0.0, "share of pairs with typing errors in the source", least=0, most=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (total := sum(dataclasses.astuple(self))) > 1 + 1e-9:
+            raise ValueError(f"data.augment: the shares are {total:g} together; they may be at most 1")
 
 
 def _both_named(data: DataSettings) -> str:
@@ -78,6 +103,9 @@ class CorpusSettings(Section):
     format: str | None = setting(None, "text, json, csv, tsv, tmx or parquet; null goes by the file's suffix")
     holdout: int = setting(1000, "training pairs held out for valid, and for test, if null", least=1, idle=_both_named)
     limit: int | None = setting(None, "sample of so many pairs of each corpus (a stream's first); null = all", least=1)
+    context: int = setting(
+        0, "sources of the same document before each source; a blank line ends a document", least=0, most=MOST_CONTEXT
+    )
     clean: CleanSettings = setting(CleanSettings(), "rules that drop training pairs; null or false turns one off")
     # Set by the program for an entry of data.corpora.
     splits: tuple[str, ...] = internal(SPLITS)
@@ -106,6 +134,7 @@ class DataSettings(CorpusSettings):
     shuffle_buffer: int = setting(
         100_000, "pairs of a stream that are shuffled together", least=1, needs={"streaming": (True,)}
     )
+    augment: AugmentSettings = setting(AugmentSettings(), "shares of training pairs that are changed on the fly")
     # A pair of a few pieces fits in 8 tokens.
     max_tokens: int | str = setting(
         4096,
@@ -125,6 +154,11 @@ class DataSettings(CorpusSettings):
         super().__post_init__()
         if self.streaming:
             self._check_stream()
+        if self.context and self.train is not None and None in (self.valid, self.test):
+            raise ValueError(
+                f"data.context={self.context}: pairs that are held out of training would tear documents apart; set "
+                "data.valid and data.test"
+            )
         if self.max_tokens == "auto" and self.batch_tokens is None:
             raise ValueError(
                 "data.max_tokens=auto needs the tokens of an update, too: data.batch_tokens=25000, for example"
@@ -137,6 +171,11 @@ class DataSettings(CorpusSettings):
         for split in SPLITS[1:]:
             if self.place(split) is None:
                 raise ValueError(f"data.streaming=true cannot hold pairs out of training: set data.{split}")
+        if self.clean.length_deviation:
+            raise ValueError(
+                f"data.clean.length_deviation={self.clean.length_deviation:g} needs statistics of the whole corpus, "
+                "and data.streaming=true reads it only once: set it to null; length_ratio needs none"
+            )
         # Each of several workers would read all of the text
         if self.num_workers > 1:
             raise ValueError(f"data.num_workers={self.num_workers}: one worker reads a stream; set 0 or 1")

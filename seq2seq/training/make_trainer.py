@@ -75,6 +75,7 @@ def make_task(
         # Images have no statistics of lines
         lines=None if tokenizer.patches else prepared.statistics._asdict(),
         preset=plan.mixer,
+        context=plan.data.context,
     )
     return TranslationTask(
         model=model,

@@ -31,6 +31,7 @@ from seq2seq.data.text_files import read_lines, warn_once
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.data import CleanSettings, CorpusSettings
 from seq2seq.settings.declare import read_section
+from seq2seq.system.packages import MissingPackageError
 from seq2seq.system.resources import conf_dir, data_dir
 
 OFF = CleanSettings(invalid_utf8=False, empty=False, same=False, duplicates=False, max_length=None, length_ratio=None)
@@ -402,7 +403,7 @@ def test_evaluation_text_that_is_not_utf8_is_told_or_refused(tmp_path, caplog, k
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=80), st.integers(1, 17))
 def test_duplicates_are_found_across_blocks(numbers, size):
     pairs = [(f"s{a}", f"t{b}") for a, b in numbers]
-    cleaner = Cleaner(CleanSettings())
+    cleaner = Cleaner(CleanSettings(), languages=("de", "en"))
     kept = []
     for start in range(0, len(pairs), size):
         block = pairs[start : start + size]
@@ -413,7 +414,7 @@ def test_duplicates_are_found_across_blocks(numbers, size):
 
 def test_pairs_that_are_cut_at_another_place_are_no_duplicates():
     block = ["ab", "a"], ["c", "bc"]
-    assert Cleaner(CleanSettings())(block) == block
+    assert Cleaner(CleanSettings(), languages=("de", "en"))(block) == block
 
 
 @pytest.mark.parametrize("off", [None, False])
@@ -421,7 +422,7 @@ def test_null_and_false_turn_every_rule_off(off):
     rules = read_section(
         CleanSettings, dict.fromkeys(("invalid_utf8", "empty", "same", "duplicates"), off), "data.clean"
     )
-    cleaner = Cleaner(rules)
+    cleaner = Cleaner(rules, languages=("de", "en"))
     block = (["", "x", "x"], ["", "x", "x"])
     assert cleaner(block) == block
     lengths = np.array([1, 9])
@@ -440,6 +441,59 @@ def test_length_rules_count_each_pair_once():
 
 
 # ---- splits, fingerprints
+
+
+def test_a_language_is_compared_on_both_sides(monkeypatch):
+    """Both sides are checked, at the probability of the setting, and the table names the rule."""
+    asked = []
+
+    def other(text, expected, *, least):
+        asked.append((text, expected, least))
+        return "en" if expected == "de" and "the" in text.split() else None
+
+    monkeypatch.setattr("seq2seq.data.cleaning.other_language", other)
+    monkeypatch.setattr("seq2seq.data.cleaning.require_installed", lambda *args, **values: None)
+    cleaner = Cleaner(CleanSettings(language=0.7), languages=("en", "de"))
+    kept = cleaner((["the dog", "the cat", "a cat"], ["der Hund", "see the cat", "eine Katze"]))
+    assert kept == (["the dog", "a cat"], ["der Hund", "eine Katze"])
+    assert cleaner.dropped["language"] == ("language", 1, "the cat | see the cat")
+    assert asked[:2] == [("the dog", "en", 0.7), ("der Hund", "de", 0.7)]
+    assert "language" not in Cleaner(CleanSettings(), languages=("en", "de")).tests
+
+
+@pytest.mark.slow
+def test_a_real_language_is_recognized():
+    pytest.importorskip("py3langid")
+    cleaner = Cleaner(CleanSettings(language=0.8), languages=("en", "de"))
+    english = "Two young men are standing in front of a house."
+    german = "Zwei junge Männer stehen vor einem Haus."
+    assert cleaner(([english, german, english], [german, english, english[:-1]])) == ([english], [german])
+
+
+def test_an_absent_package_is_reported_before_any_text(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingPackageError, match=r"data\.clean\.language=0\.8 .*py3langid"):
+        Cleaner(CleanSettings(language=0.8), languages=("en", "de"))
+
+
+def test_unusual_ratios_by_hand():
+    """Ten pairs of ratio 1, ten of ratio 2 and one of 8: their logs in units of log 2 are 0, 1 and 3.
+
+    mean = 13 / 21, variance = 19 / 21 - mean^2 = 0.5215, deviation = 0.7222: the last is 3.30 deviations away.
+    """
+    src = np.array([4] * 20 + [4, 4, 500])
+    tgt = np.array([4] * 10 + [8] * 10 + [32, 40, 4000])
+    rules = CleanSettings(max_length=39, length_ratio=None, length_deviation=3.2)
+    masks = length_rules(src, tgt, settings=rules, max_tokens=1000)
+    # Pairs that another rule drops count neither in the mean nor twice
+    assert np.flatnonzero(masks["max_length"]).tolist() == [21, 22]
+    assert np.flatnonzero(masks["length_deviation"]).tolist() == [20]
+    assert not length_rules(src, tgt, settings=replace(rules, length_deviation=3.4), max_tokens=1000)[
+        "length_deviation"
+    ].any()
+    # Equal ratios have no deviation, and nothing is unusual
+    same = length_rules(src, 2 * src, settings=replace(rules, max_length=None), max_tokens=9999)
+    assert not same["length_deviation"].any()
 
 
 def test_pairs_of_named_sets_that_training_has_are_counted(tmp_path):
@@ -736,7 +790,7 @@ def test_markup_is_read_in_lists_and_by_language(tmp_path):
 def test_lines_that_show_nothing_are_empty(tmp_path):
     """Lines of format characters, or of the byte order marks of joined files, are empty."""
     blank = ["\u200b", "\ufeff", " \u200e\u00a0", "\ufeff\ufeff", "\u3000", "\u2060\x00"]
-    cleaner = Cleaner(CleanSettings())
+    cleaner = Cleaner(CleanSettings(), languages=("de", "en"))
     kept, _ = cleaner(([*blank, "x", "fa\u200cna"], ["y"] * (len(blank) + 2)))
     assert kept == ["x", "fa\u200cna"]
     assert cleaner.dropped["empty"].pairs == len(blank)

@@ -198,6 +198,7 @@ def test_remote_text_is_not_downloaded_first(monkeypatch, tmp_path):
     ("changes", "message"),
     [
         ({"valid": None}, r"set data\.valid"),
+        ({"clean": {"length_deviation": 4}}, r"data\.clean\.length_deviation=4 .*set it to null"),
         ({"shuffle_buffer": 0}, r"data\.shuffle_buffer=0"),
         ({"num_workers": 2}, r"data\.num_workers=2.*set 0 or 1"),
         ({"corpora": {"bt": {"train": "x"}}}, r"reads one corpus"),

@@ -62,6 +62,8 @@ class BatchTranslator:
             phrases=[each.phrases for each in texts] if options.constrained else None,
             suppress=options.suppress,
             sentences=options.sentences,
+            # A batch may have texts of several users
+            document=False,
             note=lambda note: notes[note.position].append(note),
             progress=lambda lines: step(),
         )

@@ -125,7 +125,7 @@ class TranslationDataModule(LightningDataModule):
         """Return rows, source width and target width of this epoch's training batches; empty for a stream."""
         if self.streaming:
             return set()
-        src, tgt = self.prepared.split("train").room
+        src, tgt = self.prepared.split("train").room_in(self.epoch)
         return batch_shapes(src, tgt, self._training_sampler().batches(), src_multiple=self.src_multiple)
 
     @property
@@ -231,6 +231,8 @@ class TranslationDataModule(LightningDataModule):
             cut=self.cut if training else None,
             # Corpora with weights or a temperature are sampled; otherwise every pair occurs once an epoch.
             mixture=self.prepared.mixture() if training else None,
+            # Changed lines have other lengths, and each epoch changes others.
+            lengths_in=data.room_in if data.augmented else None,
         )
 
     def _world(self) -> tuple[int, int]:
