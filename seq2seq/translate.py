@@ -242,15 +242,18 @@ def _check_model(options: argparse.Namespace, translator: Translator) -> None:
         )
     for option, path in (("--output", options.output), ("--alignments", options.alignments)):
         if path is not None:
-            require_no_corpus(Path(path), option, [translator.meta["src_lang"], translator.tgt_lang])
+            require_no_corpus(Path(path), option, [translator.src_lang, translator.tgt_lang])
 
 
 def _partial_output(
     options: argparse.Namespace, translator: Translator
 ) -> contextlib.AbstractContextManager[PartialOutput]:
     """Open the partial output of an earlier run, or a new one."""
-    how = ("n_best", "format", "pieces", "align", "suppress", "samples", "mbr", "max_len", "tgt_lang", "sentences")
-    how += tuple(keys(SamplingSettings))
+    how = ["n_best", "format", "pieces", "align", "suppress", "samples", "mbr", "max_len", "tgt_lang", "sentences"]
+    how += keys(SamplingSettings)
+    if options.src_lang is not None:
+        # Absent in files of earlier versions
+        how.append("src_lang")
     made_by = {name: getattr(options, name) for name in how}
     made_by["dtype"] = translator.dtype
     made_by["search"] = dataclasses.asdict(translator.settings)

@@ -117,6 +117,7 @@ def of_checkpoint(
     text: str,
     target: str | None,
     tgt_lang: str | None,
+    src_lang: str | None = None,
     trust: Sequence[str],
     out: Path | None,
     seed: int,
@@ -128,6 +129,7 @@ def of_checkpoint(
         text: The source sentence, or an image as in a corpus.
         target: The target sentence; the model's own translation if None.
         tgt_lang: Target language of a checkpoint that has several.
+        src_lang: Source language, likewise.
         trust: Packages, besides seq2seq, whose mixers the checkpoint may name.
         out: The report's folder, `inspect/<the run's name>` if None.
         seed: Seed of torch's random numbers.
@@ -142,15 +144,15 @@ def of_checkpoint(
     name = run.path.name if run else path.stem
     folder = html_report.require_earlier(require_folder(out or Path("inspect") / name))
     torch.manual_seed(seed)
-    translator = Translator.load(path, device="cpu", trust=trust, tgt_lang=tgt_lang)
+    translator = Translator.load(path, device="cpu", trust=trust, tgt_lang=tgt_lang, src_lang=src_lang)
     tokenizer = translator.tokenizer
     text = " ".join(text.split())
     # The same ids that translation uses: language tags, then pieces
-    source_ids = [*translator.tags, *tokenizer.encode_src([text])[0]]
+    source_ids = [*translator.tags.source, *tokenizer.encode_src([text])[0]]
     _require_short("--text", source_ids, translator.max_len)
     target_text = translator.texts([text])[0] if target is None else " ".join(target.split())
     # The decoder's input: shifted to the right by the begin symbol, without the end symbol
-    target_ids = [tokenizer.bos_id, *tokenizer.encode_tgt([target_text])[0][:-1]]
+    target_ids = [tokenizer.bos_id, *translator.tags.target, *tokenizer.encode_tgt([target_text])[0][:-1]]
     _require_short("the target", target_ids, translator.max_len)
     grid = tokenizer.patches
     pair = Pair(
@@ -161,7 +163,7 @@ def of_checkpoint(
     shown = shorten(text, _LONGEST_TITLE)
     facts = [
         ("checkpoint", path.name),
-        ("data", f"{meta['data']}, {meta['src_lang']} to {tgt_lang or meta['tgt_lang']}"),
+        ("data", f"{meta['data']}, {translator.src_lang} to {translator.tgt_lang}"),
         ("source", shown),
         ("translation" if target is None else "target", target_text),
     ]

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from seq2seq.data.batching import Batch, aligned, collate
+from seq2seq.data.languages import NO_TAGS, Tags
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.token_cache import PairEncoder
 from seq2seq.data.tokenizer import Tokenizer
@@ -64,7 +65,7 @@ class EncodedCorpus:
     Args:
         text: The raw pairs, in the order of the ids.
         rows: The rows of ids and text in the split (None: all).
-        tags: Ids before every source; `src` already contains them.
+        tags: Ids before every source and target, which `src` and `tgt` already contain.
         sample_seed: Seed of subword regularization; None turns it off.
         widest: Most tokens of a sampled segmentation (None: the length of the longest best segmentation).
     """
@@ -74,7 +75,7 @@ class EncodedCorpus:
     text: Any
     tokenizer: Tokenizer
     rows: np.ndarray | None = None
-    tags: Sequence[int] = ()
+    tags: Tags = NO_TAGS
     sample_seed: int | None = None
     widest: int | None = None
 

@@ -80,9 +80,8 @@ class LineStatistics(NamedTuple):
         longest = 0
         total = sum(len(pairs) for _, pairs in corpora)
         for part, pairs in corpora:
-            src, tgt = pairs.lengths
             # Without tags and eos
-            sizes = src - 1 - len(pairs.tags), tgt - 1
+            sizes = tuple(side - 1 - len(tags) for side, tags in zip(pairs.lengths, pairs.tags, strict=True))
             longest = max(longest, int(sizes[0].max()))
             chosen = np.unique(np.linspace(0, len(pairs) - 1, max(1, SAMPLE * len(pairs) // total)).astype(np.int64))
             counts += [len(sentences(src, part.corpus.src)) for src, _ in pairs.pairs(chosen)]
@@ -116,7 +115,7 @@ def warn_of_other_lines(
     """Warn if validation or test has longer lines than training, whose statistics are `known`."""
     beyond = total = 0
     for part, pairs in corpora:
-        pieces = pairs.lengths[0] - 1 - len(pairs.tags)
+        pieces = pairs.lengths[0] - 1 - len(pairs.tags.source)
         counts = (len(sentences(line, part.corpus.src)) for line in pairs.lines("src"))
         beyond += sum(not known.covers(count, size) for count, size in zip(counts, pieces.tolist(), strict=True))
         total += len(pairs)

@@ -221,6 +221,11 @@ class Tokenizer:
         return {name: getattr(self, name) for name in ("src_vocab_size", "tgt_vocab_size", "pad_id", "joint")}
 
     @property
+    def tags_targets(self) -> bool:
+        """True if sources begin with the tag of their own language and targets with theirs; see `with_vocabulary`."""
+        return bool(getattr(self.tgt, "tags_targets", False))
+
+    @property
     def normalizer(self) -> str:
         """Name of the models' text normalization; "source / target" if they differ."""
         names = [MOSES if is_moses_bpe(model) else normalizer_name(model) for model in self._models]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import logging
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.checkpoint import Loaded
-from seq2seq.data.languages import has_spaces, target_languages, target_tags
+from seq2seq.data.languages import NO_TAGS, Tags, has_spaces, tags_of, target_languages
 from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
@@ -66,7 +67,8 @@ class Translator:
         max_len: Longest source in pieces, its tags and end of sentence counted; a longer one is translated in parts.
         sentences: How a line is divided into parts, one of SENTENCES, see `LineCutter`.
         tgt_lang: Target language (default: the first one that the checkpoint names).
-        tags: Ids before every source that ask for the target language.
+        src_lang: Source language, likewise.
+        tags: Ids before every source and every target that name the languages.
         shortlist: Restricts the pieces of translations, depending on their sources; None allows all pieces.
         graphs: Captures and replays decoding steps; None runs them one by one.
     """
@@ -83,7 +85,8 @@ class Translator:
         max_len: int = LONGEST_SOURCE,
         sentences: str = "auto",
         tgt_lang: str | None = None,
-        tags: Sequence[int] = (),
+        src_lang: str | None = None,
+        tags: Tags = NO_TAGS,
         shortlist: Shortlist | None = None,
         graphs: Graphs | None = None,
     ) -> None:
@@ -99,7 +102,8 @@ class Translator:
         self.sentences = sentences
         self.statistics = LineStatistics.of_checkpoint(meta)
         self.tgt_lang = tgt_lang or str(meta["tgt_lang"])
-        self.tags = list(tags)
+        self.src_lang = src_lang or str(meta["src_lang"])
+        self.tags = tags
         self.shortlist = shortlist
         self.graphs = graphs
 
@@ -116,6 +120,7 @@ class Translator:
         max_len: int = LONGEST_SOURCE,
         sentences: str = "auto",
         tgt_lang: str | None = None,
+        src_lang: str | None = None,
         ensemble: Sequence[str | os.PathLike[str]] = (),
         shortlist: str | os.PathLike[str] | None = None,
         cuda_graphs: bool | None = None,
@@ -157,7 +162,8 @@ class Translator:
             max_len=min(max_len, positions or max_len),
             sentences=sentences,
             tgt_lang=tgt_lang,
-            tags=target_tags(loaded.meta, loaded.tokenizer, tgt_lang),
+            src_lang=src_lang,
+            tags=tags_of(loaded.meta, loaded.tokenizer, tgt_lang, src_lang),
             shortlist=None if shortlist is None else Shortlist.load(shortlist, loaded.tokenizer),
             graphs=choose_graphs(torch.device(device), cuda_graphs),
         )
@@ -240,11 +246,11 @@ class Translator:
         suppressed = target_ids(tokenizer, suppress)
         cutter = LineCutter(
             tokenizer,
-            language=str(self.meta["src_lang"]),
+            language=self.src_lang,
             statistics=self.statistics,
             mode=sentences or self.sentences,
             max_len=self.max_len,
-            tags=self.tags,
+            tags=self.tags.source,
             note=note,
         )
         # Cut and tokenize all lines, search their parts in order of length, and join the results line by line
@@ -363,15 +369,34 @@ class Translator:
         tokenizer = self.tokenizer
         found: list[SourceAttention | None] = []
         for number, (source, target) in enumerate(pairs):
-            how: dict[str, Any] = {"max_len": self.max_len, "tags": self.tags, "note": self._warn, "position": number}
+            how: dict[str, Any] = {
+                "max_len": self.max_len,
+                "tags": self.tags.source,
+                "note": self._warn,
+                "position": number,
+            }
             ids = encode_line(tokenizer, source, **how)
             if not ids:
                 found.append(None)
                 continue
-            (written,) = tokenizer.encode_tgt([target])
+            written = [*self.tags.target, *tokenizer.encode_tgt([target])[0]]
             weights = read_attention(model, ids, written, special=self.special, device=torch.device(self.device))
             found.append(SourceAttention(source_pieces(tokenizer, ids), target_pieces(tokenizer, written), weights))
         return found
+
+    def between(self, src_lang: str, tgt_lang: str) -> Translator:
+        """Return a translator between two languages of the checkpoint, which shares the model.
+
+        Raises:
+            ValueError: The checkpoint does not translate between them.
+        """
+        if (src_lang, tgt_lang) == (self.src_lang, self.tgt_lang):
+            return self
+        other = copy.copy(self)
+        other.src_lang = src_lang
+        other.tgt_lang = tgt_lang
+        other.tags = tags_of(self.meta, self.tokenizer, tgt_lang, src_lang)
+        return other
 
     def _forced(self, pairs: Iterable[tuple[str, str]], *, align: bool = False) -> Iterator[ForcedLine]:
         # A module that needs translators, so it is imported late
@@ -384,11 +409,15 @@ class Translator:
 
     def __repr__(self) -> str:
         count = sum(parameter.numel() for each in models_of(self.model) for parameter in each.parameters())  # type: ignore
-        source = self.meta["src_lang"]
-        return f"Translator({source} to {self.tgt_lang}, {count:,} parameters, {self.dtype} on {self.device})"
+        return f"Translator({self.src_lang} to {self.tgt_lang}, {count:,} parameters, {self.dtype} on {self.device})"
 
-    def decode(self, src: Tensor, src_mask: Tensor) -> list[list[TranslatedText]]:
+    def decode(
+        self, src: Tensor, src_mask: Tensor, starts: Sequence[Sequence[int]] | None = None
+    ) -> list[list[TranslatedText]]:
         """Search the translations of padded sources of ids and return them as text, best first.
+
+        Args:
+            starts: Tags of each target; None for none.
 
         Shape:
             src, src_mask: (B, S), on the model's device.
@@ -401,8 +430,17 @@ class Translator:
         with torch.autocast(src.device.type, enabled=False):
             found = [
                 beams
-                for rows, mask in zip(src.split(size), src_mask.split(size), strict=True)
-                for beams in search(self.model, rows, mask, settings=self.settings, **how)
+                for first, rows, mask in zip(
+                    range(0, len(src), size), src.split(size), src_mask.split(size), strict=True
+                )
+                for beams in search(
+                    self.model,
+                    rows,
+                    mask,
+                    settings=self.settings,
+                    starts=starts and starts[first : first + size],
+                    **how,
+                )
             ]
         texts = iter(self.tokenizer.decode([each.ids for beams in found for each in beams]))
         return [[TranslatedText(next(texts), float(each.score)) for each in beams] for beams in found]
