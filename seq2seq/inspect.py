@@ -39,7 +39,6 @@ def _parser() -> Parser:
     add("--text", type=sentence, metavar="TEXT", help="the source sentence (with --ckpt)")
     add("--target", type=sentence, metavar="TEXT", help="the target sentence (the model's own translation)")
     add("--tgt-lang", type=sentence, metavar="LANG", help="target language, of a checkpoint that has several")
-    add("--src-lang", type=sentence, metavar="LANG", help="source language, likewise")
     text = "package, besides seq2seq, whose mixers a checkpoint may name; may be repeated"
     add("--trust", action="append", default=[], metavar="PACKAGE", help=text)
     text = "positions of a model with random weights (16)"
@@ -69,7 +68,7 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
     if sum(subjects) != 1:
         parser.error("say what to look into, one of: mixer=<name>, --ckpt FILE --text TEXT, --atlas")
     if options.ckpt is None:
-        parser.refuse(options, ("text", "target", "tgt_lang", "src_lang", "trust"), "goes with --ckpt")
+        parser.refuse(options, ("text", "target", "tgt_lang", "trust"), "goes with --ckpt")
     if not options.overrides:
         parser.refuse(options, ("length",), "goes with mixer=<name>")
     if not options.atlas:
@@ -100,7 +99,6 @@ def _run(options: argparse.Namespace) -> int:
             text=options.text,
             target=options.target,
             tgt_lang=options.tgt_lang,
-            src_lang=options.src_lang,
             trust=options.trust,
             out=out,
             seed=options.seed,

@@ -249,11 +249,9 @@ def _partial_output(
     options: argparse.Namespace, translator: Translator
 ) -> contextlib.AbstractContextManager[PartialOutput]:
     """Open the partial output of an earlier run, or a new one."""
-    how = ["n_best", "format", "pieces", "align", "suppress", "samples", "mbr", "max_len", "tgt_lang", "sentences"]
-    how += keys(SamplingSettings)
-    if options.src_lang is not None:
-        # Absent in files of earlier versions
-        how.append("src_lang")
+    how = ("n_best", "format", "pieces", "align", "suppress", "samples", "mbr", "max_len", "tgt_lang", "sentences")
+    # Files of earlier versions have no source language
+    how += (*keys(SamplingSettings), *(("src_lang",) if options.src_lang else ()))
     made_by = {name: getattr(options, name) for name in how}
     made_by["dtype"] = translator.dtype
     made_by["search"] = dataclasses.asdict(translator.settings)

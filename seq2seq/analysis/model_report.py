@@ -117,7 +117,6 @@ def of_checkpoint(
     text: str,
     target: str | None,
     tgt_lang: str | None,
-    src_lang: str | None = None,
     trust: Sequence[str],
     out: Path | None,
     seed: int,
@@ -129,7 +128,6 @@ def of_checkpoint(
         text: The source sentence, or an image as in a corpus.
         target: The target sentence; the model's own translation if None.
         tgt_lang: Target language of a checkpoint that has several.
-        src_lang: Source language, likewise.
         trust: Packages, besides seq2seq, whose mixers the checkpoint may name.
         out: The report's folder, `inspect/<the run's name>` if None.
         seed: Seed of torch's random numbers.
@@ -144,7 +142,7 @@ def of_checkpoint(
     name = run.path.name if run else path.stem
     folder = html_report.require_earlier(require_folder(out or Path("inspect") / name))
     torch.manual_seed(seed)
-    translator = Translator.load(path, device="cpu", trust=trust, tgt_lang=tgt_lang, src_lang=src_lang)
+    translator = Translator.load(path, device="cpu", trust=trust, tgt_lang=tgt_lang)
     tokenizer = translator.tokenizer
     text = " ".join(text.split())
     # The same ids that translation uses: language tags, then pieces

@@ -125,8 +125,8 @@ def with_vocabulary(
     """
     special = {"unk": unk, "bos": bos, "eos": eos, "pad": pad}
     stored: dict[str, Any] = {"pieces": list(pieces), **special, "controls": list(controls)}
-    if tags_targets:
-        stored["tags_targets"] = True
+    # Absent in the vocabularies of other families
+    stored |= {"tags_targets": True} if tags_targets else {}
     _, own = split_vocabulary(model)
     return field(_VOCABULARY, json.dumps(stored, ensure_ascii=False).encode()) + own
 

@@ -77,6 +77,8 @@ class Tokenizer:
                 "tokenizer is of Moses and BPE; set it to 0"
             )
         self.sampling_alpha = sampling_alpha
+        # Sources begin with the tag of their own language, and targets with the tag of theirs
+        self.tags_targets = bool(getattr(self.tgt, "tags_targets", False))
         self.unk_id = _shared_id("unk", self.src.unk_id(), self.tgt.unk_id())
         size = max(self.src.get_piece_size(), self.tgt.get_piece_size())
         ids: dict[str, int] = {}
@@ -219,11 +221,6 @@ class Tokenizer:
     def sizes(self) -> dict[str, Any]:
         """The arguments of `build_model` that depend on the tokenizer."""
         return {name: getattr(self, name) for name in ("src_vocab_size", "tgt_vocab_size", "pad_id", "joint")}
-
-    @property
-    def tags_targets(self) -> bool:
-        """True if sources begin with the tag of their own language and targets with theirs; see `with_vocabulary`."""
-        return bool(getattr(self.tgt, "tags_targets", False))
 
     @property
     def normalizer(self) -> str:

@@ -369,13 +369,8 @@ class Translator:
         tokenizer = self.tokenizer
         found: list[SourceAttention | None] = []
         for number, (source, target) in enumerate(pairs):
-            how: dict[str, Any] = {
-                "max_len": self.max_len,
-                "tags": self.tags.source,
-                "note": self._warn,
-                "position": number,
-            }
-            ids = encode_line(tokenizer, source, **how)
+            how: dict[str, Any] = {"max_len": self.max_len, "note": self._warn, "position": number}
+            ids = encode_line(tokenizer, source, tags=self.tags.source, **how)
             if not ids:
                 found.append(None)
                 continue
@@ -411,36 +406,24 @@ class Translator:
         count = sum(parameter.numel() for each in models_of(self.model) for parameter in each.parameters())  # type: ignore
         return f"Translator({self.src_lang} to {self.tgt_lang}, {count:,} parameters, {self.dtype} on {self.device})"
 
-    def decode(
-        self, src: Tensor, src_mask: Tensor, starts: Sequence[Sequence[int]] | None = None
-    ) -> list[list[TranslatedText]]:
+    def decode(self, src: Tensor, src_mask: Tensor, starts: Tensor | None = None) -> list[list[TranslatedText]]:
         """Search the translations of padded sources of ids and return them as text, best first.
-
-        Args:
-            starts: Tags of each target; None for none.
 
         Shape:
             src, src_mask: (B, S), on the model's device.
+            starts: The tags of the targets, (B, tags); None for none.
         """
         size = most_rows(self.settings.beam_size, self.tokenizer.tgt_vocab_size)
         if self.by_memory:
             size = self.rows(src.shape[1], self.settings, len(src))
         how: dict[str, Any] = {"special": self.special, "shortlist": self.shortlist, "graphs": self.graphs}
+        given = (src, src_mask, src[:, :0] if starts is None else starts)
         # Under the autocast of a validation the scores would differ from a user's translation
         with torch.autocast(src.device.type, enabled=False):
             found = [
                 beams
-                for first, rows, mask in zip(
-                    range(0, len(src), size), src.split(size), src_mask.split(size), strict=True
-                )
-                for beams in search(
-                    self.model,
-                    rows,
-                    mask,
-                    settings=self.settings,
-                    starts=starts and starts[first : first + size],
-                    **how,
-                )
+                for rows, mask, start in zip(*(each.split(size) for each in given), strict=True)
+                for beams in search(self.model, rows, mask, settings=self.settings, starts=start.tolist(), **how)
             ]
         texts = iter(self.tokenizer.decode([each.ids for beams in found for each in beams]))
         return [[TranslatedText(next(texts), float(each.score)) for each in beams] for beams in found]

@@ -18,23 +18,8 @@ from typing import Any
 from seq2seq.data.languages import language_tag
 from seq2seq.data.protobuf import field
 from seq2seq.data.shared_vocabulary import with_vocabulary
-from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.imports.shared import (
-    Languages,
-    Published,
-    attention_slots,
-    file_in,
-    generation_config,
-    read_piece_model,
-    read_weights,
-    refuse_leftovers,
-    search_of,
-    take,
-    take_layer,
-    take_tables,
-    transformer_settings,
-    without_zero_biases,
-)
+from seq2seq.data.tokenizer import Tokenizer, load_model
+from seq2seq.inference.imports import shared
 from seq2seq.system.files import read_file
 from seq2seq.system.json_file import read_json, read_json_or_none
 
@@ -64,13 +49,13 @@ def recognizes(folder: Path) -> bool:
     return config.get("model_type") in ("m2m_100", "nllb-moe")
 
 
-def read(folder: Path, languages: Languages) -> Published:
+def read(folder: Path, languages: shared.Languages) -> shared.Published:
     """Read a folder of M2M100ForConditionalGeneration with NllbTokenizer or M2M100Tokenizer.
 
     Raises:
         ValueError: A file is missing or damaged, or the model cannot be expressed.
     """
-    config = read_json(file_in(folder, "config.json"))
+    config = read_json(shared.file_in(folder, "config.json"))
     if config.get("model_type") == "nllb-moe":
         raise ValueError(f"{folder}: is a mixture of experts (nllb-moe); only dense models are expressed here")
     about = read_json_or_none(folder / "tokenizer_config.json") or {}
@@ -79,14 +64,12 @@ def read(folder: Path, languages: Languages) -> Published:
             f"{folder}: its tokenizer_config.json has legacy_behaviour=true, by which sources end with the tag of "
             "their language. NLLB was trained with the tag first: set it to false, unless this model was trained so"
         )
-    tags, names, pieces = _nllb(folder) if not (folder / "vocab.json").is_file() else _m2m100(folder, about)
+    tags, names, pieces = (_m2m100 if (folder / "vocab.json").is_file() else _nllb)(folder, about)
     size = config["vocab_size"]
     if not max(names) < size:
         raise ValueError(f"{folder}: its ids up to {max(names)} do not fit the model's {size} embeddings")
     listed = list(tags.values())
-    source, target = languages.resolve(
-        folder, about.get("src_lang"), about.get("tgt_lang"), tagged=listed, sources=listed
-    )
+    source, target = languages.resolve(folder, about.get("src_lang"), about.get("tgt_lang"), listed, listed)
     names = {number: language_tag(tags[name]) if name in tags else name for number, name in names.items()}
     start = names[config.get("decoder_start_token_id", 2)]
     special = {"unk": "<unk>", "bos": start, "eos": "</s>", "pad": "<pad>"}
@@ -98,29 +81,29 @@ def read(folder: Path, languages: Languages) -> Published:
         tags_targets=True,
     )
     tie = "all" if config.get("tie_word_embeddings", True) else "none"
-    theirs = read_weights(folder)
-    weights = take_tables(theirs, tie=tie, folder=folder)
+    theirs = shared.read_weights(folder)
+    weights = shared.take_tables(theirs, tie=tie, folder=folder)
     if tie == "none":
         weights["output.bias"] = weights["output.weight"].new_zeros(size)
     for side in ("encoder", "decoder"):
         # Sinusoids, which follow from the settings
         theirs.pop(f"model.{side}.embed_positions.weights", None)
         weights |= {
-            f"{side}.norm.{kind}": take(theirs, f"model.{side}.layer_norm.{kind}") for kind in ("weight", "bias")
+            f"{side}.norm.{kind}": shared.take(theirs, f"model.{side}.layer_norm.{kind}") for kind in ("weight", "bias")
         }
         for layer in range(config[f"{side}_layers"]):
             name = f"{side}.layers.{layer}"
-            weights |= take_layer(theirs, f"model.{name}", name, norm="pre", cross=side == "decoder")
-    refuse_leftovers(theirs, folder)
-    weights, biases = without_zero_biases(weights)
-    return Published(
-        model=transformer_settings(config, folder) | {"norm": "pre", "positions": "fairseq", "tie": tie},
-        mixer=attention_slots(config, bias=biases),
+            weights |= shared.take_layer(theirs, f"model.{name}", name, norm="pre", cross=side == "decoder")
+    shared.refuse_leftovers(theirs, folder)
+    weights, biases = shared.without_zero_biases(weights)
+    return shared.Published(
+        model=shared.transformer_settings(config, folder) | {"norm": "pre", "positions": "fairseq", "tie": tie},
+        mixer=shared.attention_slots(config, bias=biases),
         weights=weights,
         tokenizer=Tokenizer(src_model=model),
         src_lang=source,
         tgt_lang=target,
-        search=search_of(generation_config(folder), config),
+        search=shared.search_of(shared.generation_config(folder), config),
         tgt_langs=listed,
     )
 
@@ -132,21 +115,26 @@ def _m2m100(folder: Path, about: Mapping[str, Any]) -> tuple[dict[str, str], dic
     if kind != "M2M100Tokenizer" or codes is None:
         raise ValueError(f"{folder}: its tokenizer is {kind} of {about.get('language_codes')}, which is not read")
     # Not read_json, which changes control characters
-    ids = json.loads(read_file(file_in(folder, "vocab.json")))
+    ids = json.loads(read_file(shared.file_in(folder, "vocab.json")))
     tags = {f"__{code}__": code for code in codes.split()}
     names = {number: name for name, number in ids.items()} | dict(enumerate(tags, len(ids)))
-    return tags, names, read_piece_model(folder, _PIECES)
+    return tags, names, shared.read_piece_model(folder, _PIECES)
 
 
-def _nllb(folder: Path) -> tuple[dict[str, str], dict[int, str], bytes]:
+def _nllb(folder: Path, about: Mapping[str, Any]) -> tuple[dict[str, str], dict[int, str], bytes]:
     """Return the same of an NllbTokenizer."""
-    stored = json.loads(read_file(file_in(folder, "tokenizer.json")))
-    added = {each["content"]: each["id"] for each in stored["added_tokens"]}
-    tags = {name: name for name in added if _CODE.fullmatch(name)}
-    names = {number: name for name, number in (stored["model"]["vocab"] | added).items()}
-    if (folder / _PIECES).is_file():
-        return tags, names, read_piece_model(folder, _PIECES)
-    return tags, names, _piece_model(stored)
+    pieces = shared.read_piece_model(folder, _PIECES) if (folder / _PIECES).is_file() else None
+    if pieces and not (folder / "tokenizer.json").is_file() and "added_tokens_decoder" in about:
+        own = load_model(pieces)
+        # Ids of the model after <pad>, which it lacks; then the other tokens
+        names = {i + 1: own.id_to_piece(i) for i in range(3, own.get_piece_size())}
+        added = {int(number): each["content"] for number, each in about["added_tokens_decoder"].items()}
+    else:
+        stored = json.loads(read_file(shared.file_in(folder, "tokenizer.json")))
+        pieces = pieces or _piece_model(stored)
+        names = {number: name for name, number in stored["model"]["vocab"].items()}
+        added = {each["id"]: each["content"] for each in stored["added_tokens"]}
+    return {name: name for name in added.values() if _CODE.fullmatch(name)}, names | added, pieces
 
 
 def _piece_model(stored: Mapping[str, Any]) -> bytes:
@@ -159,9 +147,7 @@ def _piece_model(stored: Mapping[str, Any]) -> bytes:
     steps = (stored["normalizer"] or {}).get("normalizers") or [stored["normalizer"] or {}]
     if model["type"] != "BPE" or any(step.get("type") not in ("Precompiled", "Replace", None) for step in steps):
         raise ValueError("its tokenizer.json is not a BPE model like NLLB's: add sentencepiece.bpe.model")
-    rules = next(
-        (base64.b64decode(step["precompiled_charsmap"]) for step in steps if "precompiled_charsmap" in step), b""
-    )
+    rules = base64.b64decode("".join(step.get("precompiled_charsmap", "") for step in steps))
     ranks: dict[str, int] = {}
     for rank, pair in enumerate(model["merges"]):
         ranks.setdefault("".join(pair if isinstance(pair, list) else pair.split(" ")), rank)

@@ -70,7 +70,7 @@ def read(folder: Path, languages: Languages) -> Published:
         names = _names(file_in(folder, vocabulary), config.get(size) or config["vocab_size"], config)
         # The source's tags in this program's form
         tags |= {name: language_tag(found[1]) for name in names if (found := _TAG.fullmatch(name))}
-        special = {role: names[_special_id(config, key)] for role, key in _SPECIAL.items()}
+        special: dict[str, Any] = {role: names[_special_id(config, key)] for role, key in _SPECIAL.items()}
         names = [tags.get(name, name) for name in names]
         models[side] = with_vocabulary(
             read_piece_model(folder, model), names, unk="<unk>", **special, controls=tags.values()

@@ -55,13 +55,7 @@ class Languages(NamedTuple):
     tgt: str | None = None
 
     def resolve(
-        self,
-        folder: Path,
-        src: str | None,
-        tgt: str | None,
-        tagged: Sequence[str] = (),
-        *,
-        sources: Sequence[str] = (),
+        self, folder: Path, src: str | None, tgt: str | None, tagged: Sequence[str] = (), sources: Sequence[str] = ()
     ) -> tuple[str, str]:
         """Return source and target language.
 
