@@ -129,11 +129,13 @@ def write_m2m100(folder: Path, lines: Sequence[str], *, nllb: bool, size: int = 
     rows = [
         (tokenizer(a)["input_ids"], tokenizer(text_target=b)["input_ids"]) for a, b in zip(lines, others, strict=True)
     ]
-    layers = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in (("layers", 2), ("ffn_dim", 48))}
-    heads = {f"{side}_attention_heads": 4 for side in ("encoder", "decoder")}
+    form: dict[str, Any] = {
+        f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in (("layers", 2), ("ffn_dim", 48))
+    }
+    form |= {f"{side}_attention_heads": 4 for side in ("encoder", "decoder")}
     torch.manual_seed(0)
     # Rows after the tokens, as in the published tables
-    config = M2M100Config(vocab_size=len(tokenizer) + (3 if nllb else 108), d_model=32, **layers, **heads)
+    config = M2M100Config(vocab_size=len(tokenizer) + (3 if nllb else 108), d_model=32, **form)
     made = M2M100ForConditionalGeneration(config).eval()
     teach(made, rows, pad=1, start=2, steps=steps)
     made.save_pretrained(folder)

@@ -96,7 +96,9 @@ class Stub:
 
     def candidate(self, line: str, i: int, settings: SearchSettings) -> TranslatedText:
         """Return candidate i of a line; its text shows the options."""
-        return TranslatedText(f"{line[::-1]}/{i}/{settings.beam_size}/{''.join(self.tags.source)}", -(i + 1) / 10)
+        return TranslatedText(
+            f"{line[::-1]}/{i}/{settings.beam_size}/{''.join(map(str, self.tags.source))}", -(i + 1) / 10
+        )
 
 
 class Answer(NamedTuple):
