@@ -216,7 +216,7 @@ def test_fine_tuning_names_languages_as_the_checkpoint(ckpt, family, tmp_path, m
     after = sum(filter(None, tuned.score(zip(LINES[170:], translated(LINES[170:]), strict=True))))
     assert after > before
     assert export.main(["--ckpt", str(ckpt), "--format", "onnx", "--out", "onnx"]) == 0
-    languages_ = {"src_lang": target, "tgt_lang": source}
+    languages_: dict[str, Any] = {"src_lang": target, "tgt_lang": source}
     own = Translator.load(ckpt, **languages_).texts(LINES[:3], beam_size=2)
     assert Translator.load("onnx", **languages_).texts(LINES[:3], beam_size=2) == own
     assert Translator.load(ckpt, ensemble=[ckpt], **languages_).texts(LINES[:3], beam_size=2) == own
