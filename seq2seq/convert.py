@@ -1,4 +1,4 @@
-"""Convert a published model to a checkpoint: Marian and OPUS-MT, or LightConv, DynamicConv, Transformer of fairseq."""
+"""Convert a published model to a checkpoint: OPUS-MT, NLLB-200, M2M-100, or a model of fairseq."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from seq2seq.options.command_line import (
 )
 from seq2seq.system.model_path import WEIGHTS
 
-FAMILIES = ("marian", "fairseq")
+FAMILIES = ("marian", "m2m100", "fairseq")
 EPILOG = """\
 Examples:
   python -m seq2seq.convert opus-mt-de-en --out de-en.safetensors
@@ -26,6 +26,8 @@ Examples:
 
 marian   MarianMTModel and MarianTokenizer: config.json, source.spm, target.spm, vocab.json, and weights in
          model.safetensors or pytorch_model.bin
+m2m100   M2M100ForConditionalGeneration, as NLLB-200 and M2M-100: config.json, weights, and tokenizer.json or, of
+         M2M-100, vocab.json and sentencepiece.bpe.model; name default languages by --src-lang and --tgt-lang
 fairseq  Transformer, LightConv and DynamicConv: model.pt, dict.<language>.txt of both languages, and bpecodes of
          subword-nmt or fastBPE, for text that Moses has tokenized, or a SentencePiece model; needs --trust
 
@@ -41,8 +43,9 @@ def _parser() -> Parser:
     text = "checkpoint to write, a .safetensors file; or a folder, for model.safetensors in it"
     add("--out", required=True, type=nonempty, metavar="PATH", help=text)
     add("--from", dest="family", choices=FAMILIES, help="family of the model (default: recognized by its files)")
-    add("--src-lang", type=nonempty, metavar="LANG", help="source language (default: as the folder tells)")
-    text = "target language; of a model with several, the default one (default: as the folder tells)"
+    text = "source language; of a model with several, the default one (default: as the folder tells)"
+    add("--src-lang", type=nonempty, metavar="LANG", help=text)
+    text = "target language, likewise"
     add("--tgt-lang", type=nonempty, metavar="LANG", help=text)
     text = "read a file of pickled objects; only tensors and settings are read, but know its origin"
     add("--trust", action="store_true", help=text)

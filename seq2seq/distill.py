@@ -68,6 +68,7 @@ def _parser() -> Parser:
     several("--n-best", type=count, metavar="N", help="translations of each line, the best of the beam (1)")
     several("--samples", type=count, metavar="N", help="sample so many translations of each line instead")
     add("--tgt-lang", type=nonempty, metavar="LANG", help="target language, of a teacher that has several")
+    add("--src-lang", type=nonempty, metavar="LANG", help="source language, likewise")
     return parser
 
 
@@ -98,13 +99,14 @@ def _run(options: argparse.Namespace, more: list[str], settings: list[str]) -> i
 
     teacher = checkpoint_file(locate(options.ckpt))
     meta = read_description(teacher)
-    languages = {"src": str(meta["src_lang"]), "tgt": options.tgt_lang or str(meta["tgt_lang"])}
+    languages = {"src": options.src_lang or str(meta["src_lang"]), "tgt": options.tgt_lang or str(meta["tgt_lang"])}
     if not all(re.fullmatch(r"[\w-]+", language) for language in languages.values()):
         raise UsageError(f"--ckpt {teacher} translates {' to '.join(languages.values())}, which cannot name files")
     several = {
         "--n-best": options.n_best or options.samples,
         "--samples": options.samples,
         "--tgt-lang": options.tgt_lang,
+        "--src-lang": options.src_lang,
     }
     search = [str(word) for name, value in several.items() if value is not None for word in (name, value)] + more
     inputs = [identity(path) for path in options.input]

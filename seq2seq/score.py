@@ -50,6 +50,7 @@ FORCED = {
     "max_len",
     "ensemble",
     "tgt_lang",
+    "src_lang",
     "device",
     "dtype",
 }

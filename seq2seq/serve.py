@@ -80,7 +80,7 @@ def _run(options: argparse.Namespace) -> int:
 
         def announce() -> None:
             made = service.translator
-            languages = f"{made.meta['src_lang']} to {', '.join(made.languages)}"
+            languages = f"{', '.join(made.sources)} to {', '.join(made.languages)}"
             print_error(f"translating {languages} on {url_of(bound)} (Ctrl-C stops)")
 
         loading = threading.Lock()

@@ -242,7 +242,7 @@ def _check_model(options: argparse.Namespace, translator: Translator) -> None:
         )
     for option, path in (("--output", options.output), ("--alignments", options.alignments)):
         if path is not None:
-            require_no_corpus(Path(path), option, [translator.meta["src_lang"], translator.tgt_lang])
+            require_no_corpus(Path(path), option, [translator.src_lang, translator.tgt_lang])
 
 
 def _partial_output(
@@ -250,7 +250,8 @@ def _partial_output(
 ) -> contextlib.AbstractContextManager[PartialOutput]:
     """Open the partial output of an earlier run, or a new one."""
     how = ("n_best", "format", "pieces", "align", "suppress", "samples", "mbr", "max_len", "tgt_lang", "sentences")
-    how += tuple(keys(SamplingSettings))
+    # Files of earlier versions have no source language
+    how += (*keys(SamplingSettings), *(("src_lang",) if options.src_lang else ()))
     made_by = {name: getattr(options, name) for name in how}
     made_by["dtype"] = translator.dtype
     made_by["search"] = dataclasses.asdict(translator.settings)

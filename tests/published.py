@@ -100,3 +100,43 @@ def translated(lines: Sequence[str]) -> list[str]:
     """Translate sentences of `tiny.GERMAN` word by word."""
     words = {word: tiny.ENGLISH[i % len(tiny.ENGLISH)] for i, word in enumerate(tiny.GERMAN)}
     return [" ".join(words[word] for word in line.removesuffix(".").split()) + "." for line in lines]
+
+
+def write_m2m100(folder: Path, lines: Sequence[str], *, nllb: bool, size: int = 110, steps: int = 100) -> Any:
+    """Write a folder of an M2M100ForConditionalGeneration, and return its model.
+
+    Args:
+        nllb: Its tokenizer is an NllbTokenizer with the languages deu_Latn, eng_Latn and zho_Hans, as Transformers 5
+            writes it: without a SentencePiece model. Else it is an M2M100Tokenizer with its 100 languages.
+    """
+    from transformers import M2M100Config, M2M100ForConditionalGeneration, M2M100Tokenizer, NllbTokenizer
+
+    folder.mkdir()
+    others = translated(lines)
+    model = piece_model([*lines, *others], size, model_type="bpe")
+    (folder / "sentencepiece.bpe.model").write_bytes(model)
+    if nllb:
+        about = {"tokenizer_class": "NllbTokenizer", "extra_special_tokens": ["deu_Latn", "eng_Latn", "zho_Hans"]}
+        (folder / "tokenizer_config.json").write_text(json.dumps(about))
+        tokenizer = NllbTokenizer.from_pretrained(folder, src_lang="deu_Latn", tgt_lang="eng_Latn")
+        (folder / "sentencepiece.bpe.model").unlink()
+    else:
+        names = ["<s>", "<pad>", "</s>", "<unk>", *pieces_of(model)[3:]]
+        (folder / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}))
+        files = [str(folder / name) for name in ("vocab.json", "sentencepiece.bpe.model")]
+        tokenizer = M2M100Tokenizer(*files, src_lang="de", tgt_lang="en")
+    tokenizer.save_pretrained(folder)
+    rows = [
+        (tokenizer(a)["input_ids"], tokenizer(text_target=b)["input_ids"]) for a, b in zip(lines, others, strict=True)
+    ]
+    form: dict[str, Any] = {
+        f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in (("layers", 2), ("ffn_dim", 48))
+    }
+    form |= {f"{side}_attention_heads": 4 for side in ("encoder", "decoder")}
+    torch.manual_seed(0)
+    # Rows after the tokens, as in the published tables
+    config = M2M100Config(vocab_size=len(tokenizer) + (3 if nllb else 108), d_model=32, **form)
+    made = M2M100ForConditionalGeneration(config).eval()
+    teach(made, rows, pad=1, start=2, steps=steps)
+    made.save_pretrained(folder)
+    return made

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from seq2seq.data.languages import NO_TAGS
 from seq2seq.inference import forced_text
 from seq2seq.inference.forced_text import Alignment, ForcedLine, force_candidates
 from seq2seq.inference.service.app import Service, create_app
 from seq2seq.inference.service.batch_translator import BatchTranslator
 from seq2seq.inference.service.settings import ServiceSettings
-from seq2seq.inference.translator import Note, TranslatedText
+from seq2seq.inference.translator import Note, TranslatedText, Translator
 from seq2seq.settings.search import SearchSettings
 
 # Seconds after which a wait for another thread has failed.
@@ -40,7 +41,7 @@ class Stub:
         self.meta: dict[str, Any] = {"src_lang": "de", "tgt_lang": "en"}
         if languages:
             self.meta["tgt_langs"] = list(languages)
-        self.tgt_lang = "en"
+        self.src_lang, self.tgt_lang = "de", "en"
         self.can_force = True
         self.settings = SearchSettings(beam_size=beam_size)
         # The target vocabulary has one piece
@@ -50,17 +51,20 @@ class Stub:
         # Each letter is a piece
         self.tokenizer = SimpleNamespace(
             tag_ids=list,
+            tags_targets=False,
             tgt=pieces,
             unk_id=0,
             patches=None,
             encode_src=lambda lines: [[*line, "end"] for line in lines],
         )
-        self.tags: list[Any] = []
+        self.tags = NO_TAGS
         self.gate = threading.Event()
         self.gate.set()
         self.begun = threading.Event()
         self.batches: list[list[str]] = []
         self.options: list[dict[str, Any]] = []
+
+    between = Translator.between
 
     def translate(
         self, lines: Sequence[str], *, settings: SearchSettings, note: Callable[[Note], None], **options: Any
@@ -92,7 +96,9 @@ class Stub:
 
     def candidate(self, line: str, i: int, settings: SearchSettings) -> TranslatedText:
         """Return candidate i of a line; its text shows the options."""
-        return TranslatedText(f"{line[::-1]}/{i}/{settings.beam_size}/{''.join(self.tags)}", -(i + 1) / 10)
+        return TranslatedText(
+            f"{line[::-1]}/{i}/{settings.beam_size}/{''.join(map(str, self.tags.source))}", -(i + 1) / 10
+        )
 
 
 class Answer(NamedTuple):

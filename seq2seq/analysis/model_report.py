@@ -146,11 +146,11 @@ def of_checkpoint(
     tokenizer = translator.tokenizer
     text = " ".join(text.split())
     # The same ids that translation uses: language tags, then pieces
-    source_ids = [*translator.tags, *tokenizer.encode_src([text])[0]]
+    source_ids = [*translator.tags.source, *tokenizer.encode_src([text])[0]]
     _require_short("--text", source_ids, translator.max_len)
     target_text = translator.texts([text])[0] if target is None else " ".join(target.split())
     # The decoder's input: shifted to the right by the begin symbol, without the end symbol
-    target_ids = [tokenizer.bos_id, *tokenizer.encode_tgt([target_text])[0][:-1]]
+    target_ids = [tokenizer.bos_id, *translator.tags.target, *tokenizer.encode_tgt([target_text])[0][:-1]]
     _require_short("the target", target_ids, translator.max_len)
     grid = tokenizer.patches
     pair = Pair(
@@ -161,7 +161,7 @@ def of_checkpoint(
     shown = shorten(text, _LONGEST_TITLE)
     facts = [
         ("checkpoint", path.name),
-        ("data", f"{meta['data']}, {meta['src_lang']} to {tgt_lang or meta['tgt_lang']}"),
+        ("data", f"{meta['data']}, {translator.src_lang} to {translator.tgt_lang}"),
         ("source", shown),
         ("translation" if target is None else "target", target_text),
     ]

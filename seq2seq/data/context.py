@@ -44,6 +44,11 @@ def sentence_of(line: str) -> str:
     return line.rpartition(SEPARATOR)[2]
 
 
+def sentence_start(ids: Sequence[int], separator: int | None, tags: Sequence[int]) -> int:
+    """Return where the sentence begins in the ids of a source, after its tags and its context."""
+    return len(ids) - list(reversed(ids)).index(separator) if separator in ids else len(tags)
+
+
 def sentence_lengths(src: Ragged, separator: int | None) -> np.ndarray:
     """Count the ids of each source without its context, (N,)."""
     if separator is None:

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from seq2seq.data.augmentation import KINDS, Augmentation
 from seq2seq.data.batching import Batch, aligned, collate
 from seq2seq.data.context import sentence_lengths, sentence_of
+from seq2seq.data.languages import NO_TAGS, Tags
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.token_cache import Encoded, PairEncoder
 from seq2seq.data.tokenizer import Tokenizer
@@ -66,7 +67,7 @@ class EncodedCorpus:
     Args:
         text: The raw pairs, in the order of the ids.
         rows: The rows of ids and text in the split (None: all).
-        tags: Ids before every source; `src` already contains them.
+        tags: Ids before every source and target, which `src` and `tgt` already contain.
         sample_seed: Seed of subword regularization; None turns it off.
         widest: Most tokens of a sampled segmentation or changed line (None: the length of the longest best
             segmentation).
@@ -78,7 +79,7 @@ class EncodedCorpus:
     text: Any
     tokenizer: Tokenizer
     rows: np.ndarray | None = None
-    tags: Sequence[int] = ()
+    tags: Tags = NO_TAGS
     sample_seed: int | None = None
     widest: int | None = None
     augment: Augmentation | None = None
@@ -98,8 +99,8 @@ class EncodedCorpus:
         """Pieces of every source and target, (N,) each, without tags, context and eos."""
         own = sentence_lengths(self.src, self.tokenizer.separator)
         # Tags are before the context
-        own = own - np.where(own == self.src.lengths, len(self.tags), 0)
-        return (own if self.rows is None else own[self.rows]) - 1, self.lengths[1] - 1
+        own = own - np.where(own == self.src.lengths, len(self.tags.source), 0)
+        return (own if self.rows is None else own[self.rows]) - 1, self.lengths[1] - 1 - len(self.tags.target)
 
     @property
     def room(self) -> tuple[np.ndarray, np.ndarray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from seq2seq.data.tokenizer import Tokenizer
@@ -106,26 +106,54 @@ def language_tag(language: str) -> str:
     return f"<2{language}>"
 
 
+class Tags(NamedTuple):
+    """Ids of the tags before every source, and before every target."""
+
+    source: list[int]
+    target: list[int]
+
+
+NO_TAGS = Tags([], [])
+
+
 def target_languages(meta: Mapping[str, Any]) -> list[str]:
     """Return the languages that the model of a `seq2seq` entry translates to."""
     return tagged_languages(meta) or [str(meta["tgt_lang"])]
 
 
-def target_tags(meta: Mapping[str, Any], tokenizer: Tokenizer, tgt_lang: str | None = None) -> list[int]:
-    """Return the ids that ask for a target language before every source; none for a model without tags.
+def source_languages(meta: Mapping[str, Any], tokenizer: Tokenizer) -> list[str]:
+    """Return the languages that can be requested for sources, the default one first."""
+    tagged = tagged_languages(meta) if tokenizer.tags_targets else []
+    return list(dict.fromkeys([str(meta["src_lang"]), *tagged]))
+
+
+def tags_of(
+    meta: Mapping[str, Any], tokenizer: Tokenizer, tgt_lang: str | None = None, src_lang: str | None = None
+) -> Tags:
+    """Return the tags of a translation; none for a model without tags.
 
     Args:
         meta: The `seq2seq` entry of its checkpoint.
-        tgt_lang: The language (default: the entry's `tgt_lang`).
+        tgt_lang: The target language (default: the entry's `tgt_lang`).
+        src_lang: The source language (default: the entry's `src_lang`).
 
     Raises:
-        ValueError: The model does not translate to this language.
+        ValueError: The model does not translate between these languages.
     """
-    wanted = tgt_lang or meta["tgt_lang"]
-    languages = target_languages(meta)
-    if wanted not in languages:
-        raise ValueError(f"this checkpoint does not translate to '{wanted}'; it translates to {', '.join(languages)}")
-    return tokenizer.tag_ids([language_tag(wanted)]) if tagged_languages(meta) else []
+    source, target = src_lang or str(meta["src_lang"]), tgt_lang or str(meta["tgt_lang"])
+    sources = source_languages(meta, tokenizer)
+    for wanted, known, word in ((target, target_languages(meta), "to"), (source, sources, "from")):
+        if wanted not in known:
+            raise ValueError(
+                f"this checkpoint does not translate {word} '{wanted}'; it translates {word} {', '.join(known)}"
+            )
+    return tags_between(tokenizer, source, target) if tagged_languages(meta) else NO_TAGS
+
+
+def tags_between(tokenizer: Tokenizer, source: str, target: str) -> Tags:
+    """Return the tags that a tokenizer has for two languages: before sources for the target's, or before each side."""
+    wanted = tokenizer.tag_ids([language_tag(target)])
+    return Tags(tokenizer.tag_ids([language_tag(source)]), wanted) if tokenizer.tags_targets else Tags(wanted, [])
 
 
 def tagged_languages(meta: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from seq2seq.data.languages import language_tag
+from seq2seq.data.languages import Tags, language_tag, tags_between
+from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.settings.data import SPLITS, CleanSettings, CorpusSettings, DataSettings
 from seq2seq.settings.declare import keys, plain, read_section
 from seq2seq.settings.values import is_number
@@ -40,6 +41,19 @@ class NamedCorpus:
     def direction(self) -> str:
         """Both languages, as in de-en."""
         return f"{self.corpus.src}-{self.corpus.tgt}"
+
+    def tag_ids(self, tokenizer: Tokenizer) -> Tags:
+        """Return the tags of its sources and targets as ids of a tokenizer.
+
+        Raises:
+            ValueError: The tokenizer lacks one.
+        """
+        own = language_tag(self.corpus.tgt)
+        if not (tokenizer.tags_targets and own in self.tags):
+            return Tags(tokenizer.tag_ids(self.tags), [])
+        languages = tags_between(tokenizer, self.corpus.src, self.corpus.tgt)
+        others = tokenizer.tag_ids(tag for tag in self.tags if tag != own)
+        return languages._replace(source=[*languages.source, *others])
 
 
 @contextlib.contextmanager

@@ -151,7 +151,7 @@ class PreparedData:
         assert stream, "nothing is streamed"
         return PairStream(
             blocks=stream.blocks,
-            encoder=PairEncoder(tokenizer=self.tokenizer, tags=self.tokenizer.tag_ids(stream.part.tags)),
+            encoder=PairEncoder(tokenizer=self.tokenizer, tags=stream.part.tag_ids(self.tokenizer)),
             clean=stream.part.corpus.clean,
             languages=(stream.part.corpus.src, stream.part.corpus.tgt),
             max_tokens=part_tokens(_share(batch, world_size)) if batch else self.plan.require_max_tokens(),
@@ -323,8 +323,10 @@ def _encode(
 ) -> tuple[EncodedCorpus, Path]:
     """Encode a split of a corpus unless the cache has it; return the pairs that stay in the split, and their folder."""
     # Tags are among the ids on disk
-    tags = tokenizer.tag_ids(part.tags)
-    key = " ".join([f"{IDS_VERSION} {corpus.fingerprint} {tokenizer.fingerprint} {split}", *map(str, tags)])
+    tags = part.tag_ids(tokenizer)
+    key = " ".join([f"{IDS_VERSION} {corpus.fingerprint} {tokenizer.fingerprint} {split}", *map(str, tags.source)])
+    # Tags of targets do not change the names of folders that have none
+    key += f" / {tags.target}" if tags.target else ""
     folder = plan.cache_dir / f"ids-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
     def build(building: Path) -> None:

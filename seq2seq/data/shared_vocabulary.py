@@ -45,6 +45,7 @@ class VocabularyProcessor(spm.SentencePieceProcessor):
         self.special = {name: self.numbers[stored[name]] for name in _SPECIAL}
         self.controls = {number for name, number in self.special.items() if name != "unk"}
         self.controls |= {self.numbers[name] for name in stored["controls"]}
+        self.tags_targets = bool(stored.get("tags_targets"))
         # Text never becomes a control symbol
         self.cut = {piece: i for i, piece in enumerate(self.pieces) if i not in self.controls}
 
@@ -104,7 +105,15 @@ class VocabularyProcessor(spm.SentencePieceProcessor):
 
 
 def with_vocabulary(
-    model: bytes, pieces: Sequence[str], *, unk: str, bos: str, eos: str, pad: str, controls: Iterable[str] = ()
+    model: bytes,
+    pieces: Sequence[str],
+    *,
+    unk: str,
+    bos: str,
+    eos: str,
+    pad: str,
+    controls: Iterable[str] = (),
+    tags_targets: bool = False,
 ) -> bytes:
     """Number the pieces of a serialized SentencePiece model by a vocabulary; the model cuts text as before.
 
@@ -112,8 +121,12 @@ def with_vocabulary(
         pieces: The vocabulary by its ids, with the special pieces.
         bos: The piece that the decoder reads first, which may be eos or pad.
         controls: Further pieces that stand for no text, such as tags.
+        tags_targets: Sources begin with the tag of their own language, and targets with the tag of theirs.
     """
-    stored = {"pieces": list(pieces), "unk": unk, "bos": bos, "eos": eos, "pad": pad, "controls": list(controls)}
+    special = {"unk": unk, "bos": bos, "eos": eos, "pad": pad}
+    stored: dict[str, Any] = {"pieces": list(pieces), **special, "controls": list(controls)}
+    # Absent in the vocabularies of other families
+    stored |= {"tags_targets": True} if tags_targets else {}
     _, own = split_vocabulary(model)
     return field(_VOCABULARY, json.dumps(stored, ensure_ascii=False).encode()) + own
 

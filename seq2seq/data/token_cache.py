@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from seq2seq.data.cleaning import Pairs
+from seq2seq.data.languages import NO_TAGS, Tags
 from seq2seq.data.pace import Pace
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.tokenizer import Tokenizer
@@ -28,11 +29,11 @@ Encoded = tuple[Ragged, Ragged]  # source and target of a block
 
 
 class PairEncoder:
-    """Encoder of blocks of pairs, with `tags` (ids) before every source."""
+    """Encoder of blocks of pairs, with `tags` before every source and every target."""
 
-    def __init__(self, *, tokenizer: Tokenizer, tags: Sequence[int] = ()) -> None:
+    def __init__(self, *, tokenizer: Tokenizer, tags: Tags = NO_TAGS) -> None:
         self.tokenizer = tokenizer
-        self.tags = list(tags)
+        self.tags = tags
         self.dtypes = [_id_type(size) for size in (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size)]
 
     def __call__(self, block: Pairs, *, sample_seed: int | None = None) -> Encoded:
@@ -43,8 +44,8 @@ class PairEncoder:
         other_seed = None if sample_seed is None else sample_seed + 1
         tgt = self.tokenizer.encode_tgt(block[1], sample=sample, seed=other_seed)
         return (
-            Ragged.from_rows(src, dtype=self.dtypes[0], prefix=self.tags),
-            Ragged.from_rows(tgt, dtype=self.dtypes[1]),
+            Ragged.from_rows(src, dtype=self.dtypes[0], prefix=self.tags.source),
+            Ragged.from_rows(tgt, dtype=self.dtypes[1], prefix=self.tags.target),
         )
 
 
@@ -144,7 +145,7 @@ def _encode_in_parallel(blocks: Iterable[Pairs], encoder: PairEncoder, num_proc:
 _worker: list[PairEncoder] = []  # the encoder of a worker process
 
 
-def _start_worker(tokenizer: dict[str, Any], tags: list[int]) -> None:
+def _start_worker(tokenizer: dict[str, Any], tags: Tags) -> None:
     """Build the encoder of a worker process from the state of a tokenizer."""
     # Started first, to notice if the parent is killed in the meantime
     threading.Thread(target=_die_with_parent, daemon=True).start()

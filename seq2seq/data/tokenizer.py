@@ -78,6 +78,8 @@ class Tokenizer:
                 "tokenizer is of Moses and BPE; set it to 0"
             )
         self.sampling_alpha = sampling_alpha
+        # Sources begin with the tag of their own language, and targets with the tag of theirs
+        self.tags_targets = bool(getattr(self.tgt, "tags_targets", False))
         self.unk_id = _shared_id("unk", self.src.unk_id(), self.tgt.unk_id())
         size = max(self.src.get_piece_size(), self.tgt.get_piece_size())
         ids: dict[str, int] = {}

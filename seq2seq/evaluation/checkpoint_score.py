@@ -45,10 +45,10 @@ def score_checkpoint(
         ValueError: The data does not fit the checkpoint, cannot be found, or would be overwritten.
     """
     meta, lang = translator.meta, translator.tgt_lang
-    languages = meta["src_lang"], lang
+    languages = translator.src_lang, lang
     if settings.convention:
         check_convention(settings.convention, settings.lang or lang)
-    section = data_settings(data, ckpt=ckpt, meta=meta, tgt_lang=lang, cache=cache)
+    section = data_settings(data, ckpt=ckpt, meta=meta, src_lang=translator.src_lang, tgt_lang=lang, cache=cache)
     if save:
         require_output(save, "--save", inputs=data_files(section), what="corpus")
         require_no_corpus(save, "--save", languages)

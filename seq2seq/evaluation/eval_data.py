@@ -29,14 +29,17 @@ from seq2seq.system.resources import choices
 from seq2seq.system.yaml_file import read_yaml
 
 
-def data_settings(words: Sequence[str], *, ckpt: str, meta: dict[str, Any], tgt_lang: str, cache: Path) -> DataSettings:
+def data_settings(
+    words: Sequence[str], *, ckpt: str, meta: dict[str, Any], src_lang: str, tgt_lang: str, cache: Path
+) -> DataSettings:
     """Return the section `data` for `--data`, in the direction of the translation.
 
     Args:
         words: A name in conf/data or a YAML file, then settings key=value. Without a name, the data is taken from the
             checkpoint's run, or else from the data set that the checkpoint names.
         meta: The `seq2seq` entry of the checkpoint.
-        tgt_lang: The target language of this translation.
+        src_lang: The source language of this translation.
+        tgt_lang: Its target language.
         cache: Folder of prepared data, which contains some data sets.
 
     Raises:
@@ -46,7 +49,7 @@ def data_settings(words: Sequence[str], *, ckpt: str, meta: dict[str, Any], tgt_
     name, changes = read_words(words)
     section = _section(name, ckpt, meta, cache)
     _require_known(changes, "--data")
-    languages = {"src": meta["src_lang"], "tgt": tgt_lang}
+    languages = {"src": src_lang, "tgt": tgt_lang}
     # A text that the command names is scored alone, without the run's other corpora
     if not changes.keys().isdisjoint(("valid", "test")):
         section["corpora"] = None

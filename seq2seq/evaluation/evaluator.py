@@ -192,7 +192,8 @@ class Evaluator:
         # As in `encode_line`, neither a blank line nor a lone eos reaches the model
         wanted = np.array([i not in self._blank and n > 1 for i, n in zip(numbers, pieces, strict=True)])
         batch = select_rows(batch, wanted)
-        candidates = self.translator.decode(batch.src, batch.src_mask)
+        starts = batch.tgt_out[:, :1] if self.translator.tokenizer.tags_targets else None
+        candidates = self.translator.decode(batch.src, batch.src_mask, starts)
         decoded = {i: row[0].text for i, row in zip(batch.index.tolist(), candidates, strict=True)}
         return dict.fromkeys(numbers, "") | decoded
 

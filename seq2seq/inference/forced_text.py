@@ -93,9 +93,9 @@ def force_lines(
     width = 0
     for number, (source, target) in enumerate(lines):
         src = encode_line(
-            tokenizer, source, max_len=translator.max_len, tags=translator.tags, note=note, position=number
+            tokenizer, source, max_len=translator.max_len, tags=translator.tags.source, note=note, position=number
         )
-        (tgt,) = tokenizer.encode_tgt([target])
+        tgt = [*translator.tags.target, *tokenizer.encode_tgt([target])[0]]
         if src and most is not None and len(tgt) > most:
             reason = f"has {len(tgt)} pieces; the model has {most} positions"
             if left_out is None:
@@ -205,11 +205,10 @@ def _force_batch(
         words = None
         if forced.weights is not None:
             # Tags, context and eos are not aligned: "" stands for them
-            start = len(translator.tags)
-            if tokenizer.separator in src:
-                start = len(src) - src[::-1].index(tokenizer.separator)
+            start = sentence_start(src, tokenizer.separator, translator.tags.source)
+            first = len(translator.tags.target)
             source = [*[""] * start, *source_pieces(tokenizer, src[start:-1]), ""]
-            target = [*pieces[:-1], ""]
+            target = [*[""] * first, *pieces[first:-1], ""]
             table = word_weights(forced.weights, source, target)
             columns = [tokenizer.src.decode([source[i] for i in word]) for word in words_of(source)]
             rows = [tokenizer.tgt.decode([target[i] for i in word]) for word in words_of(target)]

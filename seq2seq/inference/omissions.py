@@ -91,25 +91,26 @@ def _is_doubtful(translator: Translator, part: SourcePart, ids: Sequence[int]) -
         return True
     if len(ids) < known.least_ratio * len(part.pieces) or len(part.pieces) > (known.most_pieces or len(part.pieces)):
         return True
-    return len(sentences(part.text, str(translator.meta["src_lang"]))) > known.sentences
+    return len(sentences(part.text, translator.src_lang)) > known.sentences
 
 
 def _unread(translator: Translator, doubts: list[_Doubt]) -> Iterator[tuple[_Doubt, list[str]]]:
     """Yield each part with the text of its unread clauses."""
     doubts = sorted(doubts, key=lambda doubt: len(doubt.part.pieces))
     eos = translator.tokenizer.eos_id
+    tags = translator.tags
     while doubts:
         # The last one is the longest source
-        width = max(len(doubts[-1].part.pieces), *(len(doubt.ids) for doubt in doubts)) + len(translator.tags) + 1
+        width = max(len(doubts[-1].part.pieces), *(len(doubt.ids) for doubt in doubts)) + sum(map(len, tags)) + 1
         size = max(1, translator.max_tokens // width)
         batch, doubts = doubts[-size:], doubts[:-size]
-        pairs = [([*translator.tags, *each.part.pieces, eos], [*each.ids, eos]) for each in batch]
+        pairs = [([*tags.source, *each.part.pieces, eos], [*tags.target, *each.ids, eos]) for each in batch]
         device = torch.device(translator.device)
         forced = force(translator.model, pairs, special=translator.special, device=device, align=True)
         for doubt, each in zip(batch, forced, strict=True):
             assert each.weights is not None
             pieces = source_pieces(translator.tokenizer, doubt.part.pieces)
-            weights = each.weights[:-1, len(translator.tags) : -1]
+            weights = each.weights[len(tags.target) : -1, len(tags.source) : -1]
             spans = unread_clauses(weights, pieces)
             decode = translator.tokenizer.src.decode
             yield doubt, [decode(doubt.part.pieces[start:end]) for start, end in spans]

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from seq2seq.data.languages import NO_TAGS, Tags
 from seq2seq.data.sentences import sentences
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.encoding import source_end, target_pieces, whole_characters
@@ -110,7 +111,7 @@ def make_parts(
     *,
     settings: SearchSettings,
     longest: int = LONGEST_SOURCE,
-    tags: Sequence[int] = (),
+    tags: Tags = NO_TAGS,
     sampling: SamplingSettings | None = None,
     prefixes: Sequence[str] | None = None,
     phrases: Sequence[Sequence[str]] | None = None,
@@ -142,11 +143,11 @@ def make_parts(
             note(Note.failed(number, reason))
             continue
         for place, part in enumerate(line.parts):
-            ids = [*tags, *part.ids(tokenizer.separator, longest), *source_end(tokenizer)]
+            ids = [*tags.source, *part.ids(tokenizer.separator, longest), *source_end(tokenizer)]
             # The seed depends on the place, so that equal parts of a line get different samples
             seed = 0 if sampling is None else _line_seed(sampling.seed + place, ids)
-            source = Source(ids, [] if place else begin, wanted, seed)
-            required = len(source.prefix) + sum(map(len, wanted))
+            source = Source(ids, [] if place else begin, wanted, seed, tags.target)
+            required = len(source.given) + sum(map(len, wanted))
             # The search extends a limit that the user has set low. It is the first part, as phrases need
             most = max(longest_target(len(ids), each) for each in (settings, SearchSettings()))
             if required >= most:
@@ -195,20 +196,20 @@ def join_parts(
         own = [found.get(number, []) for number in by_line[line]]
         if drawn:
             own = [sorted(row, key=lambda each: each.row) for row in own]
-        limits = [target_limit(parts[number].source, settings) for number in by_line[line]] if all(own) else []
-        row = [_joined(each, limits, settings) for each in zip(*own, strict=False)]
+        sources = [parts[number].source for number in by_line[line]] if all(own) else []
+        row = [_joined(each, sources, settings) for each in zip(*own, strict=False)]
         joined.append(sorted(row, key=lambda each: -each.score))
     return joined
 
 
-def _joined(parts: Sequence[Hypothesis], limits: Sequence[int], settings: SearchSettings) -> Joined:
+def _joined(parts: Sequence[Hypothesis], sources: Sequence[Source], settings: SearchSettings) -> Joined:
+    # Each part has its own tags and eos
+    lengths = [len(source.start) + len(part.ids) + 1 for part, source in zip(parts, sources, strict=True)]
     score = parts[0].score
     if len(parts) > 1:
-        # Each part has its own eos
-        length = sum(len(part.ids) + 1 for part in parts)
-        score = sum(part.log_prob for part in parts) / length_divisor(length, settings)
+        score = sum(part.log_prob for part in parts) / length_divisor(sum(lengths), settings)
     # At the last position within the limit, only eos is allowed
-    limited = any(len(part.ids) + 1 >= limit for part, limit in zip(parts, limits, strict=True))
+    limited = any(length >= target_limit(source, settings) for length, source in zip(lengths, sources, strict=True))
     return Joined([part.ids for part in parts], score, limited)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.context import ContextWindow, context_size
-from seq2seq.data.languages import has_spaces, target_languages, target_tags
+from seq2seq.data.languages import NO_TAGS, Tags, has_spaces, tags_of, target_languages
 from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
@@ -68,7 +68,8 @@ class Translator:
         max_len: Longest source in pieces, its tags and end of sentence counted; a longer one is translated in parts.
         sentences: How a line is divided into parts, one of SENTENCES, see `LineCutter`.
         tgt_lang: Target language (default: the first one that the checkpoint names).
-        tags: Ids before every source that ask for the target language.
+        src_lang: Source language, likewise.
+        tags: Ids before every source and every target that name the languages.
         shortlist: Restricts the pieces of translations, depending on their sources; None allows all pieces.
         graphs: Captures and replays decoding steps; None runs them one by one.
     """
@@ -85,7 +86,8 @@ class Translator:
         max_len: int = LONGEST_SOURCE,
         sentences: str = "auto",
         tgt_lang: str | None = None,
-        tags: Sequence[int] = (),
+        src_lang: str | None = None,
+        tags: Tags = NO_TAGS,
         shortlist: Shortlist | None = None,
         graphs: Graphs | None = None,
     ) -> None:
@@ -101,7 +103,8 @@ class Translator:
         self.sentences = sentences
         self.statistics = LineStatistics.of_checkpoint(meta)
         self.tgt_lang = tgt_lang or str(meta["tgt_lang"])
-        self.tags = list(tags)
+        self.src_lang = src_lang or str(meta["src_lang"])
+        self.tags = tags
         self.context = context_size(meta) if tokenizer.separator is not None else 0
         self.shortlist = shortlist
         self.graphs = graphs
@@ -119,6 +122,7 @@ class Translator:
         max_len: int = LONGEST_SOURCE,
         sentences: str = "auto",
         tgt_lang: str | None = None,
+        src_lang: str | None = None,
         ensemble: Sequence[str | os.PathLike[str]] = (),
         shortlist: str | os.PathLike[str] | None = None,
         cuda_graphs: bool | None = None,
@@ -160,7 +164,8 @@ class Translator:
             max_len=min(max_len, positions or max_len),
             sentences=sentences,
             tgt_lang=tgt_lang,
-            tags=target_tags(loaded.meta, loaded.tokenizer, tgt_lang),
+            src_lang=src_lang,
+            tags=tags_of(loaded.meta, loaded.tokenizer, tgt_lang, src_lang),
             shortlist=None if shortlist is None else Shortlist.load(shortlist, loaded.tokenizer),
             graphs=choose_graphs(torch.device(device), cuda_graphs),
         )
@@ -248,11 +253,11 @@ class Translator:
         suppressed = target_ids(tokenizer, suppress)
         cutter = LineCutter(
             tokenizer,
-            language=str(self.meta["src_lang"]),
+            language=self.src_lang,
             statistics=self.statistics,
             mode=sentences or self.sentences,
             max_len=self.max_len,
-            tags=self.tags,
+            tags=self.tags.source,
             note=note,
         )
         # Cut and tokenize all lines, search their parts in order of length, and join the results line by line
@@ -376,12 +381,12 @@ class Translator:
         tokenizer = self.tokenizer
         found: list[SourceAttention | None] = []
         for number, (source, target) in enumerate(self.in_context(pairs)):
-            how: dict[str, Any] = {"max_len": self.max_len, "tags": self.tags, "note": self._warn, "position": number}
-            ids = encode_line(tokenizer, source, **how)
+            how: dict[str, Any] = {"max_len": self.max_len, "note": self._warn, "position": number}
+            ids = encode_line(tokenizer, source, tags=self.tags.source, **how)
             if not ids:
                 found.append(None)
                 continue
-            (written,) = tokenizer.encode_tgt([target])
+            written = [*self.tags.target, *tokenizer.encode_tgt([target])[0]]
             weights = read_attention(model, ids, written, special=self.special, device=torch.device(self.device))
             found.append(SourceAttention(source_pieces(tokenizer, ids), target_pieces(tokenizer, written), weights))
         return found
@@ -390,6 +395,20 @@ class Translator:
         """Yield the pairs of a document, each source with the context that the model was trained with."""
         window = ContextWindow(self.context)
         return ((window(source), target) for source, target in pairs) if self.context else iter(pairs)
+
+    def between(self, src_lang: str, tgt_lang: str) -> Translator:
+        """Return a translator between two languages of the checkpoint, which shares the model.
+
+        Raises:
+            ValueError: The checkpoint does not translate between them.
+        """
+        if (src_lang, tgt_lang) == (self.src_lang, self.tgt_lang):
+            return self
+        other = copy.copy(self)
+        other.src_lang = src_lang
+        other.tgt_lang = tgt_lang
+        other.tags = tags_of(self.meta, self.tokenizer, tgt_lang, src_lang)
+        return other
 
     def _forced(self, pairs: Iterable[tuple[str, str]], *, align: bool = False) -> Iterator[ForcedLine]:
         # A module that needs translators, so it is imported late
@@ -402,25 +421,26 @@ class Translator:
 
     def __repr__(self) -> str:
         count = sum(parameter.numel() for each in models_of(self.model) for parameter in each.parameters())  # type: ignore
-        source = self.meta["src_lang"]
-        return f"Translator({source} to {self.tgt_lang}, {count:,} parameters, {self.dtype} on {self.device})"
+        return f"Translator({self.src_lang} to {self.tgt_lang}, {count:,} parameters, {self.dtype} on {self.device})"
 
-    def decode(self, src: Tensor, src_mask: Tensor) -> list[list[TranslatedText]]:
+    def decode(self, src: Tensor, src_mask: Tensor, starts: Tensor | None = None) -> list[list[TranslatedText]]:
         """Search the translations of padded sources of ids and return them as text, best first.
 
         Shape:
             src, src_mask: (B, S), on the model's device.
+            starts: The tags of the targets, (B, tags); None for none.
         """
         size = most_rows(self.settings.beam_size, self.tokenizer.tgt_vocab_size)
         if self.by_memory:
             size = self.rows(src.shape[1], self.settings, len(src))
         how: dict[str, Any] = {"special": self.special, "shortlist": self.shortlist, "graphs": self.graphs}
+        given = (src, src_mask, src[:, :0] if starts is None else starts)
         # Under the autocast of a validation the scores would differ from a user's translation
         with torch.autocast(src.device.type, enabled=False):
             found = [
                 beams
-                for rows, mask in zip(src.split(size), src_mask.split(size), strict=True)
-                for beams in search(self.model, rows, mask, settings=self.settings, **how)
+                for rows, mask, start in zip(*(each.split(size) for each in given), strict=True)
+                for beams in search(self.model, rows, mask, settings=self.settings, starts=start.tolist(), **how)
             ]
         texts = iter(self.tokenizer.decode([each.ids for beams in found for each in beams]))
         return [[TranslatedText(next(texts), float(each.score)) for each in beams] for beams in found]

@@ -55,6 +55,8 @@ def add_model_options(parser: argparse._ActionsContainer, *, sentences: str = "a
     add("--ensemble", nargs="+", type=nonempty, default=[], metavar="FILE", help="average it with these checkpoints")
     add("--shortlist", type=nonempty, metavar="FILE", help="score the pieces of python -m seq2seq.shortlist alone")
     add("--tgt-lang", type=nonempty, metavar="LANG", help="target language, of a checkpoint that has several")
+    text = "source language, of a checkpoint whose sources begin with the tag of their language"
+    add("--src-lang", type=nonempty, metavar="LANG", help=text)
     add("--device", default="auto", metavar="DEVICE", help="cpu, cuda, cuda:N or auto (auto)")
     add("--dtype", choices=DTYPES, help="number format of the weights (float32; on a GPU bfloat16, but to score)")
     text = "on a GPU, replay decoding steps that are captured once (where that is possible)"
@@ -115,6 +117,7 @@ def load_translator(options: argparse.Namespace) -> Translator:
         max_len=max(2, options.max_len),
         sentences=options.sentences,
         tgt_lang=options.tgt_lang,
+        src_lang=options.src_lang,
         ensemble=options.ensemble,
         shortlist=options.shortlist,
         cuda_graphs=options.cuda_graphs,

@@ -21,12 +21,13 @@ class OpenHypotheses(NamedTuple):
         log_prob: log p so far, (B, beam); -inf for an empty place in the beam.
         position: The position of the last token, (B,).
         limits: The length of the longest target, the end included, (B,).
-        forced: The prefix, (B, L), -1 after it.
+        forced: The start and the prefix, (B, L), -1 after them.
         tokens: Tokens so far, (B, beam, L), if a rule or the selection reads them; else (B, beam, 0).
         draws: A uniform number for each sample and position, (B, beam, L), for sampling; else (B, beam, 0).
         phrases: Phrases that the translation must have, as `constraints.flatten` writes them, (B, tokens).
         partial: State of the character that byte pieces write, (B, beam); (B, 0) without byte pieces.
         allowed: Mask of the shortlist, (B, V); (B, 0) without one.
+        start: Number of first tokens whose log p is 0, (B,).
     """
 
     last: Tensor
@@ -39,6 +40,7 @@ class OpenHypotheses(NamedTuple):
     phrases: Tensor
     partial: Tensor
     allowed: Tensor
+    start: Tensor
 
 
 class Scores(NamedTuple):
@@ -47,7 +49,7 @@ class Scores(NamedTuple):
     Attributes:
         log_probs: log p, (N, V), in nats; -inf for forbidden tokens. A NaN or +inf logit makes its row NaN.
         only: The forced token, (N,); -1 for rows that may choose.
-        only_log_prob: log p of the forced token, (N,), before rules.
+        only_log_prob: log p of the forced token, (N,), before rules; 0 for tokens of the start.
         characters: The automaton of byte pieces; None without byte pieces.
         ids: The token of each column, (V,); None if all tokens are scored.
     """

@@ -45,11 +45,13 @@ class Sentence:
         key: The caller's identifier of the sentence.
         limit: Length of its longest target, the end included.
         groups: Number of parts of its beam. Each part has its own finished hypotheses; no two parts share one.
+        start: Number of first tokens that are not a part of the translation.
     """
 
-    def __init__(self, key: int, limit: int, groups: int = 1) -> None:
+    def __init__(self, key: int, limit: int, groups: int = 1, *, start: int = 0) -> None:
         self.key = key
         self.limit = limit
+        self.start = start
         self.steps = 0  # steps queued on the device so far
         self.done = False
         self._parents: list[np.ndarray] = []  # (beam,) for each step that the host has read
@@ -101,7 +103,8 @@ class Sentence:
         entries = [entry for group in self._ended for entry in group]
         entries.sort(key=lambda entry: (-entry[0], entry[2]))
         return [
-            Hypothesis(self._trace(step, row), score, log_prob, row) for score, log_prob, step, row in entries[:count]
+            Hypothesis(self._trace(step, row)[self.start :], score, log_prob, row)
+            for score, log_prob, step, row in entries[:count]
         ]
 
     def _trace(self, step: int, row: int) -> list[int]:

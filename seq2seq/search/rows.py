@@ -138,6 +138,9 @@ class Rows:
         if self._columns is not None:
             only = torch.where(only < 0, only, self._columns.place[only.clamp(min=0)])
         only_log_prob = log_probs.gather(1, only.clamp(min=0)[:, None]).squeeze(1)
+        starts = (rows.position < rows.start).repeat_interleave(self.beam)  # (N,)
+        # NaN stays, since it tells that the model is damaged
+        only_log_prob = torch.where(starts, 0.0 * only_log_prob, only_log_prob)
         for rule in self.rules:
             rule(log_probs, rows)
         ids = None if self._columns is None else self._columns.ids

@@ -31,6 +31,8 @@ class Source(NamedTuple):
 
     Attributes:
         ids: Its tokens.
+        start: Tokens after bos that ask for its translation, such as the tag of a language. They are not a part of it,
+            and their log-probability is 0, but they count in its length.
         prefix: Tokens that its translation begins with.
         phrases: Sequences of tokens that its translation must contain, in any order.
         seed: Seed of its samples.
@@ -40,6 +42,12 @@ class Source(NamedTuple):
     prefix: Sequence[int] = ()
     phrases: Sequence[Sequence[int]] = ()
     seed: int = 0
+    start: Sequence[int] = ()
+
+    @property
+    def given(self) -> list[int]:
+        """Tokens that the target has before the first one that is searched."""
+        return [*self.start, *self.prefix]
 
 
 # Maps a source's ids to a new mask (V,) of the tokens that its translation may have.
@@ -182,7 +190,10 @@ class Running:
 
     def _sentences(self, sources: Sequence[tuple[int, Source]], limits: list[int]) -> list[Sentence]:
         groups = self.setup.selection.groups
-        return [Sentence(key, limit, groups) for (key, _), limit in zip(sources, limits, strict=True)]
+        return [
+            Sentence(key, limit, groups, start=len(source.start))
+            for (key, source), limit in zip(sources, limits, strict=True)
+        ]
 
     def _padded(self, sources: Sequence[tuple[int, Source]]) -> tuple[Tensor, Tensor]:
         """Pad sources on the right to the width of the search; return them and their mask, both (B, S)."""
@@ -207,7 +218,8 @@ class Running:
         phrases = torch.full((rows, self.phrase_len), STOP)
         draws = torch.zeros(rows, size, 0 if self.setup.selection.reorders else most, dtype=torch.float64)
         for row, (_, source) in enumerate(sources):
-            forced[row, : len(source.prefix)] = torch.tensor(source.prefix, dtype=torch.int64)
+            given = source.given
+            forced[row, : len(given)] = torch.tensor(given, dtype=torch.int64)
             if draws.shape[2]:
                 # The shape depends on this sentence alone, so that its samples do not depend on other sentences
                 generator = torch.Generator().manual_seed(source.seed)
@@ -221,7 +233,8 @@ class Running:
         position = torch.zeros(rows, dtype=torch.int64)
         partial = torch.zeros(rows, size if self.characters else 0, dtype=torch.int64)
         allowed = self._allowed(sources)
-        fields = last, log_prob, position, torch.tensor(limits), forced, tokens, draws, phrases, partial, allowed
+        start = torch.tensor([len(source.start) for _, source in sources])
+        fields = last, log_prob, position, torch.tensor(limits), forced, tokens, draws, phrases, partial, allowed, start
         return OpenHypotheses(*(field.to(self.setup.device) for field in fields))
 
     def _allowed(self, sources: Sequence[tuple[int, Source]]) -> Tensor:
@@ -231,14 +244,14 @@ class Running:
         rows = []
         for _, source in sources:
             row = self.setup.shortlist(source.ids)  # (V,)
-            row[[*source.prefix, *(token for phrase in source.phrases for token in phrase)]] = True
+            row[[*source.given, *(token for phrase in source.phrases for token in phrase)]] = True
             rows.append(row)
         return torch.stack(rows)
 
 
 def target_limit(source: Source, settings: SearchSettings) -> int:
     """Return the longest target of a source: `longest_target`, or more if its prefix, phrases and the end need it."""
-    required = len(source.prefix) + sum(map(len, source.phrases))
+    required = len(source.given) + sum(map(len, source.phrases))
     limit = max(longest_target(len(source.ids), settings), required + 1)
     if settings.max_len is not None and limit > settings.max_len:
         raise ValueError(f"{required} required tokens and the end exceed the model's {settings.max_len} positions")

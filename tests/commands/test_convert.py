@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from seq2seq import checkpoint, convert, export
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.extension import extend_tokenizer
-from seq2seq.data.languages import target_tags
+from seq2seq.data.languages import tags_of
 from seq2seq.data.protobuf import field
 from seq2seq.data.shared_vocabulary import split_vocabulary
 from seq2seq.data.tokenizer import Tokenizer, load_tokenizer
@@ -146,7 +146,7 @@ def test_tags_choose_a_target_language(tmp_path):
     assert run(folder, "--out", out, "--tgt-lang", "fr") == 0
     converted = checkpoint.load(out)
     assert (converted.meta["tgt_langs"], converted.meta["tgt_lang"]) == (["fra", "ita"], "fra")
-    tags = target_tags(converted.meta, converted.tokenizer, "ita")
+    tags = tags_of(converted.meta, converted.tokenizer, "ita").source
     theirs = MarianTokenizer.from_pretrained(folder)
     for line in (LINES[0], "", ">> x"):
         assert [*tags, *converted.tokenizer.encode_src([line])[0]] == theirs(f">>ita<<{line}")["input_ids"]

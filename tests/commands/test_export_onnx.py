@@ -395,7 +395,7 @@ def test_a_service_gives_its_threads_to_graphs(tokenizer, tmp_path, monkeypatch)
     def run(service: Any, bound: Any, *, ready: Any, reload: Any) -> int:
         translator = service.translator
         assert not translator.can_align
-        graphs = translator._by_language["en"].model.graphs
+        graphs = translator._translator.model.graphs
         seen.extend(each.session.get_session_options().intra_op_num_threads for each in graphs)
         this_thread = torch.get_num_threads()
         service.batcher.begin()

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from seq2seq import train, translate
 from seq2seq.data import updates
 from seq2seq.data.batching import Ragged, token_batches
+from seq2seq.data.languages import Tags
 from seq2seq.data.multi_corpus import Mixture, NamedCorpus
 from seq2seq.data.multi_corpus import parts_of as parts_of_settings
 from seq2seq.data.pace import Pace
@@ -154,7 +155,7 @@ def test_a_named_set_whose_pairs_are_trained_on_is_warned_of(folder, tmp_path, c
 @pytest.mark.parametrize("num_proc", [1, 2])
 def test_tags_reach_every_process_that_encodes(tmp_path, num_proc):
     block = tiny.sentences(tiny.GERMAN, 9), tiny.sentences(tiny.ENGLISH, 9)
-    encoder = PairEncoder(tokenizer=tiny.tokenizer(), tags=[5])
+    encoder = PairEncoder(tokenizer=tiny.tokenizer(), tags=Tags([5], []))
     write_ids(tmp_path, [block, block], encoder=encoder, num_proc=num_proc, pace=Pace("pairs"))
     src, tgt = read_ids(tmp_path)
     assert (src.ids[src.starts] == 5).all()

@@ -76,6 +76,14 @@ def test_a_language_of_several():
         )
 
 
+def test_a_source_language_of_several():
+    stub = Stub(languages=["en", "fr"])
+    stub.tokenizer.tags_targets = True
+    with served(stub) as running:
+        assert running.call({"text": "ab", "src_lang": "fr"}).texts == ["ba/0/3/<2fr>"]
+        assert "does not translate from 'pl'" in running.call({"text": "a", "src_lang": "pl"}).error
+
+
 def test_a_text_that_is_cut_has_a_warning(plain):
     (one,) = plain.call({"text": "long"}).json["translations"]
     assert one["warning"] == "the text is cut: 9 pieces, the first 4 are translated"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from seq2seq.checkpoint import Loaded, Stored, save
-from seq2seq.data.languages import target_tags
+from seq2seq.data.languages import tags_of
 from seq2seq.inference.description import write_description
 from seq2seq.inference.export.card import Origin, model_card
 from seq2seq.inference.export.plain_transformer import UnsupportedError
@@ -54,7 +54,7 @@ def export_model(
         raise ValueError(f"--ckpt {ckpt} holds ONNX graphs, without the weights that an export needs")
     loaded = load_model(path, device="cpu", trust=trust)
     positions = max_positions(loaded.meta["model"], trust=trust)
-    limits: dict[str, Any] = {"positions": positions, "tags": target_tags(loaded.meta, loaded.tokenizer)}
+    limits: dict[str, Any] = {"positions": positions, "tags": tags_of(loaded.meta, loaded.tokenizer).source}
     with atomic_folder(out, replace=True) as folder:
         if format == "ctranslate2":
             from seq2seq.inference.export.ctranslate2_model import write_ctranslate2

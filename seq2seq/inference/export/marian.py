@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.checkpoint import Loaded
-from seq2seq.data.languages import language_tag, tagged_languages, target_tags
+from seq2seq.data.languages import language_tag, tagged_languages, tags_of
 from seq2seq.data.moses_bpe import MosesBpe
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.export.agreement import Rows, drawn_sources, require_agreement, specials
@@ -56,7 +56,7 @@ def write_marian(folder: Path, loaded: Loaded) -> int:
     # Read back, to compare the files and not the model in memory
     written = transformers.MarianMTModel.from_pretrained(folder).eval()
     _require_ids(transformers.MarianTokenizer.from_pretrained(folder), loaded)
-    tags = target_tags(loaded.meta, tokenizer)
+    tags = tags_of(loaded.meta, tokenizer).source
     return require_agreement(loaded.model, tokenizer, _translate(written, tokenizer), what="MarianMTModel", tags=tags)
 
 
@@ -184,7 +184,7 @@ def _write_tokenizer(transformers: Any, folder: Path, loaded: Loaded) -> None:
 def _require_ids(theirs: Any, loaded: Loaded) -> None:
     """Raise ValueError unless both tokenizers cut the same text into the same ids."""
     ours = loaded.tokenizer
-    tags = target_tags(loaded.meta, ours)
+    tags = tags_of(loaded.meta, ours).source
     start = f">>{loaded.meta['tgt_lang']}<<" if tags else ""
     lines = [ours.src.decode(row[:-1]) for row in drawn_sources(ours)]
     for line, ids in zip(lines, ours.encode_src(lines), strict=True):

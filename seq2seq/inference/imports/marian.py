@@ -26,6 +26,7 @@ from seq2seq.inference.imports.shared import (
     refuse_leftovers,
     search_of,
     take_layer,
+    take_tables,
     transformer_settings,
     without_zero_biases,
 )
@@ -37,7 +38,6 @@ from seq2seq.system.json_file import read_json, read_json_or_none
 _TAG = re.compile(r">>([\w-]+)<<")
 # Special tokens by their entries in config.json. The decoder begins with pad, whose embedding is zero.
 _SPECIAL = {"bos": "decoder_start_token_id", "eos": "eos_token_id", "pad": "pad_token_id"}
-_TABLES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
 # Names of the folders of OPUS-MT: opus-mt-de-en, opus-mt-tc-big-en-fr.
 _NAME = re.compile(r"opus-mt-(?:[\w-]+-)??([A-Za-z_]{2,})-([A-Za-z_]{2,})")
 
@@ -70,7 +70,7 @@ def read(folder: Path, languages: Languages) -> Published:
         names = _names(file_in(folder, vocabulary), config.get(size) or config["vocab_size"], config)
         # The source's tags in this program's form
         tags |= {name: language_tag(found[1]) for name in names if (found := _TAG.fullmatch(name))}
-        special = {role: names[_special_id(config, key)] for role, key in _SPECIAL.items()}
+        special: dict[str, Any] = {role: names[_special_id(config, key)] for role, key in _SPECIAL.items()}
         names = [tags.get(name, name) for name in names]
         models[side] = with_vocabulary(
             read_piece_model(folder, model), names, unk="<unk>", **special, controls=tags.values()
@@ -133,25 +133,8 @@ def _weights(
     theirs: dict[str, Tensor], config: Mapping[str, Any], *, tie: str, folder: Path
 ) -> tuple[dict[str, Tensor], bool]:
     """Return the weights by our names, and whether attention has biases."""
-    shared = theirs.pop("model.shared.weight", None)
-    tables = {name: theirs.pop(name, shared) for name in _TABLES}
-    # A file may hold a tied table under any of its names
-    found = [table for table in tables.values() if table is not None]
-    if not found:
-        raise ValueError(f"{folder}: its weights have no table of embeddings")
-    encoder, decoder, output = (found[0] if table is None else table for table in tables.values())
-    if tie == "all":
-        decoder = output = encoder
-    elif tie == "target":
-        decoder = output = found[-1] if tables[_TABLES[1]] is None else decoder
-    elif decoder is encoder:
-        decoder = encoder.clone()
-    weights = {
-        "encoder.embedding.table.weight": encoder,
-        "decoder.embedding.table.weight": decoder,
-        "output.weight": output,
-    }
-    bias = theirs.pop("final_logits_bias", torch.zeros(1, len(output)))[0]
+    weights = take_tables(theirs, tie=tie, folder=folder)
+    bias = theirs.pop("final_logits_bias", torch.zeros(1, len(weights["output.weight"])))[0]
     if tie == "none" or bias.any():
         weights["output.bias"] = bias
     for side in ("encoder", "decoder"):

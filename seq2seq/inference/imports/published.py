@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from seq2seq.checkpoint import Stored, check_weights, stored_once
-from seq2seq.inference.imports import fairseq, marian
+from seq2seq.inference.imports import fairseq, m2m100, marian
 from seq2seq.inference.imports.shared import Languages, Published
 from seq2seq.metadata import describe
 from seq2seq.metrics.scorers import tokenize_for
@@ -25,6 +25,7 @@ class Family(NamedTuple):
 
 FAMILIES: Mapping[str, Family] = {
     "marian": Family(marian.recognizes, marian.read),
+    "m2m100": Family(m2m100.recognizes, m2m100.read),
     "fairseq": Family(fairseq.recognizes, fairseq.read, pickled=True),
 }
 

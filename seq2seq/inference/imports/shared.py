@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from seq2seq.system.json_file import read_json
 
 # Activations by the names of other programs.
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
+_TABLES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
 _CODE = re.compile(r"\w[\w-]*")
 
 
@@ -52,32 +54,39 @@ class Languages(NamedTuple):
     src: str | None = None
     tgt: str | None = None
 
-    def resolve(self, folder: Path, src: str | None, tgt: str | None, tagged: Sequence[str] = ()) -> tuple[str, str]:
+    def resolve(
+        self, folder: Path, src: str | None, tgt: str | None, tagged: Sequence[str] = (), sources: Sequence[str] = ()
+    ) -> tuple[str, str]:
         """Return source and target language.
 
         Args:
             src: The source language that the folder tells, if any.
             tgt: Its target language.
             tagged: Target languages that have tags; the target language is one of them.
+            sources: Source languages that have tags, likewise.
 
         Raises:
             ValueError: A language is unknown.
         """
-        source, target = self.src or src, self.tgt or tgt
-        if tagged:
-            wanted = primary_subtag(target or "")
-            same = [code for code in tagged if primary_subtag(code) == wanted]
-            choices = [target] if target in tagged else same if target else list(tagged)
-            if len(choices) != 1:
-                listed = ", ".join(tagged[:20]) + (", ..." if len(tagged) > 20 else "")
-                raise ValueError(f"{folder}: name its default target language by --tgt-lang, one of {listed}")
-            target = choices[0]
+        source = _tagged(folder, "source", "--src-lang", self.src or src, sources)
+        target = _tagged(folder, "target", "--tgt-lang", self.tgt or tgt, tagged)
         if source is None or target is None:
             raise ValueError(f"{folder}: does not tell its languages; name them by --src-lang and --tgt-lang")
         # Languages become part of file names
         if wrong := [code for code in (source, target) if not _CODE.fullmatch(code)]:
             raise ValueError(f"{folder}: {shown(wrong[0])} is not a language; name one by --src-lang or --tgt-lang")
         return source, target
+
+
+def _tagged(folder: Path, side: str, option: str, given: str | None, tagged: Sequence[str]) -> str | None:
+    """Return the language with a tag that is meant; `given` itself if no language has tags."""
+    wanted = primary_subtag(given or "")
+    same = [code for code in tagged if primary_subtag(code) == wanted]
+    choices = [given] if given in tagged or not tagged else same if given else list(tagged)
+    if len(choices) != 1:
+        listed = ", ".join(tagged[:20]) + (", ..." if len(tagged) > 20 else "")
+        raise ValueError(f"{folder}: name its default {side} language by {option}, one of {listed}")
+    return choices[0]
 
 
 def file_in(folder: Path, name: str) -> Path:
@@ -126,7 +135,7 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return dict(safetensors.torch.load_file(path))
         # Tensors and plain values alone: no code of the file runs
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
         if not isinstance(loaded, Mapping) or not all(isinstance(each, Tensor) for each in loaded.values()):
             raise ValueError("it holds more than tensors")
         return dict(loaded)
@@ -190,6 +199,35 @@ def take_layer(
     if attends:
         found[f"{ours}.mix.f.query_bias"] = take(weights, f"{theirs}.self_attn.q_proj.bias")
     return found
+
+
+def take_tables(theirs: dict[str, Tensor], *, tie: str, folder: Path) -> dict[str, Tensor]:
+    """Remove the tables of embeddings in the names of Transformers; return them by our names.
+
+    Args:
+        tie: The setting `model.tie`.
+
+    Raises:
+        ValueError: There is none.
+    """
+    shared = theirs.pop("model.shared.weight", None)
+    tables = {name: theirs.pop(name, shared) for name in _TABLES}
+    # A file may hold a tied table under any of its names
+    found = [table for table in tables.values() if table is not None]
+    if not found:
+        raise ValueError(f"{folder}: its weights have no table of embeddings")
+    encoder, decoder, output = (found[0] if table is None else table for table in tables.values())
+    if tie == "all":
+        decoder = output = encoder
+    elif tie == "target":
+        decoder = output = found[-1] if tables[_TABLES[1]] is None else decoder
+    elif decoder is encoder:
+        decoder = encoder.clone()
+    return {
+        "encoder.embedding.table.weight": encoder,
+        "decoder.embedding.table.weight": decoder,
+        "output.weight": output,
+    }
 
 
 def without_zero_biases(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], bool]:

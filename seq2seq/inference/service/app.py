@@ -105,7 +105,7 @@ class Service:
         translator = self.translator
         asked = read_request(body)
         texts = texts_of(asked, limits)
-        options = chosen_options(asked, translator.settings, translator.languages, limits)
+        options = chosen_options(asked, translator.settings, translator.languages, limits, translator.sources)
         pieces = translator.pieces([each.text for each in texts])
         if sum(pieces) > limits.max_pieces:
             raise RefusedError(
@@ -148,7 +148,8 @@ class Service:
         return {
             "status": "ok" if self.ready else "stopping",
             "version": seq2seq.__version__,
-            "src_lang": str(self.translator.meta["src_lang"]),
+            "src_lang": self.translator.sources[0],
+            "src_langs": self.translator.sources,
             "tgt_lang": self.translator.languages[0],
             "tgt_langs": self.translator.languages,
             "alignment": self.translator.can_align,

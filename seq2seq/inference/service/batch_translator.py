@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from seq2seq.data.languages import target_languages, target_tags
+from seq2seq.data.languages import source_languages, target_languages
 from seq2seq.inference.encoding import encode_pieces
 from seq2seq.inference.limits import MOST_WEIGHTS
 from seq2seq.inference.service.messages import AnswerCandidate, Options, Text, Translation, WordAlignment
@@ -22,6 +21,7 @@ class BatchTranslator:
 
     Attributes:
         languages: Target languages, the default one first.
+        sources: Source languages, likewise.
         can_align: The model can align words.
     """
 
@@ -31,12 +31,9 @@ class BatchTranslator:
         self.settings = translator.settings
         self.meta = translator.meta
         self.tokenizer = translator.tokenizer
-        # Copies share the model and differ in the tags before each source
-        self._by_language = {translator.tgt_lang: translator}
-        for language in self.languages[1:]:
-            other = self._by_language[language] = copy.copy(translator)
-            other.tgt_lang = language
-            other.tags = target_tags(translator.meta, translator.tokenizer, language)
+        known = source_languages(translator.meta, translator.tokenizer)
+        self.sources = list(dict.fromkeys([translator.src_lang, *known]))
+        self._translator = translator
 
     def pieces(self, texts: Sequence[str]) -> list[int]:
         """Count the source pieces of each text."""
@@ -51,7 +48,7 @@ class BatchTranslator:
             step: Called after each step; an error that it raises ends the call.
         """
         notes: defaultdict[int, list[Note]] = defaultdict(list)
-        translator = self._by_language[options.tgt_lang]
+        translator = self._translator.between(options.src_lang or self.sources[0], options.tgt_lang)
         lines = [each.text for each in texts]
         found = translator.translate(
             lines,

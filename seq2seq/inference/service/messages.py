@@ -49,6 +49,7 @@ class TranslateRequest(_Options):
         None, description="how a text is divided into sentences (default: the service's)"
     )
     tgt_lang: str | None = Field(None, description="target language, of a checkpoint that has several")
+    src_lang: str | None = Field(None, description="source language, of a checkpoint that has several")
     alignment: bool = Field(False, description="align the words of each candidate with the words of the text")
     prefixes: _Texts | None = Field(None, description="beginning of the translation of each text")
     phrases: Annotated[list[_Texts], Field(fail_fast=True)] | None = Field(
@@ -149,6 +150,7 @@ class Options(NamedTuple):
     constrained: bool = False
     alignment: bool = False
     sentences: str | None = None
+    src_lang: str | None = None
 
 
 def read_request(body: bytes) -> TranslateRequest:
@@ -223,12 +225,17 @@ def texts_of(request: TranslateRequest, limits: ServiceSettings) -> list[Text]:
 
 
 def chosen_options(
-    request: TranslateRequest, defaults: SearchSettings, languages: Sequence[str], limits: ServiceSettings
+    request: TranslateRequest,
+    defaults: SearchSettings,
+    languages: Sequence[str],
+    limits: ServiceSettings,
+    sources: Sequence[str] = (),
 ) -> Options:
     """Complete a request's options with the service's own.
 
     Args:
         languages: Target languages, the default one first.
+        sources: Source languages that a request may choose.
 
     Raises:
         RefusedError: 422 for options that the model or the service does not allow, or that cannot be combined.
@@ -238,10 +245,12 @@ def chosen_options(
     amounts = given if request.samples is None else given | {"beam_size": request.samples}
     _check_amounts(amounts, defaults, limits, beam="beam_size" if request.samples is None else "samples")
     language = languages[0] if request.tgt_lang is None else request.tgt_lang
-    if language not in languages:
-        raise RefusedError(
-            422, f"this service does not translate to '{shown(language)}'; it translates to {', '.join(languages)}"
-        )
+    for wanted, known, word in ((language, languages, "to"), (request.src_lang, sources, "from")):
+        if wanted is not None and wanted not in known:
+            raise RefusedError(
+                422,
+                f"this service does not translate {word} '{shown(wanted)}'; it translates {word} {', '.join(known)}",
+            )
     try:
         settings, sampling = chosen_search(
             defaults, given, samples=request.samples, mbr=request.mbr, phrases=constrained
@@ -257,6 +266,7 @@ def chosen_options(
         constrained,
         alignment=request.alignment,
         sentences=request.sentences,
+        src_lang=request.src_lang,
     )
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from seq2seq.data.batching import Batch
 from seq2seq.data.cache_folder import cached
+from seq2seq.data.context import sentence_start
 from seq2seq.data.fingerprints import file_fingerprint
 from seq2seq.data.preparation import PreparedData
 from seq2seq.data.ragged import Ragged
@@ -144,8 +145,9 @@ def _read(prepared: PreparedData, file: str) -> Iterator[np.ndarray]:
         if pair != awaited:
             continue
         src, tgt = pairs.src.row(row).tolist(), pairs.tgt.row(row).tolist()
-        sources = words_of(source_pieces(prepared.tokenizer, src[len(pairs.tags) : -1]))
-        targets = words_of(target_pieces(prepared.tokenizer, tgt[:-1]))
+        start, first = sentence_start(src, prepared.tokenizer.separator, pairs.tags.source), len(pairs.tags.target)
+        sources = words_of(source_pieces(prepared.tokenizer, src[start:-1]))
+        targets = words_of(target_pieces(prepared.tokenizer, tgt[first:-1]))
         found: list[tuple[list[int], list[int]]] = []
         # Where the tokenizer has other words, a pair is not guided
         if [len(sources), len(targets)] == [len(text.split()) for text in pair]:
@@ -156,6 +158,6 @@ def _read(prepared: PreparedData, file: str) -> Iterator[np.ndarray]:
                     f"data.alignment={file}, line {number}: {line} does not link {len(sources)} source and "
                     f"{len(targets)} target words; write source-target from 0 for words between spaces, as in 0-0 1-2"
                 ) from None
-        links = [(t << 32) + s + len(pairs.tags) for one, other in found for s in one for t in other]
+        links = [((t + first) << 32) + s + start for one, other in found for s in one for t in other]
         yield np.array(links, np.int64)
         row, awaited = row + 1, next(kept, None)
