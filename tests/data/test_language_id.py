@@ -1,0 +1,45 @@
+"""Test the identification of languages."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from seq2seq.data import language_id
+from seq2seq.data.language_id import language_of, other_language
+from seq2seq.system.packages import MissingPackageError
+
+
+def test_a_language_and_its_probability():
+    pytest.importorskip("py3langid")
+    for text, expected in (
+        ("Der Mann schläft auf dem Sofa.", "de"),
+        ("A man sleeps on the sofa in the kitchen.", "en"),
+        ("これはペンです", "ja"),
+    ):
+        code, probability = language_of(text) or ("", 0.0)
+        assert code == expected
+        assert 0.8 < probability <= 1
+    # A word or a name is in no language for certain
+    assert (language_of("Obama") or ("", 1.0))[1] < 0.1
+    assert language_of("") is language_of("12 + 3 = 15") is None
+
+
+def test_only_confident_differences_count():
+    pytest.importorskip("py3langid")
+    english = "A man sleeps on the sofa in the kitchen."
+    assert other_language(english, "de") == other_language(english, "deu_Latn") == "en"
+    assert other_language(english, "en-GB") is None
+    for short in ("ok", "Hello world", "Berlin 2024", "Madame Bovary"):
+        assert other_language(short, "de") is None
+    # A language that the package does not know cannot be told from others
+    assert other_language(english, "tlh") is None
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "py3langid", None)
+    monkeypatch.setitem(sys.modules, "py3langid.langid", None)
+    language_id._identifier.cache_clear()
+    with pytest.raises(MissingPackageError, match="py3langid"):
+        language_of("Guten Morgen.")
