@@ -38,11 +38,13 @@ class TranslatedText(NamedTuple):
 
     Attributes:
         parts: Text and translation of each part, for a line that was translated in several parts.
+        length: Number of tokens by which the score is normalized, the end of each part included; 0 if unknown.
     """
 
     text: str
     score: float
     parts: tuple[tuple[str, str], ...] = ()
+    length: int = 0
 
 
 def choose_selection(
@@ -225,5 +227,7 @@ def as_text(
         for each in row:
             own = [next(texts) for _ in each.ids]
             pairs = zip((part.text for part in line.parts), own, strict=True) if len(own) > 1 else ()
-            found[-1].append(TranslatedText(line.join(own, spaces=spaces), float(each.score), tuple(pairs)))
+            length = sum(len(ids) + 1 for ids in each.ids)
+            text = line.join(own, spaces=spaces)
+            found[-1].append(TranslatedText(text, float(each.score), tuple(pairs), length=length))
     return found

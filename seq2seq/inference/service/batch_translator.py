@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from seq2seq.data.language_id import other_language
 from seq2seq.data.languages import target_languages, target_tags
 from seq2seq.inference.encoding import encode_pieces
 from seq2seq.inference.limits import MOST_WEIGHTS
-from seq2seq.inference.service.messages import AnswerCandidate, Options, Text, Translation, WordAlignment
+from seq2seq.inference.service.messages import (
+    AnswerCandidate,
+    AnswerPart,
+    Options,
+    Text,
+    Translation,
+    WordAlignment,
+)
+from seq2seq.search.hypothesis import length_divisor
+from seq2seq.system.packages import MissingPackageError
 
 if TYPE_CHECKING:
     from seq2seq.inference.forced_text import Alignment
@@ -85,20 +96,40 @@ class BatchTranslator:
             results.append(
                 Translation(
                     text=row[0].text,
-                    candidates=[_candidate(*each) for each in zip(row, words, strict=True)],
+                    candidates=[_candidate(*each, options) for each in zip(row, words, strict=True)],
+                    language=self._other_language(lines[i]) if options.language else None,
                     warning="; ".join(warnings) or None,
                 )
             )
         return results
 
+    def _other_language(self, text: str) -> str | None:
+        # The hint is a convenience: a service without the package, or for images, has none
+        try:
+            return None if self.tokenizer.patches else other_language(text, str(self.meta["src_lang"]))
+        except MissingPackageError:
+            return None
 
-def _candidate(translation: TranslatedText, alignment: Alignment | None) -> AnswerCandidate:
+
+def _candidate(translation: TranslatedText, alignment: Alignment | None, options: Options) -> AnswerCandidate:
     # A candidate that the beam did not find has the score -inf, which JSON cannot express
     score = translation.score if translation.score > float("-inf") else None
+    probability = None
+    # With mbr the score is an agreement
+    if score is not None and translation.length and not options.mbr:
+        mean = score * length_divisor(translation.length, options.settings) / translation.length
+        probability = round(math.exp(mean), 4)
+    sizes = alignment.sizes if alignment and alignment.sizes else [None] * len(translation.parts)
+    parts = [
+        AnswerPart(source=source, target=target, words=size)
+        for (source, target), size in zip(translation.parts, sizes, strict=True)
+    ]
     words = None
     if alignment is not None:
-        source, target, links, table = alignment
+        source, target, links, table, _ = alignment
         few = len(source) * len(target) <= MOST_WEIGHTS
         weights = [[round(share, 4) for share in row] for row in table] if few else None
         words = WordAlignment(source=source, target=target, links=links, weights=weights)
-    return AnswerCandidate(text=translation.text, score=score, alignment=words)
+    return AnswerCandidate(
+        text=translation.text, score=score, probability=probability, parts=parts or None, alignment=words
+    )
