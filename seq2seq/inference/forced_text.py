@@ -25,14 +25,14 @@ class Alignment(NamedTuple):
         links: Pairs (source word, target word), from 0: for each target word, the source word of the largest weight.
         weights: Weight of every source word for each target word; [] if a line has several parts and more than
             MOST_WEIGHTS weights.
-        sizes: Numbers of source and target words of each part, if a line has several parts.
+        parts: Alignment of each part, if a line has several parts.
     """
 
     source: list[str]
     target: list[str]
     links: list[tuple[int, int]]
     weights: list[list[float]]
-    sizes: Sequence[tuple[int, int]] = ()
+    parts: Sequence[Alignment] = ()
 
 
 class ForcedLine(NamedTuple):
@@ -185,7 +185,7 @@ def _side_by_side(alignments: Sequence[Alignment]) -> Alignment:
         [word for each in alignments for word in each.target],
         links,
         table,
-        [(len(each.source), len(each.target)) for each in alignments],
+        alignments,
     )
 
 

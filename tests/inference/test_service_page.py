@@ -524,7 +524,7 @@ def test_phrases_and_a_glossary(visit, pictures):
     translate(page, "Das Sofa im Zug")
     assert sent[-1]["phrases"] == [["a couch", "in the evening"]]
     assert sent[-1]["glossary"] == [["Sofa", "couch"], ["Zug", "train"]]
-    assert page.inner_text("#warning") == "Not obeyed: Zug = train."
+    assert page.inner_text("#warning") == "Not in the translation: Zug = train."
     page.screenshot(path=pictures / "glossary.png", full_page=True)
     # Phrases of several lines cannot be told apart; the glossary can
     translate(page, "Das Sofa\nDer Zug")

@@ -119,17 +119,24 @@ def _candidate(translation: TranslatedText, alignment: Alignment | None, options
     if score is not None and translation.length and not options.mbr:
         mean = score * length_divisor(translation.length, options.settings) / translation.length
         probability = round(math.exp(mean), 4)
-    sizes = alignment.sizes if alignment and alignment.sizes else [None] * len(translation.parts)
+    words = alignment.parts if alignment and alignment.parts else [None] * len(translation.parts)
     parts = [
-        AnswerPart(source=source, target=target, words=size)
-        for (source, target), size in zip(translation.parts, sizes, strict=True)
+        AnswerPart(source=source, target=target, alignment=_words(own))
+        for (source, target), own in zip(translation.parts, words, strict=True)
     ]
-    words = None
-    if alignment is not None:
-        source, target, links, table, _ = alignment
-        few = len(source) * len(target) <= MOST_WEIGHTS
-        weights = [[round(share, 4) for share in row] for row in table] if few else None
-        words = WordAlignment(source=source, target=target, links=links, weights=weights)
     return AnswerCandidate(
-        text=translation.text, score=score, probability=probability, parts=parts or None, alignment=words
+        text=translation.text,
+        score=score,
+        probability=probability,
+        parts=parts or None,
+        alignment=_words(alignment),
     )
+
+
+def _words(alignment: Alignment | None) -> WordAlignment | None:
+    if alignment is None:
+        return None
+    source, target, links, table, _ = alignment
+    few = len(source) * len(target) <= MOST_WEIGHTS
+    weights = [[round(share, 4) for share in row] for row in table] if few else None
+    return WordAlignment(source=source, target=target, links=links, weights=weights)

@@ -77,15 +77,11 @@ class WordAlignment(BaseModel):
 
 
 class AnswerPart(BaseModel):
-    """Part of a text that was translated by itself, and its translation.
-
-    Attributes:
-        words: Numbers of words of both in the candidate's alignment, if it has one.
-    """
+    """Part of a text that was translated by itself, with its translation."""
 
     source: str
     target: str
-    words: tuple[int, int] | None = None
+    alignment: WordAlignment | None = None
 
 
 class AnswerCandidate(BaseModel):
