@@ -11,6 +11,8 @@ from seq2seq.data.language_id import language_of, other_language
 from seq2seq.system.packages import MissingPackageError
 
 
+# Reading the model takes seconds
+@pytest.mark.slow
 def test_a_language_and_its_probability():
     pytest.importorskip("py3langid")
     for text, expected in (
@@ -26,6 +28,7 @@ def test_a_language_and_its_probability():
     assert language_of("") is language_of("12 + 3 = 15") is None
 
 
+@pytest.mark.slow
 def test_only_confident_differences_count():
     pytest.importorskip("py3langid")
     english = "A man sleeps on the sofa in the kitchen."

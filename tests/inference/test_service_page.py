@@ -144,7 +144,9 @@ def visit(browser, address) -> Iterator[Any]:
     yield open_page
     for context in opened:
         context.close()
-    assert not [text for text in complaints if not any(code in text for code in ("401", "422", "429", "500", "503"))]
+    assert not [
+        text for text in complaints if not any(code in text for code in ("401", "403", "422", "429", "500", "503"))
+    ]
 
 
 def translate(page: Any, text: str) -> None:
@@ -486,14 +488,16 @@ def test_a_long_alignment_stays_on_the_screen(visit, pictures, screen):
     page.screenshot(path=pictures / f"long-alignment-{screen}.png", full_page=True)
 
 
-def schema(**more: Any) -> Any:
-    """Answer /openapi.json with further fields of a request and further paths."""
+def schema(**fields: Any) -> Any:
+    """Answer /openapi.json with further fields of a request."""
 
     def answer(route: Any) -> None:
         found = route.fetch().json()
-        found["paths"] |= more.get("paths", {})
-        body = found["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-        body["properties"] |= more.get("fields", {})
+        content = found["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]
+        own, *others = content["schema"].get("anyOf", [content["schema"]])
+        own["properties"] |= fields
+        # A service that understands other requests, too, names its own first
+        content["schema"] = {"anyOf": [own, *others]}
         route.fulfill(json=found)
 
     return answer
@@ -515,7 +519,7 @@ def test_phrases_and_a_glossary(visit, pictures):
         }
         route.fulfill(json={"translations": [one] * len(sent[-1]["text"])})
 
-    page = visit(route={"**/openapi.json": schema(fields={"glossary": {}}), "**/translate": answer})
+    page = visit(route={"**/openapi.json": schema(glossary={}), "**/translate": answer})
     assert page.locator("#glossary").is_hidden()
     page.locator("summary").nth(1).click()
     page.fill("#phrases", "a couch\n\n in the evening ")
@@ -567,28 +571,26 @@ def test_a_text_in_another_language(visit, address, monkeypatch, pictures):
 
 def test_both_directions(visit, pictures):
     sent: list[Any] = []
-    pairs = [
-        {"code": "de", "name": "German", "targets": ["en", "fr"]},
-        {"code": "en", "name": "English", "targets": ["de"]},
-    ]
+    one = {"src_lang": "de", "tgt_lang": "en", "tgt_langs": ["en", "fr"], "alignment": False}
+    other = {"src_lang": "en", "tgt_lang": "de", "tgt_langs": ["de"], "alignment": True}
+
+    def health(route: Any) -> None:
+        route.fulfill(json=route.fetch().json() | one | {"models": [one, other]})
 
     def answer(route: Any) -> None:
         sent.append(route.request.post_data_json)
         route.fulfill(json={"translations": [{"text": "Good morning.", "candidates": [{"text": "Good morning."}]}]})
 
-    route = {
-        "**/openapi.json": schema(paths={"/languages": {}}, fields={"src_lang": {}}),
-        "**/languages": lambda route: route.fulfill(json=pairs),
-        "**/translate": answer,
-    }
-    page = visit(route=route)
+    page = visit(route={"**/health": health, "**/translate": answer})
     page.focus("#text")
     translate(page, "Guten Morgen.")
-    assert (sent[-1]["src_lang"], sent[-1]["tgt_lang"]) == ("de", "en")
+    asked = {name: sent[-1][name] for name in ("source", "tgt_lang", "text", "alignment")}
+    assert asked == {"source": "de", "tgt_lang": "en", "text": ["Guten Morgen."], "alignment": False}
     page.screenshot(path=pictures / "pairs.png", full_page=True)
     with page.expect_response("**/translate"):
         page.click("#swap")
-    assert (sent[-1]["src_lang"], sent[-1]["tgt_lang"], sent[-1]["text"]) == ("en", "de", ["Good morning."])
+    asked = {name: sent[-1][name] for name in ("source", "tgt_lang", "text", "alignment")}
+    assert asked == {"source": "en", "tgt_lang": "de", "text": ["Good morning."], "alignment": True}
     assert page.input_value("#text") == "Good morning."
     # English has one target, and French does not lead back
     assert page.inner_text("#to") == "German"
@@ -599,9 +601,10 @@ def test_both_directions(visit, pictures):
 
 def test_a_key(visit, pictures):
     def guarded(route: Any) -> None:
-        if route.request.headers.get("authorization") == "Bearer open sesame":
+        given = route.request.headers.get("authorization")
+        if given == "Bearer open sesame":
             return route.continue_()
-        return route.fulfill(status=401, json={"error": "a key is missing"})
+        return route.fulfill(status=403 if given else 401, json={"error": "a key is missing"})
 
     page = visit(route={"**/health": guarded, "**/translate": guarded})
     page.keyboard.type("wrong")
