@@ -8,10 +8,6 @@ from typing import Any
 from seq2seq.data.languages import primary_subtag
 from seq2seq.system.packages import require
 
-# Classes that name no language: markup and numbers.
-_NO_LANGUAGE = "zxx"
-
-
 def language_of(text: str) -> tuple[str, float] | None:
     """Return the most probable language of a text, and its probability; None for a text without letters or words.
 
@@ -26,7 +22,8 @@ def language_of(text: str) -> tuple[str, float] | None:
     if not any(map(str.isalpha, text)):
         return None
     code, probability = _identifier().classify(text)
-    return None if code == _NO_LANGUAGE else (code, float(probability))
+    # This class is for markup and numbers
+    return None if code == "zxx" else (code, float(probability))
 
 
 def other_language(text: str, expected: str, *, least: float = 0.8) -> str | None:

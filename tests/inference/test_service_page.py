@@ -543,7 +543,7 @@ def test_phrases_and_a_glossary(visit, pictures):
     page.fill("#text", "Das Sofa")
     page.click("#go")
     page.locator("#error").wait_for()
-    assert page.inner_text("#error").startswith("Line 2 of the glossary")
+    assert page.inner_text("#error").startswith("Each line of the glossary")
 
 
 def test_a_service_without_a_glossary(visit):
