@@ -6,7 +6,8 @@ import functools
 from typing import Any
 
 from seq2seq.data.languages import primary_subtag
-from seq2seq.system.packages import require
+from seq2seq.system.packages import MissingPackageError, require
+
 
 def language_of(text: str) -> tuple[str, float] | None:
     """Return the most probable language of a text, and its probability; None for a text without letters or words.
@@ -29,15 +30,17 @@ def language_of(text: str) -> tuple[str, float] | None:
 def other_language(text: str, expected: str, *, least: float = 0.8) -> str | None:
     """Return the language of a text that is almost certainly not in the language expected, else None.
 
+    The result is None, too, without the package: this function is for hints, which are a convenience.
+
     Args:
         expected: Code of a language; for one that the package does not know, the result is None.
         least: Smallest probability of the other language.
-
-    Raises:
-        MissingPackageError: The package is not installed.
     """
     known = primary_subtag(expected)
-    if known not in _identifier().labels:
+    try:
+        if known not in _identifier().labels:
+            return None
+    except MissingPackageError:
         return None
     found = language_of(text)
     return found[0] if found is not None and found[0] != known and found[1] >= least else None

@@ -21,7 +21,6 @@ from seq2seq.inference.service.messages import (
     WordAlignment,
 )
 from seq2seq.search.hypothesis import length_divisor
-from seq2seq.system.packages import MissingPackageError
 
 if TYPE_CHECKING:
     from seq2seq.inference.forced_text import Alignment
@@ -62,6 +61,7 @@ class BatchTranslator:
             step: Called after each step; an error that it raises ends the call.
         """
         notes: defaultdict[int, list[Note]] = defaultdict(list)
+        detects = options.language and not self.tokenizer.patches
         translator = self._by_language[options.tgt_lang]
         lines = [each.text for each in texts]
         found = translator.translate(
@@ -97,18 +97,11 @@ class BatchTranslator:
                 Translation(
                     text=row[0].text,
                     candidates=[_candidate(*each, options) for each in zip(row, words, strict=True)],
-                    language=self._other_language(lines[i]) if options.language else None,
+                    language=other_language(lines[i], str(self.meta["src_lang"])) if detects else None,
                     warning="; ".join(warnings) or None,
                 )
             )
         return results
-
-    def _other_language(self, text: str) -> str | None:
-        # The hint is a convenience: a service without the package, or for images, has none
-        try:
-            return None if self.tokenizer.patches else other_language(text, str(self.meta["src_lang"]))
-        except MissingPackageError:
-            return None
 
 
 def _candidate(translation: TranslatedText, alignment: Alignment | None, options: Options) -> AnswerCandidate:
