@@ -46,7 +46,8 @@ def sentence_of(line: str) -> str:
 
 def sentence_start(ids: Sequence[int], separator: int | None, tags: Sequence[int]) -> int:
     """Return where the sentence begins in the ids of a source, after its tags and its context."""
-    return len(ids) - list(reversed(ids)).index(separator) if separator in ids else len(tags)
+    places = [place for place, number in enumerate(ids) if number == separator]
+    return places[-1] + 1 if places else len(tags)
 
 
 def sentence_lengths(src: Ragged, separator: int | None) -> np.ndarray:

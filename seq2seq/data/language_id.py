@@ -6,7 +6,10 @@ import functools
 from typing import Any
 
 from seq2seq.data.languages import primary_subtag
-from seq2seq.system.packages import require
+from seq2seq.system.packages import MissingPackageError, require
+
+# Languages for which the package takes much text of a larger one of the same script.
+_FAMILIES = {"wuu": "zh", "yue": "zh", "pcm": "en"}
 
 
 def language_of(text: str) -> tuple[str, float] | None:
@@ -24,24 +27,26 @@ def language_of(text: str) -> tuple[str, float] | None:
         return None
     code, probability = _identifier().classify(text)
     # This class is for markup and numbers
-    return None if code == "zxx" else (code, float(probability))
+    return None if code == "zxx" else (_FAMILIES.get(code, code), float(probability))
 
 
 def other_language(text: str, expected: str, *, least: float = 0.8) -> str | None:
     """Return the language of a text that is almost certainly not in the language expected, else None.
 
+    The result is None, too, without the package: this function is for hints, which are a convenience.
+
     Args:
         expected: Code of a language; for one that the package does not know, the result is None.
         least: Smallest probability of the other language.
-
-    Raises:
-        MissingPackageError: The package is not installed.
     """
     known = primary_subtag(expected)
-    if known not in _identifier().labels:
+    try:
+        if known not in _identifier().labels:
+            return None
+    except MissingPackageError:
         return None
     found = language_of(text)
-    return found[0] if found is not None and found[0] != known and found[1] >= least else None
+    return found[0] if found is not None and found[0] != _FAMILIES.get(known, known) and found[1] >= least else None
 
 
 @functools.cache

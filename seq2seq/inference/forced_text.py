@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from seq2seq.data.context import sentence_start
 from seq2seq.inference.encoding import encode_line, source_pieces, target_pieces
 from seq2seq.inference.forced import Forced, force, links, pharaoh, word_weights, words_of
 from seq2seq.inference.limits import MOST_WEIGHTS
@@ -25,12 +26,14 @@ class Alignment(NamedTuple):
         links: Pairs (source word, target word), from 0: for each target word, the source word of the largest weight.
         weights: Weight of every source word for each target word; [] if a line has several parts and more than
             MOST_WEIGHTS weights.
+        parts: Alignment of each part, if a line has several parts.
     """
 
     source: list[str]
     target: list[str]
     links: list[tuple[int, int]]
     weights: list[list[float]]
+    parts: Sequence[Alignment] = ()
 
 
 class ForcedLine(NamedTuple):
@@ -183,6 +186,7 @@ def _side_by_side(alignments: Sequence[Alignment]) -> Alignment:
         [word for each in alignments for word in each.target],
         links,
         table,
+        alignments,
     )
 
 

@@ -40,11 +40,13 @@ class TranslatedText(NamedTuple):
 
     Attributes:
         parts: Text and translation of each part, for a line that was translated in several parts.
+        length: Number of tokens by which the score is normalized, the end of each part included; 0 if unknown.
     """
 
     text: str
     score: float
     parts: tuple[tuple[str, str], ...] = ()
+    length: int = 0
 
 
 def choose_selection(
@@ -230,5 +232,7 @@ def as_text(
             own = [next(texts) for _ in each.ids]
             several = len(own) > 1 or any(part.context for part in line.parts)
             pairs = zip((part.text_in_context for part in line.parts), own, strict=True) if several else ()
-            found[-1].append(TranslatedText(line.join(own, spaces=spaces), float(each.score), tuple(pairs)))
+            length = sum(len(ids) + 1 for ids in each.ids)
+            text = line.join(own, spaces=spaces)
+            found[-1].append(TranslatedText(text, float(each.score), tuple(pairs), length=length))
     return found

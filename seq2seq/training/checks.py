@@ -74,6 +74,7 @@ def guides(plan: RunPlan, model: Seq2Seq) -> bool:
         f"{mixer.__name__}, which has no weights over the source": mixer.read_weights is CrossMixer.read_weights,
         "data.streaming=true": plan.data.streaming,
         "several data.corpora and a file data.alignment": file is not None and plan.data.corpora,
+        "data.augment": any(dataclasses.astuple(plan.data.augment)),
         "images as sources": plan.tokenizer.patches,
         f"tokenizer.sampling_alpha={alpha:g}": alpha > 0,
         f"optim.r_drop={plan.optim.r_drop:g}": plan.optim.r_drop > 0,

@@ -46,3 +46,4 @@ def test_a_missing_package_is_named(monkeypatch):
     language_id._identifier.cache_clear()
     with pytest.raises(MissingPackageError, match="py3langid"):
         language_of("Guten Morgen.")
+    assert other_language("Guten Morgen, liebe Leute.", "en") is None

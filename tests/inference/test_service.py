@@ -7,8 +7,10 @@ import base64
 import dataclasses
 import hashlib
 import json
+import math
 import re
 import time
+from types import SimpleNamespace
 
 import pytest
 import tiny
@@ -19,9 +21,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 from service_client import PATIENCE, Answer, Stub, served
 
+from seq2seq.data import language_id
 from seq2seq.inference.forced import pharaoh
 from seq2seq.inference.forced_text import force_lines
-from seq2seq.inference.service import messages
+from seq2seq.inference.service import batch_translator, messages
 from seq2seq.inference.service.messages import RefusedError, TranslateRequest
 from seq2seq.inference.translator import TranslatedText, Translator
 from seq2seq.settings.search import SamplingSettings, SearchSettings
@@ -110,6 +113,57 @@ def test_an_infinite_score_is_left_out():
         (candidate,) = running.call({"text": "der Hund", "alignment": True}).json["translations"][0]["candidates"]
     words = {"source": ["der", "Hund"], "target": ["the dog"], "links": [[0, 0]], "weights": [[1.0, 1.0]]}
     assert candidate == {"text": "the dog", "alignment": words}
+
+
+def test_the_average_probability_of_a_token():
+    """Compare with computations by hand: the log-probability is -1.0, of four tokens."""
+
+    class Fixed(Stub):
+        score = 0.0
+
+        def candidate(self, line, i, settings):
+            return TranslatedText("the dog", self.score, length=4)
+
+    stub = Fixed()
+    with served(stub) as running:
+        for stub.score, options in (
+            (-0.25, {"length_penalty": 1.0}),
+            (-0.5, {"length_penalty": 0.5}),
+            (-1.0, {"length_penalty": 0.0}),
+            (-1.0 / 1.5, {"length_penalty": 1.0, "length_norm": "gnmt"}),
+        ):
+            (one, *_) = running.call({"text": "ab", **options}).json["translations"][0]["candidates"]
+            assert one["probability"] == round(math.exp(-1 / 4), 4)
+        # This score is an agreement
+        (one, *_) = running.call({"text": "ab", "samples": 4, "mbr": "chrf"}).json["translations"][0]["candidates"]
+        assert "probability" not in one
+
+
+def test_the_parts_of_a_text(tmp_path):
+    """Each part is aligned as if it was a text; its tokens are counted as two length penalties tell them."""
+    settings = SearchSettings(beam_size=1, max_len_ratio=1, max_len_extra=4)
+    translator = Translator.load(tiny.save(tmp_path), settings=settings, device="cpu")
+    sources = [f"{text}." for text in tiny.sentences(tiny.GERMAN, 3)]
+    body = {"text": " ".join(sources).title(), "sentences": "split", "alignment": True}
+    with served(translator) as running:
+        (one,) = running.call(body | {"length_penalty": 0.0}).json["translations"][0]["candidates"]
+    assert len(one["parts"]) == 3
+    assert " ".join(part["source"] for part in one["parts"]) == body["text"]
+    pairs = [(part["source"], part["target"]) for part in one["parts"]]
+    for part, line in zip(one["parts"], force_lines(translator, pairs, note=print, align=True), strict=True):
+        assert pharaoh(part["alignment"]["links"]) == line.alignment
+    assert sum(len(part["alignment"]["source"]) for part in one["parts"]) == len(one["alignment"]["source"])
+    ((whole,),) = translator.translate([body["text"]], sentences="split", length_penalty=0.0)
+    ((mean,),) = translator.translate([body["text"]], sentences="split", length_penalty=1.0)
+    assert whole.score / mean.score == pytest.approx(whole.length)
+    assert one["probability"] == pytest.approx(math.exp(mean.score), abs=1e-4)
+
+
+def test_a_text_in_another_language_is_named_if_asked(monkeypatch, plain):
+    monkeypatch.setattr(batch_translator, "other_language", lambda text, expected: {"hi": "en"}.get(text))
+    first, second = plain.call({"text": ["hi", "na"], "language": True}).json["translations"]
+    assert (first["language"], second.get("language")) == ("en", None)
+    assert "language" not in plain.call({"text": "hi"}).json["translations"][0]
 
 
 def test_constraints_and_sampling_reach_the_translator(plain):
@@ -493,7 +547,9 @@ def test_the_description(plain):
     assert body["properties"]["text"]["description"]
 
 
-def test_the_page_allows_only_its_own_style_and_script(plain):
+def test_the_page_allows_only_its_own_style_and_script(plain, monkeypatch):
+    # Reading the model of languages takes a second
+    monkeypatch.setattr(language_id, "_identifier", lambda: SimpleNamespace(labels=[]))
     answer = plain.call(path="/", method="GET")
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     text = answer.body.decode()

@@ -18,11 +18,13 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import seq2seq
+from seq2seq.data.language_id import other_language
 from seq2seq.inference.encoding import target_ids
 from seq2seq.inference.service.batch_translator import BatchTranslator
 from seq2seq.inference.service.batcher import Batcher, Entry
@@ -175,6 +177,8 @@ def create_app(service: Service) -> ASGIApp:
         title="seq2seq", version=seq2seq.__version__, description=__doc__ or "", docs_url=None, redoc_url=None
     )
     page = _page()
+    # Its first request asks for languages: read their model, which takes a second, while the visitor types
+    page.background = BackgroundTask(other_language, "", "en")
 
     @app.get("/", include_in_schema=False)
     async def show_page() -> Response:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from seq2seq.data.language_id import other_language
 from seq2seq.data.languages import source_languages, target_languages
 from seq2seq.inference.encoding import encode_pieces
 from seq2seq.inference.limits import MOST_WEIGHTS
-from seq2seq.inference.service.messages import AnswerCandidate, Options, Text, Translation, WordAlignment
+from seq2seq.inference.service.messages import (
+    AnswerCandidate,
+    AnswerPart,
+    Options,
+    Text,
+    Translation,
+    WordAlignment,
+)
+from seq2seq.search.hypothesis import length_divisor
 
 if TYPE_CHECKING:
     from seq2seq.inference.forced_text import Alignment
@@ -49,6 +59,7 @@ class BatchTranslator:
         """
         notes: defaultdict[int, list[Note]] = defaultdict(list)
         translator = self._translator.between(options.src_lang or self.sources[0], options.tgt_lang)
+        detects = options.language and not self.tokenizer.patches
         lines = [each.text for each in texts]
         found = translator.translate(
             lines,
@@ -84,20 +95,40 @@ class BatchTranslator:
             results.append(
                 Translation(
                     text=row[0].text,
-                    candidates=[_candidate(*each) for each in zip(row, words, strict=True)],
+                    candidates=[_candidate(*each, options) for each in zip(row, words, strict=True)],
+                    language=other_language(lines[i], translator.src_lang) if detects else None,
                     warning="; ".join(warnings) or None,
                 )
             )
         return results
 
 
-def _candidate(translation: TranslatedText, alignment: Alignment | None) -> AnswerCandidate:
+def _candidate(translation: TranslatedText, alignment: Alignment | None, options: Options) -> AnswerCandidate:
     # A candidate that the beam did not find has the score -inf, which JSON cannot express
     score = translation.score if translation.score > float("-inf") else None
-    words = None
-    if alignment is not None:
-        source, target, links, table = alignment
-        few = len(source) * len(target) <= MOST_WEIGHTS
-        weights = [[round(share, 4) for share in row] for row in table] if few else None
-        words = WordAlignment(source=source, target=target, links=links, weights=weights)
-    return AnswerCandidate(text=translation.text, score=score, alignment=words)
+    probability = None
+    # With mbr the score is an agreement
+    if score is not None and translation.length and not options.mbr:
+        mean = score * length_divisor(translation.length, options.settings) / translation.length
+        probability = round(math.exp(mean), 4)
+    words = alignment.parts if alignment and alignment.parts else [None] * len(translation.parts)
+    parts = [
+        AnswerPart(source=source, target=target, alignment=_words(own))
+        for (source, target), own in zip(translation.parts, words, strict=True)
+    ]
+    return AnswerCandidate(
+        text=translation.text,
+        score=score,
+        probability=probability,
+        parts=parts or None,
+        alignment=_words(alignment),
+    )
+
+
+def _words(alignment: Alignment | None) -> WordAlignment | None:
+    if alignment is None:
+        return None
+    source, target, links, table, _ = alignment
+    few = len(source) * len(target) <= MOST_WEIGHTS
+    weights = [[round(share, 4) for share in row] for row in table] if few else None
+    return WordAlignment(source=source, target=target, links=links, weights=weights)

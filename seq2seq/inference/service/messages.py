@@ -52,6 +52,7 @@ class TranslateRequest(_Options):
     src_lang: str | None = Field(None, description="source language, of a checkpoint that has several")
     alignment: bool = Field(False, description="align the words of each candidate with the words of the text")
     prefixes: _Texts | None = Field(None, description="beginning of the translation of each text")
+    language: bool = Field(False, description="name the language of a text that is clearly in another one")
     phrases: Annotated[list[_Texts], Field(fail_fast=True)] | None = Field(
         None, description="phrases that the translation of each text must contain"
     )
@@ -76,19 +77,39 @@ class WordAlignment(BaseModel):
     weights: list[list[float]] | None = None
 
 
+class AnswerPart(BaseModel):
+    """Part of a text that was translated by itself, with its translation."""
+
+    source: str
+    target: str
+    alignment: WordAlignment | None = None
+
+
 class AnswerCandidate(BaseModel):
-    """Translation, with its length-normalized log-probability (natural logarithm)."""
+    """Translation, with its length-normalized log-probability (natural logarithm).
+
+    Attributes:
+        probability: Average probability of a token (geometric mean), the end included; left out with `mbr`.
+        parts: Parts of the text, if it was translated in several.
+    """
 
     text: str
     score: float | None
+    probability: float | None = None
+    parts: list[AnswerPart] | None = None
     alignment: WordAlignment | None = None
 
 
 class Translation(BaseModel):
-    """Translation of one text: the best text, all candidates and a warning, or the reason of a failure."""
+    """Translation of one text: the best text, all candidates and a warning, or the reason of a failure.
+
+    Attributes:
+        language: Language of the text, if it is almost certainly not the one that the model translates from.
+    """
 
     text: str | None = None
     candidates: list[AnswerCandidate]
+    language: str | None = None
     warning: str | None = None
     error: str | None = None
 
@@ -140,6 +161,7 @@ class Options(NamedTuple):
     Attributes:
         constrained: There are phrases that translations must contain.
         alignment: Align the words of each candidate.
+        language: Name the language of a text that is in another one.
     """
 
     settings: SearchSettings
@@ -149,6 +171,7 @@ class Options(NamedTuple):
     suppress: tuple[str, ...] = ()
     constrained: bool = False
     alignment: bool = False
+    language: bool = False
     sentences: str | None = None
     src_lang: str | None = None
 
@@ -265,6 +288,7 @@ def chosen_options(
         tuple(request.suppress),
         constrained,
         alignment=request.alignment,
+        language=request.language,
         sentences=request.sentences,
         src_lang=request.src_lang,
     )
