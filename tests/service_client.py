@@ -16,7 +16,7 @@ import pytest
 from seq2seq.inference import forced_text
 from seq2seq.inference.forced_text import Alignment, ForcedLine, force_candidates
 from seq2seq.inference.service.app import Service, create_app
-from seq2seq.inference.service.batch_translator import BatchTranslator
+from seq2seq.inference.service.models import Models
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.inference.translator import Note, TranslatedText
 from seq2seq.settings.search import SearchSettings
@@ -56,6 +56,7 @@ class Stub:
             encode_src=lambda lines: [[*line, "end"] for line in lines],
         )
         self.tags: list[Any] = []
+        self.nbytes = 1000
         self.gate = threading.Event()
         self.gate.set()
         self.begun = threading.Event()
@@ -191,7 +192,7 @@ def served(stub: Any = None, **limits: Any) -> Any:
     translator: Any = stub or Stub()
     # A busy machine must not fail a test
     given = {"batch_wait": 0.0, "timeout": 10.0 * PATIENCE, "body_timeout": PATIENCE, **limits}
-    service = Service(BatchTranslator(translator), ServiceSettings(**given))
+    service = Service(Models({"model": lambda: translator}), ServiceSettings(**given))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forced_text, "force_candidates", _force_candidates)

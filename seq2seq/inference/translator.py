@@ -286,6 +286,14 @@ class Translator:
         note_omissions(self, cut, best, note, progress)
         return results
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the model's weights."""
+        models = models_of(self.model)
+        tensors = [each for model in models for each in (*model.parameters(), *model.buffers())]
+        stored = sum(getattr(model, "file_bytes", 0) for model in models)
+        return stored + sum(each.nbytes for each in tensors if not each.is_meta)
+
     def _search(
         self,
         parts: list[Part],

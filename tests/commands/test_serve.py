@@ -94,7 +94,7 @@ import service_client
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.inference.service import server
 from seq2seq.inference.service.app import Service
-from seq2seq.inference.service.batch_translator import BatchTranslator
+from seq2seq.inference.service.models import Models
 
 class Slow(service_client.Stub):
     def translate(self, lines, **rest):
@@ -104,7 +104,7 @@ class Slow(service_client.Stub):
 limits = ServiceSettings(port=0, **dict((k, float(v)) for k, v in (word.split("=") for word in sys.argv[2:])))
 with server.bound_socket(limits) as bound:
     ready = lambda: print("on", server.url_of(bound), file=sys.stderr, flush=True)
-    sys.exit(server.run(Service(BatchTranslator(Slow()), limits), bound, ready=ready))
+    sys.exit(server.run(Service(Models({"slow": Slow}), limits), bound, ready=ready))
 """
 
 
