@@ -21,6 +21,7 @@ from seq2seq.system.stdio import print_error
 EPILOG = """\
 Examples:
   python -m seq2seq.serve --ckpt runs/demo                 # then open http://127.0.0.1:8000
+  python -m seq2seq.serve --ckpt runs/de-en runs/en-de --memory 8
   curl -H 'Content-Type: application/json' -d '{"text": "Guten Morgen."}' http://127.0.0.1:8000/translate
 
 POST /translate takes {"text": "..."} or {"text": ["...", ...]} and options with the names of translate's; GET /health

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import functools
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -187,12 +189,18 @@ def _force_candidates(translator: Any, lines: Any, candidates: Any, **how: Any) 
 
 
 @contextmanager
-def served(stub: Any = None, **limits: Any) -> Any:
-    """Run a service, with a stub and small waits unless told otherwise."""
+def served(stub: Any = None, others: Mapping[str, Stub] = MappingProxyType({}), **limits: Any) -> Any:
+    """Run a service, with a stub and small waits unless told otherwise.
+
+    Args:
+        others: Further models by name; the first one is called model.
+    """
     translator: Any = stub or Stub()
     # A busy machine must not fail a test
     given = {"batch_wait": 0.0, "timeout": 10.0 * PATIENCE, "body_timeout": PATIENCE, **limits}
-    service = Service(Models({"model": lambda: translator}), ServiceSettings(**given))
+    settings = ServiceSettings(**given)
+    loaders = {name: functools.partial(copy.copy, each) for name, each in {"model": translator, **others}.items()}
+    service = Service(Models(loaders, most=1e9 * (settings.memory or float("inf"))), settings)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forced_text, "force_candidates", _force_candidates)

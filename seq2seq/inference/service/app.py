@@ -312,7 +312,7 @@ def create_app(service: Service) -> ASGIApp:
         status: {"model": ErrorAnswer, "description": text} for status, text in _STATUSES.items()
     }
     own, libre = TranslateRequest.model_json_schema(), LibreRequest.model_json_schema()
-    content = {kind: {"schema": libre} for kind in _FORMS} | {"application/json": {"schema": {"anyOf": [own, libre]}}}
+    content = {"application/json": {"schema": {"anyOf": [own, libre]}}} | {kind: {"schema": libre} for kind in _FORMS}
     body = {"required": True, "content": content}
 
     @app.post(
@@ -435,7 +435,9 @@ async def _form(request: Request, kind: str, body: bytes, origins: list[str]) ->
             form = Request(request.scope, receive).form(max_files=0, max_fields=_MOST_FIELDS)
             pairs += [(name, str(value)) for name, value in (await form).multi_items()]
         else:
-            pairs += parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+            # A body of escapes takes half a second, in which other requests must be answered
+            how = {"keep_blank_values": True, "max_num_fields": _MOST_FIELDS}
+            pairs += await asyncio.to_thread(parse_qsl, body.decode(), **how)
     except (ValueError, HTTPException):
         message = f"the form cannot be read, or has over {_MOST_FIELDS} fields; send application/json"
         raise RefusedError(400, message) from None

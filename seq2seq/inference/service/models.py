@@ -73,4 +73,4 @@ class Models:
         others.sort(key=lambda each: self._used.index(each.name) if each.name in self._used else -1)
         while others and model.nbytes + sum(each.nbytes for each in others) > self._most:
             others.pop(0).drop()
-        gc.collect()
+            gc.collect()
