@@ -9,7 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import torch
 from torch import Tensor
@@ -289,7 +289,7 @@ class Translator:
     @property
     def nbytes(self) -> int:
         """Bytes of the model's weights."""
-        models = models_of(self.model)
+        models = cast("list[Any]", models_of(self.model))
         tensors = [each for model in models for each in (*model.parameters(), *model.buffers())]
         stored = sum(getattr(model, "file_bytes", 0) for model in models)
         return stored + sum(each.nbytes for each in tensors if not each.is_meta)
