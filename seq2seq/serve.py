@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import signal
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 from seq2seq.inference.service.settings import ServiceSettings
-from seq2seq.options.command_line import Parser, exit_status, fail, nonempty, option_name, run_command
+from seq2seq.options.command_line import Parser, UsageError, exit_status, fail, nonempty, option_name, run_command
 from seq2seq.options.translation import add_model_options, load_translator, value_of
 from seq2seq.settings.declare import keys
 from seq2seq.system.errors import first_line
@@ -19,6 +21,7 @@ from seq2seq.system.stdio import print_error
 EPILOG = """\
 Examples:
   python -m seq2seq.serve --ckpt runs/demo                 # then open http://127.0.0.1:8000
+  python -m seq2seq.serve --ckpt runs/de-en runs/en-de --memory 8
   curl -H 'Content-Type: application/json' -d '{"text": "Guten Morgen."}' http://127.0.0.1:8000/translate
 
 POST /translate takes {"text": "..."} or {"text": ["...", ...]} and options with the names of translate's; GET /health
@@ -31,16 +34,35 @@ Exit status: 0 stopped, everything accepted was answered; 1 stopped, some reques
 
 def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.serve", description=__doc__, epilog=EPILOG)
-    parser.add_argument("--ckpt", required=True, type=nonempty, metavar="FILE", help="checkpoint to translate with")
+    text = "checkpoint to translate with; a request chooses one of several by languages or name"
+    how = {"nargs": "+", "action": "extend", "type": nonempty, "metavar": "[NAME=]FILE"}
+    parser.add_argument("--ckpt", required=True, help=text, **how)
     add = parser.add_argument_group("address and limits").add_argument
     for name, field in keys(ServiceSettings).items():
-        # Settings without a range are addresses
+        # Settings without a range are addresses, but one
         bounded = "most" in field.metadata
-        kind = value_of(ServiceSettings, name) if bounded else {"type": nonempty, "metavar": "ADDRESS"}
+        metavar = "FILE" if name == "api_key_file" else "ADDRESS"
+        kind = value_of(ServiceSettings, name) if bounded else {"type": nonempty, "metavar": metavar}
         default = "" if field.default is None else f" ({field.default})"
         add(option_name(name), default=field.default, help=f"{field.metadata['help']}{default}", **kind)
     add_model_options(parser.add_argument_group("translation"))
     return parser
+
+
+def _named(options: argparse.Namespace) -> dict[str, str]:
+    """Return the path of each model by its name: NAME of NAME=FILE, else the file's or folder's own."""
+    paths: dict[str, str] = {}
+    for given in options.ckpt:
+        name, equals, path = given.partition("=")
+        if not equals or not name or "/" in name or os.path.lexists(given):
+            name, path = os.path.basename(os.path.abspath(given)).removesuffix(".safetensors"), given
+        if name in paths:
+            raise UsageError(f"--ckpt {given}: there is a model '{name}' already; name one by --ckpt NAME=FILE")
+        paths[name] = path
+    for option in ("ensemble", "shortlist", "tgt_lang"):
+        if len(paths) > 1 and getattr(options, option):
+            raise UsageError(f"{option_name(option)} goes with one model; leave it out, or start a service for each")
+    return paths
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,7 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     """Bind the address, load the model, and serve until a signal."""
     limits = ServiceSettings(**{name: getattr(options, name) for name in keys(ServiceSettings)})
-    for module in ("fastapi", "prometheus_client", "uvicorn"):
+    paths = _named(options)
+    for module in ("fastapi", "fastapi_swagger", "iso639", "prometheus_client", "python_multipart", "uvicorn"):
         require(module, "serving", extra="serve")
     from seq2seq.inference.service.server import RELOAD, bound_socket, run, url_of
 
@@ -69,33 +92,40 @@ def _run(options: argparse.Namespace) -> int:
         # cores)
         threads = options.threads or torch.get_num_threads()
         # ONNX graphs have helpers of their own, as many as torch has threads when they are loaded
-        graphs = any(runs_on_cpu_alone(locate(path)) for path in (options.ckpt, *options.ensemble))
+        graphs = any(runs_on_cpu_alone(locate(path)) for path in (*paths.values(), *options.ensemble))
         options.threads = threads if graphs else 1
-        translator = load_translator(options)
-        torch.set_num_threads(1)
         from seq2seq.inference.service.app import Service
-        from seq2seq.inference.service.batch_translator import BatchTranslator
+        from seq2seq.inference.service.models import Models
 
-        service = Service(BatchTranslator(translator), limits, begin=lambda: torch.set_num_threads(threads))
+        def load(path: str) -> Any:
+            try:
+                return load_translator(argparse.Namespace(**{**vars(options), "ckpt": path}))
+            finally:
+                # Loading has set the number for all threads
+                torch.set_num_threads(1 if threading.current_thread() is threading.main_thread() else threads)
+
+        most = float("inf") if limits.memory is None else limits.memory * 1e9
+        models = Models({name: functools.partial(load, path) for name, path in paths.items()}, most=most)
+        service = Service(models, limits, begin=lambda: torch.set_num_threads(threads))
 
         def announce() -> None:
-            made = service.translator
-            languages = f"{', '.join(made.sources)} to {', '.join(made.languages)}"
-            print_error(f"translating {languages} on {url_of(bound)} (Ctrl-C stops)")
+            pairs = (f"{', '.join(each.sources)} to {', '.join(each.languages)}" for each in models.by_name.values())
+            print_error(f"translating {'; '.join(pairs)} on {url_of(bound)} (Ctrl-C stops)")
 
         loading = threading.Lock()
 
         def reload() -> None:
             with loading:
-                try:
-                    service.translator = BatchTranslator(load_translator(options))
-                # Errors of any type: the service must survive a file that is replaced at this moment
-                except Exception as error:
-                    print_error(f"error: {first_line(error)}; the model that was loaded before stays")
-                else:
+                whole = True
+                for name in (None, *paths):
+                    try:
+                        models.load(name) if name else service.read_keys()
+                    # Errors of any type: the service must survive a file that is replaced at this moment
+                    except Exception as error:
+                        print_error(f"error: {first_line(error)}; {name or 'keys'}: what was loaded before stays")
+                        whole = False
+                if whole:
                     announce()
-                # Loading has set the number for all threads
-                torch.set_num_threads(threads)
 
         status = run(service, bound, ready=announce, reload=reload)
     if status == 1:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import functools
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,7 +19,7 @@ from seq2seq.data.languages import NO_TAGS
 from seq2seq.inference import forced_text
 from seq2seq.inference.forced_text import Alignment, ForcedLine, force_candidates
 from seq2seq.inference.service.app import Service, create_app
-from seq2seq.inference.service.batch_translator import BatchTranslator
+from seq2seq.inference.service.models import Models
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.inference.translator import Note, TranslatedText, Translator
 from seq2seq.settings.search import SearchSettings
@@ -58,6 +60,7 @@ class Stub:
             encode_src=lambda lines: [[*line, "end"] for line in lines],
         )
         self.tags = NO_TAGS
+        self.nbytes = 1000
         self.gate = threading.Event()
         self.gate.set()
         self.begun = threading.Event()
@@ -192,12 +195,18 @@ def _force_candidates(translator: Any, lines: Any, candidates: Any, **how: Any) 
 
 
 @contextmanager
-def served(stub: Any = None, **limits: Any) -> Any:
-    """Run a service, with a stub and small waits unless told otherwise."""
+def served(stub: Any = None, others: Mapping[str, Stub] = MappingProxyType({}), **limits: Any) -> Any:
+    """Run a service, with a stub and small waits unless told otherwise.
+
+    Args:
+        others: Further models by name; the first one is called model.
+    """
     translator: Any = stub or Stub()
     # A busy machine must not fail a test
     given = {"batch_wait": 0.0, "timeout": 10.0 * PATIENCE, "body_timeout": PATIENCE, **limits}
-    service = Service(BatchTranslator(translator), ServiceSettings(**given))
+    settings = ServiceSettings(**given)
+    loaders = {name: functools.partial(copy.copy, each) for name, each in {"model": translator, **others}.items()}
+    service = Service(Models(loaders, most=1e9 * (settings.memory or float("inf"))), settings)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forced_text, "force_candidates", _force_candidates)

@@ -27,7 +27,7 @@ def language_of(text: str) -> tuple[str, float] | None:
         return None
     code, probability = _identifier().classify(text)
     # This class is for markup and numbers
-    return None if code == "zxx" else (_FAMILIES.get(code, code), float(probability))
+    return None if code == "zxx" else (_FAMILIES.get(code) or code, float(probability))
 
 
 def other_language(text: str, expected: str, *, least: float = 0.8) -> str | None:

@@ -72,6 +72,11 @@ class OnnxModel(nn.Module):
         self._weights = weights
         self._rows: dict[str, Tensor] | None = None
 
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of the graphs' files, about what their sessions hold."""
+        return sum(path.stat().st_size for path in self._weights.parent.glob("*.onnx*"))
+
     def context(self, src: Tensor, src_mask: Tensor) -> Any:
         """Compute the context of each decoder layer from the source src (B, S)."""
         return rebuild(self.context_form, self.graphs[0].run({"src": src, "mask": src_mask}))

@@ -17,7 +17,7 @@ from seq2seq.inference.limits import MOST_PARTS, SENTENCES
 from seq2seq.inference.notes import Note
 
 # A match begins with the first white space, so that a line of white space takes linear time.
-_LINE_BREAKS = re.compile(r"((?<!\s)\s*\n\s*)")
+LINE_BREAKS = re.compile(r"((?<!\s)\s*\n\s*)")
 
 
 class SourcePart(NamedTuple):
@@ -117,7 +117,7 @@ class LineCutter:
         if self.tokenizer.patches:
             found = encode_pieces(self.tokenizer, lines, note=self.note)
             return [SourceLine([SourcePart(row, "")] if row else []) for row in found]
-        rows = [_LINE_BREAKS.split(whole_characters(line)) for line in lines]
+        rows = [LINE_BREAKS.split(whole_characters(line)) for line in lines]
         # One call for all lines: the tokenizer's overhead is per call
         pieces = iter(encode_pieces(self.tokenizer, [text for row in rows for text in row[::2]], note=self.note))
         return [self._line(i, row, pieces, keep=i in whole) for i, row in enumerate(rows)]

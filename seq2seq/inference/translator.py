@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import torch
 from torch import Tensor
@@ -303,6 +303,14 @@ class Translator:
             del row[settings.n_best :]
         note_omissions(self, cut, best, note, progress)
         return results
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the model's weights."""
+        models = cast("list[Any]", models_of(self.model))
+        tensors = [each for model in models for each in (*model.parameters(), *model.buffers())]
+        stored = sum(getattr(model, "file_bytes", 0) for model in models)
+        return stored + sum(each.nbytes for each in tensors if not each.is_meta)
 
     def _search(
         self,

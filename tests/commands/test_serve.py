@@ -15,7 +15,8 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
+from urllib.request import urlopen
 
 import pytest
 import tiny
@@ -94,7 +95,7 @@ import service_client
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.inference.service import server
 from seq2seq.inference.service.app import Service
-from seq2seq.inference.service.batch_translator import BatchTranslator
+from seq2seq.inference.service.models import Models
 
 class Slow(service_client.Stub):
     def translate(self, lines, **rest):
@@ -104,7 +105,7 @@ class Slow(service_client.Stub):
 limits = ServiceSettings(port=0, **dict((k, float(v)) for k, v in (word.split("=") for word in sys.argv[2:])))
 with server.bound_socket(limits) as bound:
     ready = lambda: print("on", server.url_of(bound), file=sys.stderr, flush=True)
-    sys.exit(server.run(Service(BatchTranslator(Slow()), limits), bound, ready=ready))
+    sys.exit(server.run(Service(Models({"slow": Slow}), limits), bound, ready=ready))
 """
 
 
@@ -170,6 +171,10 @@ def test_a_model_over_a_connection(tmp_path):
         assert post(connection, {"text": 1})[0] == 422
         assert post(connection, {"text": texts[0]})[0] == 200
         assert post(service.connect(), {"text": "x" * 5_000_000})[0] == 413
+        # As libretranslatepy sends it
+        form = urlencode({"q": texts[0], "source": "de", "target": "en"}).encode()
+        with urlopen(f"{service.address.geturl()}/translate", form) as response:
+            assert json.load(response) == {"translatedText": expected[0]}
         connection.request("GET", "/")
         assert b"<!doctype html>" in connection.getresponse().read()
         assert service.end() == 0
@@ -246,6 +251,28 @@ def test_a_model_is_loaded_again_and_no_request_is_lost(tmp_path):
             assert before
             assert all(found == expected[0] for found in before)
             assert last == expected[1]
+        assert service.end() == 0
+
+
+@pytest.mark.slow
+def test_models_take_turns_in_memory(tmp_path):
+    texts = tiny.sentences(tiny.GERMAN, 3)
+    expected = {}
+    for seed, name in enumerate("ab"):
+        path = tmp_path / f"{name}.safetensors"
+        checkpoint.save(path, tiny.payload(seed))
+        expected[name] = Translator.load(path, device="cpu").texts(texts)
+    assert expected["a"] != expected["b"]
+    paths = [str(tmp_path / "a.safetensors"), f"second={tmp_path / 'b.safetensors'}"]
+    with Running("-m", "seq2seq.serve", "--ckpt", *paths, "--port", "0", "--memory", "1e-6") as service:
+        assert service.process.stderr
+        for again in range(2):
+            for model, name in (("a", "a"), ("second", "b")) * 2:
+                status, answer = post(service.connect(), {"text": texts, "model": model})
+                assert (status, [each["text"] for each in answer["translations"]]) == (200, expected[name])
+            if not again:
+                service.process.send_signal(signal.SIGUSR1)
+                assert service.process.stderr.readline().startswith("translating")
         assert service.end() == 0
 
 

@@ -16,9 +16,9 @@ from seq2seq.inference.service.metrics import Metrics
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.settings.search import SearchSettings
 
-NARROW = Options(SearchSettings(beam_size=1), "en")
-WIDE = Options(SearchSettings(beam_size=5), "en")
-FRENCH = Options(SearchSettings(beam_size=1), "fr")
+NARROW = Options(SearchSettings(beam_size=1), "de", "en")
+WIDE = Options(SearchSettings(beam_size=5), "de", "en")
+FRENCH = Options(SearchSettings(beam_size=1), "de", "fr")
 
 
 def some(*texts: str) -> list[Text]:

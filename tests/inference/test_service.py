@@ -74,9 +74,8 @@ def test_a_language_of_several():
     with served(Stub(languages=["en", "fr"])) as running:
         assert running.call({"text": "ab"}).texts == ["ba/0/3/"]
         assert running.call({"text": "ab", "tgt_lang": "fr"}).texts == ["ba/0/3/<2fr>"]
-        assert (
-            "does not translate to 'pl'; it translates to en, fr" in running.call({"text": "a", "tgt_lang": "pl"}).error
-        )
+        answer = running.call({"text": "a", "tgt_lang": "pl"})
+        assert "does not translate to 'pl'; it translates from de to en, fr" in answer.error
 
 
 def test_a_source_language_of_several():
@@ -124,9 +123,8 @@ def test_the_average_probability_of_a_token():
         def candidate(self, line, i, settings):
             return TranslatedText("the dog", self.score, length=4)
 
-    stub = Fixed()
-    with served(stub) as running:
-        for stub.score, options in (
+    with served(Fixed()) as running:
+        for Fixed.score, options in (
             (-0.25, {"length_penalty": 1.0}),
             (-0.5, {"length_penalty": 0.5}),
             (-1.0, {"length_penalty": 0.0}),
@@ -229,7 +227,7 @@ def test_no_json(plain, body):
         ({"text": "a", "samples": 2, "top_p": 0}, "top_p: input should be greater than 0, not 0"),
         ({"text": "a", "length_norm": "none"}, "length_norm: input should be 'power' or 'gnmt'"),
         ({"text": "a", "suppress": ["nix"]}, "suppress: the target's vocabulary has no piece 'nix'"),
-        ({"text": "a", "tgt_lang": "fr"}, "does not translate to 'fr'; it translates to en"),
+        ({"text": "a", "tgt_lang": "fr"}, "does not translate to 'fr'; it translates from de to en"),
     ],
 )
 def test_wrong_fields(plain, body, message):
@@ -238,8 +236,8 @@ def test_wrong_fields(plain, body, message):
     assert message in answer.error
 
 
-def test_only_json_is_accepted(plain):
-    for kind in ("", "text/plain", "application/x-www-form-urlencoded", "application/jsonp"):
+def test_only_json_and_forms_are_accepted(plain):
+    for kind in ("", "text/plain", "application/jsonp"):
         answer = plain.call({"text": "a"}, headers={"content-type": kind})
         assert (answer.status, "application/json" in answer.error) == (415, True)
     assert plain.call({"text": "a"}, headers={"content-type": "Application/JSON; charset=utf-8"}).status == 200
@@ -289,7 +287,7 @@ def test_the_check_of_a_body_ends_at_its_first_errors(body, monkeypatch):
 
     monkeypatch.setattr(messages.TranslateRequest, "model_validate", counted)
     with pytest.raises(RefusedError):
-        messages.read_request(body)
+        messages.checked(messages.TranslateRequest, messages.parsed(body))
     assert all(count < 4 for count in counts)
 
 
@@ -339,8 +337,7 @@ def test_a_body_that_stalls():
 
 def test_other_paths_and_methods(plain):
     assert plain.call(path="/nothing", method="GET").status == 404
-    assert "there are /, /translate, /health" in plain.call(path="/../etc/passwd", method="GET").error
-    assert plain.call(path="/docs", method="GET").status == 404
+    assert "there are /, /translate, /languages" in plain.call(path="/../etc/passwd", method="GET").error
     answer = plain.call(method="GET")
     assert (answer.status, answer.headers["allow"]) == (405, "POST")
     assert json.loads(answer.body)["error"] == "this path takes POST, not GET"
@@ -542,8 +539,8 @@ def test_a_model_that_aligns_no_words():
 
 def test_the_description(plain):
     found = plain.call(path="/openapi.json", method="GET").json
-    assert set(found["paths"]) == {"/translate", "/health", "/metrics"}
-    body = found["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert set(found["paths"]) == {"/translate", "/languages", "/detect", "/health", "/metrics"}
+    body = found["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]["anyOf"][0]
     assert body["properties"]["text"]["description"]
 
 
@@ -631,7 +628,9 @@ bodies = st.binary(max_size=200) | (json_values | near_requests).map(lambda valu
 def test_any_body_is_translated_or_refused(plain, body):
     answer = plain.call(body)
     assert answer.status in (200, 400, 413, 422), answer
-    if answer.status == 200:
+    if answer.status == 200 and json.loads(body).get("stream"):
+        assert answer.body.endswith(b"event: done\ndata: {}\n\n")
+    elif answer.status == 200:
         asked = json.loads(body)["text"]
         asked = [asked] if isinstance(asked, str) else asked
         assert [text.rsplit("/", 3)[0][::-1] for text in answer.texts] == asked

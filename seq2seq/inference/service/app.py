@@ -1,58 +1,78 @@
-"""Serve translations over HTTP: POST /translate, GET /health, GET /metrics, and a page at /."""
+"""Serve translations over HTTP: POST /translate, GET /languages, /health and /metrics, a page at /, and /docs.
+
+POST /translate, POST /detect and GET /languages also serve clients of LibreTranslate.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import dataclasses
+import functools
 import hashlib
 import ipaddress
+import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.staticfiles import StaticFiles
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import seq2seq
 from seq2seq.data.language_id import other_language
+from seq2seq.data.languages import primary_subtag
 from seq2seq.inference.encoding import target_ids
+from seq2seq.inference.parts import LINE_BREAKS
+from seq2seq.inference.service.api_keys import check_key, read_keys
 from seq2seq.inference.service.batch_translator import BatchTranslator
 from seq2seq.inference.service.batcher import Batcher, Entry
 from seq2seq.inference.service.messages import (
     ErrorAnswer,
+    LibreRequest,
+    Options,
     RefusedError,
+    Text,
     TranslateAnswer,
     TranslateRequest,
     Translation,
+    checked,
     chosen_options,
-    read_request,
+    parsed,
     texts_of,
 )
 from seq2seq.inference.service.metrics import Metrics
+from seq2seq.inference.service.models import Models
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.search.hypothesis import longest_target
 from seq2seq.settings.values import shown
 
-PATHS = ("/", "/translate", "/health", "/metrics", "/openapi.json")
+PATHS = ("/", "/translate", "/languages", "/detect", "/health", "/metrics", "/docs", "/openapi.json")
+_MOST_FIELDS = 256  # of a form
+_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 # A body beyond the limit is still read, up to this many bytes: a client reads its answer only after it has sent all.
 _DISCARDED = 1 << 24
 _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 _CLIENT_HAS_LEFT = 499  # only the metrics show it
 _STATUSES = {
     400: "no JSON",
+    401: "an API key is missing",
+    403: "the API key is unknown, or a form comes from a page of another origin",
     408: "the request did not arrive in time",
     413: "too large",
-    415: "not application/json",
+    415: "neither application/json nor a form",
     421: "the service does not answer under this name",
     422: "a wrong field or value",
     429: "too many texts of one client wait",
@@ -72,22 +92,34 @@ class Service:
         open: Requests for a translation that have no answer yet.
     """
 
-    def __init__(
-        self, translator: BatchTranslator, limits: ServiceSettings, *, begin: Callable[[], None] = lambda: None
-    ) -> None:
-        self.translator = translator
+    def __init__(self, models: Models, limits: ServiceSettings, *, begin: Callable[[], None] = lambda: None) -> None:
+        self.models = models
         self.limits = limits
+        self.read_keys()
+        self.origins = _origins(limits)
         self.metrics = Metrics()
         self.batcher = Batcher(limits=limits, metrics=self.metrics, begin=begin)
         self.open = 0
         self.metrics.open.set_function(lambda: self.open)
+        for name in models.by_name:
+            self.metrics.model_texts.labels(name)
+            self.metrics.model_bytes.labels(name).set_function(functools.partial(models.bytes_of, name))
+
+    def read_keys(self) -> None:
+        """Read the keys of clients, also again; if that fails (ValueError), earlier keys stay."""
+        self.keys = read_keys(self.limits.api_key_file)
+
+    @property
+    def translator(self) -> BatchTranslator:
+        """The first model."""
+        return next(iter(self.models.by_name.values()))
 
     @property
     def ready(self) -> bool:
         """True while new requests are accepted."""
         return self.batcher.thread.is_alive() and not self.batcher.closed
 
-    async def translate(self, request: Request) -> TranslateAnswer | None:
+    async def translate(self, request: Request) -> Response | None:
         """Answer a request; None if the client has left.
 
         Raises:
@@ -99,20 +131,15 @@ class Service:
         if self.open > limits.max_requests:
             message = f"{limits.max_requests:,} requests are open, which is the most at once; try again later"
             raise RefusedError(503, message, 1, close=True)
-        try:
-            body = await _body(request, limits)
-        except ClientDisconnect:
-            return None
-        # Stays the same if the model is loaded again meanwhile
-        translator = self.translator
-        asked = read_request(body)
+        given = await self.fields(request)
+        form = LibreRequest if "q" in given and "text" not in given else TranslateRequest
+        read = checked(form, given)
+        # The model stays the same if it is loaded again meanwhile
+        wanted = read.source or read.src_lang, read.target or read.tgt_lang
+        translator, languages = self.models.choose(read.model, *wanted)
+        asked = read.own(translator.settings, limits)
         texts = texts_of(asked, limits)
-        options = chosen_options(asked, translator.settings, translator.languages, limits, translator.sources)
-        pieces = translator.pieces([each.text for each in texts])
-        if sum(pieces) > limits.max_pieces:
-            raise RefusedError(
-                413, f"{sum(pieces):,} pieces are too many; send at most {limits.max_pieces:,} in a request"
-            )
+        options = chosen_options(asked, translator.settings, languages, limits)
         try:
             target_ids(translator.tokenizer, options.suppress)
         except ValueError as error:
@@ -121,19 +148,19 @@ class Service:
             raise RefusedError(
                 422, "alignment: this service translates with ONNX graphs, which align no words; leave it out"
             )
-        client = request.client.host if request.client else ""
-        now = time.monotonic()
-        # A text of many pieces is translated in parts, to which alone the model's number of positions applies
-        settings = dataclasses.replace(options.settings, max_len=None)
-        works = [settings.beam_size * max(size, longest_target(size + 1, settings)) for size in pieces]
-        entries = [
-            Entry(text, options, client, now, size, work, translator)
-            for text, size, work in zip(texts, pieces, works, strict=True)
-        ]
-        self.batcher.submit(entries)
-        self.metrics.characters.inc(sum(len(each.text) for each in texts))
+        until = time.monotonic() + limits.timeout
+        if asked.stream:
+            rows = [[*LINE_BREAKS.split(each.text), ""] for each in texts]
+            places = [(i, gap) for i, row in enumerate(rows) for gap in row[1::2]]
+            texts = [Text(line) for row in rows for line in row[::2]]
+            most = limits.max_texts
+            if len(texts) > most:
+                raise RefusedError(413, f"{len(texts):,} lines are too many; stream at most {most:,} in a request")
+            entries = self._submit(request, translator, texts, options)
+            return StreamingResponse(self._events(request, entries, places, until), media_type="text/event-stream")
+        entries = self._submit(request, translator, texts, options)
         try:
-            results = await _results(request, entries, limits.timeout)
+            results = await _results(request, entries, until, limits.timeout)
         finally:
             # The time limit has passed, or the client has left; this does nothing for an answered request
             self.batcher.abandon(entries)
@@ -141,20 +168,91 @@ class Service:
             return None
         if all(result.error for result in results):
             raise RefusedError(500, f"the text could not be translated: {results[0].error}")
-        return TranslateAnswer(translations=results)
+        answer = read.answer(results, languages[0])
+        return Response(answer.model_dump_json(exclude_none=True), media_type="application/json")
+
+    def _submit(
+        self, request: Request, translator: BatchTranslator, texts: list[Text], options: Options
+    ) -> list[Entry]:
+        """Queue texts, which the caller abandons at the end."""
+        client = request.client.host if request.client else ""
+        now = time.monotonic()
+        # A text of many pieces is translated in parts, to which alone the model's number of positions applies
+        settings = dataclasses.replace(options.settings, max_len=None)
+        pieces = translator.pieces([each.text for each in texts])
+        most = self.limits.max_pieces
+        if sum(pieces) > most:
+            raise RefusedError(413, f"{sum(pieces):,} pieces are too many; send at most {most:,} in a request")
+        works = [settings.beam_size * max(size, longest_target(size + 1, settings)) for size in pieces]
+        entries = [
+            Entry(text, options, client, now, size, work, translator, delay=translator.delay)
+            for text, size, work in zip(texts, pieces, works, strict=True)
+        ]
+        self.batcher.submit(entries)
+        self.metrics.characters.inc(sum(len(each.text) for each in texts))
+        self.metrics.model_texts.labels(translator.name).inc(len(texts))
+        return entries
+
+    async def _events(
+        self, request: Request, entries: list[Entry], places: list[tuple[int, str]], until: float
+    ) -> AsyncIterator[str]:
+        """Yield a server-sent event for each entry, with its text's number and the white space after it."""
+        try:
+            for (index, after), entry in zip(places, entries, strict=True):
+                found = await _results(request, [entry], until, self.limits.timeout)
+                if found is None:
+                    return
+                event = {"index": index, "translation": found[0].model_dump(exclude_none=True), "after": after}
+                yield f"data: {json.dumps(event)}\n\n"
+            yield "event: done\ndata: {}\n\n"
+        # The status has been sent
+        except RefusedError as error:
+            yield f"event: error\ndata: {json.dumps({'error': error.detail})}\n\n"
+        finally:
+            self.batcher.abandon(entries)
+
+    async def fields(self, request: Request) -> dict[str, Any]:
+        """Read the fields of a request, JSON or a form, and check its key.
+
+        Raises:
+            RefusedError: The body cannot be read, or the key is missing or wrong.
+            ClientDisconnect: The client has left.
+        """
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        is_form = kind in _FORMS or (not kind and "q" in request.query_params)
+        if not is_form and kind != "application/json":
+            remedy = "send application/json, or LibreTranslate's fields as a form"
+            raise RefusedError(415, f"the Content-Type is '{kind[:60]}'; {remedy}")
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        has_header = scheme.lower() == "bearer"
+        if has_header:
+            check_key(self.keys, key.strip())
+        body = await _body(request, self.limits)
+        given = await _form(request, kind, body, self.origins) if is_form else parsed(body)
+        field = given.pop("api_key", None)
+        if not has_header:
+            check_key(self.keys, field)
+        return given
+
+    def languages(self) -> list[dict[str, Any]]:
+        """List the languages in LibreTranslate's form: each with the languages that it is translated to."""
+        targets: dict[str, dict[str, None]] = {}
+        for model in self.models.by_name.values():
+            for code in model.sources:
+                targets.setdefault(code, {}).update(dict.fromkeys(model.languages))
+        for code in [each for own in targets.values() for each in own]:
+            targets.setdefault(code, {})
+        return [{"code": code, "name": language_name(code), "targets": [*own]} for code, own in targets.items()]
 
     def health(self) -> dict[str, Any]:
-        """Describe the service: state, languages, defaults and limits."""
+        """Describe the service: state, languages, defaults and limits; those of the first model come first."""
         settings = self.translator.settings
         limits = self.limits
         return {
             "status": "ok" if self.ready else "stopping",
             "version": seq2seq.__version__,
-            "src_lang": self.translator.sources[0],
-            "src_langs": self.translator.sources,
-            "tgt_lang": self.translator.languages[0],
-            "tgt_langs": self.translator.languages,
-            "alignment": self.translator.can_align,
+            **self.translator.described(),
+            "models": [{"name": name, **each.described()} for name, each in self.models.by_name.items()],
             "defaults": {
                 name: getattr(settings, name)
                 for name in ("n_best", "beam_size", "beam_groups", "length_penalty", "max_len_ratio", "max_len_extra")
@@ -176,13 +274,38 @@ def create_app(service: Service) -> ASGIApp:
     app = FastAPI(
         title="seq2seq", version=seq2seq.__version__, description=__doc__ or "", docs_url=None, redoc_url=None
     )
-    page = _page()
+    page = _page((Path(__file__).parent / "page.html").read_text("utf-8"), style="")
     # Its first request asks for languages: read their model, which takes a second, while the visitor types
     page.background = BackgroundTask(other_language, "", "en")
+    description = get_swagger_ui_html(
+        openapi_url="openapi.json",
+        title="seq2seq",
+        swagger_js_url="swagger/swagger-ui-bundle.js",
+        swagger_css_url="swagger/swagger-ui.css",
+        swagger_favicon_url="data:,",
+    )
+    # Swagger UI sets styles of single elements
+    docs = _page(bytes(description.body).decode(), style="'self' 'unsafe-inline'", script="'self' ")
+    app.mount("/swagger", StaticFiles(packages=[("fastapi_swagger", "resources")]))
 
     @app.get("/", include_in_schema=False)
     async def show_page() -> Response:
         return page
+
+    @app.get("/docs", include_in_schema=False)
+    async def show_docs() -> Response:
+        return docs
+
+    @app.get("/languages", summary="Languages and their targets, as LibreTranslate lists them")
+    async def show_languages() -> Response:
+        # The first call imports the names
+        return JSONResponse(await asyncio.to_thread(service.languages))
+
+    @app.post("/detect", summary="The source languages of this service, as LibreTranslate's answer; it detects none")
+    async def detect(request: Request) -> Response:
+        await service.fields(request)
+        codes = dict.fromkeys(code for model in service.models.by_name.values() for code in model.sources)
+        return JSONResponse([{"confidence": round(100 / len(codes)), "language": code} for code in codes])
 
     @app.get("/health", summary="State, languages and limits; 503 once the service is stopping")
     async def show_health() -> Response:
@@ -195,7 +318,9 @@ def create_app(service: Service) -> ASGIApp:
     refusals: dict[int | str, dict[str, Any]] = {
         status: {"model": ErrorAnswer, "description": text} for status, text in _STATUSES.items()
     }
-    body = {"required": True, "content": {"application/json": {"schema": TranslateRequest.model_json_schema()}}}
+    own, libre = TranslateRequest.model_json_schema(), LibreRequest.model_json_schema()
+    content = {"application/json": {"schema": {"anyOf": [own, libre]}}} | {kind: {"schema": libre} for kind in _FORMS}
+    body = {"required": True, "content": content}
 
     @app.post(
         "/translate",
@@ -205,22 +330,22 @@ def create_app(service: Service) -> ASGIApp:
         openapi_extra={"requestBody": body},
     )
     async def translate(request: Request) -> Response:
-        service.open += 1
-        try:
-            answered = await service.translate(request)
-        finally:
-            service.open -= 1
-        if answered is None:
-            return Response(status_code=_CLIENT_HAS_LEFT)
-        return Response(answered.model_dump_json(exclude_none=True), media_type="application/json")
+        return await service.translate(request) or Response(status_code=_CLIENT_HAS_LEFT)
 
     app.exception_handler(HTTPException)(_refused)
+    app.exception_handler(ClientDisconnect)(_left)
     app.exception_handler(Exception)(_broken)
-    return _guarded(app, service.metrics, service.limits)
+    return _guarded(app, service)
 
 
-def _guarded(app: ASGIApp, metrics: Metrics, limits: ServiceSettings) -> ASGIApp:
+def _guarded(app: ASGIApp, service: Service) -> ASGIApp:
     """Wrap an application: count and time its requests, refuse other names, and add headers to every answer."""
+    limits, metrics = service.limits, service.metrics
+    if service.origins:
+        allowed = ["Authorization", "Content-Type"]
+        app = CORSMiddleware(
+            app, allow_origins=service.origins, allow_methods=["GET", "POST"], allow_headers=allowed, max_age=86_400
+        )
     named = (limits.allowed_hosts or "").replace(",", " ").split()
     hosts = {"", "localhost", *map(_name_of, [limits.host, *named])}
 
@@ -244,7 +369,13 @@ def _guarded(app: ASGIApp, metrics: Metrics, limits: ServiceSettings) -> ASGIApp
         if not (hosts & {"*", name := _name_of(host)} or _is_address(name)):
             message = f"this service does not answer as '{shown(host)}'; start it with --allowed-hosts and this name"
             answer = JSONResponse({"error": message}, 421)
-        await answer(scope, receive, send_counted)
+        # A streamed answer is open until its last event
+        is_open = path == "/translate"
+        service.open += is_open
+        try:
+            await answer(scope, receive, send_counted)
+        finally:
+            service.open -= is_open
 
     return wrapped
 
@@ -269,12 +400,8 @@ async def _body(request: Request, limits: ServiceSettings) -> bytes:
     """Read a request's body.
 
     Raises:
-        RefusedError: Its type is not JSON, it is too large, or it does not arrive in time.
+        RefusedError: It is too large, or it does not arrive in time.
     """
-    kind = request.headers.get("content-type", "")
-    # A form on a malicious page in the same browser cannot send this type
-    if kind.partition(";")[0].strip().lower() != "application/json":
-        raise RefusedError(415, f"the Content-Type is '{kind[:60]}'; send application/json")
     message = f"the body has more than {limits.max_body:,} bytes, which is the most in a request"
     refusal = RefusedError(413, message, close=True)
     declared = request.headers.get("content-length", "")
@@ -299,8 +426,34 @@ async def _body(request: Request, limits: ServiceSettings) -> bytes:
     return bytes(body)
 
 
-async def _results(request: Request, entries: list[Entry], seconds: float) -> list[Translation] | None:
-    """Wait at most `seconds` for the results of a request; return None if the client has left.
+async def _form(request: Request, kind: str, body: bytes, origins: list[str]) -> dict[str, Any]:
+    """Parse a form and the URL's query; a field that is there several times becomes a list."""
+    # For a form, other than for JSON, a browser asks no permission before
+    origin = request.headers.get("origin", "")
+    if origin and not {"*", origin} & {*origins} and urlsplit(origin).netloc != request.headers.get("host"):
+        raise RefusedError(403, f"a page of '{shown(origin)}' may not send forms; start the service with --cors and it")
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    pairs = request.query_params.multi_items()
+    try:
+        if kind == "multipart/form-data":
+            form = Request(request.scope, receive).form(max_files=0, max_fields=_MOST_FIELDS)
+            pairs += [(name, str(value)) for name, value in (await form).multi_items()]
+        else:
+            # A body of escapes takes half a second, in which other requests must be answered
+            how = {"keep_blank_values": True, "max_num_fields": _MOST_FIELDS}
+            pairs += await asyncio.to_thread(parse_qsl, body.decode(), **how)
+    except (ValueError, HTTPException):
+        message = f"the form cannot be read, or has over {_MOST_FIELDS} fields; send application/json"
+        raise RefusedError(400, message) from None
+    values = {name: [value for other, value in pairs if other == name] for name, _ in pairs}
+    return {name: row[0] if len(row) == 1 else row for name, row in values.items()}
+
+
+async def _results(request: Request, entries: list[Entry], until: float, seconds: float) -> list[Translation] | None:
+    """Wait for the results of a request until the time `until`, `seconds` after its arrival; None if the client left.
 
     Raises:
         RefusedError: The time limit has passed, or the service has stopped.
@@ -314,7 +467,9 @@ async def _results(request: Request, entries: list[Entry], seconds: float) -> li
     # The only message after the body says that the client has closed the connection
     left = asyncio.ensure_future(request.receive())
     try:
-        await asyncio.wait({results, left}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            {results, left}, timeout=max(0, until - time.monotonic()), return_when=asyncio.FIRST_COMPLETED
+        )
         if results.done():
             return results.result()
         if left.done():
@@ -337,13 +492,16 @@ async def _refused(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": message}, error.status_code, dict(error.headers or {}))
 
 
+async def _left(request: Request, error: Exception) -> Response:
+    return Response(status_code=_CLIENT_HAS_LEFT)
+
+
 async def _broken(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": "the service failed; its log has more"}, 500)
 
 
-def _page() -> Response:
-    """Read the page; its policy allows its own style and script, and no others."""
-    text = (Path(__file__).parent / "page.html").read_text("utf-8")
+def _page(text: str, *, style: str, script: str = "") -> Response:
+    """Return a page whose policy allows its own style and script, and no others but these sources."""
 
     def allowed(tag: str) -> str:
         """Return the hash of the element's content for a Content-Security-Policy."""
@@ -351,8 +509,31 @@ def _page() -> Response:
         return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
     policy = (
-        f"default-src 'none'; style-src {allowed('style')}; script-src {allowed('script')}; connect-src 'self'; "
-        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        f"default-src 'none'; style-src {style or allowed('style')}; script-src {script}{allowed('script')}; "
+        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     headers = {"content-security-policy": policy, "referrer-policy": "no-referrer"}
     return Response(text, media_type="text/html", headers=headers)
+
+
+def _origins(limits: ServiceSettings) -> list[str]:
+    """Read the origins of --cors; raise ValueError if an entry is none."""
+    origins = [each.rstrip("/") for each in (limits.cors or "").replace(",", " ").split()]
+    for origin in origins:
+        if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+", origin):
+            raise ValueError(f"--cors {origin}: is no origin; write it like https://app.example.org, or * for any")
+    return origins
+
+
+def language_name(code: str) -> str:
+    """Return the English name of a language; a code that is not in ISO 639 is its own name."""
+    # A slow import
+    import iso639
+
+    first, *rest = re.split("[-_]", code)
+    try:
+        # Without the remarks on years and macrolanguages
+        name = re.sub(r" \(.*\)", "", iso639.Language.match(primary_subtag(first)).name)
+    except iso639.LanguageNotFoundError:
+        return code
+    return f"{name} ({'-'.join(rest)})" if rest else name

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from seq2seq.data.language_id import other_language
 from seq2seq.data.languages import source_languages, target_languages
@@ -20,30 +23,81 @@ from seq2seq.inference.service.messages import (
     WordAlignment,
 )
 from seq2seq.search.hypothesis import length_divisor
+from seq2seq.system.errors import first_line
 
 if TYPE_CHECKING:
     from seq2seq.inference.forced_text import Alignment
     from seq2seq.inference.translator import Note, TranslatedText, Translator
 
+log = logging.getLogger(__name__)
+
+_LOADING = threading.Lock()
+
 
 class BatchTranslator:
     """Calls a translator with the options of requests.
+
+    Args:
+        load: Loads the translator, at once and again after `drop`.
+        name: Name of the model in requests and metrics.
+        make_room: Called with this model before and after it is loaded.
 
     Attributes:
         languages: Target languages, the default one first.
         sources: Source languages, likewise.
         can_align: The model can align words.
+        nbytes: Bytes of its weights while they are loaded.
     """
 
-    def __init__(self, translator: Translator) -> None:
+    nbytes = 0
+
+    def __init__(
+        self, load: Callable[[], Translator], *, name: str, make_room: Callable[[BatchTranslator], None]
+    ) -> None:
+        self.name = name
+        self._load = load
+        self._make_room = make_room
+        self._loaded()
+
+    def _loaded(self) -> Translator:
+        """Load the model, one model of the process at a time."""
+        with _LOADING:
+            self._make_room(self)
+            began = time.monotonic()
+            translator = self._load()
+            self._seconds = time.monotonic() - began
+            self._describe(translator)
+            self._translator = translator
+            self._make_room(self)
+            return translator
+
+    def _describe(self, translator: Translator) -> None:
         self.languages = list(dict.fromkeys([translator.tgt_lang, *target_languages(translator.meta)]))
         self.can_align = translator.can_force
         self.settings = translator.settings
-        self.meta = translator.meta
         self.tokenizer = translator.tokenizer
         known = source_languages(translator.meta, translator.tokenizer)
         self.sources = list(dict.fromkeys([translator.src_lang, *known]))
-        self._translator = translator
+        self.nbytes = translator.nbytes
+
+    def drop(self) -> None:
+        """Let the model leave memory, after the batches that use it."""
+        self._translator = None
+
+    @property
+    def loaded(self) -> bool:
+        """True while the model is in memory."""
+        return self._translator is not None
+
+    def delay(self) -> float:
+        """Return the seconds of loading, 0 for a model in memory."""
+        return 0.0 if self.loaded else max(self._seconds, 1e-3)
+
+    def described(self) -> dict[str, Any]:
+        """Describe the model to clients."""
+        sources = {"src_lang": self.sources[0], "src_langs": self.sources}
+        targets = {"tgt_lang": self.languages[0], "tgt_langs": self.languages}
+        return {**sources, **targets, "alignment": self.can_align, "loaded": self.loaded}
 
     def pieces(self, texts: Sequence[str]) -> list[int]:
         """Count the source pieces of each text."""
@@ -58,7 +112,18 @@ class BatchTranslator:
             step: Called after each step; an error that it raises ends the call.
         """
         notes: defaultdict[int, list[Note]] = defaultdict(list)
-        translator = self._translator.between(options.src_lang or self.sources[0], options.tgt_lang)
+        # Another thread may drop the model at any time
+        translator = self._translator
+        if translator is None:
+            try:
+                translator = self._loaded()
+            # Errors of any type: the file may be replaced at this moment, and the thread must survive
+            except Exception as error:
+                log.error("the model %s could not be loaded: %s", self.name, first_line(error))
+                return [Translation(candidates=[], error="the model could not be loaded; the log has more")] * len(
+                    texts
+                )
+        translator = translator.between(options.src_lang, options.tgt_lang)
         detects = options.language and not self.tokenizer.patches
         lines = [each.text for each in texts]
         found = translator.translate(

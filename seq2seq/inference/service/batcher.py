@@ -40,6 +40,7 @@ class Entry:
         pieces: Pieces of the text.
         work: Tokens that a search may have to compute for it.
         translate: Translates the text.
+        delay: Returns the seconds until `translate` could begin, while its model is not loaded.
     """
 
     text: Text
@@ -49,6 +50,7 @@ class Entry:
     pieces: int
     work: float
     translate: Translate
+    delay: Callable[[], float] = lambda: 0.0
     future: Future[Translation] = dataclasses.field(default_factory=Future)
 
 
@@ -154,10 +156,10 @@ class Batcher:
                 raise _AbandonedError
             now = time.monotonic()
             # Sorting the queue takes longer than this look at it
-            if now < uninterrupted or not any(entry.work <= most for entry in self._queue):
+            if now < uninterrupted or not any(entry.work <= most and not entry.delay() for entry in self._queue):
                 return
             with self._changed:
-                shorter = self._choose(most)
+                shorter = self._choose(most, loaded=True)
             if shorter:
                 self._work(shorter)
                 ended = time.monotonic()
@@ -209,15 +211,21 @@ class Batcher:
                     return self._choose(float("inf"))
                 self._changed.wait(left)
 
-    def _choose(self, most: float) -> list[Entry]:
-        """Take the next batch of texts with at most `most` tokens each out of the queue; [] if no such text waits."""
+    def _choose(self, most: float, *, loaded: bool = False) -> list[Entry]:
+        """Take the next batch of texts with at most `most` tokens each out of the queue; [] if no such text waits.
+
+        Args:
+            loaded: Only texts whose model is loaded.
+        """
         now = time.monotonic()
         of_client: Counter[str] = Counter()
         urgency: dict[Entry, float] = {}
         for entry in sorted(self._queue, key=lambda each: each.work):
             of_client[entry.client] += entry.work  # type: ignore[assignment]
-            if entry.work <= most:
-                urgency[entry] = of_client[entry.client] - _TOKENS_A_SECOND * (now - entry.arrived)
+            delay = entry.delay()
+            if entry.work <= most and not (loaded and delay):
+                # A text that has to wait for its model anyway lets others go first for so long
+                urgency[entry] = of_client[entry.client] - _TOKENS_A_SECOND * (now - entry.arrived - delay)
         waiting = sorted(urgency, key=urgency.__getitem__)
         batch = waiting[:1]
         pieces = sum(entry.pieces for entry in batch)

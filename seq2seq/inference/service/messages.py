@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import from_json
@@ -18,6 +19,7 @@ from seq2seq.settings.values import shown, suggestion
 
 # Settings for which the service has limits of its own.
 _LIMITED = ("n_best", "beam_size", "min_len", "max_len_ratio", "max_len_extra")
+Form = TypeVar("Form", bound=BaseModel)
 # All settings that a request may choose, each with its class.
 _OPTIONS = dict.fromkeys(keys(SearchSettings), SearchSettings) | dict.fromkeys(keys(SamplingSettings), SamplingSettings)
 
@@ -48,8 +50,14 @@ class TranslateRequest(_Options):
     sentences: Literal["auto", "split", "keep"] | None = Field(
         None, description="how a text is divided into sentences (default: the service's)"
     )
-    tgt_lang: str | None = Field(None, description="target language, of a checkpoint that has several")
-    src_lang: str | None = Field(None, description="source language, of a checkpoint that has several")
+    source: str | None = Field(
+        None, description="source language, of a service that has several; auto for any (also: src_lang)"
+    )
+    target: str | None = Field(None, description="target language, of a service that has several (also: tgt_lang)")
+    src_lang: str | None = Field(None, description="the same as source")
+    tgt_lang: str | None = Field(None, description="the same as target")
+    model: str | None = Field(None, description="name of the model, of a service that has several (/health lists them)")
+    stream: bool = Field(False, description="answer with server-sent events, one for each line of a text")
     alignment: bool = Field(False, description="align the words of each candidate with the words of the text")
     prefixes: _Texts | None = Field(None, description="beginning of the translation of each text")
     language: bool = Field(False, description="name the language of a text that is clearly in another one")
@@ -61,6 +69,53 @@ class TranslateRequest(_Options):
     )
     samples: int | None = Field(None, ge=1, description="draw so many translations instead of searching")
     mbr: Utility | None = Field(None, description="rank samples by how well they agree, by this metric")
+
+    def own(self, defaults: SearchSettings, limits: ServiceSettings) -> TranslateRequest:
+        """Return the request in this service's form."""
+        return self
+
+    def answer(self, translations: list[Translation], src_lang: str) -> BaseModel:
+        """Return the answer to a request in this form."""
+        return TranslateAnswer(translations=translations)
+
+
+class LibreRequest(BaseModel):
+    """Texts to translate, in the form of LibreTranslate's clients, JSON or a form; other fields are ignored."""
+
+    model: ClassVar[None] = None
+    src_lang: ClassVar[None] = None
+    tgt_lang: ClassVar[None] = None
+
+    q: str | _Texts = Field(description="one text or several")
+    source: str = Field("auto", description="source language, or auto")
+    target: str | None = Field(None, description="target language")
+    format: Literal["text"] = Field("text", description="html is not translated")
+    alternatives: int = Field(0, ge=0, description="further translations of each text")
+
+    def own(self, defaults: SearchSettings, limits: ServiceSettings) -> TranslateRequest:
+        """Return the request in this service's form, with as many alternatives as its limits allow."""
+        options = {}
+        if self.alternatives:
+            n_best = min(1 + self.alternatives, max(limits.max_beam_size, defaults.beam_size))
+            # A beam is a multiple of its groups
+            groups = math.ceil(max(n_best, defaults.beam_size) / defaults.beam_groups)
+            options = {"n_best": n_best, "beam_size": groups * defaults.beam_groups}
+        return TranslateRequest.model_validate({"text": self.q, **options})
+
+    def answer(self, translations: list[Translation], src_lang: str) -> BaseModel:
+        """Return translations in LibreTranslate's form, which has no place for a text that failed."""
+        failed = next((each.error for each in translations if each.error), None)
+        if failed:
+            raise RefusedError(500, f"a text could not be translated: {failed}")
+        rows = [[candidate.text for candidate in each.candidates] for each in translations]
+        answer: dict[str, Any] = {"translatedText": [row[0] for row in rows]}
+        if self.alternatives:
+            answer["alternatives"] = [row[1:] for row in rows]
+        if self.source == "auto":
+            answer["detectedLanguage"] = [{"confidence": 100, "language": src_lang}] * len(rows)
+        if isinstance(self.q, str):
+            answer = {name: values[0] for name, values in answer.items()}
+        return LibreAnswer(**answer)
 
 
 class WordAlignment(BaseModel):
@@ -120,6 +175,14 @@ class TranslateAnswer(BaseModel):
     translations: list[Translation]
 
 
+class LibreAnswer(BaseModel):
+    """Translations in LibreTranslate's form: of one text, or lists of several."""
+
+    translatedText: str | list[str]  # noqa: N815
+    alternatives: list[str] | list[list[str]] | None = None
+    detectedLanguage: Any = None  # noqa: N815
+
+
 class ErrorAnswer(BaseModel):
     """Answer to a request that is refused: one line that names the reason and the remedy."""
 
@@ -133,10 +196,14 @@ class RefusedError(HTTPException):
         message: One line for the client, with the remedy.
         retry_after: Seconds after which it makes sense to ask again.
         close: Close the connection, since the unread rest of a body would be taken for the next request.
+        challenge: How a client can prove who it is.
     """
 
-    def __init__(self, status: int, message: str, retry_after: int | None = None, *, close: bool = False) -> None:
+    def __init__(
+        self, status: int, message: str, retry_after: int | None = None, *, close: bool = False, challenge: str = ""
+    ) -> None:
         headers = {"retry-after": str(retry_after)} if retry_after else {}
+        headers |= {"www-authenticate": challenge} if challenge else {}
         if close:
             headers["connection"] = "close"
         super().__init__(status, message, headers)
@@ -165,6 +232,7 @@ class Options(NamedTuple):
     """
 
     settings: SearchSettings
+    src_lang: str
     tgt_lang: str
     sampling: SamplingSettings | None = None
     mbr: str | None = None
@@ -173,14 +241,13 @@ class Options(NamedTuple):
     alignment: bool = False
     language: bool = False
     sentences: str | None = None
-    src_lang: str | None = None
 
 
-def read_request(body: bytes) -> TranslateRequest:
-    """Parse a request's body.
+def parsed(body: bytes) -> dict[str, Any]:
+    """Parse JSON.
 
     Raises:
-        RefusedError: 400 if the body is not JSON, 422 if the JSON is not a request.
+        RefusedError: 400 if the body is not JSON, 422 if the JSON is not an object.
     """
     try:
         given = from_json(body)
@@ -188,14 +255,23 @@ def read_request(body: bytes) -> TranslateRequest:
         raise RefusedError(400, f"the body is not JSON in UTF-8: {error}") from None
     if not isinstance(given, dict):
         raise RefusedError(422, 'the body must be an object such as {"text": "Guten Morgen."}')
-    known = list(TranslateRequest.model_fields)
+    return given
+
+
+def checked(form: type[Form], given: dict[str, Any]) -> Form:
+    """Check the fields of a request.
+
+    Raises:
+        RefusedError: 422 if they are no request of this form.
+    """
+    known = list(form.model_fields)
     for name in given:
-        if name not in known:
+        if name not in known and form.model_config.get("extra") == "forbid":
             raise RefusedError(
                 422, f"unknown field '{shown(name)}'{suggestion(shown(name), known)} (known: {', '.join(known)})"
             )
     try:
-        return TranslateRequest.model_validate(given)
+        return form.model_validate(given)
     except ValidationError as error:
         raise RefusedError(422, _explained(error.errors(include_url=False, include_context=False)[0])) from None
 
@@ -206,8 +282,8 @@ def _explained(error: Any) -> str:
     if error["type"] == "missing":
         return 'the field text is missing: {"text": "Guten Morgen."} or {"text": ["Guten Morgen.", "Danke!"]}'
     # pydantic has an error for each alternative of a union
-    if where[0] == "text":
-        return "text must be a string or a list of strings"
+    if where[0] in ("text", "q"):
+        return f"{where[0]} must be a string or a list of strings"
     return f"{where[0]}: {error['msg'][:1].lower()}{error['msg'][1:]}, not {_json(error['input'])}"
 
 
@@ -223,6 +299,8 @@ def texts_of(request: TranslateRequest, limits: ServiceSettings) -> list[Text]:
             too many texts, or if they are too long.
     """
     texts = [request.text] if isinstance(request.text, str) else request.text
+    if request.stream and (request.prefixes or request.phrases):
+        raise RefusedError(422, "stream: prefixes and phrases belong to whole texts; leave them or stream out")
     if not texts:
         raise RefusedError(422, "text is an empty list; give one text or more")
     if len(texts) > limits.max_texts:
@@ -248,17 +326,12 @@ def texts_of(request: TranslateRequest, limits: ServiceSettings) -> list[Text]:
 
 
 def chosen_options(
-    request: TranslateRequest,
-    defaults: SearchSettings,
-    languages: Sequence[str],
-    limits: ServiceSettings,
-    sources: Sequence[str] = (),
+    request: TranslateRequest, defaults: SearchSettings, languages: tuple[str, str], limits: ServiceSettings
 ) -> Options:
     """Complete a request's options with the service's own.
 
     Args:
-        languages: Target languages, the default one first.
-        sources: Source languages that a request may choose.
+        languages: Source and target language.
 
     Raises:
         RefusedError: 422 for options that the model or the service does not allow, or that cannot be combined.
@@ -267,13 +340,6 @@ def chosen_options(
     constrained = any(request.phrases or ())
     amounts = given if request.samples is None else given | {"beam_size": request.samples}
     _check_amounts(amounts, defaults, limits, beam="beam_size" if request.samples is None else "samples")
-    language = languages[0] if request.tgt_lang is None else request.tgt_lang
-    for wanted, known, word in ((language, languages, "to"), (request.src_lang, sources, "from")):
-        if wanted is not None and wanted not in known:
-            raise RefusedError(
-                422,
-                f"this service does not translate {word} '{shown(wanted)}'; it translates {word} {', '.join(known)}",
-            )
     try:
         settings, sampling = chosen_search(
             defaults, given, samples=request.samples, mbr=request.mbr, phrases=constrained
@@ -282,7 +348,7 @@ def chosen_options(
         raise RefusedError(422, str(error)) from None
     return Options(
         settings,
-        language,
+        *languages,
         sampling,
         request.mbr,
         tuple(request.suppress),
@@ -290,7 +356,6 @@ def chosen_options(
         alignment=request.alignment,
         language=request.language,
         sentences=request.sentences,
-        src_lang=request.src_lang,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 
 # Seconds, from a batch of short sentences on a GPU to a long wait on a CPU.
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -13,6 +13,8 @@ class Metrics:
     """Counters and histograms of one service, in a registry of their own."""
 
     def __init__(self) -> None:
+        # Times at which each counter began
+        disable_created_metrics()
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         rest = {"namespace": "seq2seq", "registry": self.registry}
@@ -28,6 +30,8 @@ class Metrics:
         self.batch_texts = Histogram("batch_texts", "Texts translated together.", buckets=_TEXTS, **rest)
         self.batch_seconds = Histogram("batch_seconds", "Seconds that a batch took.", buckets=_SECONDS, **rest)
         self.open = Gauge("open_translations", "Requests for a translation that are being served.", **rest)
+        self.model_texts = Counter("model_texts", "Texts accepted for a model.", ["model"], **rest)
+        self.model_bytes = Gauge("model_bytes", "Bytes of a model's weights in memory.", ["model"], **rest)
         # Both outcomes are shown from the start, with a count of 0
         for outcome in ("translated", "failed"):
             self.texts.labels(outcome)

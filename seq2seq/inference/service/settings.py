@@ -26,6 +26,11 @@ class ServiceSettings(Section):
         "names under which the service is called, by commas, or * for any; always allowed: localhost, --host, IP "
         "addresses",
     )
+    cors: str | None = setting(None, "origins whose pages may use the service, by commas, or * for any")
+    api_key_file: str | None = setting(None, "file with a key a line; requests need one (401, 403)")
+    memory: float | None = setting(
+        None, "GB of weights; beyond, the model that was used least recently is dropped (none)", above=0, most=100_000
+    )
     # Room for as many escaped characters as a request may have
     max_body: int = setting(1 << 18, "bytes of a request's body; a larger one is refused", least=1024, most=1 << 30)
     max_texts: int = setting(128, "texts of a request", least=1, most=100_000)

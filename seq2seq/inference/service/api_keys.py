@@ -1,0 +1,32 @@
+"""Check the keys of a service's clients."""
+
+from __future__ import annotations
+
+import hmac
+from pathlib import Path
+
+from seq2seq.inference.service.messages import RefusedError
+
+
+def read_keys(path: str | None) -> list[bytes]:
+    """Read a key a line, without blank lines and lines that begin with #; raise ValueError if there is none."""
+    if path is None:
+        return []
+    try:
+        lines = [line.strip() for line in Path(path).read_text("utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--api-key-file {path}: cannot be read ({getattr(error, 'strerror', 'not UTF-8')})") from None
+    keys = [line.encode() for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise ValueError(f"--api-key-file {path}: has no key; write a key a line, or leave the option out")
+    return keys
+
+
+def check_key(keys: list[bytes], key: object) -> None:
+    """Raise RefusedError for a client without a key (401) or with an unknown one (403); no keys serve everyone."""
+    if keys and not (isinstance(key, str) and key):
+        remedy = "send the header 'Authorization: Bearer KEY', or the field api_key"
+        raise RefusedError(401, f"this service needs an API key: {remedy}", challenge="Bearer")
+    # The time tells neither the key nor its place in the file
+    if keys and not sum(hmac.compare_digest(each, str(key).encode()) for each in keys):
+        raise RefusedError(403, "this API key is unknown; ask whoever runs the service for one")
