@@ -7,7 +7,7 @@ import functools
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -22,6 +22,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.batch_rows import fitting_rows, most_rows
 from seq2seq.inference.encoding import encode_line, source_pieces, target_ids, target_pieces
 from seq2seq.inference.forced import SourceAttention, read_attention
+from seq2seq.inference.glossary import Glossary
 from seq2seq.inference.lexical_shortlist import Shortlist
 from seq2seq.inference.limits import CPU_TOKENS, GPU_TOKENS, LONGEST_SOURCE, MOST_GPU_TOKENS
 from seq2seq.inference.mbr import rank_by_agreement, utility
@@ -34,6 +35,7 @@ from seq2seq.inference.search_parts import (
     Part,
     as_text,
     choose_selection,
+    find_terms,
     join_parts,
     make_parts,
     unplaceable,
@@ -54,6 +56,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Least beam of parts with terms of a glossary: the terms divide the beam.
+TERMS_BEAM = 10
+
 
 class Translator:
     """Translates lists of lines, of any content, with one model.
@@ -69,6 +74,7 @@ class Translator:
         tags: Ids before every source that ask for the target language.
         shortlist: Restricts the pieces of translations, depending on their sources; None allows all pieces.
         graphs: Captures and replays decoding steps; None runs them one by one.
+        glossary: Terms that translations must contain, for calls of `translate` that bring none.
     """
 
     def __init__(
@@ -86,6 +92,7 @@ class Translator:
         tags: Sequence[int] = (),
         shortlist: Shortlist | None = None,
         graphs: Graphs | None = None,
+        glossary: Glossary | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
@@ -102,6 +109,7 @@ class Translator:
         self.tags = list(tags)
         self.shortlist = shortlist
         self.graphs = graphs
+        self.glossary = glossary
 
     @classmethod
     def load(
@@ -119,6 +127,7 @@ class Translator:
         ensemble: Sequence[str | os.PathLike[str]] = (),
         shortlist: str | os.PathLike[str] | None = None,
         cuda_graphs: bool | None = None,
+        glossary: str | os.PathLike[str] | None = None,
     ) -> Translator:
         """Load a checkpoint, a folder that `export` wrote with weights or ONNX graphs, or a model from a hub.
 
@@ -131,10 +140,13 @@ class Translator:
             ensemble: Further checkpoints with the same tokenizer, of any mixers; probabilities are averaged.
             shortlist: File written by `python -m seq2seq.shortlist`.
             cuda_graphs: Capture decoding steps once and replay them (default: on a GPU, where that is possible).
+            glossary: File of terms, see `Glossary.read`.
 
         Raises:
             ValueError: The checkpoint, device, dtype, language or shortlist cannot be used; the message is one line.
         """
+        # Read first: mistakes in it are cheap
+        terms = None if glossary is None else Glossary.read(glossary)
         paths = [locate(path), *map(locate, ensemble)]
         device = "cpu" if device == "auto" and any(map(runs_on_cpu_alone, paths)) else choose_device(device)
         dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
@@ -160,6 +172,7 @@ class Translator:
             tags=target_tags(loaded.meta, loaded.tokenizer, tgt_lang),
             shortlist=None if shortlist is None else Shortlist.load(shortlist, loaded.tokenizer),
             graphs=choose_graphs(torch.device(device), cuda_graphs),
+            glossary=terms,
         )
         made.statistics = LineStatistics.common([LineStatistics.of_checkpoint(each.meta) for each in members])
         return made
@@ -178,6 +191,7 @@ class Translator:
         progress: Callable[[int], None] = lambda done: None,
         sentences: str | None = None,
         samples: int | None = None,
+        glossary: Glossary | Mapping[str, str] | Iterable[tuple[str, str]] | None = None,
         **options: Any,
     ) -> list[list[TranslatedText]]:
         """Translate lines; in float32 a line's text does not depend on the other lines.
@@ -199,6 +213,8 @@ class Translator:
                 that it raises ends the call.
             sentences: How lines are divided into parts, one of SENTENCES (default: the translator's).
             samples: Draw so many translations of each line instead of searching.
+            glossary: Terms that the translation of each part with their source must contain (default: the
+                translator's, in a beam search of one group).
             options: Settings of the search or of the sampling by name, such as beam_size or temperature; they override
                 `settings`.
 
@@ -222,9 +238,13 @@ class Translator:
                 raise ValueError(
                     "sampling excludes samples and options by name: give samples, temperature, ... by name"
                 )
-            constrained = phrases is not None
             settings, sampling = chosen_search(
-                settings or self.settings, options, samples=samples, mbr=mbr, phrases=constrained
+                settings or self.settings,
+                options,
+                samples=samples,
+                mbr=mbr,
+                phrases=phrases is not None,
+                glossary=glossary is not None,
             )
         # The caller chooses how to search; the number of positions belongs to the model
         settings = dataclasses.replace(settings or self.settings, max_len=self.settings.max_len)
@@ -234,7 +254,12 @@ class Translator:
             from seq2seq.metrics.scorers import tokenize_of
 
             agreement = utility(mbr, tokenize_of(self.meta, self.tgt_lang))
-        selection = choose_selection(settings, tokenizer, sampling=sampling, mbr=mbr, constrained=phrases is not None)
+        choose = functools.partial(choose_selection, settings, tokenizer, sampling=sampling, mbr=mbr)
+        selection = choose(constrained=phrases is not None)
+        if glossary is None and not sampling and settings.beam_groups == 1:
+            glossary = self.glossary
+        book = Glossary.of(glossary or ())
+        placed = choose(constrained=True) if len(book) else None
         # Keep all samples: the best samples of the parts need not form the best sample of the line
         kept = settings if sampling is None else dataclasses.replace(settings, n_best=settings.beam_size)
         suppressed = target_ids(tokenizer, suppress)
@@ -250,6 +275,7 @@ class Translator:
         # Cut and tokenize all lines, search their parts in order of length, and join the results line by line
         whole = unplaceable(len(lines), tokenizer, prefixes, phrases, self.tgt_lang)
         cut = cutter(lines, whole)
+        terms = find_terms(cut, book) if placed else None
         parts = make_parts(
             cut,
             tokenizer,
@@ -259,18 +285,19 @@ class Translator:
             prefixes=prefixes,
             phrases=phrases,
             whole=whole,
+            terms=terms,
             note=note,
         )
         found: dict[int, list[Hypothesis]] = {}
         left = Counter(part.line for part in parts)
         with torch.autocast(torch.device(self.device).type, enabled=False):
-            for done in self._search(parts, kept, selection, suppressed, note):
+            for done in self._search_with_terms(parts, kept, selection, placed, suppressed, note):
                 found.update(done)
                 lines_of = [parts[number].line for number, _ in done]
                 left.subtract(lines_of)
                 progress(sum(not left[line] for line in set(lines_of)))
         joined = join_parts(parts, found, len(lines), kept, drawn=isinstance(selection, Drawn))
-        results = as_text(tokenizer, joined, cut, spaces=has_spaces(self.tgt_lang))
+        results = as_text(tokenizer, joined, cut, spaces=has_spaces(self.tgt_lang), terms=terms)
         best: list[Joined | None] = []
         for line, row in enumerate(results):
             texts = [each.text for each in row]
@@ -285,6 +312,33 @@ class Translator:
             del row[settings.n_best :]
         note_omissions(self, cut, best, note, progress)
         return results
+
+    def _search_with_terms(
+        self,
+        parts: list[Part],
+        settings: SearchSettings,
+        selection: Selection | None,
+        placed: Selection | None,
+        suppress: Sequence[int],
+        note: Callable[[Note], None],
+    ) -> Iterator[list[tuple[int, list[Hypothesis]]]]:
+        """Search as `_search` does, and the parts with terms of a glossary apart from the others, by `placed`.
+
+        Parts that cannot be translated with their terms are searched without them.
+        """
+        left = dict.fromkeys(range(len(parts)))
+        if numbers := [number for number in left if parts[number].terms]:
+            sources = [parts[i].source._replace(phrases=[*parts[i].source.phrases, *parts[i].terms]) for i in numbers]
+            asked = [parts[i]._replace(source=source) for i, source in zip(numbers, sources, strict=True)]
+            wide = dataclasses.replace(settings, beam_size=max(settings.beam_size, TERMS_BEAM))
+            for done in self._search(asked, wide, placed, suppress, lambda told: None):
+                translated = [(numbers[i], hypotheses) for i, hypotheses in done if hypotheses]
+                for number, _ in translated:
+                    del left[number]
+                yield translated
+        rest = list(left)
+        for done in self._search([parts[i] for i in rest], settings, selection, suppress, note):
+            yield [(rest[i], hypotheses) for i, hypotheses in done]
 
     def _search(
         self,

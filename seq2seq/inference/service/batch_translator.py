@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from seq2seq.data.languages import target_languages, target_tags
 from seq2seq.inference.encoding import encode_pieces
 from seq2seq.inference.limits import MOST_WEIGHTS
-from seq2seq.inference.service.messages import AnswerCandidate, Options, Text, Translation, WordAlignment
+from seq2seq.inference.service.messages import AnswerCandidate, Options, TermAnswer, Text, Translation, WordAlignment
 
 if TYPE_CHECKING:
     from seq2seq.inference.forced_text import Alignment
@@ -62,6 +62,7 @@ class BatchTranslator:
             phrases=[each.phrases for each in texts] if options.constrained else None,
             suppress=options.suppress,
             sentences=options.sentences,
+            glossary=options.glossary,
             note=lambda note: notes[note.position].append(note),
             progress=lambda lines: step(),
         )
@@ -86,6 +87,7 @@ class BatchTranslator:
                 Translation(
                     text=row[0].text,
                     candidates=[_candidate(*each) for each in zip(row, words, strict=True)],
+                    glossary=[TermAnswer(**term._asdict()) for term in row[0].terms] or None,
                     warning="; ".join(warnings) or None,
                 )
             )
