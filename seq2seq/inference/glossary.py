@@ -12,9 +12,8 @@ from seq2seq.data.text_files import is_blank, read_lines
 from seq2seq.search.words import in_word
 from seq2seq.settings.values import shown
 
-# Characters of a term, and terms of a glossary: beyond them a file is something else.
+# Characters of a term; a file with a longer one is something else.
 _LONGEST = 1000
-_MOST = 1_000_000
 # Terms that are named in a report.
 _NAMED = 5
 _HEADERS = (("source", "target"), ("src", "tgt"))
@@ -87,8 +86,6 @@ class Glossary:
                     f"{places[source]}; keep one"
                 )
             places.setdefault(source, place)
-            if len(self.terms) > _MOST:
-                raise ValueError(f"{place}: a glossary has at most {_MOST:,} terms")
         # The lower case of some characters is longer: each is folded by itself
         self._by_fold: dict[str, list[str]] = defaultdict(list)
         for source in self.terms:
@@ -142,16 +139,13 @@ class TermCounts:
                 self.missing[term].append(number)
 
     def __str__(self) -> str:
-        are = f"{self.found:,} of {self.terms:,} terms in {self.lines:,} lines are in the translation"
-        if not self.missing:
-            return are
-        listed = [
-            f"'{shown(term.source)}' as '{shown(term.target)}' (line {', '.join(map(str, numbers[:3]))}"
-            f"{', ...' if len(numbers) > 3 else ''})"
-            for term, numbers in list(self.missing.items())[:_NAMED]
+        named = [
+            f"'{shown(term.source)}' as '{shown(term.target)}' (line {', '.join(map(str, lines[:3]))}"
+            f"{', ...' * (len(lines) > 3)})"
+            for term, lines in list(self.missing.items())[:_NAMED]
         ]
-        more = ", ..." if len(self.missing) > _NAMED else ""
-        return f"{are}; not {', '.join(listed)}{more}"
+        missing = f"; not {', '.join(named)}" * bool(named) + ", ..." * (len(self.missing) > _NAMED)
+        return f"{self.found:,} of {self.terms:,} terms in {self.lines:,} lines are in the translation{missing}"
 
 
 def has_words(text: str, term: str) -> bool:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from seq2seq.data.sentences import sentences
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.encoding import source_end, target_pieces, whole_characters
-from seq2seq.inference.glossary import Glossary, Term, has_words
+from seq2seq.inference.glossary import Term, has_words
 from seq2seq.inference.notes import Note
 from seq2seq.inference.parts import SourceLine
 from seq2seq.search import Constrained, Drawn, Hypothesis, Selection, Source, Words, length_divisor, target_limit
@@ -167,11 +167,6 @@ def make_parts(
                     asked.append(row)
             parts.append(Part(number, source, asked))
     return parts
-
-
-def find_terms(lines: Sequence[SourceLine], glossary: Glossary) -> list[list[list[Term]]]:
-    """Find the terms of a glossary in each part of each line."""
-    return [[glossary.find(part.text) for part in line.parts] for line in lines]
 
 
 def _without_end(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:

@@ -35,7 +35,6 @@ from seq2seq.inference.search_parts import (
     Part,
     as_text,
     choose_selection,
-    find_terms,
     join_parts,
     make_parts,
     unplaceable,
@@ -275,7 +274,7 @@ class Translator:
         # Cut and tokenize all lines, search their parts in order of length, and join the results line by line
         whole = unplaceable(len(lines), tokenizer, prefixes, phrases, self.tgt_lang)
         cut = cutter(lines, whole)
-        terms = find_terms(cut, book) if placed else None
+        terms = [[book.find(part.text) for part in line.parts] for line in cut] if placed else None
         parts = make_parts(
             cut,
             tokenizer,
