@@ -27,7 +27,7 @@ def ckpt(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def translator(ckpt) -> Translator:
-    return Translator.load(ckpt, settings=SearchSettings(beam_size=2, max_len_ratio=1, max_len_extra=9), device="cpu")
+    return Translator.load(ckpt, settings=SearchSettings(beam_size=2, max_len_ratio=1, max_len_extra=2), device="cpu")
 
 
 def sources(terms: list[str], text: str) -> list[str]:
@@ -137,6 +137,7 @@ def test_a_glossary_goes_with_a_search_of_one_group(ckpt, tmp_path):
             loaded.translate(["Hund"], glossary=[entry])
 
 
+@pytest.mark.slow
 def test_the_command_counts_terms(ckpt, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("terms.tsv").write_text("Hund\tdog\nKatze\t" + "cat " * 200 + "\n")
