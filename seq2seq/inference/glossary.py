@@ -1,4 +1,4 @@
-"""Glossaries: terms of the source, each with a term that its translation must contain. Imports no torch."""
+"""Glossaries: terms of the source, each with a term that its translation must contain."""
 
 from __future__ import annotations
 
