@@ -43,7 +43,7 @@ from seq2seq.options.translation import (
 from seq2seq.settings.declare import keys
 from seq2seq.settings.search import SamplingSettings, SearchSettings
 from seq2seq.system.files import atomic_text, compression, written_directly
-from seq2seq.system.stdio import standard_input
+from seq2seq.system.stdio import print_error, standard_input
 
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator
@@ -169,6 +169,8 @@ def _run(options: argparse.Namespace) -> int:
         )
         # Opened only now, since this waits for the first bytes
         session.run(open_text(source), sink)
+    if options.glossary:
+        print_error(f"glossary: {session.terms}")
     # After the stack: the output is complete, with an empty line for each failure
     if session.failed:
         return fail(f"{session.failed:,} of {session.lines:,} lines could not be translated and are empty", 1)
@@ -187,7 +189,7 @@ def _open_source(options: argparse.Namespace, stack: contextlib.ExitStack) -> St
 
 def _check_outputs(options: argparse.Namespace, source: Stream) -> None:
     """Raise UsageError for outputs that cannot be written, or that would replace an input or each other."""
-    read = [_descriptor(source), options.prefixes, options.phrases, options.shortlist]
+    read = [_descriptor(source), options.prefixes, options.phrases, options.shortlist, options.glossary]
     inputs = [file for file in read if file is not None]
     for name in ("output", "alignments"):
         if path := getattr(options, name):
@@ -255,7 +257,7 @@ def _partial_output(
     made_by = {name: getattr(options, name) for name in how}
     made_by["dtype"] = translator.dtype
     made_by["search"] = dataclasses.asdict(translator.settings)
-    for name in ("ckpt", "input", "prefixes", "phrases", "shortlist"):
+    for name in ("ckpt", "input", "prefixes", "phrases", "shortlist", "glossary"):
         path = getattr(options, name)
         made_by[name] = None if path is None else identity(path)
     made_by["ensemble"] = [identity(path) for path in options.ensemble]

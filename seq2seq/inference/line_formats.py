@@ -36,6 +36,8 @@ def as_json(number: int, candidates: Sequence[TranslatedText], details: Mapping[
     if others:
         # Without the fillers of a beam that found fewer translations
         entry["alternatives"] = [other for other in others if other["score"] is not None]
+    if terms := candidates[0].terms:
+        entry["glossary"] = [term._asdict() for term in terms]
     return json.dumps(entry | dict(details), ensure_ascii=False) + "\n"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from seq2seq.data.text_files import RawLine, Stream, decode_line, is_blank, name_of, split_lines
 from seq2seq.inference.forced_text import ForcedLine, force_candidates
+from seq2seq.inference.glossary import TermCounts
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.line_progress import ProgressLine
 from seq2seq.inference.notes import Notes
@@ -114,6 +115,8 @@ class LineStream:
         # A document goes from one window to the next
         self._before: deque[str] = deque(maxlen=translator.context)
         self._warned_of: set[str] = set()
+        # For a run with a glossary
+        self.terms = TermCounts()
         self._notes = Notes(self.warn, failed=partial.failed if partial else ())
 
     @property
@@ -189,6 +192,8 @@ class LineStream:
         results = self.translator.translate(
             lines, note=lambda note: self._notes.add(note._replace(position=note.position + first - 1)), **options
         )
+        for number, row in enumerate(results, first):
+            self.terms.add(number, row[0].terms)
         self.lines += len(lines)
         details: list[dict[str, Any]] = [{} for _ in lines]
         if self.details or self.alignments is not None:

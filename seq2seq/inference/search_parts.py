@@ -12,6 +12,7 @@ from seq2seq.data.languages import NO_TAGS, Tags
 from seq2seq.data.sentences import sentences
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.encoding import source_end, target_pieces, whole_characters
+from seq2seq.inference.glossary import Term, has_words
 from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.notes import Note
 from seq2seq.inference.parts import SourceLine
@@ -21,10 +22,15 @@ from seq2seq.settings.search import SamplingSettings, SearchSettings, require_on
 
 
 class Part(NamedTuple):
-    """Part of a line, which is translated by itself; most lines have one. `line` counts from 0."""
+    """Part of a line, which is translated by itself; most lines have one. `line` counts from 0.
+
+    Attributes:
+        terms: Target ids of the terms of a glossary that the part has, as far as they can be required.
+    """
 
     line: int
     source: Source
+    terms: Sequence[list[int]] = ()
 
 
 class Joined(NamedTuple):
@@ -41,12 +47,14 @@ class TranslatedText(NamedTuple):
     Attributes:
         parts: Text and translation of each part, for a line that was translated in several parts.
         length: Number of tokens by which the score is normalized, the end of each part included; 0 if unknown.
+        terms: Terms of the glossary that the line has.
     """
 
     text: str
     score: float
     parts: tuple[tuple[str, str], ...] = ()
     length: int = 0
+    terms: tuple[Term, ...] = ()
 
 
 def choose_selection(
@@ -118,6 +126,7 @@ def make_parts(
     prefixes: Sequence[str] | None = None,
     phrases: Sequence[Sequence[str]] | None = None,
     whole: Collection[int] = (),
+    terms: Sequence[Sequence[Sequence[Term]]] | None = None,
     note: Callable[[Note], None],
 ) -> list[Part]:
     """Return the parts of all lines, each with its prefix, its phrases and the seed of its samples.
@@ -125,6 +134,7 @@ def make_parts(
     Args:
         longest: Most pieces of a part with its context.
         whole: Positions of the lines that `unplaceable` has found.
+        terms: Terms of a glossary in each part of each line. Those that cannot be required are left out.
         note: Called for a line that is not translated: its prefix or phrases cannot be placed, contain a character that
             the vocabulary lacks, or are longer than its translation may be.
     """
@@ -156,7 +166,12 @@ def make_parts(
                 reason = f"its prefix and phrases have {required:,} pieces, and its translation has fewer than {most:,}"
                 note(Note.failed(number, f"{reason}: leave some out, or raise max_len_ratio or max_len_extra"))
                 break
-            parts.append(Part(number, source))
+            asked: list[list[int]] = []
+            for row in _without_end(tokenizer, [term.target for term in terms[number][place]] if terms else []):
+                required += len(row)
+                if row and tokenizer.unk_id not in row and row not in wanted and required < most:
+                    asked.append(row)
+            parts.append(Part(number, source, asked))
     return parts
 
 
@@ -216,23 +231,37 @@ def _joined(parts: Sequence[Hypothesis], sources: Sequence[Source], settings: Se
 
 
 def as_text(
-    tokenizer: Tokenizer, translations: list[list[Joined]], lines: Sequence[SourceLine], *, spaces: bool
+    tokenizer: Tokenizer,
+    translations: list[list[Joined]],
+    lines: Sequence[SourceLine],
+    *,
+    spaces: bool,
+    terms: Sequence[Sequence[Sequence[Term]]] | None = None,
 ) -> list[list[TranslatedText]]:
     """Turn the translations of each line into text; see `SourceLine.join`.
 
     Args:
         spaces: The target language has spaces between sentences.
+        terms: Terms of a glossary in each part of each line.
     """
     # One call for all translations: the tokenizer's overhead is per call
     texts = iter(tokenizer.decode([ids for row in translations for each in row for ids in each.ids]))
     found = []
-    for line, row in zip(lines, translations, strict=True):
+    targets = sorted({term.target for line in terms or () for part in line for term in part})
+    # As the tokenizer writes them, in its own Unicode form
+    written = dict(zip(targets, tokenizer.decode(_without_end(tokenizer, targets)), strict=True))
+    for number, (line, row) in enumerate(zip(lines, translations, strict=True)):
         found.append([])
         for each in row:
             own = [next(texts) for _ in each.ids]
             several = len(own) > 1 or any(part.context for part in line.parts)
             pairs = zip((part.text_in_context for part in line.parts), own, strict=True) if several else ()
+            used = (
+                term._replace(found=has_words(text, written[term.target].strip()))
+                for text, part in zip(own, terms[number] if terms else [], strict=bool(terms))
+                for term in part
+            )
             length = sum(len(ids) + 1 for ids in each.ids)
             text = line.join(own, spaces=spaces)
-            found[-1].append(TranslatedText(text, float(each.score), tuple(pairs), length=length))
+            found[-1].append(TranslatedText(text, float(each.score), tuple(pairs), length, tuple(used)))
     return found

@@ -8,7 +8,7 @@ import functools
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
@@ -24,6 +24,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.batch_rows import fitting_rows, most_rows
 from seq2seq.inference.encoding import encode_line, source_pieces, target_ids, target_pieces
 from seq2seq.inference.forced import SourceAttention, read_attention
+from seq2seq.inference.glossary import Glossary
 from seq2seq.inference.lexical_shortlist import Shortlist
 from seq2seq.inference.limits import CPU_TOKENS, GPU_TOKENS, LONGEST_SOURCE, MOST_GPU_TOKENS
 from seq2seq.inference.mbr import rank_by_agreement, utility
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Least beam of parts with terms of a glossary: the terms divide the beam.
+TERMS_BEAM = 10
+
 
 class Translator:
     """Translates lists of lines, of any content, with one model.
@@ -72,6 +76,7 @@ class Translator:
         tags: Ids before every source and every target that name the languages.
         shortlist: Restricts the pieces of translations, depending on their sources; None allows all pieces.
         graphs: Captures and replays decoding steps; None runs them one by one.
+        glossary: Terms that translations must contain, for calls of `translate` that bring none.
     """
 
     def __init__(
@@ -90,6 +95,7 @@ class Translator:
         tags: Tags = NO_TAGS,
         shortlist: Shortlist | None = None,
         graphs: Graphs | None = None,
+        glossary: Glossary | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
@@ -108,6 +114,7 @@ class Translator:
         self.context = context_size(meta) if tokenizer.separator is not None else 0
         self.shortlist = shortlist
         self.graphs = graphs
+        self.glossary = glossary
 
     @classmethod
     def load(
@@ -126,6 +133,7 @@ class Translator:
         ensemble: Sequence[str | os.PathLike[str]] = (),
         shortlist: str | os.PathLike[str] | None = None,
         cuda_graphs: bool | None = None,
+        glossary: str | os.PathLike[str] | None = None,
     ) -> Translator:
         """Load a checkpoint, a folder that `export` wrote with weights or ONNX graphs, or a model from a hub.
 
@@ -138,10 +146,13 @@ class Translator:
             ensemble: Further checkpoints with the same tokenizer, of any mixers; probabilities are averaged.
             shortlist: File written by `python -m seq2seq.shortlist`.
             cuda_graphs: Capture decoding steps once and replay them (default: on a GPU, where that is possible).
+            glossary: File of terms, see `Glossary.read`.
 
         Raises:
             ValueError: The checkpoint, device, dtype, language or shortlist cannot be used; the message is one line.
         """
+        # Read first: mistakes in it are cheap
+        terms = None if glossary is None else Glossary.read(glossary)
         paths = [locate(path), *map(locate, ensemble)]
         device = "cpu" if device == "auto" and any(map(runs_on_cpu_alone, paths)) else choose_device(device)
         dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
@@ -168,6 +179,7 @@ class Translator:
             tags=tags_of(loaded.meta, loaded.tokenizer, tgt_lang, src_lang),
             shortlist=None if shortlist is None else Shortlist.load(shortlist, loaded.tokenizer),
             graphs=choose_graphs(torch.device(device), cuda_graphs),
+            glossary=terms,
         )
         made.statistics = LineStatistics.common([LineStatistics.of_checkpoint(each.meta) for each in members])
         return made
@@ -188,6 +200,7 @@ class Translator:
         samples: int | None = None,
         before: Sequence[str] = (),
         document: bool = True,
+        glossary: Glossary | Mapping[str, str] | Iterable[tuple[str, str]] | None = None,
         **options: Any,
     ) -> list[list[TranslatedText]]:
         """Translate lines; in float32 a line's text does not depend on the other lines.
@@ -212,6 +225,8 @@ class Translator:
             before: Lines before the first one in its document, which a model with `data.context` reads.
             document: For such a model: the lines are a document, in which blank lines separate parts; otherwise, each
                 line is a document of its own.
+            glossary: Terms that the translation of each part with their source must contain (default: the
+                translator's, in a beam search of one group).
             options: Settings of the search or of the sampling by name, such as beam_size or temperature; they override
                 `settings`.
 
@@ -235,9 +250,13 @@ class Translator:
                 raise ValueError(
                     "sampling excludes samples and options by name: give samples, temperature, ... by name"
                 )
-            constrained = phrases is not None
             settings, sampling = chosen_search(
-                settings or self.settings, options, samples=samples, mbr=mbr, phrases=constrained
+                settings or self.settings,
+                options,
+                samples=samples,
+                mbr=mbr,
+                phrases=phrases is not None,
+                glossary=glossary is not None,
             )
         # The caller chooses how to search; the number of positions belongs to the model
         settings = dataclasses.replace(settings or self.settings, max_len=self.settings.max_len)
@@ -247,7 +266,12 @@ class Translator:
             from seq2seq.metrics.scorers import tokenize_of
 
             agreement = utility(mbr, tokenize_of(self.meta, self.tgt_lang))
-        selection = choose_selection(settings, tokenizer, sampling=sampling, mbr=mbr, constrained=phrases is not None)
+        choose = functools.partial(choose_selection, settings, tokenizer, sampling=sampling, mbr=mbr)
+        selection = choose(constrained=phrases is not None)
+        if glossary is None and not sampling and settings.beam_groups == 1:
+            glossary = self.glossary
+        book = Glossary.of(glossary or ())
+        placed = choose(constrained=True) if len(book) else None
         # Keep all samples: the best samples of the parts need not form the best sample of the line
         kept = settings if sampling is None else dataclasses.replace(settings, n_best=settings.beam_size)
         suppressed = target_ids(tokenizer, suppress)
@@ -267,6 +291,7 @@ class Translator:
             quiet = copy.copy(cutter)
             quiet.note = lambda told: None
             cut = add_context([*quiet(before), *cut], self.context, document=document)[len(before) :]
+        terms = [[book.find(part.text) for part in line.parts] for line in cut] if placed else None
         parts = make_parts(
             cut,
             tokenizer,
@@ -277,18 +302,19 @@ class Translator:
             prefixes=prefixes,
             phrases=phrases,
             whole=whole,
+            terms=terms,
             note=note,
         )
         found: dict[int, list[Hypothesis]] = {}
         left = Counter(part.line for part in parts)
         with torch.autocast(torch.device(self.device).type, enabled=False):
-            for done in self._search(parts, kept, selection, suppressed, note):
+            for done in self._search_with_terms(parts, kept, selection, placed, suppressed, note):
                 found.update(done)
                 lines_of = [parts[number].line for number, _ in done]
                 left.subtract(lines_of)
                 progress(sum(not left[line] for line in set(lines_of)))
         joined = join_parts(parts, found, len(lines), kept, drawn=isinstance(selection, Drawn))
-        results = as_text(tokenizer, joined, cut, spaces=has_spaces(self.tgt_lang))
+        results = as_text(tokenizer, joined, cut, spaces=has_spaces(self.tgt_lang), terms=terms)
         best: list[Joined | None] = []
         for line, row in enumerate(results):
             texts = [each.text for each in row]
@@ -311,6 +337,33 @@ class Translator:
         tensors = [each for model in models for each in (*model.parameters(), *model.buffers())]
         stored = sum(getattr(model, "file_bytes", 0) for model in models)
         return stored + sum(each.nbytes for each in tensors if not each.is_meta)
+
+    def _search_with_terms(
+        self,
+        parts: list[Part],
+        settings: SearchSettings,
+        selection: Selection | None,
+        placed: Selection | None,
+        suppress: Sequence[int],
+        note: Callable[[Note], None],
+    ) -> Iterator[list[tuple[int, list[Hypothesis]]]]:
+        """Search as `_search` does, and the parts with terms of a glossary apart from the others, by `placed`.
+
+        Parts that cannot be translated with their terms are searched without them.
+        """
+        left = dict.fromkeys(range(len(parts)))
+        if numbers := [number for number in left if parts[number].terms]:
+            sources = [parts[i].source._replace(phrases=[*parts[i].source.phrases, *parts[i].terms]) for i in numbers]
+            asked = [parts[i]._replace(source=source) for i, source in zip(numbers, sources, strict=True)]
+            wide = dataclasses.replace(settings, beam_size=max(settings.beam_size, TERMS_BEAM))
+            for done in self._search(asked, wide, placed, suppress, lambda told: None):
+                translated = [(numbers[i], hypotheses) for i, hypotheses in done if hypotheses]
+                for number, _ in translated:
+                    del left[number]
+                yield translated
+        rest = list(left)
+        for done in self._search([parts[i] for i in rest], settings, selection, suppress, note):
+            yield [(rest[i], hypotheses) for i, hypotheses in done]
 
     def _search(
         self,

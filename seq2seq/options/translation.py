@@ -54,6 +54,8 @@ def add_model_options(parser: argparse._ActionsContainer, *, sentences: str = "a
     add("--sentences", choices=SENTENCES, default=sentences, help=text)
     add("--ensemble", nargs="+", type=nonempty, default=[], metavar="FILE", help="average it with these checkpoints")
     add("--shortlist", type=nonempty, metavar="FILE", help="score the pieces of python -m seq2seq.shortlist alone")
+    text = "terms that translations must have if a sentence has their source: source, tab, target, one a line"
+    add("--glossary", type=nonempty, metavar="FILE", help=text)
     add("--tgt-lang", type=nonempty, metavar="LANG", help="target language, of a checkpoint that has several")
     text = "source language, of a checkpoint whose sources begin with the tag of their language"
     add("--src-lang", type=nonempty, metavar="LANG", help=text)
@@ -75,7 +77,7 @@ def search_of(options: argparse.Namespace, defaults: SearchSettings) -> tuple[Se
     # A command may have only some of these options, which are named after the settings
     names = (*KEPT, "n_best", *keys(SamplingSettings))
     values = {name: getattr(options, name, None) for name in names}
-    more = {name: getattr(options, name, None) for name in ("samples", "mbr", "phrases")}
+    more = {name: getattr(options, name, None) for name in ("samples", "mbr", "phrases", "glossary")}
     try:
         return chosen_search(
             defaults,
@@ -83,6 +85,7 @@ def search_of(options: argparse.Namespace, defaults: SearchSettings) -> tuple[Se
             samples=more["samples"],
             mbr=more["mbr"],
             phrases=more["phrases"] is not None,
+            glossary=more["glossary"] is not None,
         )
     except ValueError as error:
         words = rf"\b({'|'.join([*names, *more])})\b"
@@ -121,6 +124,7 @@ def load_translator(options: argparse.Namespace) -> Translator:
         ensemble=options.ensemble,
         shortlist=options.shortlist,
         cuda_graphs=options.cuda_graphs,
+        glossary=options.glossary,
     )
     translator.settings, _ = search_of(options, translator.settings)
     return translator

@@ -27,8 +27,8 @@ class Words(NamedTuple):
     @classmethod
     def of(cls, pieces: Sequence[str]) -> Words:
         """Classify the pieces of a vocabulary; ▁ marks the beginning of a word."""
-        going_on = frozenset(token for token, piece in enumerate(pieces) if piece and _in_word(piece[0]))
-        unended = frozenset(token for token, piece in enumerate(pieces) if piece and _in_word(piece[-1]))
+        going_on = frozenset(token for token, piece in enumerate(pieces) if piece and in_word(piece[0]))
+        unended = frozenset(token for token, piece in enumerate(pieces) if piece and in_word(piece[-1]))
         return cls(going_on, unended)
 
     def in_columns(self, ids: Sequence[int]) -> Words:
@@ -38,6 +38,6 @@ class Words(NamedTuple):
         return Words(going_on, unended)
 
 
-def _in_word(character: str) -> bool:
+def in_word(character: str) -> bool:
     """Return True for letters, marks and digits of scripts that separate words by spaces."""
     return unicodedata.category(character)[0] in "LMN" and not _UNSPACED.match(character)

@@ -83,6 +83,7 @@ def chosen_search(
     samples: int | None = None,
     mbr: str | None = None,
     phrases: bool = False,
+    glossary: bool = False,
 ) -> tuple[SearchSettings, SamplingSettings | None]:
     """Complete the options of a command or a request with a model's own settings.
 
@@ -91,6 +92,7 @@ def chosen_search(
         samples: Number of samples, which replace the search.
         mbr: Metric that compares samples with each other.
         phrases: Translations must contain given phrases.
+        glossary: Translations must contain the terms of a glossary.
 
     Returns:
         The settings of the search, and of sampling if there are samples.
@@ -105,9 +107,10 @@ def chosen_search(
             raise ValueError(f"{alone[0]} goes with samples")
         settings = dataclasses.replace(defaults, **searched)
         require_used(settings, searched, written=str)
-        require_one_group(settings, None, phrases=phrases)
+        require_one_group(settings, None, phrases=phrases or glossary)
         return settings, None
-    if refused := [name for name in _SEARCH_ONLY if name in searched] or (["phrases"] if phrases else []):
+    constraints = [name for name, asked in (("phrases", phrases), ("glossary", glossary)) if asked]
+    if refused := [*(name for name in _SEARCH_ONLY if name in searched), *constraints]:
         raise ValueError(f"{refused[0]} is an option of beam search, which samples replaces; leave one out")
     if (n_best := searched.get("n_best", defaults.n_best)) > samples:
         raise ValueError(f"n_best {n_best} needs as many samples, not {samples}")
@@ -119,4 +122,4 @@ def chosen_search(
 def require_one_group(settings: SearchSettings, sampling: SamplingSettings | None, *, phrases: bool) -> None:
     """Raise ValueError for phrases with sampling, or with several groups."""
     if phrases and (sampling or settings.beam_groups > 1):
-        raise ValueError("phrases are searched by one group, without sampling: choose beam_groups 1")
+        raise ValueError("phrases and glossaries are searched by one group, without sampling: choose beam_groups 1")

@@ -238,10 +238,10 @@ class Service:
         """List the languages in LibreTranslate's form: each with the languages that it is translated to."""
         targets: dict[str, dict[str, None]] = {}
         for model in self.models.by_name.values():
+            for code in [*model.sources, *model.languages]:
+                targets.setdefault(code, {})
             for code in model.sources:
-                targets.setdefault(code, {}).update(dict.fromkeys(model.languages))
-        for code in [each for own in targets.values() for each in own]:
-            targets.setdefault(code, {})
+                targets[code].update(dict.fromkeys(model.languages))
         return [{"code": code, "name": language_name(code), "targets": [*own]} for code, own in targets.items()]
 
     def health(self) -> dict[str, Any]:

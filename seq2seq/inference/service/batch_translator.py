@@ -18,6 +18,7 @@ from seq2seq.inference.service.messages import (
     AnswerCandidate,
     AnswerPart,
     Options,
+    TermAnswer,
     Text,
     Translation,
     WordAlignment,
@@ -137,6 +138,7 @@ class BatchTranslator:
             sentences=options.sentences,
             # A batch may have texts of several users
             document=False,
+            glossary=options.glossary,
             note=lambda note: notes[note.position].append(note),
             progress=lambda lines: step(),
         )
@@ -162,6 +164,7 @@ class BatchTranslator:
                     text=row[0].text,
                     candidates=[_candidate(*each, options) for each in zip(row, words, strict=True)],
                     language=other_language(lines[i], translator.src_lang) if detects else None,
+                    glossary=[TermAnswer(**term._asdict()) for term in row[0].terms] or None,
                     warning="; ".join(warnings) or None,
                 )
             )

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import from_json
 from starlette.exceptions import HTTPException
 
+from seq2seq.inference.glossary import Glossary
 from seq2seq.inference.mbr import Utility
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.settings.declare import keys
@@ -38,6 +39,7 @@ def _field(name: str) -> Any:
 
 # Lists whose check ends at the first wrong entry: a description of each wrong entry takes seconds.
 _Texts = Annotated[list[str], Field(fail_fast=True)]
+_Terms = Annotated[list[Annotated[_Texts, Field(min_length=2, max_length=2)]], Field(fail_fast=True)]
 _Options = create_model("_Options", **{name: _field(name) for name in _OPTIONS})
 
 
@@ -63,6 +65,9 @@ class TranslateRequest(_Options):
     language: bool = Field(False, description="name the language of a text that is clearly in another one")
     phrases: Annotated[list[_Texts], Field(fail_fast=True)] | None = Field(
         None, description="phrases that the translation of each text must contain"
+    )
+    glossary: _Terms | None = Field(
+        None, description="terms, each [source, target], that a translation must contain if its text has the source"
     )
     suppress: _Texts = Field(
         [], max_length=100, description="pieces of the target's vocabulary that no translation may contain"
@@ -155,16 +160,26 @@ class AnswerCandidate(BaseModel):
     alignment: WordAlignment | None = None
 
 
+class TermAnswer(BaseModel):
+    """Term of the glossary in a text; `found` is true if the best translation has its target."""
+
+    source: str
+    target: str
+    found: bool
+
+
 class Translation(BaseModel):
     """Translation of one text: the best text, all candidates and a warning, or the reason of a failure.
 
     Attributes:
         language: Language of the text, if it is almost certainly not the one that the model translates from.
+        glossary: Terms of the glossary that the text has.
     """
 
     text: str | None = None
     candidates: list[AnswerCandidate]
     language: str | None = None
+    glossary: list[TermAnswer] | None = None
     warning: str | None = None
     error: str | None = None
 
@@ -229,6 +244,7 @@ class Options(NamedTuple):
         constrained: There are phrases that translations must contain.
         alignment: Align the words of each candidate.
         language: Name the language of a text that is in another one.
+        glossary: Terms of the request; None leaves the service's.
     """
 
     settings: SearchSettings
@@ -241,6 +257,7 @@ class Options(NamedTuple):
     alignment: bool = False
     language: bool = False
     sentences: str | None = None
+    glossary: tuple[tuple[str, str], ...] | None = None
 
 
 def parsed(body: bytes) -> dict[str, Any]:
@@ -317,7 +334,10 @@ def texts_of(request: TranslateRequest, limits: ServiceSettings) -> list[Text]:
         raise RefusedError(413, f"a text may have {limits.max_phrases:,} phrases at most")
     if max(sum(map(len, each.phrases)) for each in found) > limits.max_prefix:
         raise RefusedError(413, f"the phrases of a text may have {limits.max_prefix:,} characters together at most")
-    characters = sum(each.size for each in found)
+    terms = request.glossary or []
+    if len(terms) > limits.max_terms:
+        raise RefusedError(413, f"a glossary may have {limits.max_terms:,} terms at most")
+    characters = sum(each.size for each in found) + sum(len(side) for term in terms for side in term)
     if characters > limits.max_characters:
         raise RefusedError(
             413, f"{characters:,} characters are too many; send at most {limits.max_characters:,} in a request"
@@ -342,8 +362,15 @@ def chosen_options(
     _check_amounts(amounts, defaults, limits, beam="beam_size" if request.samples is None else "samples")
     try:
         settings, sampling = chosen_search(
-            defaults, given, samples=request.samples, mbr=request.mbr, phrases=constrained
+            defaults,
+            given,
+            samples=request.samples,
+            mbr=request.mbr,
+            phrases=constrained,
+            glossary=bool(request.glossary),
         )
+        # Checks the terms
+        terms = Glossary((source, target) for source, target in request.glossary or ()).terms
     except ValueError as error:
         raise RefusedError(422, str(error)) from None
     return Options(
@@ -356,6 +383,7 @@ def chosen_options(
         alignment=request.alignment,
         language=request.language,
         sentences=request.sentences,
+        glossary=None if request.glossary is None else tuple(terms.items()),
     )
 
 

@@ -42,6 +42,7 @@ class ServiceSettings(Section):
         200, "characters of a prefix, and of all phrases of a text together (413)", least=0, most=10**6
     )
     max_phrases: int = setting(8, "phrases that a translation must have (413)", least=0, most=1000)
+    max_terms: int = setting(100, "terms of a request's glossary (413)", least=0, most=100_000)
     max_beam_size: int = setting(
         10,
         "largest beam size and n_best that a request may ask for, if the checkpoint's is no larger",
