@@ -13,7 +13,6 @@ from seq2seq.options.command_line import Parser, exit_status, fail, nonempty, op
 from seq2seq.options.translation import add_model_options, load_translator, value_of
 from seq2seq.settings.declare import keys
 from seq2seq.system.errors import first_line
-from seq2seq.system.packages import require
 from seq2seq.system.stdio import print_error
 
 EPILOG = """\
@@ -52,8 +51,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     """Bind the address, load the model, and serve until a signal."""
     limits = ServiceSettings(**{name: getattr(options, name) for name in keys(ServiceSettings)})
-    for module in ("fastapi", "prometheus_client", "uvicorn"):
-        require(module, "serving", extra="serve")
     from seq2seq.inference.service.server import RELOAD, bound_socket, run, url_of
 
     # It would end a process that is still loading
