@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from seq2seq import __version__
-from seq2seq.options.command_line import Parser, fail
+from seq2seq.options.command_line import Parser, exit_status, fail
 from seq2seq.settings.values import suggestion
 
 # In the order in which most users need them.
@@ -35,9 +35,9 @@ def main() -> None:
     program = "python -m seq2seq" if Path(sys.argv[0]).name == "__main__.py" else "seq2seq"
     command = sys.argv[1] if len(sys.argv) > 1 else ""
     if command in ("-h", "--help"):
-        print(_help(program))
+        sys.exit(_answer(_help(program)))
     elif command == "--version":
-        print(f"seq2seq-mixers {__version__}")
+        sys.exit(_answer(f"seq2seq-mixers {__version__}"))
     elif command not in COMMANDS:
         what = f"there is no command {command!r}{suggestion(command, COMMANDS)}" if command else "name a command"
         sys.exit(fail(f"{what} (--help lists them)"))
@@ -46,6 +46,16 @@ def main() -> None:
         del sys.argv[1]
         # `__main__` is the command's own module, as multiprocessing, Lightning's launcher and cloudpickle expect
         runpy.run_module(f"seq2seq.{command}", run_name="__main__", alter_sys=True)
+
+
+def _answer(text: str) -> int:
+    """Print a text, and return the exit status."""
+
+    def work() -> int:
+        print(text)
+        return 0
+
+    return exit_status(work)
 
 
 def _help(program: str) -> str:

@@ -79,9 +79,10 @@ def read_words(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
     names = [word for word in words if "=" not in word]
     if len(names) > 1:
         raise ValueError(f"--data takes one name, then settings key=value; it has {', '.join(names)}")
-    if not words:
-        return None, {}
-    # Settings are Hydra's, which the extra `train` installs
+    name = names[0] if names else None
+    if len(words) == len(names):
+        return name, {}
+    # Imported here: the extra `train` installs it
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -100,7 +101,7 @@ def read_words(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
             raise ValueError(f"--data {key} has no effect on this score: leave it out, or give --{key}")
     try:
         # The user's own words may refer to each other and to the environment
-        return (names[0] if names else None), OmegaConf.to_container(changes, resolve=True)  # type: ignore[return-value]
+        return name, OmegaConf.to_container(changes, resolve=True)  # type: ignore[return-value]
     except OmegaConfBaseException as error:
         raise ValueError(f"--data: {' '.join(str(error).split())[:200]}") from None
 
