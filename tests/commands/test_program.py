@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import tiny
 from test_imports import COMMANDS as MODULES
 
 from seq2seq import __main__ as program
+from seq2seq.system import packages
 
 ROOT = Path(__file__).resolve().parents[2]
 # The script that pip installs, called by its name
@@ -83,6 +85,20 @@ def test_training_without_its_packages_names_the_extra(command):
     assert done.returncode == 2
     assert "pip install 'seq2seq-mixers[train]'" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("python", "hydra", "runs"), [((3, 14), "1.3.8", False), ((3, 14), "1.4.0", True), ((3, 13), "1.3.8", True)]
+)
+def test_training_is_refused_where_hydra_is_older_than_python(python, hydra, runs, monkeypatch):
+    monkeypatch.setattr(packages.sys, "version_info", (*python, 0))
+    monkeypatch.setattr(packages.importlib.metadata, "version", lambda name: hydra)
+    with (
+        contextlib.nullcontext()
+        if runs
+        else pytest.raises(ValueError, match=r"Hydra 1\.3\.8: use Python 3\.11 to 3\.13")
+    ):
+        packages.require_training("train")
 
 
 # Each command in one process, in the folder of a checkpoint tiny.safetensors
