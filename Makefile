@@ -16,7 +16,7 @@ OTHER_TRITON ?= 3.6.0
 OTHER := .cache/triton-$(OTHER_TRITON)
 COUNTS := benchmarks/results/aot
 
-.PHONY: setup train test test-all rest fuzz lint aot aot-all docs clean
+.PHONY: setup train test test-all rest floors fuzz lint aot aot-all docs clean
 
 # Train on the embedded corpus, from where an earlier run ended, and translate three sentences.
 train: setup
@@ -35,6 +35,11 @@ test-all: setup
 # What test-all has beside test.
 rest: setup
 	$(PYTEST) -m "(exhaustive or slow) and not gpu and not slurm"
+
+# The tests of exports and of the service with the oldest versions that pyproject.toml allows, in a folder before the environment's own.
+floors: setup
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .cache/floors -r constraints-oldest.txt
+	PYTHONPATH=.cache/floors $(BIN)/python -m pytest tests/commands/test_export.py tests/commands/test_export_onnx.py tests/inference/test_service.py
 
 # ROUNDS times other random numbers for the tests that draw some; prints each failure and how to repeat it.
 fuzz: setup

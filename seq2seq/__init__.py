@@ -28,7 +28,10 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'seq2seq' has no attribute '{name}'")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+    from seq2seq.system.packages import naming_training
+
+    with naming_training(name):
+        return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -9,6 +9,12 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from seq2seq.options.command_line import exit_without_training
+
+if __name__ == "__main__":
+    # Before the imports that would fail
+    exit_without_training("prepare")
+
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig

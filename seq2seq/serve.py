@@ -15,7 +15,6 @@ from seq2seq.options.command_line import Parser, UsageError, exit_status, fail, 
 from seq2seq.options.translation import add_model_options, load_translator, value_of
 from seq2seq.settings.declare import keys
 from seq2seq.system.errors import first_line
-from seq2seq.system.packages import require
 from seq2seq.system.stdio import print_error
 
 EPILOG = """\
@@ -75,8 +74,6 @@ def _run(options: argparse.Namespace) -> int:
     """Bind the address, load the model, and serve until a signal."""
     limits = ServiceSettings(**{name: getattr(options, name) for name in keys(ServiceSettings)})
     paths = _named(options)
-    for module in ("fastapi", "fastapi_swagger", "iso639", "prometheus_client", "python_multipart", "uvicorn"):
-        require(module, "serving", extra="serve")
     from seq2seq.inference.service.server import RELOAD, bound_socket, run, url_of
 
     # It would end a process that is still loading

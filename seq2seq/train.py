@@ -7,6 +7,12 @@ import os
 import shlex
 import sys
 
+from seq2seq.options.command_line import exit_without_training
+
+if __name__ == "__main__":
+    # Before the imports that would fail
+    exit_without_training("train")
+
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig

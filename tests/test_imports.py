@@ -50,6 +50,7 @@ COMMANDS = {
     "serve",
     "shortlist",
     "distill",
+    "__main__",
 }
 HYDRA = (
     "train",
@@ -163,11 +164,12 @@ def loaded(*modules):
     return {name.split(".")[0] for name in sys.modules}
 heavy = {"torch", "lightning", "pytorch_lightning", "datasets", "hydra", "sacrebleu", "sentencepiece", "matplotlib"}
 commands = ("translate", "score", "compare", "average", "convert", "distill", "inspect", "draw", "export", "serve")
-commands += ("shortlist",)
+commands += ("shortlist", "__main__")
 light = loaded(*commands, "system.files", "system.resources", "options.command_line", "options.translation") & heavy
 assert not light, light
-framework = {"lightning", "pytorch_lightning", "hydra", "datasets", "omegaconf"}
-needed = loaded("checkpoint", "search", "data.tokenizer", "metrics.scorers", "inference.translator")
+framework = {"lightning", "pytorch_lightning", "hydra", "datasets", "omegaconf", "pyarrow", "rich", "tensorboard"}
+needed = loaded("checkpoint", "search", "metrics.scorers", "inference.translator")
+needed |= loaded("evaluation.checkpoint_score", "inference.onnx_model", "runs.averaging")
 assert not needed & framework, needed & framework
 from seq2seq.network import build, embedding
 with build.on_meta_device():

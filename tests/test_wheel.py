@@ -36,6 +36,7 @@ def test_wheel_carries_settings_and_corpus(site: Path) -> None:
     for name in splits | readmes:
         committed = ROOT / name.replace("seq2seq/_data", "data")
         assert (site / name).read_bytes() == committed.read_bytes()  # so the corpus has the checkout's fingerprint
+    assert any(name.endswith(".dist-info/entry_points.txt") for name in names)  # the program `seq2seq`
     assert any(name.endswith("licenses/LICENSE") for name in names)  # the data's license is the repository's
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]
 

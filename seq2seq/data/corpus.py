@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import Cleaner, Dropped, Pairs, single_spaced, text_hashes
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
 log = logging.getLogger(__name__)
-
-_SCHEMA = pa.schema([("src", pa.string()), ("tgt", pa.string())])
 
 
 class Corpus(NamedTuple):
@@ -58,6 +55,8 @@ class Corpus(NamedTuple):
         Yields:
             Source lines and target lines of a block that is not empty.
         """
+        import pyarrow as pa
+
         # A split held out of training consists of rows of train.arrow, and so does the rest of the training split
         own = self.folder / f"{split}.arrow"
         own = own if own.is_file() else self.folder / "train.arrow"
@@ -128,9 +127,12 @@ def _write_split(folder: Path, split: str, blocks: Iterable[Pairs], cleaner: Cle
     Returns:
         The number of pairs; for validation and test, also how many of them are in the training text.
     """
+    import pyarrow as pa
+
+    schema = pa.schema([("src", pa.string()), ("tgt", pa.string())])
     pace = Pace("reading and cleaning")
     rows = trained = 0
-    with pa.OSFile(str(folder / f"{split}.arrow"), "wb") as sink, pa.ipc.new_stream(sink, _SCHEMA) as writer:
+    with pa.OSFile(str(folder / f"{split}.arrow"), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
         for block in blocks:
             src, tgt = block
             # Scores cover all pairs of validation and test
@@ -142,7 +144,7 @@ def _write_split(folder: Path, split: str, blocks: Iterable[Pairs], cleaner: Cle
             # One record batch for each block: `Corpus.blocks` reads the same pieces
             if src:
                 columns = [pa.array(src, pa.string()), pa.array(tgt, pa.string())]
-                writer.write_batch(pa.record_batch(columns, schema=_SCHEMA))
+                writer.write_batch(pa.record_batch(columns, schema=schema))
                 rows += len(src)
     return rows, trained
 

@@ -10,10 +10,8 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
-
-import pyarrow as pa
 
 from seq2seq.data.cleaning import Pairs
 from seq2seq.data.delimited import csv_pairs, tsv_pairs
@@ -26,6 +24,9 @@ from seq2seq.settings.dicts import leaves
 from seq2seq.settings.values import shown
 from seq2seq.system.errors import first_line, full_disk
 from seq2seq.system.files import scratch_folder, uncompressed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
@@ -336,6 +337,7 @@ def _tables(path: str, options: dict[str, Any], *, remote: bool, name: str | Non
 def _one_error(name: str, *, remote: bool) -> Iterator[None]:
     """Turn the many errors of `datasets` into one ValueError with a remedy."""
     import datasets
+    import pyarrow as pa
     from datasets.exceptions import DatasetsError
     from huggingface_hub.utils import httpx  # the HTTP client of the hub's library
 

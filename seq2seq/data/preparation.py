@@ -30,7 +30,13 @@ from seq2seq.data.ragged import Ragged
 from seq2seq.data.streaming import PairStream
 from seq2seq.data.text_checks import refuse_swapped
 from seq2seq.data.token_cache import PairEncoder, read_ids, write_ids
-from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, train_tokenizer
+from seq2seq.data.tokenizer import (
+    Tokenizer,
+    load_tokenizer,
+    make_tokenizer,
+    require_repeatable_sampling,
+    train_tokenizer,
+)
 from seq2seq.data.updates import UpdateCut, part_tokens
 from seq2seq.settings.data import SPLITS
 from seq2seq.settings.tokenizer import TokenizerSettings
@@ -181,6 +187,8 @@ def prepare_corpora(plan: DataPlan) -> PreparedData:
     Raises:
         ValueError: A corpus cannot be read, looks swapped, or is too small for the vocabulary or the split.
     """
+    if plan.tokenizer.sampling_alpha > 0:
+        require_repeatable_sampling()
     # Text, then tokenizer, then ids: each needs the one before
     loaded = [_load_part(part, plan) for part in plan.parts]
     folders: dict[str, Path] = {}

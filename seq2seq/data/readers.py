@@ -6,17 +6,17 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
-
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from seq2seq.data.cleaning import Pairs
 from seq2seq.data.text_checks import find_shift
 from seq2seq.data.text_files import read_lines
 from seq2seq.system.errors import first_line
 from seq2seq.system.files import compression
+from seq2seq.system.packages import require
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Pairs that are in memory as Python strings at a time, and about how many characters they have at most.
 ROWS = 16_384
@@ -155,6 +155,8 @@ def table_pairs(tables: Iterable[pa.Table], columns: LanguageColumns, where: str
 
 def _column(schema: pa.Schema, name: str | int, columns: LanguageColumns, where: str) -> tuple[str, ...]:
     """Return the path of a text: a column, or a column and a field in it."""
+    import pyarrow as pa
+
     # Flat columns first, then fields of `translation`
     if name in schema.names:
         if schema.names.count(name) > 1:
@@ -174,7 +176,8 @@ def _column(schema: pa.Schema, name: str | int, columns: LanguageColumns, where:
 
 def _refuse_other_types(kind: pa.DataType, name: str | int, where: str) -> None:
     """Raise ValueError for a column that holds neither text nor whole numbers, such as bytes or lists."""
-    types = pa.types
+    from pyarrow import types
+
     kind = kind.value_type if types.is_dictionary(kind) else kind
     text = (types.is_string, types.is_large_string, types.is_string_view, types.is_integer, types.is_null)
     if not any(test(kind) for test in text):
@@ -183,6 +186,9 @@ def _refuse_other_types(kind: pa.DataType, name: str | int, where: str) -> None:
 
 def strings(table: pa.Table, path: tuple[str, ...]) -> Iterator[str]:
     """Read the text of a column, or of a field in it, one at a time; a null is an empty line."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     column = table.column(path[0])
     if len(path) == 2:
         column = pc.struct_field(column, path[1])  # type: ignore[attr-defined]
@@ -201,6 +207,9 @@ def parquet_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
     Raises:
         ValueError: The file is not parquet, is damaged, or lacks a language.
     """
+    pa = require("pyarrow", "a parquet file", extra="train")
+    import pyarrow.parquet as pq
+
     try:
         with pq.ParquetFile(path) as file:
             wanted = {_column(file.schema_arrow, name, columns, str(path))[0] for name in columns.both}

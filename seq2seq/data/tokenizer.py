@@ -139,6 +139,7 @@ class Tokenizer:
             rows = model.encode(lines, out_type=int)
         else:
             assert isinstance(model, spm.SentencePieceProcessor)
+            require_repeatable_sampling()
             if seed is not None:
                 # The seed is global to the library, and has 32 bits
                 spm.set_random_generator_seed(seed % 2**32)
@@ -257,6 +258,16 @@ class Tokenizer:
 def same_pieces(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return True if the tokenizers of two states (`Tokenizer.to_state`) are equal except for their sampling."""
     return {**one, "sampling_alpha": None} == {**other, "sampling_alpha": None}
+
+
+def require_repeatable_sampling() -> None:
+    """Raise ValueError if SentencePiece samples otherwise in each process, which no seed changes since 0.2.2."""
+    numbers = [int(number) for number in spm.__version__.split(".")[:3] if number.isdecimal()]
+    if numbers > [0, 2, 1]:
+        raise ValueError(
+            f"tokenizer.sampling_alpha: SentencePiece {spm.__version__} samples other segmentations in every process, "
+            "so that no run repeats; pip install 'sentencepiece<0.2.2', or set it to 0"
+        )
 
 
 def make_tokenizer(models: Sequence[bytes], settings: TokenizerSettings) -> Tokenizer:

@@ -9,10 +9,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
-
 from seq2seq.data.corpus import load_corpus
 from seq2seq.data.languages import target_languages
 from seq2seq.data.multi_corpus import NamedCorpus, naming, parts_of
@@ -20,7 +16,6 @@ from seq2seq.data.raw_pairs import open_split
 from seq2seq.data.split_files import find_files, is_address, resolve_path
 from seq2seq.data.text_checks import refuse_swapped
 from seq2seq.runs.folder import RunFolder
-from seq2seq.settings.compose import compose_settings
 from seq2seq.settings.data import SPLITS, CorpusSettings, DataSettings
 from seq2seq.settings.declare import keys, read_section
 from seq2seq.settings.dicts import leaves, merged
@@ -88,6 +83,14 @@ def read_words(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
     names = [word for word in words if "=" not in word]
     if len(names) > 1:
         raise ValueError(f"--data takes one name, then settings key=value; it has {', '.join(names)}")
+    name = names[0] if names else None
+    if len(words) == len(names):
+        return name, {}
+    # Imported here: the extra `train` installs it
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
     changes = OmegaConf.create({})
     for word in words:
         if "=" in word:
@@ -102,7 +105,7 @@ def read_words(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
             raise ValueError(f"--data {key} has no effect on this score: leave it out, or give --{key}")
     try:
         # The user's own words may refer to each other and to the environment
-        return (names[0] if names else None), OmegaConf.to_container(changes, resolve=True)  # type: ignore[return-value]
+        return name, OmegaConf.to_container(changes, resolve=True)  # type: ignore[return-value]
     except OmegaConfBaseException as error:
         raise ValueError(f"--data: {' '.join(str(error).split())[:200]}") from None
 
@@ -125,6 +128,10 @@ def _section(name: str | None, ckpt: str, meta: dict[str, Any], cache: Path) -> 
     if chosen not in known:
         hint = "" if name else " (what the checkpoint was trained on); name one with --data"
         raise ValueError(f"there is no data set '{chosen}'{hint}; known are {', '.join(known)}")
+    from omegaconf import OmegaConf
+
+    from seq2seq.settings.compose import compose_settings
+
     config = compose_settings([f"data={chosen}"])
     config["cache"] = str(cache)
     return OmegaConf.to_container(config["data"], resolve=True)  # type: ignore[return-value]
@@ -228,6 +235,10 @@ def _require_named(corpus: CorpusSettings, split: str, name: Any, words: Sequenc
     addresses = {str(value): key for key, value in leaves(places) if remote or is_address(str(value))}
     known = read_words(words)[1]
     if addresses and name in choices("data"):
+        from omegaconf import OmegaConf
+
+        from seq2seq.settings.compose import compose_settings
+
         known = {"given": known, "group": OmegaConf.to_container(compose_settings([f"data={name}"])["data"])}
     for address in sorted(addresses.keys() - {str(value) for _, value in leaves(known)}):
         key = str(addresses[address]).partition(".")[0]

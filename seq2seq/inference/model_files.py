@@ -16,6 +16,7 @@ from seq2seq.inference.description import CONFIG, TOKENIZER_FILES, read_descript
 from seq2seq.inference.limits import DTYPES
 from seq2seq.network.model import Seq2Seq
 from seq2seq.system.model_path import WEIGHTS, CheckpointError
+from seq2seq.system.packages import require
 
 # Files that are fetched from a repository on the hub; none of them contains code.
 _HUB_FILES = (CONFIG, str(WEIGHTS), "*.onnx", "*.onnx.data", "output.npz", *TOKENIZER_FILES.values())
@@ -35,14 +36,11 @@ def locate(name: str | os.PathLike[str]) -> Path:
     if os.path.lexists(text) or match is None or text.endswith((".safetensors", ".ckpt")) or Path(text).parent.is_dir():
         return Path(name)
     try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise CheckpointError(
-            f"{text}: no such file or folder; for a model of that name on the Hugging Face hub: "
-            "pip install huggingface_hub"
-        ) from None
+        hub = require("huggingface_hub", "a model on the Hugging Face hub", extra="hub")
+    except ValueError as error:
+        raise CheckpointError(f"{text}: no such file or folder; {error}") from None
     try:
-        return Path(snapshot_download(match[1], revision=match[2], allow_patterns=list(_HUB_FILES)))
+        return Path(hub.snapshot_download(match[1], revision=match[2], allow_patterns=list(_HUB_FILES)))
     except Exception as error:  # errors of the network, authentication or cache: there are dozens
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(

@@ -205,7 +205,7 @@ def _read_output(path: Path, layer: Any) -> dict[str, Tensor]:
 
 def _session(path: Path, inputs: list[str], outputs: list[str]) -> Any:
     """Open a graph, which may lack inputs on which nothing depends."""
-    runtime = require("onnxruntime", "a folder of ONNX graphs", extra="export")
+    runtime = require("onnxruntime", "a folder of ONNX graphs", extra="onnx")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     # Errors only: warnings are about constants that the runtime folds

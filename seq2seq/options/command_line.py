@@ -16,7 +16,11 @@ from seq2seq.settings.values import shown, suggestion
 from seq2seq.system.errors import is_out_of_memory, os_message
 from seq2seq.system.files import ARCHIVES, COMPRESSIONS, compression, require_creatable, uncompressed, written_directly
 from seq2seq.system.model_path import is_model_file
+from seq2seq.system.packages import naming_training, require_training
 from seq2seq.system.stdio import fill_closed_descriptors, print_error, whole_output
+
+# The beginning of every command in messages and documents.
+_MODULE = "python -m seq2seq."
 
 
 class UsageError(ValueError):
@@ -37,18 +41,25 @@ def fail(message: object, status: int = 2) -> int:
 class Parser(argparse.ArgumentParser):
     """Argument parser whose errors are one line, `error: ...`, and whose options are not abbreviated."""
 
+    # The beginning of a command as the user typed it
+    called_as = _MODULE
     # The words of the command line
     _words: Sequence[str] = ()
 
     def __init__(self, *, prog: str, description: str | None, epilog: str) -> None:
         super().__init__(
-            prog=prog,
+            prog=self.as_typed(prog),
             description=description,
-            epilog=epilog,
+            epilog=self.as_typed(epilog),
             # A new option could make an abbreviation ambiguous
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+
+    @classmethod
+    def as_typed(cls, text: str) -> str:
+        """Return a usage or examples with commands as the user typed them, such as `seq2seq translate`."""
+        return text.replace(_MODULE, cls.called_as)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, and keep the words for `error`."""
@@ -231,7 +242,7 @@ def exit_status(work: Callable[[], int]) -> int:
     If the status is 0, all output of the command has arrived.
     """
     try:
-        with whole_output():
+        with whole_output(), naming_training("this"):
             return work()
     except KeyboardInterrupt:
         # 128 + SIGINT, as shells report it
@@ -250,6 +261,14 @@ def exit_status(work: Callable[[], int]) -> int:
         )
     except OSError as error:
         return fail(os_message(error))
+
+
+def exit_without_training(program: str) -> None:
+    """Exit with status 2 and one line if the packages that only training needs are missing, or too old for Python."""
+    try:
+        require_training(program)
+    except ValueError as error:
+        sys.exit(fail(error))
 
 
 def run_command(main: Callable[[], int]) -> NoReturn:

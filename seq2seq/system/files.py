@@ -24,6 +24,7 @@ from typing import IO, Any, Literal
 from filelock import FileLock, Timeout
 
 from seq2seq.system.errors import first_line, full_disk
+from seq2seq.system.packages import require
 
 log = logging.getLogger(__name__)
 
@@ -130,8 +131,7 @@ def compressing(file: IO[bytes], suffix: str, mode: Literal["rb", "wb"]) -> IO[b
     if suffix == ".xz":
         return lzma.LZMAFile(file, mode)  # type: ignore[return-value]
     if suffix == ".zst":
-        import pyarrow as pa
-
+        pa = require("pyarrow", "text compressed as .zst", extra="train")
         if mode == "rb":
             return pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")  # type: ignore[return-value]
         # Arrow closes its file, so it gets a duplicate of the descriptor

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from hydra._internal import utils
 
+from seq2seq.options.command_line import Parser
 from seq2seq.settings.declare import settings_rows
 from seq2seq.settings.hydra_call import REFUSALS, mistake, refusal
 from seq2seq.settings.run import SECTIONS
@@ -126,7 +127,8 @@ def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
 
 def help_text(program: str) -> str:
     """Return the help of `train` or `prepare`: usage, groups and their choices, all settings."""
-    parts = [_TRAIN if program == "train" else _PREPARE, "groups, and the files of conf/ to choose from:"]
+    usage = Parser.as_typed(_TRAIN if program == "train" else _PREPARE)
+    parts = [usage, "groups, and the files of conf/ to choose from:"]
     for group, meaning in _GROUPS.items():
         names = ", ".join(choices(group))
         parts.append(_item(f"{group}=", f"{meaning}: {names}"))

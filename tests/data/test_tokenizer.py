@@ -208,6 +208,15 @@ def test_sampling_is_the_same_in_every_process(tmp_path):
     assert len(one) > 200
 
 
+@pytest.mark.parametrize("version", ["0.2.2", "0.2.10", "0.3.0", "1.0.0"])
+def test_sampling_that_no_seed_repeats_is_refused(version, monkeypatch):
+    tokenizer = Tokenizer(src_model=train(SMALL).to_state()["src_model"], sampling_alpha=0.3)
+    monkeypatch.setattr(spm, "__version__", version)
+    with pytest.raises(ValueError, match=r"sentencepiece<0\.2\.2"):
+        tokenizer.encode_src(DE[:2], sample=True, seed=5)
+    assert tokenizer.encode_src(DE[:2])
+
+
 def test_state_goes_through_a_weights_only_checkpoint(joint, separate, tmp_path):
     for tokenizer in (joint, separate):
         torch.save({"tokenizer": tokenizer.to_state()}, tmp_path / "c.pt")

@@ -22,4 +22,6 @@ class SentencePieceTrainer:
     @staticmethod
     def train(**options: Any) -> None: ...
 
+__version__: str
+
 def set_random_generator_seed(seed: int) -> None: ...
