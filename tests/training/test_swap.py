@@ -142,7 +142,8 @@ def test_a_new_mixer_starts_from_the_values_of_the_old_one(start, caplog, name, 
         new = finetune.keep_weights(model, loaded.model.state_dict())
         finetune.start_mixers(model, loaded.model, new)
         x = torch.randn(2, 1, 16)
-        for old, own in zip(loaded.model.decoder.layers, model.decoder.layers, strict=True):
+        layers: list[Any] = [*zip(loaded.model.decoder.layers, model.decoder.layers, strict=True)]
+        for old, own in layers:
             if taps == 1:
                 torch.testing.assert_close(own.self_mixer(x), old.self_mixer(x))
             elif name == "dynamicconv":
