@@ -12,6 +12,7 @@ from seq2seq.mixers.projections import gated, glu_input, initialize
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
 from seq2seq.network.state import Cache, Device, DType
+from seq2seq.network.weight_blocks import in_blocks
 
 
 class DynamicConv(SelfMixer[Past]):
@@ -65,7 +66,8 @@ class DynamicConv(SelfMixer[Past]):
         self.properties = MixingProperties(sparse=True, shares_channels=True, dynamic=True, linear=not glu)
         self.inner = glu_input(dim, glu=glu)
         self.out = nn.Linear(dim, dim)
-        self.kernel = nn.Linear(dim, num_heads * kernel_size, bias=False)  # predicts H kernels of K taps
+        taps = num_heads * kernel_size
+        self.kernel = in_blocks(nn.Linear(dim, taps, bias=False), taps, gates=0)  # predicts H kernels of K taps
         initialize(self.inner, self.kernel, self.out)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -38,13 +38,15 @@ def attention_inputs(dim: int, *sizes: int, bias: bool = False) -> nn.Linear:
     Attention starts this way in fairseq and, where the three matrices have the same size, in torch's
     `MultiheadAttention`. Short runs learn faster from this start (docs/results.md, "The recipe").
     """
-    return projection(dim, *sizes, gain=INPUT_GAIN, bias=bias)
+    layer = projection(dim, *sizes, gain=INPUT_GAIN, bias=bias)
+    # Three are queries, keys and values
+    return in_blocks(layer, *sizes, values=2) if len(sizes) == 3 else layer
 
 
 def glu_input(dim: int, *, glu: bool, bias: bool = True) -> nn.Linear:
     """Make the projection before a convolution: (..., D) -> (..., 2 D), values and gates, or (..., D) without `glu`."""
     sizes = [dim, dim] if glu else [dim]
-    return in_blocks(nn.Linear(dim, sum(sizes), bias=bias), *sizes)
+    return in_blocks(nn.Linear(dim, sum(sizes), bias=bias), *sizes, values=0, gates=1 if glu else None)
 
 
 def add_bias(x: Tensor, bias: Tensor | None) -> Tensor:

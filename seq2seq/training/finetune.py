@@ -24,7 +24,9 @@ from seq2seq.data.multi_corpus import parts_of
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.network.make_mixer import model_differences
+from seq2seq.network.mixer import SelfMixer
 from seq2seq.network.model import Seq2Seq
+from seq2seq.network.weight_blocks import take_values, value_layer
 from seq2seq.settings.classes import SLOTS, class_names, mixers_of, read_mixers
 from seq2seq.settings.compose import is_chosen
 from seq2seq.settings.data import DataSettings
@@ -118,6 +120,23 @@ def keep_weights(model: Seq2Seq, weights: Mapping[str, Tensor]) -> set[str]:
     kept = _fitting(model, weights)
     model.load_state_dict(kept, strict=False)
     return model.state_dict().keys() - kept.keys()
+
+
+def start_mixers(model: Seq2Seq, start: Seq2Seq, new: Collection[str]) -> None:
+    """Start mixers whose weights are `new` from the values of those they replace, where sizes agree; log which.
+
+    Attention with fixed weights is a convolution of the same values.
+    """
+    drawn = {id(each) for name, each in model.named_parameters() if name in new}
+    before = dict(start.named_modules())
+    taken: dict[str, Tensor] = {}
+    for name, mixer in model.named_modules():
+        layer = value_layer(mixer) if isinstance(mixer, SelfMixer) and name in before else None
+        values = take_values(mixer, before[name]) if layer is not None and id(layer.weight) in drawn else None
+        if values is not None:
+            taken[f"{name}.values"] = values
+    if taken:
+        log.info("init_from: new mixers start from the checkpoint's values: %s", _by_module(taken))
 
 
 def report_new_weights(model: Seq2Seq, start: Seq2Seq, origin: str) -> None:

@@ -61,6 +61,8 @@ def make_task(
     torch.manual_seed(plan.run.seed)  # right before the weights are drawn
     model = build_model(config, trust=plan.trust)
     new = finetune.keep_weights(model, finetune.start_weights(start, tokenizer)) if start else ()
+    if start:
+        finetune.start_mixers(model, start.model, new)
     choose_trained(model, plan.optim, new=new)
     prepare_for_training(model, plan.trainer, compile=compile)
     description = describe(  # stored in every checkpoint, so translation needs no other file

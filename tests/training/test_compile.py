@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import composed
@@ -14,10 +15,12 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from seq2seq import checkpoint
 from seq2seq.kernels import attention
+from seq2seq.settings.optim import OptimSettings
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.system.json_file import read_json
 from seq2seq.training.machine import compilation
 from seq2seq.training.make_trainer import prepare_for_training
+from seq2seq.training.objective.trained_weights import choose_trained
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import TrainingRun
 
@@ -254,3 +257,26 @@ def test_models_of_one_process_do_not_share_the_limit_of_graphs(counter, monkeyp
             model = small(f"model.dim={dim}")
             compilation.compile_parts(model)
             assert trained(model, 3) == (2, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("counter", ["aot_eager"], indirect=True)
+def test_low_rank_updates_are_compiled(counter):
+    """Compiled layers read W + B A as others do, and give both factors a gradient."""
+    model = composed.tiny("mixer=transformer").eval()
+    choose_trained(model, OptimSettings(lora=2))
+    for name, factor in model.named_parameters():
+        if name.endswith(".up"):
+            nn.init.normal_(factor)  # from zero, which would leave the other factor without a gradient
+    other = copy.deepcopy(model)
+    compilation.compile_parts(other)
+    src, tgt = torch.randint(3, 8, (3, 7)), torch.randint(3, 8, (3, 5))
+    for each in (model, other):
+        each(src, src > 0, tgt, tgt > 0).square().mean().backward()
+    assert counter.frame_count > 0
+    assert compilation.count_graphs().eager == 0
+    own = {name: each.grad for name, each in other.named_parameters()}
+    for name, each in model.named_parameters():
+        assert (own[name] is None) == (each.grad is None) == (not name.endswith((".up", ".down"))), name
+        if each.grad is not None:
+            torch.testing.assert_close(own[name], each.grad)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import logging
 from pathlib import Path
@@ -125,6 +126,37 @@ def test_weights_that_fit_are_kept_and_the_others_are_drawn(start):
         fits = name in old and old[name].shape == weight.shape
         assert weight.equal((old if fits else drawn)[name]), name
         assert fits or (name.startswith("decoder.layers.") and ".mix.f." in name)
+
+
+@pytest.mark.parametrize("name", ["lightconv", "dynamicconv"])
+@pytest.mark.parametrize("glu", ["true", "false"])
+def test_a_new_mixer_starts_from_the_values_of_the_old_one(start, caplog, name, glu):
+    """At one position attention reads this alone, as a kernel of one tap does; the taps of longer ones are equal."""
+    caplog.set_level(logging.INFO)
+    loaded = checkpoint.load(start)
+    words = (f"mixer/self@mixer.decoder={name}", f"mixer.decoder.glu={glu}", "mixer.decoder.per_layer=null")
+    sizes = {key: each for key, each in loaded.meta["model"].items() if key not in ("model", "mixer")}
+    for taps in (1, 2):
+        found = swapped(start, *words, f"+mixer.decoder.kernel_size={taps}")
+        model = build_model(found.model_config(sizes)).eval()
+        new = finetune.keep_weights(model, loaded.model.state_dict())
+        finetune.start_mixers(model, loaded.model, new)
+        x = torch.randn(2, 1, 16)
+        layers: list[Any] = [*zip(loaded.model.decoder.layers, model.decoder.layers, strict=True)]
+        for old, own in layers:
+            if taps == 1:
+                torch.testing.assert_close(own.self_mixer(x), old.self_mixer(x))
+            elif name == "dynamicconv":
+                torch.testing.assert_close(own.self_mixer(x), old.self_mixer(x) / 2)
+    assert "values: 512 in decoder.layers.0-1.mix.f" in caplog.text
+
+
+def test_a_kept_matrix_of_values_is_not_copied_again(start):
+    """The same mixer again, of which all weights fit."""
+    loaded = checkpoint.load(start)
+    model = copy.deepcopy(loaded.model)
+    finetune.start_mixers(model, loaded.model, finetune.keep_weights(model, loaded.model.state_dict()))
+    assert all(weight.equal(model.state_dict()[name]) for name, weight in loaded.model.state_dict().items())
 
 
 def test_a_swapped_model_is_trained_translated_and_resumed(tmp_path):
