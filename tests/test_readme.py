@@ -138,7 +138,7 @@ def test_settings_and_presets_named_exist():
             for name in re.findall(rf"(?<![\w./@]){group}=([a-z]\w*(?:/\w+)?)(?![\w(/])", text):
                 assert (conf_dir() / group / f"{name}.yaml").is_file(), f"{page.name}: {group}={name}"
         for key in re.findall(r"`'?((?:trainer|data|model|optim|search|tokenizer)(?:\.[a-z]\w*)+)(?=[=`])", text):
-            assert key in known or key.endswith((".py", ".pt", ".safetensors")), f"{page.name}: {key}"
+            assert key in known or key.endswith((".py", ".pt", ".json", ".safetensors")), f"{page.name}: {key}"
 
 
 def keys(config: DictConfig, prefix: str = "") -> set[str]:
@@ -198,8 +198,31 @@ def test_a_row_of_the_table_of_mixers(preset):
     hooks = script("hooks")
     name, what, papers = hooks.preset_table([preset]).splitlines()[2].strip("| ").split(" | ")
     assert name.startswith(f"[`{preset}`][seq2seq.mixers.")
-    assert re.match(r"[A-Z].{10,}<br><code class=\"equation\">.* = .*</code><br>Settings: .*<code>", what), what
+    assert re.match(r"[A-Z].{10,}<br><span class=\"equation\">.* = .*</span><br>Settings: .*<code>", what), what
     assert re.search(r"[A-Z]\w+.* \d{4}", papers), papers
+
+
+@pytest.mark.parametrize(
+    ("equation", "expected"),
+    [
+        (
+            "y_t = sum_k w_{t,k} x_{t+k}",
+            "<i>y</i>_[<i>t</i>] = ∑_[<i>k</i>] <i>w</i>_[<i>t</i>,<i>k</i>] <i>x</i>_[<i>t</i>+<i>k</i>]",
+        ),
+        (
+            "M_ij = g^(i-j), with a gain a",
+            "<i>M</i>_[<i>ij</i>] = <i>g</i>^[(<i>i</i>-<i>j</i>)], with a gain <i>a</i>",
+        ),
+        (
+            "W of D x D; M x W_v <= q's",
+            "<i>W</i> of <i>D</i> × <i>D</i>; <i>M</i> <i>x</i> <i>W</i>_[<i>v</i>] ≤ <i>q</i>'s",
+        ),
+    ],
+)
+def test_an_equation_is_typeset(equation, expected):
+    pytest.importorskip("mkdocs")
+    html = script("hooks").typeset(equation).removeprefix('<span class="equation">').removesuffix("</span>")
+    assert re.sub(r"<su([bp])>(.*?)</su.>", lambda found: f"{'_^'[found[1] == 'p']}[{found[2]}]", html) == expected
 
 
 def test_the_picture_of_the_packages_is_up_to_date():
