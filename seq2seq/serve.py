@@ -58,7 +58,7 @@ def _named(options: argparse.Namespace) -> dict[str, str]:
         if name in paths:
             raise UsageError(f"--ckpt {given}: there is a model '{name}' already; name one by --ckpt NAME=FILE")
         paths[name] = path
-    for option in ("ensemble", "shortlist", "tgt_lang"):
+    for option in ("ensemble", "shortlist", "glossary", "src_lang", "tgt_lang"):
         if len(paths) > 1 and getattr(options, option):
             raise UsageError(f"{option_name(option)} goes with one model; leave it out, or start a service for each")
     return paths

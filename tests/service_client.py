@@ -60,6 +60,7 @@ class Stub:
             encode_src=lambda lines: [[*line, "end"] for line in lines],
         )
         self.tags = NO_TAGS
+        self.glossary = None
         self.nbytes = 1000
         self.gate = threading.Event()
         self.gate.set()
@@ -150,6 +151,8 @@ class Served:
         client: str = "1.2.3.4",
         chunks: Sequence[bytes] | None = None,
         leave: asyncio.Event | None = None,
+        query: bytes = b"",
+        stalled: bool = False,
     ) -> Answer:
         """Send one request.
 
@@ -157,6 +160,7 @@ class Served:
             body: Bytes, or a value that is sent as JSON.
             chunks: Parts of the body; after these the body stalls.
             leave: Set when the client has left.
+            stalled: The client reads the head of the answer alone.
         """
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         messages = [{"type": "http.request", "body": data, "more_body": False}]
@@ -173,11 +177,13 @@ class Served:
 
         async def send(message: Any) -> None:
             sent.append(message)
+            if stalled and message["type"] == "http.response.body":
+                await left.wait()
 
         given = {"content-type": "application/json"} if headers is None else headers
         scope = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "path": path,
-            "raw_path": path.encode(), "query_string": b"", "root_path": "", "scheme": "http",
+            "raw_path": path.encode(), "query_string": query, "root_path": "", "scheme": "http",
             "headers": [(k.encode(), v.encode()) for k, v in given.items()],
             "client": (client, 1), "server": ("test", 80),
         }  # fmt: skip

@@ -89,9 +89,14 @@ def primary_subtag(lang: str) -> str:
     return _LANGUAGE_OF.get(first, first)
 
 
+def other_subtags(lang: str) -> set[str]:
+    """Return the other parts of a code in lower case, such as its script and region."""
+    return set(_parts(lang)[1:])
+
+
 def has_spaces(lang: str) -> bool:
     """Return True if a language has spaces between words; a script in its code decides."""
-    parts = set(_parts(lang)[1:])
+    parts = other_subtags(lang)
     if not parts.isdisjoint(_SPACED_SCRIPTS | _UNSPACED_SCRIPTS):
         return parts.isdisjoint(_UNSPACED_SCRIPTS)
     return primary_subtag(lang) not in _UNSPACED

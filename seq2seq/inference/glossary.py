@@ -95,20 +95,22 @@ class Glossary:
     def find(self, text: str) -> list[Term]:
         """Return the terms that a text has, in order; terms with the same target once."""
         folded = _fold(text)
+        # Looked up once for each size of a term
+        divides = [_divides(text, position) for position in range(len(text) + 1)]
         found: dict[str, Term] = {}
         start = 0
         while start < len(text):
-            source = self._at(text, folded, start) if _divides(text, start) else None
+            source = self._at(text, folded, start, divides) if divides[start] else None
             if source is not None:
                 found.setdefault(self.terms[source], Term(source, self.terms[source]))
             start += len(source) if source else 1
         return list(found.values())
 
-    def _at(self, text: str, folded: str, start: int) -> str | None:
+    def _at(self, text: str, folded: str, start: int, divides: list[bool]) -> str | None:
         """Return the longest term that begins at a position of a text."""
         for size in self._sizes:
             end = start + size
-            if end > len(text) or not _divides(text, end):
+            if end > len(text) or not divides[end]:
                 continue
             own = text[start:end]
             fitting = [term for term in self._by_fold.get(folded[start:end], ()) if _stands_for(term, own)]

@@ -18,6 +18,8 @@ CPU_TOKENS = 2048
 GPU_TOKENS = 8192
 # Most source pieces in a batch on a GPU whose memory allows more.
 MOST_GPU_TOKENS = 65_536
+# Least beam of parts with terms of a glossary: the terms divide the beam.
+TERMS_BEAM = 10
 # Number formats that weights can be stored in.
 DTYPES = ("float32", "bfloat16")
 # Largest value of --threads; torch ends the process when the system runs out of threads.

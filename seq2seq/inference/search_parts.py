@@ -34,10 +34,15 @@ class Part(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """Translation of a line: the ids of each part, the score of the whole, and whether a length limit ended a part."""
+    """Translation of a line: the ids of each part, the score of the whole, and whether a length limit ended a part.
+
+    Attributes:
+        mean: Mean log-probability of a token, the end of each part included.
+    """
 
     ids: list[list[int]]
     score: float
+    mean: float
     limited: bool = False
 
 
@@ -46,14 +51,14 @@ class TranslatedText(NamedTuple):
 
     Attributes:
         parts: Text and translation of each part, for a line that was translated in several parts.
-        length: Number of tokens by which the score is normalized, the end of each part included; 0 if unknown.
+        mean: Mean log-probability of a token, the end of each part included; None for a line without a translation.
         terms: Terms of the glossary that the line has.
     """
 
     text: str
     score: float
     parts: tuple[tuple[str, str], ...] = ()
-    length: int = 0
+    mean: float | None = None
     terms: tuple[Term, ...] = ()
 
 
@@ -223,11 +228,13 @@ def _joined(parts: Sequence[Hypothesis], sources: Sequence[Source], settings: Se
     # Each part has its own tags and eos
     lengths = [len(source.start) + len(part.ids) + 1 for part, source in zip(parts, sources, strict=True)]
     score = parts[0].score
+    log_prob = sum(part.log_prob for part in parts)
     if len(parts) > 1:
-        score = sum(part.log_prob for part in parts) / length_divisor(sum(lengths), settings)
+        score = log_prob / length_divisor(sum(lengths), settings)
     # At the last position within the limit, only eos is allowed
     limited = any(length >= target_limit(source, settings) for length, source in zip(lengths, sources, strict=True))
-    return Joined([part.ids for part in parts], score, limited)
+    # A tag that the target begins with is not chosen, but given
+    return Joined([part.ids for part in parts], score, log_prob / sum(len(part.ids) + 1 for part in parts), limited)
 
 
 def as_text(
@@ -261,7 +268,6 @@ def as_text(
                 for text, part in zip(own, terms[number] if terms else [], strict=bool(terms))
                 for term in part
             )
-            length = sum(len(ids) + 1 for ids in each.ids)
             text = line.join(own, spaces=spaces)
-            found[-1].append(TranslatedText(text, float(each.score), tuple(pairs), length, tuple(used)))
+            found[-1].append(TranslatedText(text, float(each.score), tuple(pairs), float(each.mean), tuple(used)))
     return found

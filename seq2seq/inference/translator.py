@@ -26,7 +26,7 @@ from seq2seq.inference.encoding import encode_line, source_pieces, target_ids, t
 from seq2seq.inference.forced import SourceAttention, read_attention
 from seq2seq.inference.glossary import Glossary
 from seq2seq.inference.lexical_shortlist import Shortlist
-from seq2seq.inference.limits import CPU_TOKENS, GPU_TOKENS, LONGEST_SOURCE, MOST_GPU_TOKENS
+from seq2seq.inference.limits import CPU_TOKENS, GPU_TOKENS, LONGEST_SOURCE, MOST_GPU_TOKENS, TERMS_BEAM
 from seq2seq.inference.mbr import rank_by_agreement, utility
 from seq2seq.inference.model_files import choose_device, load_model, locate, runs_on_cpu_alone
 from seq2seq.inference.notes import Note as Note
@@ -56,9 +56,6 @@ if TYPE_CHECKING:
     from seq2seq.inference.forced_text import Alignment, ForcedLine
 
 log = logging.getLogger(__name__)
-
-# Least beam of parts with terms of a glossary: the terms divide the beam.
-TERMS_BEAM = 10
 
 
 class Translator:
@@ -460,6 +457,8 @@ class Translator:
     def between(self, src_lang: str, tgt_lang: str) -> Translator:
         """Return a translator between two languages of the checkpoint, which shares the model.
 
+        A glossary is one of two languages, so the translator between others has none.
+
         Raises:
             ValueError: The checkpoint does not translate between them.
         """
@@ -468,6 +467,7 @@ class Translator:
         other = copy.copy(self)
         other.src_lang = src_lang
         other.tgt_lang = tgt_lang
+        other.glossary = None
         other.tags = tags_of(self.meta, self.tokenizer, tgt_lang, src_lang)
         return other
 

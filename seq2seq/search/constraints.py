@@ -67,8 +67,11 @@ class Progress(NamedTuple):
         A broken-off phrase may contain other phrases, or their beginning: 5 5 5 ends in a beginning of 5 5 6.
         """
         unmet = [index for index in range(len(phrases)) if index not in self.done]
-        unmet.sort(key=lambda index: -len(phrases[index].tokens))
         first = {phrases[index].tokens[0] for index in unmet}
+        # Of most tokens; a glossary may have a hundred terms to sort
+        if first.isdisjoint(tokens):
+            return self
+        unmet.sort(key=lambda index: -len(phrases[index].tokens))
         for start in range(len(tokens)):
             if tokens[start] not in first:
                 continue
@@ -251,6 +254,7 @@ class Constrained(Selection):
             character: State of the character that byte pieces have begun.
         """
         found = []
+        every = _length(phrases)
         for token, log_prob in log_probs.items():
             if log_prob == NEVER:
                 continue
@@ -259,7 +263,7 @@ class Constrained(Selection):
             if token == self.eos:
                 possible = len(after.done) == len(phrases)
             else:
-                rest = _length(phrases) - met
+                rest = every - met
                 # A phrase that has begun completes its characters itself
                 if characters is not None and after.current < 0:
                     rest += characters.missing(character, token)

@@ -144,6 +144,10 @@ def test_the_tag_goes_with_prefixes_phrases_and_samples(ckpt):
     assert begun.startswith("today the")
     assert "house" in translator.texts([line], phrases=[["house"]], beam_size=4)[0]
     assert translator.texts([line], samples=2)[0]
+    # It counts in the length, but its probability is no choice of the model
+    ((raw,),) = translator.translate([line], length_penalty=0.0, beam_size=1)
+    ((normed,),) = translator.translate([line], length_penalty=1.0, beam_size=1)
+    assert raw.score / normed.score == pytest.approx(raw.score / raw.mean + 1)
     # In a part that is drawn or searched, no tag is left
     assert "<2" not in "".join(each.text for each in translator.translate([line], beam_size=4, n_best=4)[0])
 

@@ -12,6 +12,7 @@ import pytest
 import tiny
 import torch
 import toycorpus
+from service_client import served
 
 from seq2seq import checkpoint
 from seq2seq.data.context import SEPARATOR, ContextWindow, fit_context, sentence_lengths
@@ -139,6 +140,12 @@ def test_translation_has_the_context_of_its_document(translator, tokenizer):
     narrow = copy.copy(translator)
     narrow.max_len = max(len(tokenizer.src.encode(line)) for line in LINES[:2]) + 1
     assert narrow.texts(LINES[:2]) == alone[:2]
+
+
+def test_a_service_shows_parts_without_their_context(translator):
+    with served(translator) as running:
+        (one,) = running.call({"text": "\n".join(LINES[:2]), "alignment": True}).json["translations"]
+    assert [part["source"] for part in one["candidates"][0]["parts"]] == LINES[:2]
 
 
 def test_a_stream_of_lines_keeps_the_document_between_windows(translator, tokenizer, monkeypatch):

@@ -14,7 +14,7 @@ from seq2seq import translate
 from seq2seq.inference.glossary import Glossary, Term, TermCounts, has_words
 from seq2seq.inference.line_stream import LineStream
 from seq2seq.inference.service.batch_translator import BatchTranslator
-from seq2seq.inference.service.messages import RefusedError, chosen_options, read_request, texts_of
+from seq2seq.inference.service.messages import RefusedError, TranslateRequest, checked, chosen_options, texts_of
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.inference.translator import Translator
 from seq2seq.settings.search import SearchSettings
@@ -166,11 +166,15 @@ def test_missing_terms_are_named_up_to_a_limit():
 
 def test_a_request_brings_its_own_glossary(translator):
     limits = ServiceSettings(max_terms=2, max_characters=60)
+    served = BatchTranslator(lambda: translator, name="model", make_room=lambda model: None)
 
     def answered(glossary):
-        request = read_request(json.dumps({"text": "der Hund", "glossary": glossary}).encode())
+        request = checked(TranslateRequest, {"text": "der Hund", "glossary": glossary})
         texts = texts_of(request, limits)
-        (answer,) = BatchTranslator(translator)(texts, chosen_options(request, translator.settings, ["en"], limits))
+        options = chosen_options(request, translator.settings, ("de", "en"), limits)
+        (answer,) = served(texts, options)
+        # The queue knows that terms widen the beam
+        assert served.beam(options) == (10 if glossary else 2)
         return answer.model_dump(exclude_none=True).get("glossary")
 
     assert answered([["Hund", "cat"]]) == [{"source": "Hund", "target": "cat", "found": True}]
@@ -185,6 +189,15 @@ def test_a_request_brings_its_own_glossary(translator):
         with pytest.raises(RefusedError) as refused:
             answered(wrong)
         assert refused.value.status_code == status
+
+
+def test_a_glossary_is_of_two_languages(translator, monkeypatch):
+    translator.glossary = Glossary([("Hund", "cat")])
+    (row,) = translator.translate(["der Hund"])
+    assert row[0].terms == (Term("Hund", "cat", found=True),)
+    monkeypatch.setattr("seq2seq.inference.translator.tags_of", lambda *given: translator.tags)
+    (row,) = translator.between("de", "fr").translate(["der Hund"])
+    assert row[0].terms == ()
 
 
 def test_a_stream_has_terms_without_a_command(translator):

@@ -14,10 +14,12 @@ from service_client import PATIENCE, Served, Stub, served
 
 from seq2seq import serve
 from seq2seq.data.languages import Tags
+from seq2seq.inference.service import app
 from seq2seq.inference.service.api_keys import read_keys
 from seq2seq.inference.service.batcher import Batcher, Entry
 from seq2seq.inference.service.messages import Options, Text, Translation
 from seq2seq.inference.service.metrics import Metrics
+from seq2seq.inference.service.models import _code
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.inference.translator import Translator
 from seq2seq.options.command_line import UsageError
@@ -103,6 +105,7 @@ def test_refusals_in_libretranslates_form(plain, body, status, key):
 def test_a_form_that_cannot_be_read(plain):
     for body in (b"q=\xff", b"&".join([b"q=a"] * 300)):
         assert plain.call(body, headers=FORM).status == 400
+    assert plain.call(b"q=a", headers=FORM, query=b"&".join([b"q"] * 300)).status == 400
     kind = {"content-type": "multipart/form-data"}
     assert plain.call(b"--x", headers=kind).status == 400
 
@@ -129,6 +132,14 @@ def test_languages_and_detection(several):
 
 
 # Several models.
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [("zh", "zho_Hans"), ("zh-Hant", "zho_Hant"), ("zh_hans", "zho_Hans"), ("zho_Hant", "zho_Hant"), ("yue", "")],
+)
+def test_a_script_chooses_among_codes_of_a_language(wanted, expected):
+    assert _code(wanted, ["eng_Latn", "zho_Hans", "zho_Hant"], exact=False) == expected
 
 
 @pytest.mark.parametrize(
@@ -233,7 +244,16 @@ def test_names_of_models(paths, names):
     assert serve._named(options) == names
 
 
-@pytest.mark.parametrize("rest", [["b/demo"], ["b", "--tgt-lang", "en"], ["b", "--shortlist", "c"]])
+@pytest.mark.parametrize(
+    "rest",
+    [
+        ["b/demo"],
+        ["b", "--tgt-lang", "en"],
+        ["b", "--shortlist", "c"],
+        ["b", "--glossary", "c"],
+        ["b", "--src-lang", "de"],
+    ],
+)
 def test_several_models_that_do_not_go_together(rest):
     options = serve._parser().parse_args(["--ckpt", "a/demo", *rest])
     with pytest.raises(UsageError, match=r"NAME=FILE|goes with one model"):
@@ -372,6 +392,14 @@ def test_a_stream_ends_when_its_client_leaves():
         running.stub.gate.clear()
         asyncio.run(asyncio.wait_for(scenario(running), PATIENCE))
         assert len(running.stub.batches) == 1
+
+
+def test_a_client_that_reads_no_events_keeps_no_place(monkeypatch):
+    monkeypatch.setattr(app, "_LAST_SECONDS", 0.0)
+
+    with served(timeout=0.05) as running:
+        asyncio.run(asyncio.wait_for(running.send({"text": "a", "stream": True}, stalled=True), PATIENCE))
+        assert running.service.open == 0
 
 
 # Documentation and dashboard.

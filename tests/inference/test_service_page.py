@@ -58,12 +58,12 @@ class Translating(Stub):
         """Return candidate i of a text that it knows; for other texts the stub's."""
         score = -0.12 * (i + 1) ** 1.5
         if line == SOURCE:
-            return TranslatedText(TARGETS[i % 5], score, length=13)
+            return TranslatedText(TARGETS[i % 5], score, mean=score)
         if line == PARAGRAPH:
             parts = [(source, target.replace(SLEEPS[0], SLEEPS[i % 5])) for source, target in PARTS]
-            return TranslatedText("  ".join(target for _, target in parts), score, tuple(parts), length=22)
+            return TranslatedText("  ".join(target for _, target in parts), score, tuple(parts), mean=score)
         if line == RIGHT_TO_LEFT[0]:
-            return TranslatedText(RIGHT_TO_LEFT[1], score, length=9)
+            return TranslatedText(RIGHT_TO_LEFT[1], score, mean=score)
         return super().candidate(line, i, settings)
 
     def align(self, lines: Sequence[str], candidates: Sequence[Any]) -> list[list[Alignment | None]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -64,6 +65,8 @@ _MOST_FIELDS = 256  # of a form
 _FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 # A body beyond the limit is still read, up to this many bytes: a client reads its answer only after it has sent all.
 _DISCARDED = 1 << 24
+# Seconds after the time limit in which a client must have read the events of a stream.
+_LAST_SECONDS = 5.0
 _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 _CLIENT_HAS_LEFT = 499  # only the metrics show it
 _STATUSES = {
@@ -157,7 +160,7 @@ class Service:
             if len(texts) > most:
                 raise RefusedError(413, f"{len(texts):,} lines are too many; stream at most {most:,} in a request")
             entries = self._submit(request, translator, texts, options)
-            return StreamingResponse(self._events(request, entries, places, until), media_type="text/event-stream")
+            return _Events(self._events(request, entries, places, until), until)
         entries = self._submit(request, translator, texts, options)
         try:
             results = await _results(request, entries, until, limits.timeout)
@@ -183,7 +186,8 @@ class Service:
         most = self.limits.max_pieces
         if sum(pieces) > most:
             raise RefusedError(413, f"{sum(pieces):,} pieces are too many; send at most {most:,} in a request")
-        works = [settings.beam_size * max(size, longest_target(size + 1, settings)) for size in pieces]
+        beam = translator.beam(options)
+        works = [beam * max(size, longest_target(size + 1, settings)) for size in pieces]
         entries = [
             Entry(text, options, client, now, size, work, translator, delay=translator.delay)
             for text, size, work in zip(texts, pieces, works, strict=True)
@@ -266,6 +270,22 @@ class Service:
                 "seconds": limits.timeout,
             },
         }
+
+
+class _Events(StreamingResponse):
+    """Stream of events that ends at a time, also if its client reads nothing."""
+
+    def __init__(self, events: AsyncIterator[str], until: float) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self.until = until
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events."""
+        # The last of them says that the time has passed
+        left = max(0.0, self.until - time.monotonic()) + _LAST_SECONDS
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(left):
+                await super().__call__(scope, receive, send)
 
 
 def create_app(service: Service) -> ASGIApp:
@@ -438,6 +458,9 @@ async def _form(request: Request, kind: str, body: bytes, origins: list[str]) ->
 
     pairs = request.query_params.multi_items()
     try:
+        # At most 32,000 in a URL
+        if len(pairs) > _MOST_FIELDS:
+            raise ValueError
         if kind == "multipart/form-data":
             form = Request(request.scope, receive).form(max_files=0, max_fields=_MOST_FIELDS)
             pairs += [(name, str(value)) for name, value in (await form).multi_items()]

@@ -10,10 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from seq2seq.data.context import sentence_of
 from seq2seq.data.language_id import other_language
 from seq2seq.data.languages import source_languages, target_languages
 from seq2seq.inference.encoding import encode_pieces
-from seq2seq.inference.limits import MOST_WEIGHTS
+from seq2seq.inference.limits import MOST_WEIGHTS, TERMS_BEAM
 from seq2seq.inference.service.messages import (
     AnswerCandidate,
     AnswerPart,
@@ -23,7 +24,6 @@ from seq2seq.inference.service.messages import (
     Translation,
     WordAlignment,
 )
-from seq2seq.search.hypothesis import length_divisor
 from seq2seq.system.errors import first_line
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class BatchTranslator:
         known = source_languages(translator.meta, translator.tokenizer)
         self.sources = list(dict.fromkeys([translator.src_lang, *known]))
         self.nbytes = translator.nbytes
+        self.has_terms = bool(translator.glossary)
 
     def drop(self) -> None:
         """Let the model leave memory, after the batches that use it."""
@@ -99,6 +100,12 @@ class BatchTranslator:
         sources = {"src_lang": self.sources[0], "src_langs": self.sources}
         targets = {"tgt_lang": self.languages[0], "tgt_langs": self.languages}
         return {**sources, **targets, "alignment": self.can_align, "loaded": self.loaded}
+
+    def beam(self, options: Options) -> int:
+        """Return the beam size of a search, which the terms of a glossary widen."""
+        own = self.has_terms and options.glossary is None and options.sampling is None
+        beam = options.settings.beam_size
+        return max(beam, TERMS_BEAM) if options.glossary or own else beam
 
     def pieces(self, texts: Sequence[str]) -> list[int]:
         """Count the source pieces of each text."""
@@ -162,7 +169,7 @@ class BatchTranslator:
             results.append(
                 Translation(
                     text=row[0].text,
-                    candidates=[_candidate(*each, options) for each in zip(row, words, strict=True)],
+                    candidates=[_candidate(*each) for each in zip(row, words, strict=True)],
                     language=other_language(lines[i], translator.src_lang) if detects else None,
                     glossary=[TermAnswer(**term._asdict()) for term in row[0].terms] or None,
                     warning="; ".join(warnings) or None,
@@ -171,17 +178,14 @@ class BatchTranslator:
         return results
 
 
-def _candidate(translation: TranslatedText, alignment: Alignment | None, options: Options) -> AnswerCandidate:
+def _candidate(translation: TranslatedText, alignment: Alignment | None) -> AnswerCandidate:
     # A candidate that the beam did not find has the score -inf, which JSON cannot express
     score = translation.score if translation.score > float("-inf") else None
-    probability = None
-    # With mbr the score is an agreement
-    if score is not None and translation.length and not options.mbr:
-        mean = score * length_divisor(translation.length, options.settings) / translation.length
-        probability = round(math.exp(mean), 4)
+    probability = None if translation.mean is None else round(math.exp(translation.mean), 4)
     words = alignment.parts if alignment and alignment.parts else [None] * len(translation.parts)
     parts = [
-        AnswerPart(source=source, target=target, alignment=_words(own))
+        # A client that asks for sentences does not know the context before them
+        AnswerPart(source=sentence_of(source), target=target, alignment=_words(own))
         for (source, target), own in zip(translation.parts, words, strict=True)
     ]
     return AnswerCandidate(

@@ -149,7 +149,7 @@ class AnswerCandidate(BaseModel):
     """Translation, with its length-normalized log-probability (natural logarithm).
 
     Attributes:
-        probability: Average probability of a token (geometric mean), the end included; left out with `mbr`.
+        probability: Average probability of a token (geometric mean), the end included.
         parts: Parts of the text, if it was translated in several.
     """
 

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from seq2seq.data.languages import primary_subtag
+from seq2seq.data.languages import other_subtags, primary_subtag
 from seq2seq.inference.service.batch_translator import BatchTranslator
 from seq2seq.inference.service.messages import RefusedError
 from seq2seq.settings.values import shown, suggestion
@@ -21,7 +21,9 @@ def _code(wanted: str | None, known: list[str], exact: bool) -> str:
         return known[0]
     if wanted in known or exact:
         return wanted if wanted in known else ""
-    return next((code for code in known if primary_subtag(code) == primary_subtag(wanted)), "")
+    same = [code for code in known if primary_subtag(code) == primary_subtag(wanted)]
+    # zh-Hant is zho_Hant, though zho_Hans may be the first one
+    return max(same, key=lambda code: len(other_subtags(code) & other_subtags(wanted)), default="")
 
 
 class Models:
