@@ -149,6 +149,21 @@ def test_ibm_model_1_links_translations(tmp_path):
     assert right / count > 0.9
 
 
+def test_a_context_has_no_links(tmp_path):
+    """Links of a file and of IBM Model 1 are those of the last sentence, and each pair has some."""
+    corpus = toycorpus.write(tmp_path / "corpus", (60, 5, 5))
+    file = tmp_path / "train.align"
+    file.write_text("0-0 1-1\n" * 60)
+    for words in ((f"data.alignment={file}",), ()):
+        data = prepared(corpus, tmp_path, "optim.guided_alignment=0.1", "data.context=1", *words)
+        found = align_pieces(data)
+        for row in range(1, data.size("train")):
+            src = data.split("train").ids(np.array([row]))[0].row(0).tolist()
+            places = found.row(row) % (1 << 32)
+            assert len(places)
+            assert places.min() > src.index(data.tokenizer.separator)
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from seq2seq.data.batching import Batch
 from seq2seq.data.cache_folder import cached
-from seq2seq.data.context import sentence_start
+from seq2seq.data.context import sentence_of, sentence_start
 from seq2seq.data.fingerprints import file_fingerprint
 from seq2seq.data.preparation import PreparedData
 from seq2seq.data.ragged import Ragged
@@ -108,19 +108,23 @@ def _estimated(prepared: PreparedData) -> Iterator[np.ndarray]:
     """Link each target piece to argmax_s t(y_t | x_s) d(s, t), unless the empty word is more probable.
 
     d(s, t) = exp(-tension |s / S - t / T|) / Z, whose sum over s is 1; the empty word has 1 / S.
+    A context has no links.
     """
     data, tokenizer = prepared.split("train"), prepared.tokenizer
     empty, size = tokenizer.src_vocab_size, tokenizer.tgt_vocab_size
 
-    def blocks(most: int) -> Iterator[tuple[list[Any], list[Any]]]:
+    def blocks(most: int) -> Iterator[tuple[list[Any], list[Any], list[int]]]:
         chosen = np.linspace(0, len(data) - 1, min(len(data), most)).astype(np.int64)
         for start in range(0, len(chosen), _BLOCK):
             sides = data.ids(chosen[start : start + _BLOCK])
             src, tgt = ([side.row(i).tolist() for i in range(len(side.lengths))] for side in sides)
-            yield src, tgt
+            starts = [sentence_start(row, tokenizer.separator, ()) for row in src]
+            yield [row[start:] for row, start in zip(src, starts, strict=True)], tgt, starts
 
-    table = lexical_table(lambda: blocks(_PAIRS), src_size=empty, tgt_size=size, iterations=_ITERATIONS)
-    for src, tgt in itertools.chain.from_iterable(zip(*block, strict=True) for block in blocks(len(data))):
+    table = lexical_table(
+        lambda: (block[:2] for block in blocks(_PAIRS)), src_size=empty, tgt_size=size, iterations=_ITERATIONS
+    )
+    for src, tgt, start in itertools.chain.from_iterable(zip(*block, strict=True) for block in blocks(len(data))):
         wanted = np.array([*src, empty])[:, None] * size + np.array(tgt)  # (S + 1, T)
         at = np.minimum(np.searchsorted(table.keys, wanted), len(table.keys) - 1)
         probs = np.where(table.keys[at] == wanted, table.probs[at], 0.0)
@@ -128,7 +132,7 @@ def _estimated(prepared: PreparedData) -> Iterator[np.ndarray]:
         prior = np.exp(-_TENSION * np.abs(s[:, None] - t))
         scores = probs[:-1] * prior / prior.sum(0)
         linked = scores.max(0) > probs[-1] / len(src)
-        yield (np.flatnonzero(linked) << 32) + scores.argmax(0)[linked]
+        yield (np.flatnonzero(linked) << 32) + start + scores.argmax(0)[linked]
 
 
 def _read(prepared: PreparedData, file: str) -> Iterator[np.ndarray]:
@@ -150,7 +154,7 @@ def _read(prepared: PreparedData, file: str) -> Iterator[np.ndarray]:
         targets = words_of(target_pieces(prepared.tokenizer, tgt[first:-1]))
         found: list[tuple[list[int], list[int]]] = []
         # Where the tokenizer has other words, a pair is not guided
-        if [len(sources), len(targets)] == [len(text.split()) for text in pair]:
+        if [len(sources), len(targets)] == [len(sentence_of(text).split()) for text in pair]:
             try:
                 found = [(sources[int(i)], targets[int(j)]) for i, j in (each.split("-") for each in line.split())]
             except (ValueError, IndexError):
