@@ -122,19 +122,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.document:
         if not options.output:
             parser.error("--document needs --output")
-        lines = (
-            "input",
-            "resume",
-            "n_best",
-            "format",
-            "pieces",
-            "align",
-            "alignments",
-            "prefixes",
-            "phrases",
-            "samples",
-        )
-        parser.refuse(options, lines, "goes with lines, not with --document")
+        of = ["input", "resume", "n_best", "format", "pieces", "align", "alignments", "prefixes", "phrases", "samples"]
+        parser.refuse(options, of, "goes with lines, not with --document")
         return exit_status(lambda: _run_document(options))
     options.format = options.format or ("tsv" if options.n_best > 1 else "text")
     if options.resume and not (options.input and options.output):
@@ -212,14 +201,26 @@ def _run_document(options: argparse.Namespace) -> int:
         raise UsageError(f"--document {source} is not valid UTF-8 at byte {error.start:,}; convert it") from None
     translator = load_translator(options)
     # Imports torch
-    from seq2seq.inference.documents.translation import text_translator
+    from seq2seq.inference.forced_text import force_candidates
     from seq2seq.inference.glossary import TermCounts
     from seq2seq.inference.notes import Notes
 
     notes = Notes(warn, what="text")
     terms = TermCounts()
-    texts = text_translator(translator, note=notes.add, terms=terms.add, suppress=options.suppress)
-    translated = translate_format(content, texts, translator.tgt_lang)
+
+    def translate(texts: Sequence[str], marked: Sequence[bool]) -> list[tuple[str, Any]]:
+        """Translate texts, and align those with marks; one that fails keeps its source."""
+        rows = [row[:1] for row in translator.translate(texts, note=notes.add, suppress=options.suppress)]
+        # ONNX graphs align no words
+        asked = [i for i, each in enumerate(marked) if each and translator.can_force]
+        pairs = [texts[i] for i in asked], [rows[i] for i in asked]
+        forced = force_candidates(translator, *pairs, align=True, left_out=lambda *_: None)
+        words = {i: row[0].words for i, row in zip(asked, forced, strict=True)}
+        for number, (best,) in enumerate(rows, 1):
+            terms.add(number, best.terms)
+        return [(best.text if math.isfinite(best.score) else texts[i], words.get(i)) for i, (best,) in enumerate(rows)]
+
+    translated = translate_format(content, translate, translator.tgt_lang)
     with atomic_text(output) as sink:
         sink.write(translated.encode("utf-8", "replace"))
     if options.glossary:

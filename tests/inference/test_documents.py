@@ -22,16 +22,6 @@ PAGE = """\ufeff<!DOCTYPE html>\r
 <p dir=rtl>شكرا <b>جزيلا</b><!-- c --> هنا</p><div translate="no">nein <div>nein</div></div>
 <p><b>offen</p><p>zu</b> Ende</p> 1234 <p>  </p>&nbsp;</body></html>\r
 """
-CUES = """\ufeff1\r
-00:00:01,000 --> 00:00:02,000\r
-<i>Guten Morgen,</i>\r
-liebe Leute hier\r
-\r
-2\r
-00:00:03,000 --> 00:00:04,000\r
-{\\an8}- Ja?\r
-"""
-WEB = "WEBVTT\n\nNOTE nicht das\n\n00:01.000 --> 00:02.000 align:left\n<v Fred>Tee &amp; <c.x>Kuchen</c>\n\n"
 
 
 def stub(words, seen: list[str] | None = None):
@@ -64,7 +54,7 @@ def reverse(words):
     return [word.upper() for word in reversed(words)]
 
 
-@pytest.mark.parametrize(("suffix", "content"), [(".html", PAGE), (".srt", CUES), (".vtt", WEB)])
+@pytest.mark.parametrize(("suffix", "content"), [(".html", PAGE)])
 def test_a_document_whose_texts_stay_is_the_same(suffix, content):
     assert FORMATS[suffix](content, same, "de") == content
 
@@ -72,7 +62,7 @@ def test_a_document_whose_texts_stay_is_the_same(suffix, content):
 def test_a_page_has_these_texts():
     seen: list[str] = []
     found = FORMATS[".html"](PAGE, stub(upper, seen), "en-GB")
-    assert seen == [
+    assert [each for each in seen if each] == [
         'Ein "Titel"', "Link", "Ein Bild", "Tee & Kuchen", "Guten Tag", "Das rote Haus ist sehr alt, sagt.", "Eins",
         "Zwei", "Zelle", "Noch eine", "Siehe. Und x < y 😀", "neu da", "شكرا جزيلا هنا", "offen", "zu Ende",
     ]  # fmt: skip
@@ -105,6 +95,7 @@ def test_marks_follow_their_words():
         ("a <code>x</code> b", ["b", "a", "c"], "b a <code>x</code> c"),
         ("a <code>x</code>", ["b", "a", "c"], "b a c <code>x</code>"),
         ("<code>x</code> a", ["b", "a"], "<code>x</code> b a"),
+        ("<b>a</b> b: <code>x</code> c", ["c", "b:", "a"], "c b: <code>x</code> <b>a</b>"),
     ],
 )
 def test_marks_stay_nested(page, words, wanted):
@@ -116,22 +107,28 @@ def test_without_an_alignment_a_mark_stays_at_its_place():
     assert replace("a <b>b</b>"[:9], [segment], lambda *_: [("x y", None)]) == "x <y>"
 
 
-def test_cues_keep_times_and_lines():
-    assert FORMATS[".srt"](CUES, stub(upper), "") == CUES.replace("Guten Morgen", "GUTEN MORGEN").replace(
-        "liebe Leute hier", "LIEBE LEUTE HIER"
-    ).replace("Ja?", "JA?")
-    even = FORMATS[".srt"](CUES, stub(lambda old: ["aa", "bb", "cc", "dd", "ee", "ff"]), "")
-    assert "\r\naa bb cc\r\ndd ee ff\r\n" in even.replace("<i></i>", "")
-    assert "{\\an8}" in even
-    assert FORMATS[".vtt"](WEB, stub(upper), "") == WEB.replace("Tee", "TEE").replace("Kuchen", "KUCHEN")
-
-
 @pytest.mark.parametrize(
-    "content", ["<!--" * 50_000, "<p " * 50_000, '<a x="' * 50_000, "<b>" * 2000, "&a;" * 50_000, "<script>" * 50_000]
+    "content",
+    [
+        "<!--" * 50_000,
+        "<p " * 50_000,
+        '<a x="' * 50_000,
+        "<b>" * 2000,
+        "&a;" * 50_000,
+        "<script>" * 50_000,
+        "<" * 200_000,
+    ],
 )
 def test_hostile_pages_stay_as_they_are(content):
     """Each takes linear time; entities that a document declares are not known."""
     assert FORMATS[".html"](content, same, "") == content
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content", ["<b>a" * 50_000, "<i>a</i> " * 50_000, "&a;" * 50_000, "a@" * 50_000])
+def test_hostile_pages_are_translated_in_linear_time(content):
+    """Without it, each takes minutes or all memory."""
+    assert "A" in FORMATS[".html"](content, stub(reverse), "")
 
 
 @pytest.mark.slow

@@ -13,122 +13,127 @@ if TYPE_CHECKING:
 
 # Translates texts, and aligns the words of those for which the second argument says so.
 Translate = Callable[[Sequence[str], Sequence[bool]], "Sequence[tuple[str, Alignment | None]]"]
-Spans = list[tuple[int, int]]
+# Writes a translation as its file does, given as texts (0, 2, ...) with what the file writes between them (1, 3, ...).
+Write = Callable[[Sequence[str]], str]
 
-# Marks of a text; one with more is not from a person, and stays as it is.
-_MOST_MARKS = 300
+# Marks inside each other; deeper ones stay as codes, so that the time is linear.
+_DEEPEST = 100
 # Characters in which the next word of an alignment is searched.
 _FAR = 200
 _TOKEN = re.compile(r"\w+|[^\w\s]")
+_ADDRESS = re.compile(r"\b(?:https?://|www\.)[^\s<>\"()\[\]]{0,2000}[\w/]|\b[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{0,200}\w")
 
 
 class Mark(NamedTuple):
-    """Inline mark around the characters `start` to `end` of a text, as the file writes its beginning and its end.
-
-    A mark with `start` == `end` stands between characters and is `opening` alone, after the space `gap`.
-    """
+    """Mark around the characters `start` to `end` of a text; one between characters (a code) has an opening alone."""
 
     start: int
     end: int
     opening: str
     closing: str = ""
-    gap: str = ""
 
 
 class Segment(NamedTuple):
-    """Text to translate: the place in the file that its translation replaces, and its marks, outer ones first.
+    """Text to translate: its place in the file, its marks, outer ones first, and the spaces around it.
 
     Attributes:
-        breaks: The file's line breaks, which are spaces in the text.
-        write: Writes a translation as the file does, such as with & as &amp;.
+        put: Start and end of what the translation replaces instead, and what stands before and after it.
     """
 
     start: int
     end: int
-    text: str
+    text: str = ""
     marks: Sequence[Mark] = ()
-    breaks: Sequence[str] = ()
-    write: Callable[[str], str] = str
+    write: Write = "".join
+    spaces: tuple[str, str] = ("", "")
+    put: tuple[int, int, str, str] | None = None
 
 
 def replace(content: str, segments: Sequence[Segment], translate: Translate) -> str:
-    """Replace the segments of a file, in order, by their translations; unchanged ones stay as they are."""
+    """Replace the segments of a file by their translations; unchanged ones stay as they are."""
     found = translate([each.text for each in segments], [bool(each.marks) for each in segments])
+    edits = []
+    for segment, (text, alignment) in zip(segments, found, strict=True):
+        start, end, before, after = segment.put or (segment.start, segment.end, "", "")
+        same = text == segment.text
+        new = content[segment.start : segment.end] if same else segment.write(_written(segment, text, alignment))
+        edits.append((start, end, before, new, after))
     written = []
     done = 0
-    for segment, (text, alignment) in zip(segments, found, strict=True):
-        own = content[segment.start : segment.end]
-        written += [content[done : segment.start], own if text == segment.text else _written(segment, text, alignment)]
-        done = segment.end
+    for start, end, *new in sorted(edits, key=lambda edit: edit[0]):
+        written += [content[done:start], *new]
+        done = end
     return "".join([*written, content[done:]])
 
 
-def _written(segment: Segment, text: str, alignment: Alignment | None) -> str:
-    """Write the translation of a segment with its marks and its number of lines.
+def _written(segment: Segment, text: str, alignment: Alignment | None) -> list[str]:
+    """Put the marks of a segment into its translation, which becomes the argument of `Segment.write`.
 
     A mark covers the words that are aligned with its words, from the first to the last. Marks stay nested: one that
     would cross another ends with it. Without an alignment, the words at the same place of the text count as aligned.
     """
-    source = [match.span() for match in _TOKEN.finditer(segment.text)]
-    target = [match.span() for match in _TOKEN.finditer(text)]
+    source, target = ([match.span() for match in _TOKEN.finditer(each)] for each in (segment.text, text))
     linked = _links(segment.text, text, source, target, alignment)
+    begins, stops = [start for start, _ in source], [end for _, end in source]
+    # Where what follows a number of source tokens stands
+    after = [0]
+    for (start, end), each in zip(source, linked, strict=True):
+        place = after[-1]
+        same = place < len(target) and segment.text[start:end] == text[slice(*target[place])]
+        after.append(max(each) + 1 if each else place + same)
+    after[-1] = len(target)
     starts: dict[int, list[tuple[int, Mark]]] = defaultdict(list)
     outer = [(0, len(target), len(segment.text) + 1)]
     for mark in segment.marks:
         while mark.start >= outer[-1][2]:
             outer.pop()
-        inside = [i for i, (start, end) in enumerate(source) if start < mark.end and end > mark.start]
-        before = [i for i, (_, end) in enumerate(source) if end <= mark.start]
-        found = [j for i in inside for j in linked[i]]
-        if inside and len(inside) == len(source):
+        first, last = bisect_right(stops, mark.start), bisect_left(begins, mark.end)
+        found = [j for i in range(first, last) for j in linked[i]]
+        low = high = after[first]
+        if last - first == len(source):
             low, high = 0, len(target)
         elif found:
             low, high = min(found), max(found) + 1
             # Punctuation at the end of a mark, as in <b>Note:</b>
-            both = high < len(target) and not segment.text[source[inside[-1]][0]].isalnum()
+            both = high < len(target) and not segment.text[source[last - 1][0]].isalnum()
             high += both and not text[target[high][0]].isalnum()
-        else:
-            low = next((max(linked[i]) + 1 for i in reversed(before) if linked[i]), 0)
-            low = high = len(target) if len(before) == len(source) else low
         low, high = (min(max(each, outer[-1][0]), outer[-1][1]) for each in (low, high))
         starts[low].append((high, mark))
         if mark.end > mark.start:
             outer.append((low, high, mark.end))
-    breaks = _breaks(segment.breaks, text, target)
     pieces: list[str] = []
+    plain = [segment.spaces[0]]
     # Where each open mark ends, and how
-    ends: list[tuple[int, str]] = []
+    ends = [(len(target) + 1, "")]
+
+    def put(raw: str) -> None:
+        pieces.extend(["".join(plain), raw])
+        plain.clear()
+
     at = 0
     for number, (start, end) in enumerate([*target, (len(text), len(text))]):
-        while ends and ends[-1][0] <= number:
-            pieces.append(ends.pop()[1])
-        codes = [mark.gap * bool(number) + mark.opening for _, mark in starts[number] if mark.start == mark.end]
+        while ends[-1][0] <= number:
+            put(ends.pop()[1])
+        codes = [mark for _, mark in starts[number] if mark.start == mark.end]
+        for mark in codes:
+            put(mark.opening)
         # A space between a code and the first word is a part of the text
-        after = " " * bool(codes and not number and segment.text.startswith(" "))
-        pieces += [*codes, breaks.get(number, text[at:start] or after)]
+        between = " " if codes and not number and segment.text.startswith(" ") else text[at:start]
+        plain.append(between)
         for high, mark in starts[number]:
             if mark.start < mark.end:
-                pieces.append(mark.opening)
-                ends.append((min([high, *(each for each, _ in ends)]), mark.closing))
-        while ends and ends[-1][0] <= number:
-            pieces.append(ends.pop()[1])
-        pieces.append(segment.write(text[start:end]))
+                put(mark.opening)
+                ends.append((min(high, ends[-1][0]), mark.closing))
+        while ends[-1][0] <= number:
+            put(ends.pop()[1])
+        plain.append(text[start:end])
         at = end
-    return "".join([*pieces, *(closing for _, closing in reversed(ends))])
+    return [*pieces, "".join(plain) + segment.spaces[1]]
 
 
-def _breaks(breaks: Sequence[str], text: str, target: Spans) -> dict[int, str]:
-    """Choose the tokens before which a line breaks, so that the lines are about even."""
-    gaps = [i for i in range(1, len(target)) if target[i][0] > target[i - 1][1]]
-    found: dict[int, str] = {}
-    for number, written in enumerate(breaks, 1):
-        wanted = len(text) * number / (len(breaks) + 1)
-        if later := [gap for gap in gaps if gap > max(found, default=0)]:
-            found[min(later, key=lambda gap: abs(target[gap][0] - wanted))] = written
-    return found
-
-
-def _links(text: str, other: str, source: Spans, target: Spans, alignment: Alignment | None) -> list[list[int]]:
+def _links(
+    text: str, other: str, source: list[tuple[int, int]], target: list[tuple[int, int]], alignment: Alignment | None
+) -> list[list[int]]:
     """Return the target tokens of each source token; punctuation has none."""
     left = [i for i, (start, _) in enumerate(source) if text[start].isalnum()]
     right = [j for j, (start, _) in enumerate(target) if other[start].isalnum()]
@@ -138,15 +143,19 @@ def _links(text: str, other: str, source: Spans, target: Spans, alignment: Align
             same = place * len(right) // len(left)
             found[i] = right[same : same + 1]
         return found
-    left_words, right_words = _places(alignment.source, text, source), _places(alignment.target, other, target)
+    left_words = _places(alignment.source, text, source)
+    right_words = [
+        [j for j in each if other[target[j][0]].isalnum()] for each in _places(alignment.target, other, target)
+    ]
     for one, two in alignment.links:
         for i in left_words[one]:
+            # The first and the last one are enough, and a word may have many
             if text[source[i][0]].isalnum():
-                found[i] += [j for j in right_words[two] if other[target[j][0]].isalnum()]
+                found[i] += [*right_words[two][:1], *right_words[two][-1:]]
     return found
 
 
-def _places(words: Sequence[str], text: str, tokens: Spans) -> list[range]:
+def _places(words: Sequence[str], text: str, tokens: Sequence[tuple[int, int]]) -> list[range]:
     """Return the tokens of each word of an alignment; none for a word that the text has in another Unicode form."""
     starts, ends = [start for start, _ in tokens], [end for _, end in tokens]
     found = []
@@ -160,66 +169,77 @@ def _places(words: Sequence[str], text: str, tokens: Spans) -> list[range]:
 
 
 class Pieces:
-    """Collects the pieces of a text in the order of the file; `segment` ends it and begins the next one."""
+    """Collects pieces of a text, read by `read`, in the order of the file; `segment` ends it and begins the next."""
 
-    def __init__(self, write: Callable[[str], str] = str) -> None:
+    def __init__(self, content: str, read: Callable[[str], str], write: Write) -> None:
+        self.content = content
+        self.read = read
         self.write = write
         self.found: list[Segment] = []
-        self._clear()
+        self.clear()
 
-    def _clear(self) -> None:
-        self.text = ""
-        self.start = self.end = -1
+    def clear(self) -> None:
+        """Forget the open text, which stays as it is."""
+        self.parts: list[str] = []
+        self.length = 0
+        self.span: tuple[int, int] | None = None
         self.marks: list[Mark] = []
-        self.breaks: list[str] = []
         self._open: list[tuple[int, str]] = []  # number of the mark, name
 
-    def add(self, raw: str, start: int, text: str) -> None:
-        """Add text, which is `raw` and begins at `start` in the file."""
-        if raw.strip():
-            if self.start < 0:
-                self.start, text = start + len(raw) - len(raw.lstrip()), text.lstrip()
-            self.end = start + len(raw.rstrip())
-        if self.start >= 0:
-            self.text += re.sub(r"\s", " ", text)
+    def _take(self, start: int, end: int, raw: str | None) -> str:
+        self.span = (self.span or (start, end))[0], end
+        return self.content[start:end] if raw is None else raw
 
-    def line(self, raw: str) -> None:
-        """Add a line break inside a text."""
-        self.breaks.append(raw)
-        self.text += " "
+    def add(self, text: str) -> None:
+        """Add text that the file does not have."""
+        self.parts.append(text)
+        self.length += len(text)
 
-    def open(self, name: str, raw: str, start: int) -> None:
+    def text(self, start: int, end: int) -> None:
+        """Add text; its addresses are codes."""
+        for match in _ADDRESS.finditer(self.content, start, end):
+            self.text(start, match.start())
+            start = match.end()
+            self.code(match.start(), start, self.write([self.read(match[0])]))
+        self.add(self.read(self._take(start, end, None)))
+
+    def code(self, start: int, end: int, raw: str | None = None) -> None:
+        """Add what is not translated, with the space before it."""
+        raw = self._take(start, end, raw)
+        before = self.parts.pop() if self.parts else ""
+        self.length -= len(before)
+        kept = before.rstrip() if self.length or self.marks or before.strip() else before
+        self.add(kept)
+        self.marks.append(Mark(self.length, self.length, self.write([before[len(kept) :]]) + raw))
+        self.add("")
+
+    def open(self, name: str, start: int, end: int, raw: str | None = None) -> None:
         """Begin a mark."""
-        self.code(raw, start, gap=False)
-        self._open.append((len(self.marks) - 1, name))
+        self.marks.append(Mark(self.length, self.length, self._take(start, end, raw)))
+        if len(self._open) < _DEEPEST:
+            self._open.append((len(self.marks) - 1, name))
 
-    def code(self, raw: str, start: int, *, gap: bool = True) -> None:
-        """Add what is not translated; the space before it goes with it."""
-        if len(self.marks) >= _MOST_MARKS:
-            self._clear()
-        self.start, self.end = start if self.start < 0 else self.start, start + len(raw)
-        kept = self.text.rstrip(" ") if gap else self.text
-        self.marks.append(Mark(len(kept), len(kept), raw, gap=self.text[len(kept) :]))
-        self.text = kept
-
-    def close(self, name: str, raw: str, start: int) -> None:
+    def close(self, name: str, start: int, end: int, raw: str | None = None) -> None:
         """End the mark of this name that began last; marks that began after it have no end."""
         place = next((i for i in reversed(range(len(self._open))) if self._open[i][1] == name), None)
         if place is None:
-            return self.code(raw, start)
-        self.end = start + len(raw)
-        number, own = self._open[place][0], self.marks[self._open[place][0]]
-        empty = own.start >= len(self.text)
-        own = own._replace(opening=own.opening + raw) if empty else own._replace(end=len(self.text), closing=raw)
-        self.marks[number] = own
+            return self.code(start, end, raw)
+        raw = self._take(start, end, raw)
+        number = self._open[place][0]
+        own = self.marks[number]._replace(end=self.length, closing=raw)
+        self.marks[number] = own if own.end > own.start else own._replace(opening=own.opening + raw)
         del self._open[place:]
 
     def segment(self) -> None:
         """End the text; one without letters is no segment."""
-        text = self.text.rstrip()
-        if any(map(str.isalpha, text)):
+        whole = "".join(self.parts)
+        if self.span and any(map(str.isalpha, whole)):
+            # Spaces after a first code stay in the text
+            lead = min([len(whole) - len(whole.lstrip()), *(mark.start for mark in self.marks[:1])])
+            end = len(whole.rstrip())
             marks = [
-                each._replace(start=min(each.start, len(text)), end=min(each.end, len(text))) for each in self.marks
+                each._replace(start=min(each.start, end) - lead, end=min(each.end, end) - lead) for each in self.marks
             ]
-            self.found.append(Segment(self.start, self.end, text, marks, self.breaks, self.write))
-        self._clear()
+            text = re.sub(r"\s", " ", whole[lead:end])
+            self.found.append(Segment(*self.span, text, marks, self.write, (whole[:lead], whole[end:])))
+        self.clear()
