@@ -195,10 +195,7 @@ def _run_document(options: argparse.Namespace) -> int:
     for ckpt in (options.ckpt, *options.ensemble):
         require_text_output(output, "--output", ckpt=ckpt)
     require_output(output, "--output", inputs=[each for each in (source, options.shortlist, options.glossary) if each])
-    try:
-        content = read_file(source).decode()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"--document {source} is not valid UTF-8 at byte {error.start:,}; convert it") from None
+    data = read_file(source)
     translator = load_translator(options)
     # Imports torch
     from seq2seq.inference.forced_text import force_candidates
@@ -220,9 +217,12 @@ def _run_document(options: argparse.Namespace) -> int:
             terms.add(number, best.terms)
         return [(best.text if math.isfinite(best.score) else texts[i], words.get(i)) for i, (best,) in enumerate(rows)]
 
-    translated = translate_format(content, translate, translator.tgt_lang)
+    try:
+        translated = translate_format(data, translate, translator.tgt_lang)
+    except ValueError as error:
+        raise UsageError(f"--document {source}: {error}") from error
     with atomic_text(output) as sink:
-        sink.write(translated.encode("utf-8", "replace"))
+        sink.write(translated)
     if options.glossary:
         print_error(f"glossary: {terms}")
     if notes.failed:

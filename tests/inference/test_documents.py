@@ -23,6 +23,18 @@ PAGE = """\ufeff<!DOCTYPE html>\r
 <p><b>offen</p><p>zu</b> Ende</p> 1234 <p>  </p>&nbsp;</body></html>\r
 """
 
+CUES = """\ufeff1\r
+00:00:01,000 --> 00:00:02,000\r
+<i>Guten Morgen,</i>\r
+liebe Leute hier\r
+\r
+2\r
+00:00:03,000 --> 00:00:04,000\r
+{\\an8}- Ja?\r
+- <i>Nein</i>\r
+"""
+WEB = "WEBVTT\n\nNOTE nicht das\n\n00:01.000 --> 00:02.000 align:left\n<v Fred>Tee &amp; <c.x>Kuchen</c>\n\n"
+
 
 def stub(words, seen: list[str] | None = None):
     """Translate each text by a function of its words, which are aligned by equality, whatever their case."""
@@ -42,6 +54,10 @@ def stub(words, seen: list[str] | None = None):
     return translated
 
 
+def converted(suffix: str, content: str, translate, language: str = "") -> str:
+    return FORMATS[suffix](content.encode(), translate, language).decode()
+
+
 def same(texts: Sequence[str], marked: Sequence[bool]):
     return [(text, None) for text in texts]
 
@@ -54,14 +70,14 @@ def reverse(words):
     return [word.upper() for word in reversed(words)]
 
 
-@pytest.mark.parametrize(("suffix", "content"), [(".html", PAGE)])
+@pytest.mark.parametrize(("suffix", "content"), [(".html", PAGE), (".srt", CUES), (".vtt", WEB)])
 def test_a_document_whose_texts_stay_is_the_same(suffix, content):
-    assert FORMATS[suffix](content, same, "de") == content
+    assert converted(suffix, content, same, "de") == content
 
 
 def test_a_page_has_these_texts():
     seen: list[str] = []
-    found = FORMATS[".html"](PAGE, stub(upper, seen), "en-GB")
+    found = converted(".html", PAGE, stub(upper, seen), "en-GB")
     assert [each for each in seen if each] == [
         'Ein "Titel"', "Link", "Ein Bild", "Tee & Kuchen", "Guten Tag", "Das rote Haus ist sehr alt, sagt.", "Eins",
         "Zwei", "Zelle", "Noch eine", "Siehe. Und x < y 😀", "neu da", "شكرا جزيلا هنا", "offen", "zu Ende",
@@ -78,7 +94,7 @@ def test_a_page_has_these_texts():
 
 
 def test_marks_follow_their_words():
-    found = FORMATS[".html"]("<p>Das <b>rote <i>Haus</i></b> ist <a href=x>hier</a></p>", stub(reverse), "")
+    found = converted(".html", "<p>Das <b>rote <i>Haus</i></b> ist <a href=x>hier</a></p>", stub(reverse), "")
     assert found == "<p><a href=x>HIER</a> IST <b><i>HAUS</i> ROTE</b> DAS</p>"
 
 
@@ -99,12 +115,22 @@ def test_marks_follow_their_words():
     ],
 )
 def test_marks_stay_nested(page, words, wanted):
-    assert FORMATS[".html"](page, stub(lambda _: words), "") == wanted
+    assert converted(".html", page, stub(lambda _: words), "") == wanted
 
 
 def test_without_an_alignment_a_mark_stays_at_its_place():
     segment = Segment(0, 9, "a b", [Mark(2, 3, "<", ">")])
     assert replace("a <b>b</b>"[:9], [segment], lambda *_: [("x y", None)]) == "x <y>"
+
+
+def test_cues_keep_times_and_lines():
+    assert converted(".srt", CUES, stub(upper)) == CUES.replace("Guten Morgen", "GUTEN MORGEN").replace(
+        "liebe Leute hier", "LIEBE LEUTE HIER"
+    ).replace("Ja?", "JA?").replace("Nein", "NEIN")
+    even = converted(".srt", CUES, stub(lambda old: ["aa", "bb", "cc", "dd", "ee", "ff"]))
+    assert "\r\naa bb cc\r\ndd ee ff\r\n" in even.replace("<i></i>", "")
+    assert "{\\an8}" in even
+    assert converted(".vtt", WEB, stub(upper)) == WEB.replace("Tee", "TEE").replace("Kuchen", "KUCHEN")
 
 
 @pytest.mark.parametrize(
@@ -121,14 +147,20 @@ def test_without_an_alignment_a_mark_stays_at_its_place():
 )
 def test_hostile_pages_stay_as_they_are(content):
     """Each takes linear time; entities that a document declares are not known."""
-    assert FORMATS[".html"](content, same, "") == content
+    assert converted(".html", content, same, "") == content
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content", ["a\n" * 50_000, "{\\a" * 50_000, "<" * 50_000, "1 --> 2\n" * 10_000])
+def test_hostile_cues_are_translated_in_linear_time(content):
+    assert converted(".srt", f"1 --> 2\nA\n{content}", stub(upper)).startswith("1 --> 2\nA")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("content", ["<b>a" * 50_000, "<i>a</i> " * 50_000, "&a;" * 50_000, "a@" * 50_000])
 def test_hostile_pages_are_translated_in_linear_time(content):
     """Without it, each takes minutes or all memory."""
-    assert "A" in FORMATS[".html"](content, stub(reverse), "")
+    assert "A" in converted(".html", content, stub(reverse), "")
 
 
 @pytest.mark.slow

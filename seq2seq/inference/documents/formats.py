@@ -6,5 +6,28 @@ from collections.abc import Callable
 
 from seq2seq.inference.documents.markup import translate_html
 from seq2seq.inference.documents.segments import Translate
+from seq2seq.inference.documents.subtitles import translate_subtitles
 
-FORMATS: dict[str, Callable[[str, Translate, str], str]] = {".html": translate_html, ".htm": translate_html}
+# Translates the bytes of a file; the last argument is the language of the translation.
+Format = Callable[[bytes, Translate, str], bytes]
+
+
+def _text(translate_content: Callable[[str, Translate, str], str]) -> Format:
+    """Make the format of a file in UTF-8."""
+
+    def translated(data: bytes, translate: Translate, language: str) -> bytes:
+        try:
+            content = data.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"it is not valid UTF-8 at byte {error.start:,}: convert it") from None
+        return translate_content(content, translate, language).encode("utf-8", "replace")
+
+    return translated
+
+
+FORMATS: dict[str, Format] = {
+    ".html": _text(translate_html),
+    ".htm": _text(translate_html),
+    ".srt": _text(translate_subtitles),
+    ".vtt": _text(translate_subtitles),
+}

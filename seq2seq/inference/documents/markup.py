@@ -6,6 +6,7 @@ import html
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
+from xml.parsers import expat
 
 from seq2seq.inference.documents.segments import Pieces, Segment, Translate, replace
 
@@ -81,6 +82,26 @@ def collect(pieces: Pieces, found: Iterable[Event], inline: re.Pattern[str]) -> 
             pieces.code(event.start, event.end)
         else:
             pieces.segment()
+
+
+def checked(content: str) -> str:
+    """Return XML that is well-formed and declares no entities; CDATA sections become plain text.
+
+    Raises:
+        ValueError: It is not, or does.
+    """
+
+    def refuse(name: str, *_: object) -> None:
+        raise ValueError(f"it declares the entity {name!r}; for safety, entities that a file declares are not read")
+
+    parser = expat.ParserCreate("utf-8")
+    parser.EntityDeclHandler = refuse
+    try:
+        parser.Parse(content.encode(), True)
+    except expat.ExpatError as error:
+        raise ValueError(f"it is not XML ({error}): is the file complete?") from None
+    section = re.compile(r"<!--.*?-->|<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
+    return section.sub(lambda match: match[0] if match[1] is None else html.escape(match[1], quote=False), content)
 
 
 def translate_html(content: str, translate: Translate, language: str) -> str:

@@ -25,12 +25,17 @@ _ADDRESS = re.compile(r"\b(?:https?://|www\.)[^\s<>\"()\[\]]{0,2000}[\w/]|\b[\w.
 
 
 class Mark(NamedTuple):
-    """Mark around the characters `start` to `end` of a text; one between characters (a code) has an opening alone."""
+    """Mark around the characters `start` to `end` of a text; one between characters (a code) has an opening alone.
+
+    Attributes:
+        space: The mark replaces the space after it, as a tab does.
+    """
 
     start: int
     end: int
     opening: str
     closing: str = ""
+    space: bool = False
 
 
 class Segment(NamedTuple):
@@ -119,7 +124,7 @@ def _written(segment: Segment, text: str, alignment: Alignment | None) -> list[s
             put(mark.opening)
         # A space between a code and the first word is a part of the text
         between = " " if codes and not number and segment.text.startswith(" ") else text[at:start]
-        plain.append(between)
+        plain.append("" if any(mark.space for mark in codes) else between)
         for high, mark in starts[number]:
             if mark.start < mark.end:
                 put(mark.opening)
@@ -203,15 +208,16 @@ class Pieces:
             self.code(match.start(), start, self.write([self.read(match[0])]))
         self.add(self.read(self._take(start, end, None)))
 
-    def code(self, start: int, end: int, raw: str | None = None) -> None:
-        """Add what is not translated, with the space before it."""
+    def code(self, start: int, end: int, raw: str | None = None, *, space: bool = False) -> None:
+        """Add what is not translated, with the space before it; see `Mark`."""
         raw = self._take(start, end, raw)
         before = self.parts.pop() if self.parts else ""
         self.length -= len(before)
         kept = before.rstrip() if self.length or self.marks or before.strip() else before
         self.add(kept)
-        self.marks.append(Mark(self.length, self.length, self.write([before[len(kept) :]]) + raw))
-        self.add("")
+        gap = before[len(kept) :]
+        self.marks.append(Mark(self.length, self.length, (self.write([gap]) if gap else "") + raw, space=space))
+        self.add(" " if space else "")
 
     def open(self, name: str, start: int, end: int, raw: str | None = None) -> None:
         """Begin a mark."""
