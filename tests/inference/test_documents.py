@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -111,6 +113,8 @@ def test_marks_follow_their_words():
         ("a <code>x</code> b", ["b", "a", "c"], "b a <code>x</code> c"),
         ("a <code>x</code>", ["b", "a", "c"], "b a c <code>x</code>"),
         ("<code>x</code> a", ["b", "a"], "<code>x</code> b a"),
+        ("a <img src=x>b", ["b", "a"], "b a <img src=x>"),
+        ("a <img src=x>b", ["a", "b"], "a <img src=x>b"),
         ("<b>a</b> b: <code>x</code> c", ["c", "b:", "a"], "c b: <code>x</code> <b>a</b>"),
     ],
 )
@@ -131,6 +135,84 @@ def test_cues_keep_times_and_lines():
     assert "\r\naa bb cc\r\ndd ee ff\r\n" in even.replace("<i></i>", "")
     assert "{\\an8}" in even
     assert converted(".vtt", WEB, stub(upper)) == WEB.replace("Tee", "TEE").replace("Kuchen", "KUCHEN")
+
+
+BOLD = "<w:rPr><w:b/></w:rPr>"
+
+
+def word(body: str) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("word/document.xml", f'<?xml version="1.0"?>\r\n<w:document xmlns:w="w">{body}</w:document>')
+        archive.writestr("word/media/image.png", b"\x89")
+    return file.getvalue()
+
+
+def run(text: str, style: str = "", name: str = "w:t") -> str:
+    return f"<w:r>{style}<{name}>{text}</{name}></w:r>"
+
+
+def in_word(body: str, translate) -> str:
+    """Return the translated body; what we write is reduced to what `run` writes."""
+    with zipfile.ZipFile(io.BytesIO(FORMATS[".docx"](word(body), translate, ""))) as archive:
+        assert archive.read("word/media/image.png") == b"\x89"
+        written = archive.read("word/document.xml").decode().split('xmlns:w="w">')[1]
+    return written.removesuffix("</w:document>").replace(' xml:space="preserve"', "").replace("<w:rPr/>", "")
+
+
+def field(kind: str) -> str:
+    return f'<w:r><w:fldChar w:fldCharType="{kind}"/></w:r>'
+
+
+LINK = field("begin") + run("HYPERLINK x", name="w:instrText") + field("separate")
+BOX = "<w:r><w:pict><w:txbxContent><w:p>{}</w:p></w:txbxContent></w:pict></w:r>"
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        (run("Das ") + run("ro", BOLD) + run("te Haus", BOLD) + run(" war &amp; ist &#128512; schön.")
+         , run("schön. 😀 ist &amp; war ") + run("Haus rote", BOLD) + run(" Das")),
+        (f'<w:hyperlink w:id="1">{run("den Link", BOLD)}</w:hyperlink>{run(" hier ist es")}'
+         , run("es ist hier ") + f'<w:hyperlink w:id="1">{run("Link den", BOLD)}</w:hyperlink>'),
+        (run("Siehe ") + LINK + run("da") + field("end") + run(" nun")
+         , run("nun ") + LINK + run("da") + field("end") + run(" Siehe")),
+        (run("  eins zwei ") + BOX.format(run("drei vier")), run("  zwei eins") + run(" ")
+         + BOX.format(run("vier drei"))),
+        ("<w:pPr/>" + run("alt ") + f"<w:del>{run('weg', name='w:delText')}</w:del>" + run("neu")
+         , "<w:pPr/>" + run("neu alt") + run(" ") + f"<w:del>{run('weg', name='w:delText')}</w:del>"),
+        (f"{run('Name: ')}<w:sdt><w:sdtPr/><w:sdtContent>{run('ein Feld')}</w:sdtContent></w:sdt>"
+         , f"{run('Name: ')}<w:sdt><w:sdtPr/><w:sdtContent>{run('Feld ein')}</w:sdtContent></w:sdt>"),
+    ],
+)  # fmt: skip
+def test_runs_of_word_follow_their_words(body, wanted):
+    document = f"<w:tbl><w:p>{body}</w:p></w:tbl><w:p/>"
+    assert FORMATS[".docx"](word(document), same, "") == word(document)
+    assert in_word(document, stub(lambda words: words[::-1])) == document.replace(body, wanted)
+
+
+def test_a_tab_stays_behind_its_word():
+    found = in_word(f"<w:p><w:r>{BOLD}<w:t>Name:</w:t><w:tab/><w:t>Wert</w:t></w:r></w:p>", stub(upper))
+    assert found == f"<w:p>{run('NAME:', BOLD)}<w:r>{BOLD}<w:tab/></w:r>{run('WERT', BOLD)}</w:p>"
+
+
+def test_word_files_that_are_none_or_too_large_are_refused(monkeypatch):
+    entity = '<!DOCTYPE x [<!ENTITY a "b">]><w:p>&a;</w:p>'
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("word/document.xml", entity)
+    large = io.BytesIO()
+    with zipfile.ZipFile(large, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("word/document.xml", b"a" * 2000)
+    monkeypatch.setattr("seq2seq.inference.documents.word._MOST", 1000)
+    for data, message in [
+        (b"PK", "no DOCX"),
+        (file.getvalue(), "entity 'a'"),
+        (large.getvalue(), "2,000 bytes"),
+        (word("<w:p>"), "not XML"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            FORMATS[".docx"](data, same, "")
 
 
 @pytest.mark.parametrize(
@@ -177,9 +259,20 @@ def test_the_command_translates_a_document(tmp_path: Path, capsys, monkeypatch):
     assert written.endswith("</p><pre>du</pre>\r\n")
     assert all(part in written for part in ("dog", "<b>", "</b>"))
     assert "glossary: 1 of 1 terms" in capsys.readouterr().err
-    Path("in.docx").write_bytes(b"")
+    Path("in.docx").write_bytes(word(f"<w:p>{run('der ')}{run('Hund', BOLD)}</w:p>"))
+    assert translate.main([*options, "in.docx", "--output", "out.docx"]) == 0
+    with zipfile.ZipFile("out.docx") as archive:
+        assert "dog" in archive.read("word/document.xml").decode()
+    Path("bad.docx").write_bytes(b"")
+    Path("in.pdf").write_bytes(b"")
     Path("latin.html").write_bytes(b"<p>\xe4")
-    for name, out in (("in.docx", "x"), ("latin.html", "x"), ("in.html", "in.html"), ("in.html", str(ckpt))):
+    for name, out in (
+        ("bad.docx", "x"),
+        ("in.pdf", "x"),
+        ("latin.html", "x"),
+        ("in.html", "in.html"),
+        ("in.html", str(ckpt)),
+    ):
         assert translate.main([*options, name, "--output", out]) == 2
     for wrong in ([], ["--output", "x", "--n-best", "2"]):
         with pytest.raises(SystemExit):

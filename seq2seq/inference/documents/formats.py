@@ -7,6 +7,7 @@ from collections.abc import Callable
 from seq2seq.inference.documents.markup import translate_html
 from seq2seq.inference.documents.segments import Translate
 from seq2seq.inference.documents.subtitles import translate_subtitles
+from seq2seq.inference.documents.word import translate_docx
 
 # Translates the bytes of a file; the last argument is the language of the translation.
 Format = Callable[[bytes, Translate, str], bytes]
@@ -30,4 +31,5 @@ FORMATS: dict[str, Format] = {
     ".htm": _text(translate_html),
     ".srt": _text(translate_subtitles),
     ".vtt": _text(translate_subtitles),
+    ".docx": translate_docx,
 }

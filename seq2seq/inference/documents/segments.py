@@ -190,6 +190,7 @@ class Pieces:
         self.span: tuple[int, int] | None = None
         self.marks: list[Mark] = []
         self._open: list[tuple[int, str]] = []  # number of the mark, name
+        self._gap: int | None = None  # number of the last mark, if it has taken a space
 
     def _take(self, start: int, end: int, raw: str | None) -> str:
         self.span = (self.span or (start, end))[0], end
@@ -197,6 +198,12 @@ class Pieces:
 
     def add(self, text: str) -> None:
         """Add text that the file does not have."""
+        # A code that took the space before it must not join two words
+        if text and self._gap is not None:
+            if text[0].isalnum():
+                self.marks[self._gap] = self.marks[self._gap]._replace(space=True)
+                text = f" {text}"
+            self._gap = None
         self.parts.append(text)
         self.length += len(text)
 
@@ -218,6 +225,7 @@ class Pieces:
         gap = before[len(kept) :]
         self.marks.append(Mark(self.length, self.length, (self.write([gap]) if gap else "") + raw, space=space))
         self.add(" " if space else "")
+        self._gap = len(self.marks) - 1 if gap and not space else self._gap
 
     def open(self, name: str, start: int, end: int, raw: str | None = None) -> None:
         """Begin a mark."""
