@@ -137,6 +137,75 @@ def test_cues_keep_times_and_lines():
     assert converted(".vtt", WEB, stub(upper)) == WEB.replace("Tee", "TEE").replace("Kuchen", "KUCHEN")
 
 
+OLD = """<?xml version="1.0"?>\r
+<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file original="a" source-language="de"><body>
+  <trans-unit id="1">
+    <source> Das <g id="1">rote <x id="2"/>Haus</g> &amp; <ph id="3">&lt;br&gt;</ph> mehr. </source>
+  </trans-unit>
+  <trans-unit id="2"><source>Eins</source><target state="final">da</target></trans-unit>
+  <trans-unit id="3"><source>Zwei</source><target state='new' x="y"/>
+  <alt-trans><source>z</source></alt-trans></trans-unit>
+  <trans-unit id="4" translate="no"><source>Nein</source></trans-unit>
+  <trans-unit id="5"><source>12</source></trans-unit>
+  <trans-unit id="6"><source>Ja. Nein.</source><seg-source><mrk mtype="seg" mid="0">Ja hier.</mrk> <mrk mtype="seg"
+    mid="1">Nein <mrk mtype="protected">XY</mrk> da.</mrk></seg-source></trans-unit>
+</body></file></xliff>
+"""
+NEW = """\ufeff<xliff xmlns="urn:oasis:names:tc:xliff:document:2.0" version="2.0" srcLang="de"
+  trgLang="en-GB"><file id="f"><unit id="u">
+<segment id="1" state="initial"><source>Das <pc id="1">rote</pc> Haus <ph id="2"/></source></segment>
+<ignorable><source> </source></ignorable><segment><source>Da</source><target></target></segment>
+<segment state="final"><source>Da</source><target>A</target></segment></unit></file></xliff>"""
+
+
+def test_xliff_1_gets_its_targets():
+    review = ' state="needs-review-translation" state-qualifier="mt-suggestion"'
+    wanted = OLD.replace('"de">', '"de" target-language="en">')
+    for before, after in [
+        (" mehr. </source>", " mehr. </source>\n    <target@> DAS <g id=\"1\">ROTE <x id=\"2\"/>HAUS</g> &amp;"
+         ' <ph id="3">&lt;br&gt;</ph> MEHR. </target>'),
+        ("<target state='new' x=\"y\"/>", '<target x="y"@>ZWEI</target>'),
+        (">12</source>", ">12</source><target@>12</target>"),
+        ("</seg-source>", '</seg-source><target@><mrk mtype="seg" mid="0">JA HIER.</mrk> <mrk mtype="seg"\n    mid="1">'
+         'NEIN <mrk mtype="protected">XY</mrk> DA.</mrk></target>'),
+    ]:  # fmt: skip
+        wanted = wanted.replace(before, after.replace("@", review))
+    found = converted(".xlf", OLD, stub(upper), "en")
+    assert found == wanted
+    assert converted(".xlf", found, stub(upper), "en") == found
+
+
+def test_xliff_2_gets_its_targets():
+    found = converted(".xliff", NEW, stub(upper), "en")
+    assert found == NEW.replace('state="initial">', 'state="translated">').replace(
+        "</source></segment>",
+        '</source><target>DAS <pc id="1">ROTE</pc> HAUS <ph id="2"/></target></segment>', 1,
+    ).replace("<segment><source>Da</source><target></target>",
+              '<segment state="translated"><source>Da</source><target>DA</target>')  # fmt: skip
+    copied = converted(".xliff", NEW, same, "en")
+    assert '<target>Das <pc id="1">rote</pc> Haus <ph id="2"/></target>' in copied
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (NEW.replace("en-GB", "fr"), "trgLang is fr"),
+        (NEW.replace("</unit>", ""), "not XML"),
+        ('<!DOCTYPE x [<!ENTITY a "b">]><xliff>&a;</xliff>', "entity 'a'"),
+    ],
+)
+def test_wrong_xliff_is_refused(content, message):
+    with pytest.raises(ValueError, match=message):
+        converted(".xlf", content, same, "en")
+
+
+def test_sections_of_characters_become_text():
+    found = converted(
+        ".xlf", "<xliff><segment><source><![CDATA[a & <b>]]></source></segment></xliff>", stub(upper), "en"
+    )
+    assert "<target>A &amp; &lt;B&gt;</target>" in found
+
+
 BOLD = "<w:rPr><w:b/></w:rPr>"
 
 

@@ -8,6 +8,7 @@ from seq2seq.inference.documents.markup import translate_html
 from seq2seq.inference.documents.segments import Translate
 from seq2seq.inference.documents.subtitles import translate_subtitles
 from seq2seq.inference.documents.word import translate_docx
+from seq2seq.inference.documents.xliff import translate_xliff
 
 # Translates the bytes of a file; the last argument is the language of the translation.
 Format = Callable[[bytes, Translate, str], bytes]
@@ -32,4 +33,6 @@ FORMATS: dict[str, Format] = {
     ".srt": _text(translate_subtitles),
     ".vtt": _text(translate_subtitles),
     ".docx": translate_docx,
+    ".xlf": _text(translate_xliff),
+    ".xliff": _text(translate_xliff),
 }
