@@ -9,7 +9,12 @@ from typing import Any
 # The name of this project for pip.
 _PROJECT = "seq2seq-mixers"
 # Names of packages by module, where the two names differ.
-_PACKAGE_OF = {"PIL": "pillow", "sklearn": "scikit-learn", "prometheus_client": "prometheus-client"}
+_PACKAGE_OF = {
+    "PIL": "pillow",
+    "sklearn": "scikit-learn",
+    "prometheus_client": "prometheus-client",
+    "markdown_it": "markdown-it-py",
+}
 
 
 class MissingPackageError(ValueError):

@@ -206,6 +206,77 @@ def test_sections_of_characters_become_text():
     assert "<target>A &amp; &lt;B&gt;</target>" in found
 
 
+TEXT = """---
+title: Nicht das
+---
+# Guten *Tag* #
+
+Das ist **fett mit [ein Link](http://x.y/(z) "Titel") hier** und
+  `code x` sowie snake_case, 2 * 3, AT&amp;T und \\*kein Mark\\*.  \nNeu: <b>HTML</b> und https://a.b/c?d=e.
+
+> Zitat
+> geht [Foo] weiter und [text][Foo].
+> - [ ] Aufgabe *hier*
+>   1. innen __tief__
+
+| Kopf a | Kopf \\| b |
+|--------|:---:|
+| *Zelle* | **zwei [a](b)** |
+
+```python
+nicht = "das"
+```
+
+<div>
+nicht
+</div>
+
+Setext
+======
+שלום **עולם** 😀 ok ![Bild](x.png) ende[^1]
+
+[Foo]: http://x.y
+"""
+
+
+@pytest.mark.parametrize("content", [TEXT, TEXT.replace("\n", "\r\n"), f"\ufeff{TEXT}"])
+def test_markdown_whose_texts_stay_is_the_same(content):
+    assert converted(".md", content, same) == content
+
+
+def test_markdown_has_these_texts():
+    wanted = TEXT
+    for before, after in [
+        ("Guten *Tag*", "GUTEN *TAG*"),
+        ("Das ist **fett mit [ein Link]", "DAS IST **FETT MIT [EIN LINK]"),
+        ("hier** und\n  `code x` sowie snake_case, 2 * 3, AT&amp;T und \\*kein Mark",
+         "HIER** UND `code x` SOWIE SNAKE_CASE, 2 \\* 3, AT&T UND \\*KEIN MARK"),
+        ("Neu: <b>HTML</b> und", "NEU: <b>HTML</b> UND"),
+        ("Zitat\n> geht [Foo] weiter und [text]", "ZITAT GEHT [FOO][Foo] WEITER UND [TEXT]"),
+        ("Aufgabe *hier*", "AUFGABE *HIER*"), ("innen __tief__", "INNEN __TIEF__"), ("Kopf a", "KOPF A"),
+        ("Kopf \\| b", "KOPF \\| B"), ("*Zelle*", "*ZELLE*"), ("zwei [a]", "ZWEI [A]"), ("Setext", "SETEXT"),
+        ("ok ", "OK "), ("ende", "ENDE"),
+    ]:  # fmt: skip
+        assert before in wanted
+        wanted = wanted.replace(before, after, 1)
+    assert converted(".md", TEXT, stub(upper)) == wanted
+
+
+def test_links_of_markdown_follow_their_words():
+    found = converted(".md", "# Das **rote _Haus_** ist [hier](x)", stub(reverse))
+    assert found == "# [HIER](x) IST **_HAUS_ ROTE** DAS"
+    assert converted(".md", "Eins", stub(lambda _: ["1.", "a_", "b"])) == "1\\. a\\_ b"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "content",
+    ["[" * 10**5, "[a" * 10**5, "a] " * 10**5, "*a " * 10**5, "`a" * 10**5, "a" + " " * 10**5 + "a", "> " * 10**5],
+)
+def test_hostile_markdown_takes_linear_time(content):
+    assert converted(".md", content, same) == content
+
+
 BOLD = "<w:rPr><w:b/></w:rPr>"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from seq2seq.inference.documents.markdown_text import translate_markdown
 from seq2seq.inference.documents.markup import translate_html
 from seq2seq.inference.documents.segments import Translate
 from seq2seq.inference.documents.subtitles import translate_subtitles
@@ -32,6 +33,7 @@ FORMATS: dict[str, Format] = {
     ".htm": _text(translate_html),
     ".srt": _text(translate_subtitles),
     ".vtt": _text(translate_subtitles),
+    ".md": _text(translate_markdown),
     ".docx": translate_docx,
     ".xlf": _text(translate_xliff),
     ".xliff": _text(translate_xliff),
