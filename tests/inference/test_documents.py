@@ -95,6 +95,7 @@ def test_marks_follow_their_words():
         ("a <code>x</code> b", ["b", "a", "c"], "b a <code>x</code> c"),
         ("a <code>x</code>", ["b", "a", "c"], "b a c <code>x</code>"),
         ("<code>x</code> a", ["b", "a"], "<code>x</code> b a"),
+        ("a <img src=x>b", ["b", "a"], "b a<img src=x>"),
         ("<b>a</b> b: <code>x</code> c", ["c", "b:", "a"], "c b: <code>x</code> <b>a</b>"),
     ],
 )

@@ -208,7 +208,8 @@ class Pieces:
         raw = self._take(start, end, raw)
         before = self.parts.pop() if self.parts else ""
         self.length -= len(before)
-        kept = before.rstrip() if self.length or self.marks or before.strip() else before
+        joins_words = self.content[end : end + 1].isalnum()
+        kept = before if joins_words or not (self.length or self.marks or before.strip()) else before.rstrip()
         self.add(kept)
         self.marks.append(Mark(self.length, self.length, self.write([before[len(kept) :]]) + raw))
         self.add("")
