@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from seq2seq.data.text_files import count_lines, open_text
+from seq2seq.inference.documents.formats import FORMATS as DOCUMENTS
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.line_progress import ProgressLine
 from seq2seq.inference.mbr import UTILITIES
@@ -42,7 +43,7 @@ from seq2seq.options.translation import (
 )
 from seq2seq.settings.declare import keys
 from seq2seq.settings.search import SamplingSettings, SearchSettings
-from seq2seq.system.files import atomic_text, compression, written_directly
+from seq2seq.system.files import atomic_text, compression, read_file, written_directly
 from seq2seq.system.stdio import print_error, standard_input
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ def _parser() -> Parser:
     add("--input", type=nonempty, metavar="FILE", help="text to translate (standard input)")
     text = "file for the translation, which appears when it is complete (standard output)"
     add("--output", type=nonempty, metavar="FILE", help=text)
+    text = f"document to translate instead of lines ({', '.join(DOCUMENTS)}); needs --output"
+    add("--document", type=nonempty, metavar="FILE", help=text)
     text = "keep the translations of an interrupted run (OUTPUT.partial), and continue it; needs --input and --output"
     add("--resume", action="store_true", help=text)
     count = whole_number(*search_range("n_best"))
@@ -116,6 +119,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         _, options.sampling = search_of(options, own)
     except UsageError as error:
         parser.error(str(error))
+    if options.document:
+        if not options.output:
+            parser.error("--document needs --output")
+        of = ["input", "resume", "n_best", "format", "pieces", "align", "alignments", "prefixes", "phrases", "samples"]
+        parser.refuse(options, of, "goes with lines, not with --document")
+        return exit_status(lambda: _run_document(options))
     options.format = options.format or ("tsv" if options.n_best > 1 else "text")
     if options.resume and not (options.input and options.output):
         parser.error("--resume needs --input and --output")
@@ -174,6 +183,50 @@ def _run(options: argparse.Namespace) -> int:
     # After the stack: the output is complete, with an empty line for each failure
     if session.failed:
         return fail(f"{session.failed:,} of {session.lines:,} lines could not be translated and are empty", 1)
+    return 0
+
+
+def _run_document(options: argparse.Namespace) -> int:
+    """Translate the texts of a document, and return the exit status."""
+    source, output = Path(options.document), Path(options.output)
+    translate_format = DOCUMENTS.get(source.suffix.lower())
+    if translate_format is None:
+        raise UsageError(f"--document {source} is none of {', '.join(DOCUMENTS)}; --input translates plain text")
+    for ckpt in (options.ckpt, *options.ensemble):
+        require_text_output(output, "--output", ckpt=ckpt)
+    require_output(output, "--output", inputs=[each for each in (source, options.shortlist, options.glossary) if each])
+    data = read_file(source)
+    translator = load_translator(options)
+    # Imports torch
+    from seq2seq.inference.forced_text import force_candidates
+    from seq2seq.inference.glossary import TermCounts
+    from seq2seq.inference.notes import Notes
+
+    notes = Notes(warn, what="text")
+    terms = TermCounts()
+
+    def translate(texts: Sequence[str], marked: Sequence[bool]) -> list[tuple[str, Any]]:
+        """Translate texts, and align those with marks; one that fails keeps its source."""
+        rows = [row[:1] for row in translator.translate(texts, note=notes.add, suppress=options.suppress)]
+        # ONNX graphs align no words
+        asked = [i for i, each in enumerate(marked) if each and translator.can_force]
+        pairs = [texts[i] for i in asked], [rows[i] for i in asked]
+        forced = force_candidates(translator, *pairs, align=True, left_out=lambda *_: None)
+        words = {i: row[0].words for i, row in zip(asked, forced, strict=True)}
+        for number, (best,) in enumerate(rows, 1):
+            terms.add(number, best.terms)
+        return [(best.text if math.isfinite(best.score) else texts[i], words.get(i)) for i, (best,) in enumerate(rows)]
+
+    try:
+        translated = translate_format(data, translate, translator.tgt_lang)
+    except ValueError as error:
+        raise UsageError(f"--document {source}: {error}") from error
+    with atomic_text(output) as sink:
+        sink.write(translated)
+    if options.glossary:
+        print_error(f"glossary: {terms}")
+    if notes.failed:
+        return fail(f"{len(notes.failed):,} texts could not be translated and are as in {source}", 1)
     return 0
 
 

@@ -18,6 +18,7 @@ _PACKAGE_OF = {
     "sklearn": "scikit-learn",
     "prometheus_client": "prometheus-client",
     "hydra": "hydra-core",
+    "markdown_it": "markdown-it-py",
 }
 # Modules of the extra `train`, which training needs and translating does not.
 _OF_TRAINING = ("hydra", "omegaconf", "lightning", "datasets", "pyarrow", "rich", "tensorboard")

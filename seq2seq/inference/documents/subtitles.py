@@ -1,0 +1,49 @@
+"""Texts of SubRip and WebVTT."""
+
+from __future__ import annotations
+
+import functools
+import html
+import re
+import textwrap
+from collections.abc import Sequence
+
+from seq2seq.inference.documents.markup import collect, escaped, events
+from seq2seq.inference.documents.segments import Pieces, Translate, Write, replace
+
+# Begins the line of another speaker, which is a text of its own.
+_SPEAKER = re.compile(r"(?:<[^>]{0,99}>|\{[^}]{0,99}\}){0,9}\s*[-–—]")
+
+
+def translate_subtitles(content: str, translate: Translate, language: str) -> str:
+    """Translate the cues of SubRip or WebVTT, each in no more lines than before, and each speaker's line alone."""
+    web = content.lstrip("\ufeff").startswith("WEBVTT")
+    write = escaped if web else "".join
+    pieces = Pieces(content, html.unescape if web else str, write)
+    found = []
+    lines = 0
+    cue = False
+    wrap = functools.partial(_wrapped, write=write, end="\r\n" if "\r\n" in content else "\n")
+    for match in re.finditer(r"([^\r\n]*)(?:\r\n?|\n|\Z)", content):
+        line = match[1]
+        if not line.strip() or "-->" in line or _SPEAKER.match(line):
+            pieces.segment()
+            found += [each._replace(write=functools.partial(wrap, lines=lines)) for each in pieces.found]
+            pieces.found = []
+            lines = 0
+            cue = "-->" in line or (cue and bool(line.strip()))
+        if cue and "-->" not in line:
+            pieces.add(" " * bool(lines))
+            collect(pieces, events(content, *match.span(1)), re.compile(".+"))
+            lines += 1
+    return replace(content, found, translate)
+
+
+def _wrapped(pieces: Sequence[str], *, write: Write, lines: int, end: str) -> str:
+    """Write a cue in even lines, in which a tag counts as one character."""
+    text = "\0".join(write([each.replace("\0", "")]) for each in pieces[::2])
+    width = len(text) // lines + 1
+    while len(found := textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)) > lines:
+        width += width // 8 + 1
+    tags = iter(pieces[1::2])
+    return re.sub("\0", lambda _: next(tags), end.join(found))

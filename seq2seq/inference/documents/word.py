@@ -1,0 +1,157 @@
+"""Texts of DOCX."""
+
+from __future__ import annotations
+
+import functools
+import html
+import io
+import re
+import zipfile
+from collections import Counter
+from collections.abc import Sequence
+
+from seq2seq.inference.documents.markup import Event, checked, events, joined
+from seq2seq.inference.documents.segments import Pieces, Translate, replace
+
+# Bytes of all files in a DOCX file.
+_MOST = 1 << 28
+_PARTS = re.compile(r"word/(document|header\d*|footer\d*|footnotes|endnotes)\.xml")
+_AROUND = ("w:hyperlink", "w:ins", "w:moveto", "w:smarttag", "w:fldsimple")
+_ENDS = ("w:p", "w:sdt", "w:sdtcontent")
+_IGNORED = ("w:ppr", "w:sdtpr", "w:sdtendpr", "w:prooferr", "w:lastrenderedpagebreak")
+_SPACES = ("w:tab", "w:br", "w:cr")
+_FIELD = re.compile(r'<w:fldChar\b[^>]*\sw:fldCharType="(\w+)"')
+# Begins the opening of a mark that is a style.
+_STYLE = "\0"
+_NONE = "<w:rPr/>"
+
+
+def translate_docx(data: bytes, translate: Translate, language: str) -> bytes:
+    """Translate the paragraphs of a Word document, also in tables, text boxes, headers, footers and notes."""
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(data))
+        if (size := sum(entry.file_size for entry in archive.infolist())) > _MOST:
+            raise ValueError(f"its parts have {size:,} bytes, and at most {_MOST:,} are read: remove large pictures")
+        parts = [(entry, archive.read(entry)) for entry in archive.infolist()]
+    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, OSError) as error:
+        raise ValueError(f"it is no DOCX file ({error}): save it again, without a password") from None
+    if not any(entry.filename == "word/document.xml" for entry, _ in parts):
+        raise ValueError("it has no word/document.xml: save it as DOCX")
+    translated = [
+        _translate_part(part.decode(), translate).encode() if _PARTS.fullmatch(entry.filename) else part
+        for entry, part in parts
+    ]
+    if translated == [part for _, part in parts]:
+        return data
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as written:
+        for (entry, _), part in zip(parts, translated, strict=True):
+            written.writestr(entry, part, entry.compress_type)
+    return file.getvalue()
+
+
+def _translate_part(content: str, translate: Translate) -> str:
+    """Translate the paragraphs of a part, those of text boxes first: they are inside other paragraphs."""
+    content = checked(content)
+    boxes = []
+    for event in joined(events(content, 0, len(content)), lambda event: event.name == "w:txbxcontent"):
+        if event.name == "w:txbxcontent":
+            boxes.append((event.start, event.end))
+    for inner in (True, False):
+        pieces = Pieces(content, html.unescape, _runs)
+        for start, end in boxes if inner else [(0, len(content))]:
+            _collect_paragraphs(pieces, start, end)
+        content = replace(content, pieces.found, translate)
+    return content
+
+
+def _collect_paragraphs(pieces: Pieces, start: int, end: int) -> None:
+    """Collect the texts of paragraphs: each run of characters is a mark with its style."""
+    content = pieces.content
+    inside = shown = False
+    style = ""
+    run: int | None = None
+    # The beginning of a field, up to what it shows
+    field: list[str] = []
+    nested = 0
+
+    def opaque(event: Event) -> bool:
+        return inside and event.name not in ("w:r", "w:t", *_AROUND, *_ENDS)
+
+    for event in joined(events(content, start, end), opaque):
+        name, kind, place = event.name, event.kind, (event.start, event.end)
+        raw = content[event.start : event.end]
+        if name in _ENDS:
+            # A field may begin in one paragraph and show its text in the next
+            (Pieces.clear if field else _end_paragraph)(pieces)
+            inside = kind == "open" if name == "w:p" else inside
+            field = []
+        elif not inside or name in _IGNORED:
+            continue
+        elif name == "w:r":
+            if kind == "close" and pieces.span and run is not None:
+                pieces.span = min(pieces.span[0], run), event.end
+            run, style = event.start if kind == "open" else None, _NONE
+        elif name == "w:t":
+            shown = kind == "open"
+        elif name == "w:rpr":
+            style = raw
+        elif name in _AROUND:
+            (pieces.open if kind == "open" else pieces.close)(name, *place)
+        elif kind == "text" and shown and raw and field:
+            field.append(_runs([html.unescape(raw)], style))
+        elif kind == "text" and shown and raw:
+            pieces.write = functools.partial(_runs, style=style)
+            number = len(pieces.marks) - 1
+            last = pieces.marks[number] if number >= 0 else None
+            if last and last.opening == _STYLE + style and last.end == pieces.length:
+                pieces.text(*place)
+                pieces.marks[number] = last._replace(end=pieces.length)
+            else:
+                pieces.open(_STYLE, *place, _STYLE + style)
+                pieces.text(*place)
+                pieces.close(_STYLE, *place, _STYLE)
+        elif kind == "code":
+            step = "".join(_FIELD.findall(raw)[:1])
+            raw = raw if run is None else f"<w:r>{style}{raw}</w:r>"
+            nested = (nested + 1 if field else 1) if step == "begin" else nested
+            if step == "begin" or field:
+                pieces.text(event.start, event.start)
+                field.append(raw)
+                if nested == 1 and step in ("separate", "end"):
+                    whole = "".join(field)
+                    field = []
+                    _ = pieces.open(name, *place, whole) if step == "separate" else pieces.code(*place, whole)
+                nested -= step == "end"
+            elif step == "end":
+                pieces.close(name, *place, raw)
+            else:
+                pieces.code(event.start, event.end, raw, space=name in _SPACES)
+
+
+def _end_paragraph(pieces: Pieces) -> None:
+    """End a text; the style of most of its characters is no mark."""
+    sizes = Counter[str]()
+    for mark in pieces.marks:
+        if mark.opening.startswith(_STYLE):
+            sizes[mark.opening] += mark.end - mark.start
+    if sizes:
+        base = sizes.most_common(1)[0][0]
+        pieces.marks = [mark for mark in pieces.marks if mark.opening != base]
+        pieces.write = functools.partial(_runs, style=base[1:])
+    pieces.segment()
+
+
+def _runs(pieces: Sequence[str], style: str = _NONE) -> str:
+    """Write texts as runs of their styles, and what is between them; see `Write`."""
+    written = []
+    now = style
+    for number, piece in enumerate(pieces):
+        if number % 2 and piece.startswith(_STYLE):
+            now = piece[1:] or style
+        elif number % 2:
+            written.append(piece)
+        elif piece:
+            text = html.escape(piece, quote=False)
+            written.append(f'<w:r>{now}<w:t xml:space="preserve">{text}</w:t></w:r>')
+    return "".join(written)

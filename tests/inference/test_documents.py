@@ -1,0 +1,419 @@
+"""Documents: nothing changes but text, and marks follow their words."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import tiny
+
+from seq2seq import translate
+from seq2seq.inference.documents.formats import FORMATS
+from seq2seq.inference.documents.segments import Mark, Segment, replace
+from seq2seq.inference.forced_text import Alignment
+
+PAGE = """\ufeff<!DOCTYPE html>\r
+<html lang="de"><head><title>Tee &amp; Kuchen</title><script>if (a<b) "</p>"; x = "<p>nein</p>";</script></head><body>
+<!-- ein Kommentar --><h1 title='Ein "Titel"'>Guten Tag</h1>
+<p>Das <b>rote <i>Haus</i></b> ist <a href="x?a&b" title="Link">sehr alt</a>, sagt <code>make x</code>.</p>
+<ul><li>Eins<ol><li><b><a href=q>Zwei</a></b></li></ol></li></ul><table><tr><td>Zelle<td>Noch eine</table>
+<pre>nicht <b>das</b></pre><p>Siehe https://x.org/a?b=c. Und x &lt; y &#128512;<br>neu <img alt="Ein Bild" src=q> da</p>
+<p dir=rtl>شكرا <b>جزيلا</b><!-- c --> هنا</p><div translate="no">nein <div>nein</div></div>
+<p><b>offen</p><p>zu</b> Ende</p> 1234 <p>  </p>&nbsp;</body></html>\r
+"""
+
+CUES = """\ufeff1\r
+00:00:01,000 --> 00:00:02,000\r
+<i>Guten Morgen,</i>\r
+liebe Leute hier\r
+\r
+2\r
+00:00:03,000 --> 00:00:04,000\r
+{\\an8}- Ja?\r
+- <i>Nein</i>\r
+"""
+WEB = "WEBVTT\n\nNOTE nicht das\n\n00:01.000 --> 00:02.000 align:left\n<v Fred>Tee &amp; <c.x>Kuchen</c>\n\n"
+
+
+def stub(words, seen: list[str] | None = None):
+    """Translate each text by a function of its words, which are aligned by equality, whatever their case."""
+
+    def translated(texts: Sequence[str], marked: Sequence[bool]):
+        found = []
+        for text in texts:
+            old = text.split()
+            new = words(old)
+            folded = [word.lower() for word in new]
+            links = [(i, folded.index(word.lower())) for i, word in enumerate(old) if word.lower() in folded]
+            found.append((" ".join(new), Alignment(old, new, links, [])))
+        if seen is not None:
+            seen.extend(texts)
+        return found
+
+    return translated
+
+
+def converted(suffix: str, content: str, translate, language: str = "") -> str:
+    return FORMATS[suffix](content.encode(), translate, language).decode()
+
+
+def same(texts: Sequence[str], marked: Sequence[bool]):
+    return [(text, None) for text in texts]
+
+
+def upper(words):
+    return [word.upper() for word in words]
+
+
+def reverse(words):
+    return [word.upper() for word in reversed(words)]
+
+
+@pytest.mark.parametrize(("suffix", "content"), [(".html", PAGE), (".srt", CUES), (".vtt", WEB)])
+def test_a_document_whose_texts_stay_is_the_same(suffix, content):
+    assert converted(suffix, content, same, "de") == content
+
+
+def test_a_page_has_these_texts():
+    seen: list[str] = []
+    found = converted(".html", PAGE, stub(upper, seen), "en-GB")
+    assert [each for each in seen if each] == [
+        'Ein "Titel"', "Link", "Ein Bild", "Tee & Kuchen", "Guten Tag", "Das rote Haus ist sehr alt, sagt.", "Eins",
+        "Zwei", "Zelle", "Noch eine", "Siehe. Und x < y 😀", "neu da", "شكرا جزيلا هنا", "offen", "zu Ende",
+    ]  # fmt: skip
+    assert '<html lang="en-GB">' in found
+    assert "<title>TEE &amp; KUCHEN</title>" in found
+    assert (
+        '<p>DAS <b>ROTE <i>HAUS</i></b> IST <a href="x?a&b" title="LINK">SEHR ALT</a>, SAGT <code>make x</code>.<'
+        in found
+    )
+    assert '<p>SIEHE https://x.org/a?b=c. UND X &lt; Y 😀<br>NEU <img alt="EIN BILD" src=q> DA</p>' in found
+    for kept in ('x = "<p>nein</p>"', "nicht <b>das</b>", "<div>nein</div>", "<!-- ein Kommentar -->", "<b>جزيلا</b>"):
+        assert kept in found
+
+
+def test_marks_follow_their_words():
+    found = converted(".html", "<p>Das <b>rote <i>Haus</i></b> ist <a href=x>hier</a></p>", stub(reverse), "")
+    assert found == "<p><a href=x>HIER</a> IST <b><i>HAUS</i> ROTE</b> DAS</p>"
+
+
+@pytest.mark.parametrize(
+    ("page", "words", "wanted"),
+    [
+        # Words of a mark that are torn apart: from the first to the last
+        ("<b>a b</b> c", ["a", "c", "b"], "<b>a c b</b>"),
+        # Marks that would cross
+        ("<b>a b</b> <i>c d</i>", ["a", "c", "b", "d"], "<b>a <i>c b</i></b> d"),
+        # A word without a link
+        ("a <b>b</b> c", ["a", "c", "x"], "a <b></b>c x"),
+        ("<b>Note:</b> a b", ["a", "note:", "b"], "a <b>note:</b> b"),
+        ("a <code>x</code> b", ["b", "a", "c"], "b a <code>x</code> c"),
+        ("a <code>x</code>", ["b", "a", "c"], "b a c <code>x</code>"),
+        ("<code>x</code> a", ["b", "a"], "<code>x</code> b a"),
+        ("a <img src=x>b", ["b", "a"], "b a <img src=x>"),
+        ("a <img src=x>b", ["a", "b"], "a <img src=x>b"),
+        ("<b>a</b> b: <code>x</code> c", ["c", "b:", "a"], "c b: <code>x</code> <b>a</b>"),
+    ],
+)
+def test_marks_stay_nested(page, words, wanted):
+    assert converted(".html", page, stub(lambda _: words), "") == wanted
+
+
+def test_without_an_alignment_a_mark_stays_at_its_place():
+    segment = Segment(0, 9, "a b", [Mark(2, 3, "<", ">")])
+    assert replace("a <b>b</b>"[:9], [segment], lambda *_: [("x y", None)]) == "x <y>"
+
+
+def test_cues_keep_times_and_lines():
+    assert converted(".srt", CUES, stub(upper)) == CUES.replace("Guten Morgen", "GUTEN MORGEN").replace(
+        "liebe Leute hier", "LIEBE LEUTE HIER"
+    ).replace("Ja?", "JA?").replace("Nein", "NEIN")
+    even = converted(".srt", CUES, stub(lambda old: ["aa", "bb", "cc", "dd", "ee", "ff"]))
+    assert "\r\naa bb cc\r\ndd ee ff\r\n" in even.replace("<i></i>", "")
+    assert "{\\an8}" in even
+    assert converted(".vtt", WEB, stub(upper)) == WEB.replace("Tee", "TEE").replace("Kuchen", "KUCHEN")
+
+
+OLD = """<?xml version="1.0"?>\r
+<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file original="a" source-language="de"><body>
+  <trans-unit id="1">
+    <source> Das <g id="1">rote <x id="2"/>Haus</g> &amp; <ph id="3">&lt;br&gt;</ph> mehr. </source>
+  </trans-unit>
+  <trans-unit id="2"><source>Eins</source><target state="final">da</target></trans-unit>
+  <trans-unit id="3"><source>Zwei</source><target state='new' x="y"/>
+  <alt-trans><source>z</source></alt-trans></trans-unit>
+  <trans-unit id="4" translate="no"><source>Nein</source></trans-unit>
+  <trans-unit id="5"><source>12</source></trans-unit>
+  <trans-unit id="6"><source>Ja. Nein.</source><seg-source><mrk mtype="seg" mid="0">Ja hier.</mrk> <mrk mtype="seg"
+    mid="1">Nein <mrk mtype="protected">XY</mrk> da.</mrk></seg-source></trans-unit>
+</body></file></xliff>
+"""
+NEW = """\ufeff<xliff xmlns="urn:oasis:names:tc:xliff:document:2.0" version="2.0" srcLang="de"
+  trgLang="en-GB"><file id="f"><unit id="u">
+<segment id="1" state="initial"><source>Das <pc id="1">rote</pc> Haus <ph id="2"/></source></segment>
+<ignorable><source> </source></ignorable><segment><source>Da</source><target></target></segment>
+<segment state="final"><source>Da</source><target>A</target></segment></unit></file></xliff>"""
+
+
+def test_xliff_1_gets_its_targets():
+    review = ' state="needs-review-translation" state-qualifier="mt-suggestion"'
+    wanted = OLD.replace('"de">', '"de" target-language="en">')
+    for before, after in [
+        (" mehr. </source>", " mehr. </source>\n    <target@> DAS <g id=\"1\">ROTE <x id=\"2\"/>HAUS</g> &amp;"
+         ' <ph id="3">&lt;br&gt;</ph> MEHR. </target>'),
+        ("<target state='new' x=\"y\"/>", '<target x="y"@>ZWEI</target>'),
+        (">12</source>", ">12</source><target@>12</target>"),
+        ("</seg-source>", '</seg-source><target@><mrk mtype="seg" mid="0">JA HIER.</mrk> <mrk mtype="seg"\n    mid="1">'
+         'NEIN <mrk mtype="protected">XY</mrk> DA.</mrk></target>'),
+    ]:  # fmt: skip
+        wanted = wanted.replace(before, after.replace("@", review))
+    found = converted(".xlf", OLD, stub(upper), "en")
+    assert found == wanted
+    assert converted(".xlf", found, stub(upper), "en") == found
+
+
+def test_xliff_2_gets_its_targets():
+    found = converted(".xliff", NEW, stub(upper), "en")
+    assert found == NEW.replace('state="initial">', 'state="translated">').replace(
+        "</source></segment>",
+        '</source><target>DAS <pc id="1">ROTE</pc> HAUS <ph id="2"/></target></segment>', 1,
+    ).replace("<segment><source>Da</source><target></target>",
+              '<segment state="translated"><source>Da</source><target>DA</target>')  # fmt: skip
+    copied = converted(".xliff", NEW, same, "en")
+    assert '<target>Das <pc id="1">rote</pc> Haus <ph id="2"/></target>' in copied
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (NEW.replace("en-GB", "fr"), "trgLang is fr"),
+        (NEW.replace("</unit>", ""), "not XML"),
+        ('<!DOCTYPE x [<!ENTITY a "b">]><xliff>&a;</xliff>', "entity 'a'"),
+    ],
+)
+def test_wrong_xliff_is_refused(content, message):
+    with pytest.raises(ValueError, match=message):
+        converted(".xlf", content, same, "en")
+
+
+def test_sections_of_characters_become_text():
+    found = converted(
+        ".xlf", "<xliff><segment><source><![CDATA[a & <b>]]></source></segment></xliff>", stub(upper), "en"
+    )
+    assert "<target>A &amp; &lt;B&gt;</target>" in found
+
+
+TEXT = """---
+title: Nicht das
+---
+# Guten *Tag* #
+
+Das ist **fett mit [ein Link](http://x.y/(z) "Titel") hier** und
+  `code x` sowie snake_case, 2 * 3, AT&amp;T und \\*kein Mark\\*.  \nNeu: <b>HTML</b> und https://a.b/c?d=e.
+
+> Zitat
+> geht [Foo] weiter und [text][Foo].
+> - [ ] Aufgabe *hier*
+>   1. innen __tief__
+
+| Kopf a | Kopf \\| b |
+|--------|:---:|
+| *Zelle* | **zwei [a](b)** |
+
+```python
+nicht = "das"
+```
+
+<div>
+nicht
+</div>
+
+Setext
+======
+שלום **עולם** 😀 ok ![Bild](x.png) ende[^1]
+
+[Foo]: http://x.y
+"""
+
+
+@pytest.mark.parametrize("content", [TEXT, TEXT.replace("\n", "\r\n"), f"\ufeff{TEXT}"])
+def test_markdown_whose_texts_stay_is_the_same(content):
+    assert converted(".md", content, same) == content
+
+
+def test_markdown_has_these_texts():
+    wanted = TEXT
+    for before, after in [
+        ("Guten *Tag*", "GUTEN *TAG*"),
+        ("Das ist **fett mit [ein Link]", "DAS IST **FETT MIT [EIN LINK]"),
+        ("hier** und\n  `code x` sowie snake_case, 2 * 3, AT&amp;T und \\*kein Mark",
+         "HIER** UND `code x` SOWIE SNAKE_CASE, 2 \\* 3, AT&T UND \\*KEIN MARK"),
+        ("Neu: <b>HTML</b> und", "NEU: <b>HTML</b> UND"),
+        ("Zitat\n> geht [Foo] weiter und [text]", "ZITAT GEHT [FOO][Foo] WEITER UND [TEXT]"),
+        ("Aufgabe *hier*", "AUFGABE *HIER*"), ("innen __tief__", "INNEN __TIEF__"), ("Kopf a", "KOPF A"),
+        ("Kopf \\| b", "KOPF \\| B"), ("*Zelle*", "*ZELLE*"), ("zwei [a]", "ZWEI [A]"), ("Setext", "SETEXT"),
+        ("ok ", "OK "), ("ende", "ENDE"),
+    ]:  # fmt: skip
+        assert before in wanted
+        wanted = wanted.replace(before, after, 1)
+    assert converted(".md", TEXT, stub(upper)) == wanted
+
+
+def test_links_of_markdown_follow_their_words():
+    found = converted(".md", "# Das **rote _Haus_** ist [hier](x)", stub(reverse))
+    assert found == "# [HIER](x) IST **_HAUS_ ROTE** DAS"
+    assert converted(".md", "Eins", stub(lambda _: ["1.", "a_", "b"])) == "1\\. a\\_ b"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "content",
+    ["[" * 10**5, "[a" * 10**5, "a] " * 10**5, "*a " * 10**5, "`a" * 10**5, "a" + " " * 10**5 + "a", "> " * 10**5],
+)
+def test_hostile_markdown_takes_linear_time(content):
+    assert converted(".md", content, same) == content
+
+
+BOLD = "<w:rPr><w:b/></w:rPr>"
+
+
+def word(body: str) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("word/document.xml", f'<?xml version="1.0"?>\r\n<w:document xmlns:w="w">{body}</w:document>')
+        archive.writestr("word/media/image.png", b"\x89")
+    return file.getvalue()
+
+
+def run(text: str, style: str = "", name: str = "w:t") -> str:
+    return f"<w:r>{style}<{name}>{text}</{name}></w:r>"
+
+
+def in_word(body: str, translate) -> str:
+    """Return the translated body; what we write is reduced to what `run` writes."""
+    with zipfile.ZipFile(io.BytesIO(FORMATS[".docx"](word(body), translate, ""))) as archive:
+        assert archive.read("word/media/image.png") == b"\x89"
+        written = archive.read("word/document.xml").decode().split('xmlns:w="w">')[1]
+    return written.removesuffix("</w:document>").replace(' xml:space="preserve"', "").replace("<w:rPr/>", "")
+
+
+def field(kind: str) -> str:
+    return f'<w:r><w:fldChar w:fldCharType="{kind}"/></w:r>'
+
+
+LINK = field("begin") + run("HYPERLINK x", name="w:instrText") + field("separate")
+BOX = "<w:r><w:pict><w:txbxContent><w:p>{}</w:p></w:txbxContent></w:pict></w:r>"
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        (run("Das ") + run("ro", BOLD) + run("te Haus", BOLD) + run(" war &amp; ist &#128512; schön.")
+         , run("schön. 😀 ist &amp; war ") + run("Haus rote", BOLD) + run(" Das")),
+        (f'<w:hyperlink w:id="1">{run("den Link", BOLD)}</w:hyperlink>{run(" hier ist es")}'
+         , run("es ist hier ") + f'<w:hyperlink w:id="1">{run("Link den", BOLD)}</w:hyperlink>'),
+        (run("Siehe ") + LINK + run("da") + field("end") + run(" nun")
+         , run("nun ") + LINK + run("da") + field("end") + run(" Siehe")),
+        (run("  eins zwei ") + BOX.format(run("drei vier")), run("  zwei eins") + run(" ")
+         + BOX.format(run("vier drei"))),
+        ("<w:pPr/>" + run("alt ") + f"<w:del>{run('weg', name='w:delText')}</w:del>" + run("neu")
+         , "<w:pPr/>" + run("neu alt") + run(" ") + f"<w:del>{run('weg', name='w:delText')}</w:del>"),
+        (f"{run('Name: ')}<w:sdt><w:sdtPr/><w:sdtContent>{run('ein Feld')}</w:sdtContent></w:sdt>"
+         , f"{run('Name: ')}<w:sdt><w:sdtPr/><w:sdtContent>{run('Feld ein')}</w:sdtContent></w:sdt>"),
+    ],
+)  # fmt: skip
+def test_runs_of_word_follow_their_words(body, wanted):
+    document = f"<w:tbl><w:p>{body}</w:p></w:tbl><w:p/>"
+    assert FORMATS[".docx"](word(document), same, "") == word(document)
+    assert in_word(document, stub(lambda words: words[::-1])) == document.replace(body, wanted)
+
+
+def test_a_tab_stays_behind_its_word():
+    found = in_word(f"<w:p><w:r>{BOLD}<w:t>Name:</w:t><w:tab/><w:t>Wert</w:t></w:r></w:p>", stub(upper))
+    assert found == f"<w:p>{run('NAME:', BOLD)}<w:r>{BOLD}<w:tab/></w:r>{run('WERT', BOLD)}</w:p>"
+
+
+def test_word_files_that_are_none_or_too_large_are_refused(monkeypatch):
+    entity = '<!DOCTYPE x [<!ENTITY a "b">]><w:p>&a;</w:p>'
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("word/document.xml", entity)
+    large = io.BytesIO()
+    with zipfile.ZipFile(large, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("word/document.xml", b"a" * 2000)
+    monkeypatch.setattr("seq2seq.inference.documents.word._MOST", 1000)
+    for data, message in [
+        (b"PK", "no DOCX"),
+        (file.getvalue(), "entity 'a'"),
+        (large.getvalue(), "2,000 bytes"),
+        (word("<w:p>"), "not XML"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            FORMATS[".docx"](data, same, "")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "<!--" * 50_000,
+        "<p " * 50_000,
+        '<a x="' * 50_000,
+        "<b>" * 2000,
+        "&a;" * 50_000,
+        "<script>" * 50_000,
+        "<" * 200_000,
+    ],
+)
+def test_hostile_pages_stay_as_they_are(content):
+    """Each takes linear time; entities that a document declares are not known."""
+    assert converted(".html", content, same, "") == content
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content", ["a\n" * 50_000, "{\\a" * 50_000, "<" * 50_000, "1 --> 2\n" * 10_000])
+def test_hostile_cues_are_translated_in_linear_time(content):
+    assert converted(".srt", f"1 --> 2\nA\n{content}", stub(upper)).startswith("1 --> 2\nA")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content", ["<b>a" * 50_000, "<i>a</i> " * 50_000, "&a;" * 50_000, "a@" * 50_000])
+def test_hostile_pages_are_translated_in_linear_time(content):
+    """Without it, each takes minutes or all memory."""
+    assert "A" in converted(".html", content, stub(reverse), "")
+
+
+@pytest.mark.slow
+def test_the_command_translates_a_document(tmp_path: Path, capsys, monkeypatch):
+    ckpt = tiny.save(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    Path("in.html").write_bytes(b'<html lang="de"><p>der <b>Hund</b></p><pre>du</pre>\r\n')
+    Path("terms.tsv").write_text("Hund\tdog\n")
+    common = ["--ckpt", str(ckpt), "--device", "cpu", "--max-len-ratio", "1", "--max-len-extra", "8"]
+    options = [*common, "--glossary", "terms.tsv", "--document"]
+    assert translate.main([*options, "in.html", "--output", "out.html"]) == 0
+    written = Path("out.html").read_bytes().decode()
+    assert written.startswith('<html lang="en"><p>')
+    assert written.endswith("</p><pre>du</pre>\r\n")
+    assert all(part in written for part in ("dog", "<b>", "</b>"))
+    assert "glossary: 1 of 1 terms" in capsys.readouterr().err
+    Path("in.docx").write_bytes(word(f"<w:p>{run('der ')}{run('Hund', BOLD)}</w:p>"))
+    assert translate.main([*options, "in.docx", "--output", "out.docx"]) == 0
+    with zipfile.ZipFile("out.docx") as archive:
+        assert "dog" in archive.read("word/document.xml").decode()
+    Path("bad.docx").write_bytes(b"")
+    Path("in.pdf").write_bytes(b"")
+    Path("latin.html").write_bytes(b"<p>\xe4")
+    for name, out in (
+        ("bad.docx", "x"),
+        ("in.pdf", "x"),
+        ("latin.html", "x"),
+        ("in.html", "in.html"),
+        ("in.html", str(ckpt)),
+    ):
+        assert translate.main([*options, name, "--output", out]) == 2
+    for wrong in ([], ["--output", "x", "--n-best", "2"]):
+        with pytest.raises(SystemExit):
+            translate.main([*options, "in.html", *wrong])
