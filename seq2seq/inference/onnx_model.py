@@ -97,7 +97,8 @@ class OnnxModel(nn.Module):
     ) -> tuple[Tensor, Any]:
         """Return log p of the token after `token` (N,), (N, V) or (N, U) with a narrow output, and the next state."""
         parts = leaves(state)
-        sentences = len(next(iter(leaves(context))))  # type: ignore[arg-type]
+        given: Any = leaves(context)
+        sentences = len(given[0])
         ancestries, numbers = shared_ancestries(parts)
         for ancestry in ancestries:
             ancestry.begin(position)
@@ -109,7 +110,7 @@ class OnnxModel(nn.Module):
         feeds = {name: part.unflatten(0, (sentences, -1)) for name, part in feeds.items() if isinstance(part, Tensor)}
         # The graph scores no hypothesis if the narrow output does
         feeds["scored"] = torch.arange(len(token) if output is None else 0)
-        feeds |= {f"context.{i}": part for i, part in enumerate(leaves(context))}  # type: ignore[misc]
+        feeds |= {f"context.{i}": part for i, part in enumerate(given)}
         caches = {i: part for i, part in enumerate(parts) if not isinstance(part, Tensor)}
         for (i, cache), number in zip(caches.items(), numbers, strict=True):
             if not self.graphs[1].is_fixed(f"values.{i}", cache.slot_axis):
@@ -121,7 +122,8 @@ class OnnxModel(nn.Module):
             # Written in place, as by our own layers
             cache.append(following[i], position)
             following[i] = cache
-        return log_probs, rebuild(state, following)
+        # A state of caches alone is the same object
+        return log_probs, state if len(caches) == len(parts) else rebuild(state, following)
 
 
 def _fit(cache: Cache, slots: int) -> None:

@@ -19,7 +19,7 @@ from seq2seq.training.run import TrainingRun
 # Page faults of four blocks of 64 MiB, one after the other, before and after.
 FAULTS = """
 import resource
-from seq2seq.training.machine.hardware import keep_freed_memory
+from seq2seq.system.memory import keep_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -28,7 +28,7 @@ def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 before = faults()
-keep_freed_memory("cpu")
+keep_freed_memory()
 faults()  # the heap grows
 print(before, faults())
 """
@@ -75,12 +75,12 @@ def test_packing_asks_for_what_the_gpu_can_do(monkeypatch, bf16, lacking):
 
 def test_a_run_keeps_freed_memory_before_it_measures_threads(tmp_path, monkeypatch):
     corpus, events = toycorpus.write(tmp_path / "corpus"), []
-    monkeypatch.setattr(hardware, "keep_freed_memory", events.append)
+    monkeypatch.setattr("seq2seq.training.run.keep_freed_memory", lambda: events.append("memory"))
     monkeypatch.setattr("seq2seq.training.run.measure_threads", lambda *_, **__: events.append("threads"))
     monkeypatch.setattr("seq2seq.training.run.known_threads", lambda *_: None)
     words = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=1", "trainer.test=false", "trainer.accelerator=cpu")
     TrainingRun(make_plan(words, mixer="transformer")).execute()
-    assert events == ["cpu", "threads"]
+    assert events == ["memory", "threads"]
 
 
 def test_fused_kernels_need_a_gpu():
