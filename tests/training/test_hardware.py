@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +17,8 @@ from seq2seq.training.machine import hardware
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import TrainingRun
 
-# Page faults of four blocks of 64 MiB, one after the other, before and after.
+# Page faults of four blocks of 64 MiB, one after the other, before and after; then whether a part of memory asks for
+# large pages.
 FAULTS = """
 import resource
 from seq2seq.system.memory import keep_freed_memory
@@ -30,7 +32,9 @@ def faults():
 before = faults()
 keep_freed_memory()
 faults()  # the heap grows
-print(before, faults())
+after = faults()
+with open("/proc/self/smaps") as parts:
+    print(before, after, int(any(line.startswith("VmFlags") and " hg" in line for line in parts)))
 """
 
 
@@ -41,10 +45,12 @@ def test_freed_memory_is_kept_for_later_tensors(chosen):
     done = subprocess.run(
         [sys.executable, "-c", FAULTS], env=environment | chosen, capture_output=True, text=True, check=True
     )
-    before, after = map(int, done.stdout.split())
+    before, after, large = map(int, done.stdout.split())
     # A page of 4 KiB or of 2 MiB
     assert before >= 4 * 32
     assert after >= 4 * 32 if chosen else after < 32
+    if Path("/sys/kernel/mm/transparent_hugepage").exists():
+        assert large == (not chosen)
 
 
 @pytest.mark.parametrize(
