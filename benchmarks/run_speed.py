@@ -41,7 +41,7 @@ from seq2seq.settings.optim import OptimSettings
 from seq2seq.settings.search import SearchSettings
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.system.markdown import markdown_table
-from seq2seq.training.machine.hardware import keep_freed_memory
+from seq2seq.system.memory import keep_freed_memory
 from seq2seq.training.make_trainer import prepare_for_training
 from seq2seq.training.objective.batch_loss import sum_losses
 from seq2seq.training.objective.optim import build_optimizer, scale_and_clip
@@ -159,7 +159,7 @@ def main() -> int:
         reason = "no run is" if not runs else "one has not saved its text" if None in digests else "theirs differ"
         parser.error(f"name finished runs with one test set: {reason}")
     torch.set_num_threads(1)
-    keep_freed_memory("cpu")
+    keep_freed_memory()
     contestants: dict[tuple[Path, str], Callable[[], int]] = {}
     for run in runs:
         contestants[run.folder.path, "training"] = Training(run, options.sentences, options.updates)

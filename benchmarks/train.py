@@ -34,9 +34,9 @@ from torch import Tensor, nn
 from benchmarks import harness
 from seq2seq.network.build import build_model
 from seq2seq.settings.compose import resolved_settings
+from seq2seq.system.memory import keep_freed_memory
 from seq2seq.training.machine.environment import VARIABLES
 from seq2seq.training.machine.flops import training_flops
-from seq2seq.training.machine.hardware import keep_freed_memory
 from seq2seq.training.objective.loss import projected_cross_entropy
 
 # Sentences in a batch, and tokens on each side of a pair.
@@ -287,7 +287,7 @@ class Entrant:
 def _take_turns(model: Model, way: str, memory: bool, pipe: Connection) -> None:
     torch.set_num_threads(1)
     if memory:
-        keep_freed_memory("cpu")
+        keep_freed_memory()
     running = contestant(model, way)
     pipe.send(sum(p.numel() for p in running.model.parameters()))
     while True:

@@ -230,7 +230,12 @@ def work(engine: Engine, path: Path) -> None:
     """Decode for each line of standard input, BATCH BEAM TOKENS, and print the rate and the tokens."""
     import torch
 
+    from seq2seq.system.memory import keep_freed_memory
+
     torch.set_num_threads(1)
+    if engine.name in ("torch", "onnx"):
+        # As the commands do
+        keep_freed_memory()
     run = _LOADERS[engine.name](engine, path)
     for line in sys.stdin:
         batch, beam, tokens = map(int, line.split())

@@ -14,7 +14,7 @@ from seq2seq.checkpoint import Loaded, build_form, load_tokenizer
 from seq2seq.inference.description import CONFIG, read_description
 from seq2seq.inference.export.int8 import int8_linear
 from seq2seq.network.model import NarrowOutput, Seq2Seq
-from seq2seq.network.state import Cache, leaves, rebuild, shared_ancestries
+from seq2seq.network.state import Ancestry, Cache, leaves, rebuild, shared_ancestries
 from seq2seq.system.files import read_arrays
 from seq2seq.system.model_path import CheckpointError
 from seq2seq.system.packages import require
@@ -25,6 +25,8 @@ GRAPHS = ("encoder.onnx", "step.onnx")
 OUTPUT = "output.npz"
 # Format of the inputs and outputs of the graphs.
 FORMAT = 1
+# Caches grow by this number of slots: fewer are copied more often, and more are read in vain.
+_SLOTS = 8
 # Fewest bytes of a layer in a graph: a node takes some hundred, without its weights.
 _LAYER_BYTES = 256
 
@@ -102,23 +104,24 @@ class OnnxModel(nn.Module):
     ) -> tuple[Tensor, Any]:
         """Return log p of the token after `token` (N,), (N, V) or (N, U) with a narrow output, and the next state."""
         parts = leaves(state)
-        sentences = len(next(iter(leaves(context))))  # type: ignore[arg-type]
-        ancestries, numbers = shared_ancestries(parts)
+        given: Any = leaves(context)
+        sentences = len(given[0])
+        caches = {i: part for i, part in enumerate(parts) if isinstance(part, Cache)}
+        ancestries = list(dict.fromkeys(cache.ancestry for cache in caches.values()))
         for ancestry in ancestries:
             ancestry.begin(position)
         feeds = {"token": token, "position": position, **{f"state.{i}": part for i, part in enumerate(parts)}}
         for i, ancestry in enumerate(ancestries):
             # Only the slots in use, unless a ring buffer has a table of fixed size
             fixed = self.graphs[1].is_fixed(f"owner.{i}", 2)
-            feeds[f"owner.{i}"] = ancestry.owner if fixed else ancestry.owner[:, : ancestry.limit]
+            feeds[f"owner.{i}"] = ancestry.owner if fixed else ancestry.owner[:, : _slots(ancestry)]
         feeds = {name: part.unflatten(0, (sentences, -1)) for name, part in feeds.items() if isinstance(part, Tensor)}
         # The graph scores no hypothesis if the narrow output does
         feeds["scored"] = torch.arange(len(token) if output is None else 0)
-        feeds |= {f"context.{i}": part for i, part in enumerate(leaves(context))}  # type: ignore[misc]
-        caches = {i: part for i, part in enumerate(parts) if not isinstance(part, Tensor)}
-        for (i, cache), number in zip(caches.items(), numbers, strict=True):
+        feeds |= {f"context.{i}": part for i, part in enumerate(given)}
+        for i, cache in caches.items():
             if not self.graphs[1].is_fixed(f"values.{i}", cache.slot_axis):
-                _fit(cache, ancestries[number].limit)
+                _fit(cache, _slots(cache.ancestry))
             feeds[f"values.{i}"] = cache.values
         log_probs, features, *following = self.graphs[1].run(feeds)
         log_probs = log_probs if output is None else output(features).log_softmax(-1)
@@ -126,19 +129,25 @@ class OnnxModel(nn.Module):
             # Written in place, as by our own layers
             cache.append(following[i], position)
             following[i] = cache
-        return log_probs, rebuild(state, following)
+        # A state of caches alone is the same object
+        return log_probs, state if len(caches) == len(parts) else rebuild(state, following)
+
+
+def _slots(ancestry: Ancestry) -> int:
+    """Return the slots that a graph reads: few more than are in use, but not a new number at each step."""
+    used = -(-ancestry.length // ancestry.stride)
+    return min(-(-used // _SLOTS) * _SLOTS, ancestry.slots)
 
 
 def _fit(cache: Cache, slots: int) -> None:
     """Resize a cache to the slots in use: a graph reads all of its memory in one piece."""
     axis, old = cache.slot_axis, cache.values
-    kept = old.narrow(axis, 0, min(slots, old.shape[axis]))
-    missing = slots - kept.shape[axis]
-    # Every 16th step, since slots come into use 16 at a time
-    if missing:
+    if old.shape[axis] != slots:
+        kept = min(slots, old.shape[axis]) if cache.steps else 0
+        cache.values = old.new_empty(*old.shape[:axis], slots, *old.shape[axis + 1 :])
+        cache.values.narrow(axis, 0, kept).copy_(old.narrow(axis, 0, kept))
         # Zeros, since slots that a hypothesis does not see have the weight 0
-        kept = torch.cat([kept, old.new_zeros(*old.shape[:axis], missing, *old.shape[axis + 1 :])], axis)
-    cache.values = kept.contiguous()
+        cache.values.narrow(axis, kept, slots - kept).zero_()
 
 
 def load_onnx(folder: Path, *, trust: Sequence[str] = ()) -> Loaded:
@@ -211,7 +220,10 @@ def _session(path: Path, inputs: list[str], outputs: list[str]) -> Any:
     # Errors only: warnings are about constants that the runtime folds
     options.log_severity_level = 3
     try:
-        session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        # The fused sum and normalization takes twice as long as the two alone
+        session = runtime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=["SkipLayerNormFusion"]
+        )
     except Exception as error:  # errors of the runtime have a dozen types
         raise CheckpointError(f"{path}: does not load ({' '.join(str(error).split())[:200]})") from None
     given = [each.name for each in session.get_outputs()]

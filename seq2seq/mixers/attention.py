@@ -179,7 +179,7 @@ class Attention(SelfMixer):
         # A sentence's hypotheses are queries of one attention
         q = split(query.view(state.keys.values.shape[0], -1, self.dim), self.num_heads)  # (B, H, beam, d)
         y = state.keys.attend(q, state.values, position, weights=self.weights)
-        return self._output(merge(y)).view(x.shape[0], -1), state
+        return self._output(merge(y).view(x.shape[0], -1)), state
 
     def _output(self, y: Tensor) -> Tensor:
         """Project the heads side by side, (..., D)."""
@@ -249,12 +249,19 @@ class CrossAttention(CrossMixer):
 
     def forward(self, x: Tensor, context: CrossAttention.Context) -> Tensor:
         """Read the source from each position of x (B, T, D)."""
+        return self._output(self._read(x, context))
+
+    def _read(self, x: Tensor, context: CrossAttention.Context) -> Tensor:
+        """Read the source from x (B, T, D): the heads side by side, (B, T, D)."""
         q = split(self._project_query(x), self.num_heads)  # (B, H, T, d)
         q, k, v = mark_mixing(q), mark_mixing(context.key), context.value
         dropout = self.dropout if self.training else 0.0
         if self.packed and self.training:
-            return self.out(merge(packed_attention(q, k, v, context.mask[:, 0, 0], dropout=dropout)))
-        y = merge(attention(q, k, v, mask=context.mask, dropout=dropout, weights=self.weights))
+            return merge(packed_attention(q, k, v, context.mask[:, 0, 0], dropout=dropout))
+        return merge(attention(q, k, v, mask=context.mask, dropout=dropout, weights=self.weights))
+
+    def _output(self, y: Tensor) -> Tensor:
+        """Project the heads side by side, (..., D)."""
         return self.out(y if self.norm is None else self.norm(y))
 
     def read_weights(self, x: Tensor, context: CrossAttention.Context) -> Tensor:
@@ -270,7 +277,7 @@ class CrossAttention(CrossMixer):
     ) -> tuple[Tensor, NoState]:
         """Read the source at one position; a sentence's hypotheses are its queries."""
         folded = x.view(context.key.shape[0], -1, self.dim)  # (B, beam, D)
-        return self.forward(folded, context).view(x.shape[0], -1), NoState()
+        return self._output(self._read(folded, context).view(x.shape[0], -1)), NoState()
 
     def _project_query(self, x: Tensor) -> Tensor:
         """Project x (..., D): queries (..., D)."""

@@ -266,6 +266,8 @@ def reorder(state: Tree, index: Tensor) -> Tree:
     """Let hypothesis n continue hypothesis index[n] (N,) of the same sentence; the old state must not be used again."""
     for ancestry in ancestries(state):
         ancestry.reorder(index)
+    if not _tensors(state):
+        return state
     return _map(state, lambda tensor: tensor.index_select(0, index), lambda cache: cache)
 
 
@@ -375,12 +377,18 @@ def _map(tree: Tree, on_tensor: Callable[[Tensor], Tensor], on_cache: Callable[[
 
 def leaves(tree: Nested) -> list[Tensor | Cache]:
     """List the tensors and caches of a state or a context, in order."""
-    if tree is None:  # the state of an empty slot
-        return []
+    found: list[Tensor | Cache] = []
+    _collect(tree, found)
+    return found
+
+
+def _collect(tree: Nested, found: list[Tensor | Cache]) -> None:
     # An exported step has other objects in place of caches, so leaves are not recognized by their type
-    if not isinstance(tree, list | tuple):
-        return [cast("Tensor | Cache", tree)]
-    return [leaf for part in tree for leaf in leaves(part)]
+    if isinstance(tree, (list, tuple)):
+        for part in tree:
+            _collect(part, found)
+    elif tree is not None:  # the state of an empty slot
+        found.append(cast("Tensor | Cache", tree))
 
 
 def rebuild(tree: Tree, parts: Iterable[Tensor | Cache]) -> Tree:

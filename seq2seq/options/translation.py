@@ -10,6 +10,7 @@ from seq2seq.inference.limits import CPU_TOKENS, DTYPES, LONGEST_SOURCE, MOST_SO
 from seq2seq.options.command_line import UsageError, nonempty, number, option_name, positive, whole_number
 from seq2seq.settings.declare import keys
 from seq2seq.settings.search import KEPT, SamplingSettings, SearchSettings, chosen_search
+from seq2seq.system.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator
@@ -105,9 +106,11 @@ def load_translator(options: argparse.Namespace) -> Translator:
     from seq2seq.inference.translator import Translator
 
     # Checked before loading, which may take long
-    choose_device(options.device)
+    device = choose_device(options.device)
     if options.threads:
         torch.set_num_threads(options.threads)
+    if device == "cpu":
+        keep_freed_memory()
     # cuDNN would round convolutions in float32 to TF32
     torch.backends.cudnn.allow_tf32 = False
     translator = Translator.load(

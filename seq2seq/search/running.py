@@ -142,7 +142,8 @@ class Running:
         if mark is not None:
             mark.synchronize()
         # As `Rows.advance` packs them, (B, beam) each; log p are floats, stored as their bits
-        end_log_prob, end_parent, end_token, log_prob, parent, token = np.split(packed.numpy(), 6, axis=1)
+        parts = packed.numpy().reshape(len(packed), 6, -1).swapaxes(0, 1)
+        end_log_prob, end_parent, end_token, log_prob, parent, token = parts
         may_end = end_log_prob.view(np.float32), end_parent, end_token
         kept = log_prob.view(np.float32), parent, token
         waiting = [row for row, sentence in enumerate(seated) if not sentence.done]

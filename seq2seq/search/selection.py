@@ -188,8 +188,10 @@ def top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     maxima = x[:, : blocks * _BLOCK].unflatten(1, (blocks, _BLOCK)).amax(-1)  # (N, blocks)
     chosen = maxima.topk(k, -1).indices  # (N, k)
     columns = chosen[:, :, None] * _BLOCK + torch.arange(_BLOCK, device=x.device)  # (N, k, block)
-    # Columns after the last whole block are always candidates
-    rest = torch.arange(blocks * _BLOCK, size, device=x.device).expand(x.shape[0], -1)
-    columns = torch.cat([columns.flatten(1), rest], 1)
+    columns = columns.flatten(1)
+    if size % _BLOCK:
+        # Columns after the last whole block are always candidates
+        rest = torch.arange(blocks * _BLOCK, size, device=x.device).expand(x.shape[0], -1)
+        columns = torch.cat([columns, rest], 1)
     values, at = x.gather(1, columns).topk(k, -1)
     return values, columns.gather(1, at)

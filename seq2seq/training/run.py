@@ -26,6 +26,7 @@ from seq2seq.runs.summary import summary
 from seq2seq.settings.data import CPU_MICRO_BATCH
 from seq2seq.sweeps.job_records import record_run
 from seq2seq.system import files, ranks
+from seq2seq.system.memory import keep_freed_memory
 from seq2seq.training import checks, finetune
 from seq2seq.training.auto_batch_size import Rehearsal, find_max_tokens
 from seq2seq.training.bounds.budget import Budget
@@ -140,7 +141,8 @@ class TrainingRun:
                 if first and self.plan.job:
                     record_run(self.plan.job, self.folder.path)
                 self.data = self.prepared_data()
-                hardware.keep_freed_memory(self.accelerator)
+                if self.accelerator == "cpu":
+                    keep_freed_memory()
                 # Training and the test use the same number of threads, because the number changes rounding.
                 with use_threads(self._threads()):
                     return self._train()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,10 +17,11 @@ from seq2seq.training.machine import hardware
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import TrainingRun
 
-# Page faults of four blocks of 64 MiB, one after the other, before and after.
+# Page faults of four blocks of 64 MiB, one after the other, before and after; then whether a part of memory asks for
+# large pages.
 FAULTS = """
 import resource
-from seq2seq.training.machine.hardware import keep_freed_memory
+from seq2seq.system.memory import keep_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -28,9 +30,11 @@ def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 before = faults()
-keep_freed_memory("cpu")
+keep_freed_memory()
 faults()  # the heap grows
-print(before, faults())
+after = faults()
+with open("/proc/self/smaps") as parts:
+    print(before, after, int(any(line.startswith("VmFlags") and " hg" in line for line in parts)))
 """
 
 
@@ -41,10 +45,12 @@ def test_freed_memory_is_kept_for_later_tensors(chosen):
     done = subprocess.run(
         [sys.executable, "-c", FAULTS], env=environment | chosen, capture_output=True, text=True, check=True
     )
-    before, after = map(int, done.stdout.split())
+    before, after, large = map(int, done.stdout.split())
     # A page of 4 KiB or of 2 MiB
     assert before >= 4 * 32
     assert after >= 4 * 32 if chosen else after < 32
+    if Path("/sys/kernel/mm/transparent_hugepage").exists():
+        assert large == (not chosen)
 
 
 @pytest.mark.parametrize(
@@ -75,12 +81,12 @@ def test_packing_asks_for_what_the_gpu_can_do(monkeypatch, bf16, lacking):
 
 def test_a_run_keeps_freed_memory_before_it_measures_threads(tmp_path, monkeypatch):
     corpus, events = toycorpus.write(tmp_path / "corpus"), []
-    monkeypatch.setattr(hardware, "keep_freed_memory", events.append)
+    monkeypatch.setattr("seq2seq.training.run.keep_freed_memory", lambda: events.append("memory"))
     monkeypatch.setattr("seq2seq.training.run.measure_threads", lambda *_, **__: events.append("threads"))
     monkeypatch.setattr("seq2seq.training.run.known_threads", lambda *_: None)
     words = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=1", "trainer.test=false", "trainer.accelerator=cpu")
     TrainingRun(make_plan(words, mixer="transformer")).execute()
-    assert events == ["cpu", "threads"]
+    assert events == ["memory", "threads"]
 
 
 def test_fused_kernels_need_a_gpu():

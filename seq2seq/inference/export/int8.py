@@ -49,8 +49,10 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
         """Transform x (..., in), or only the given rows of x (N, in), possibly no rows."""
-        # A row of zeros stays zero
-        size = x.abs().amax(-1, keepdim=True).clamp(min=_TINY)  # max |x|, (..., 1)
+        size = x.abs().amax(-1, keepdim=True)  # max |x|, (..., 1)
+        if not torch.compiler.is_exporting():
+            # A row of zeros stays zero; in a graph 0 / 0 becomes some integer, and its product with 0 is 0
+            size = size.clamp(min=_TINY)
         x = x / size
         if rows is not None:
             # Selected after the maximum, whose shape is wrong in ONNX Runtime if there are no rows

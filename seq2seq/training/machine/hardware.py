@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
-import os
-import sys
 from typing import Any
 
 import torch
@@ -68,30 +65,6 @@ def has_bf16(accelerator: str) -> bool:
     # Private names of torch, which some versions lack; a missing name counts as no.
     checks = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
     return any(getattr(torch.cpu, name, lambda: False)() for name in checks)
-
-
-# Parameters of glibc's mallopt (malloc.h).
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
-
-
-def keep_freed_memory(accelerator: str) -> None:
-    """Keep the memory of freed CPU tensors for later tensors, instead of returning it to the system.
-
-    glibc takes every block above 32 MiB from the system, and returns the free end of its heap. Each training step then
-    touches fresh pages, which takes up to a fifth of its time. This function does nothing for a GPU, with another C
-    library, or if an environment variable (such as MALLOC_TRIM_THRESHOLD_) configures malloc.
-
-    Args:
-        accelerator: "cpu" or "gpu".
-    """
-    chosen = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
-    if accelerator != "cpu" or chosen or sys.platform != "linux":
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        # Place all blocks in the heap, and never return its free end
-        mallopt(_M_MMAP_MAX, 0)
-        mallopt(_M_TRIM_THRESHOLD, -1)
 
 
 def src_multiple(accelerator: str, positions: int | None) -> int:
