@@ -6,6 +6,7 @@ import io
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
@@ -132,7 +133,8 @@ def test_a_glossary_goes_with_a_search_of_one_group(ckpt, tmp_path):
     for wrong in ({"samples": 2}, {"beam_size": 2, "beam_groups": 2}):
         with pytest.raises(ValueError, match="glossar"):
             loaded.translate(["Hund"], glossary={"a": "b"}, **wrong, **how)
-    for entry in ("ab", ("a",), ("a", 1)):
+    entries: list[Any] = ["ab", ("a",), ("a", 1)]
+    for entry in entries:
         with pytest.raises(ValueError, match="glossary has the entry"):
             loaded.translate(["Hund"], glossary=[entry])
 

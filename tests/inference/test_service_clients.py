@@ -34,7 +34,8 @@ def stub_of(source: str, *targets: str) -> Stub:
     stub = Stub(languages=targets)
     stub.meta["src_lang"] = source
     stub.src_lang, stub.tgt_lang = source, targets[0]
-    stub.tags = Tags([f"<2{targets[0]}>"], [])
+    # Tags of the stub are their own ids
+    stub.tags = Tags(stub.tokenizer.tag_ids([f"<2{targets[0]}>"]), [])
     return stub
 
 

@@ -466,10 +466,11 @@ def test_sentences_apart(visit, pictures):
 
 @pytest.mark.parametrize("screen", [1180, 360])
 def test_right_to_left(visit, pictures, screen):
-    languages = {"src_lang": "ar", "tgt_lang": "he", "tgt_langs": ["he"]}
+    languages = {"src_lang": "ar", "src_langs": ["ar"], "tgt_lang": "he", "tgt_langs": ["he"]}
 
     def health(route: Any) -> None:
-        route.fulfill(json=route.fetch().json() | languages)
+        found = route.fetch().json()
+        route.fulfill(json=found | languages | {"models": [found["models"][0] | languages]})
 
     page = visit(viewport={"width": screen, "height": 820}, route={"**/health": health})
     translate(page, RIGHT_TO_LEFT[0])
@@ -588,8 +589,8 @@ def test_a_text_in_another_language(visit, address, monkeypatch, pictures):
 
 def test_both_directions(visit, pictures):
     sent: list[Any] = []
-    one = {"src_lang": "de", "tgt_lang": "en", "tgt_langs": ["en", "fr"], "alignment": False}
-    other = {"src_lang": "en", "tgt_lang": "de", "tgt_langs": ["de"], "alignment": True}
+    one = {"src_lang": "de", "src_langs": ["de"], "tgt_lang": "en", "tgt_langs": ["en", "fr"], "alignment": False}
+    other = {"src_lang": "en", "src_langs": ["en"], "tgt_lang": "de", "tgt_langs": ["de"], "alignment": True}
 
     def health(route: Any) -> None:
         route.fulfill(json=route.fetch().json() | one | {"models": [one, other]})
