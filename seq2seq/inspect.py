@@ -84,10 +84,11 @@ def _run(options: argparse.Namespace) -> int:
     # Torch's profiler, which counts memory, logs each start and end unless this is set before the import
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     from seq2seq.analysis import model_report
-    from seq2seq.analysis.atlas.write_atlas import write_atlas
 
     out = Path(options.out) if options.out else None
     if options.atlas:
+        from seq2seq.analysis.atlas.write_atlas import write_atlas
+
         # None: all mixers of conf/mixer/self
         names = None if options.mixers is None else options.mixers.split(",")
         # The default is filled in here, since `_check` compares with None

@@ -169,7 +169,7 @@ light = loaded(*commands, "system.files", "system.resources", "options.command_l
 assert not light, light
 framework = {"lightning", "pytorch_lightning", "hydra", "datasets", "omegaconf", "pyarrow", "rich", "tensorboard"}
 needed = loaded("checkpoint", "search", "metrics.scorers", "inference.translator")
-needed |= loaded("evaluation.checkpoint_score", "inference.onnx_model", "runs.averaging")
+needed |= loaded("evaluation.checkpoint_score", "inference.onnx_model", "runs.averaging", "analysis.model_report")
 assert not needed & framework, needed & framework
 from seq2seq.network import build, embedding
 with build.on_meta_device():

@@ -20,7 +20,6 @@ from seq2seq.network.model import Seq2Seq
 from seq2seq.options.command_line import UsageError, require_folder
 from seq2seq.runs.folder import RunFolder
 from seq2seq.settings.classes import packages_of
-from seq2seq.settings.compose import presets, resolved_settings
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.settings.values import require_known
@@ -70,6 +69,9 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
         UsageError: The settings name no preset, or the folder cannot be written.
         ValueError: The settings are wrong.
     """
+    # A checkpoint needs no Hydra
+    from seq2seq.settings.compose import presets, resolved_settings
+
     require_matplotlib("a report")
     # Checked before Hydra composes, for a message with a remedy
     values = {key: value for key, _, value in (word.partition("=") for word in overrides)}

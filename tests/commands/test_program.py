@@ -104,13 +104,14 @@ def test_training_is_refused_where_hydra_is_older_than_python(python, hydra, run
 # Each command in one process, in the folder of a checkpoint tiny.safetensors
 BARE = """
 import os, signal, threading, time
-from seq2seq import Translator, average, convert, export, score, serve, translate
+from seq2seq import Translator, average, convert, export, inspect, score, serve, translate
 ckpt = ["--ckpt", "tiny.safetensors"]
 assert len(Translator.load("tiny.safetensors").translate(["a b"])) == 1
 assert translate.main([*ckpt, "--input", "in.txt", "--output", "out.txt"]) in (0, 1)
 assert score.main(["--hypotheses", "out.txt", "--references", "in.txt"]) == 0
 assert score.main([*ckpt, "--forced-decoding", "in.txt", "in.txt"]) == 0
 assert score.main([*ckpt, "--data", "named.yaml"]) in (0, 1)
+assert inspect.main([*ckpt, "--text", "a b", "--out", "report"]) == 0
 assert average.main(["--out", "mean.safetensors", "tiny.safetensors", "other.safetensors"]) == 0
 assert convert.main(["marian", "--out", "converted.safetensors", "--src-lang", "de", "--tgt-lang", "en"]) == 0
 assert export.main([*ckpt, "--format", "onnx", "--out", "onnx"]) == 0
@@ -130,6 +131,7 @@ assert serve.main([*ckpt, "--port", "0"]) == 0
 @pytest.mark.slow
 def test_the_bare_package_translates_and_serves(tmp_path: Path):
     pytest.importorskip("transformers")
+    pytest.importorskip("matplotlib")
     for name in ("in.txt", "in.de", "in.en"):
         (tmp_path / name).write_text("a b\nc d\n")
     shutil.copy(tiny.save(tmp_path), tmp_path / "other.safetensors")
