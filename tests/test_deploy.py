@@ -78,7 +78,7 @@ def test_compose_names_what_there_is():
     names = [rest.split()[0].partition("=")[0] for name, rest in instructions(build["target"]) if name == "ARG"]
     assert build["args"].keys() <= set(names)
     parsed = serve._parser().parse_args(services["translate"]["command"])
-    assert services["translate"]["volumes"] == [f"mt.example.org:{parsed.ckpt}:ro"]
+    assert services["translate"]["volumes"] == [f"mt.example.org:{parsed.ckpt[0]}:ro"]
     proxy = services["proxy"]
     assert parsed.proxy == proxy["networks"]["inside"]["ipv4_address"]
     assert proxy["environment"]["SERVICE"] == f"translate:{parsed.port}"

@@ -446,7 +446,8 @@ def test_settings_of_a_named_data_set(ckpt, tmp_path):
     meta = {"src_lang": "en", "tgt_lang": "de", "data": "phrasebook"}
 
     def settings(*words: str) -> DataSettings:
-        return eval_data.data_settings(words, ckpt=str(ckpt), meta=meta, tgt_lang=meta["tgt_lang"], cache=tmp_path)
+        languages = {name: meta[name] for name in ("src_lang", "tgt_lang")}
+        return eval_data.data_settings(words, ckpt=str(ckpt), meta=meta, **languages, cache=tmp_path)
 
     data = settings()
     assert (data.name, data.src, data.tgt) == ("phrasebook", "en", "de")

@@ -1116,7 +1116,7 @@ def test_a_model_with_learned_positions_is_decoded_within_them(corpus, tmp_path)
 
 def test_a_terminal_shows_a_bar(corpus, tmp_path, monkeypatch):
     console = Console(force_terminal=True, file=io.StringIO(), width=200)
-    monkeypatch.setattr("seq2seq.training.loop.Console", lambda **_: console)
+    monkeypatch.setattr("seq2seq.training.loop.get_console", lambda: console)
     execute(toycorpus.settings(corpus, tmp_path, "trainer.test=false"))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     for word in ("loss", "lr", "tokens/s", "left", "validating", "hyp"):

@@ -105,7 +105,7 @@ def test_rows_of_parquet_are_decoded_by_the_size_of_their_texts(tmp_path, monkey
             decoded.extend(batch.num_rows for batch in batches)
             return of_batches(batches)
 
-    monkeypatch.setattr(readers.pa, "Table", Table)
+    monkeypatch.setattr(pa, "Table", Table)
     chosen = CorpusSettings(src="de", tgt="en", train=str(path))
     assert sum(len(src) for src, _ in open_split("train", chosen, cache_dir=tmp_path / "c")) == 300
     assert max(decoded) in (9, 10)

@@ -281,9 +281,9 @@ def test_the_score_of_a_line_is_normalized_over_all_parts():
         2: [Hypothesis([5], 0.0, -4.0)],
     }
     one, two, failed, blank = join_parts(parts, found, 4, settings)
-    assert one == [([[7]], -3.0, False)]
+    assert one == [([[7]], -3.0, -2.5, False)]
     # -1 - 4, over the square root of 3 + 2 tokens
-    assert two == [([[8, 9], [5]], pytest.approx(-(5**0.5)), False)]
+    assert two == [([[8, 9], [5]], pytest.approx(-(5**0.5)), -1.0, False)]
     assert failed == blank == []
 
 
@@ -295,10 +295,13 @@ def test_joined_translations_are_sorted_again():
         1: [Hypothesis([8], -10.0, -20.0, row=1), Hypothesis([5], -15.0, -30.0, row=0)],
     }
     (by_rank,) = join_parts(parts, found, 1, SearchSettings())
-    assert by_rank == [([[7], [8]], -5.5, False), ([[6] * 9, [5]], pytest.approx(-46 / 12), False)][::-1]
+    assert by_rank == [
+        ([[6] * 9, [5]], pytest.approx(-46 / 12), pytest.approx(-46 / 12), False),
+        ([[7], [8]], -5.5, -5.5, False),
+    ]
     swapped = {**found, 1: [each._replace(row=1 - each.row) for each in found[1]]}
     (drawn,) = join_parts(parts, swapped, 1, SearchSettings(), drawn=True)
-    assert drawn == [([[6] * 9, [8]], -3.0, False), ([[7], [5]], -8.0, False)]
+    assert drawn == [([[6] * 9, [8]], -3.0, -3.0, False), ([[7], [5]], -8.0, -8.0, False)]
 
 
 def test_samples_of_a_paragraph_are_samples_of_its_sentences(translator):
