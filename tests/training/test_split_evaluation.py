@@ -57,10 +57,10 @@ def test_a_run_that_decodes_by_replayed_steps_is_a_run_that_does_not(tmp_path, m
     corpus, counts, plain = toycorpus.write(tmp_path / "corpus"), {}, Translator.decode
     graphs = Graphs(functools.partial(TwinRecorder, counts))
 
-    def decode(translator: Translator, src: torch.Tensor, src_mask: torch.Tensor) -> Any:
+    def decode(translator: Translator, *batch: Any) -> Any:
         """Decode with the branches of a GPU, whose steps do not wait."""
         with mock.patch("seq2seq.kernels.dispatch.gpu_obstacle", return_value="there is none"), PretendedGPU():
-            return plain(translator, src, src_mask)
+            return plain(translator, *batch)
 
     def texts(name: str, graphs: Graphs | None) -> tuple[list[dict[str, float]], list[str]]:
         given = ("trainer.val_steps=2", f"mixer={mixer}", "search.max_len_extra=24")
