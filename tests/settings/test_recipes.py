@@ -245,6 +245,7 @@ def test_data_sizes_have_equal_epochs():
         assert config["trainer"]["max_steps"] == pytest.approx(0.118 * count, rel=0.001)
 
 
+@pytest.mark.slow
 def test_updates_at_equal_flops():
     """A target token of a pair of 14 and 15 pieces costs what docs/benchmark.md says."""
     page = (conf_dir().parent / "docs" / "benchmark.md").read_text("utf-8")
