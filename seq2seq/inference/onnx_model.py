@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from seq2seq.system.files import read_arrays
 from seq2seq.system.model_path import CheckpointError
 from seq2seq.system.packages import require
 
+# ONNX Runtime would report its use to its maker; it reads this when it is imported.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 # The graphs of the encoder and the step.
 GRAPHS = ("encoder.onnx", "step.onnx")
 # The weights of the output layer; a shortlist needs some of its rows.

@@ -137,6 +137,14 @@ def test_cues_keep_times_and_lines():
     assert converted(".vtt", WEB, stub(upper)) == WEB.replace("Tee", "TEE").replace("Kuchen", "KUCHEN")
 
 
+def test_a_speakers_dash_is_not_given_to_the_model():
+    content = "1\n00:00:01,000 --> 00:00:02,000\n- Guten Tag.\n- {\\an8}Was?\n\u2013Nein.\n"
+    seen: list[str] = []
+    expected = content.replace("Guten Tag", "GUTEN TAG").replace("Was", "WAS").replace("Nein", "NEIN")
+    assert converted(".srt", content, stub(upper, seen)) == expected
+    assert [text.strip() for text in seen] == ["Guten Tag.", "Was?", "Nein."]
+
+
 OLD = """<?xml version="1.0"?>\r
 <xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file original="a" source-language="de"><body>
   <trans-unit id="1">

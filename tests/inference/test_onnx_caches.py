@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from seq2seq.inference.onnx_model import _fit, _slots
 from seq2seq.network.state import Cache
+
+
+def test_the_runtime_reports_nothing_to_its_maker():
+    assert os.environ["ORT_DISABLE_TELEMETRY"]
 
 
 def test_a_cache_has_few_more_slots_than_are_in_use_and_keeps_what_was_written():

@@ -107,6 +107,9 @@ def test_a_form_that_cannot_be_read(plain):
     for body in (b"q=\xff", b"&".join([b"q=a"] * 300)):
         assert plain.call(body, headers=FORM).status == 400
     assert plain.call(b"q=a", headers=FORM, query=b"&".join([b"q"] * 300)).status == 400
+    # What curl -d sends without a header
+    answer = plain.call(b'{"text": "a"}', headers=FORM)
+    assert (answer.status, "Content-Type" in answer.error) == (415, True)
     kind = {"content-type": "multipart/form-data"}
     assert plain.call(b"--x", headers=kind).status == 400
 

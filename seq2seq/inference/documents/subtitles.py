@@ -12,6 +12,7 @@ from seq2seq.inference.documents.markup import collect, escaped, events
 from seq2seq.inference.documents.segments import Pieces, Translate, Write, replace
 
 # Begins the line of another speaker, which is a text of its own.
+_DASH = re.compile(r"\s*[-–—]\s*|")
 _SPEAKER = re.compile(r"(?:<[^>]{0,99}>|\{[^}]{0,99}\}){0,9}\s*[-–—]")
 
 
@@ -34,7 +35,10 @@ def translate_subtitles(content: str, translate: Translate, language: str) -> st
             cue = "-->" in line or (cue and bool(line.strip()))
         if cue and "-->" not in line:
             pieces.add(" " * bool(lines))
-            collect(pieces, events(content, *match.span(1)), re.compile(".+"))
+            # The model does not know dashes, so they stay as they are
+            dash = _DASH.match(line)
+            assert dash
+            collect(pieces, events(content, match.start(1) + dash.end(), match.end(1)), re.compile(".+"))
             lines += 1
     return replace(content, found, translate)
 

@@ -453,6 +453,9 @@ async def _form(request: Request, kind: str, body: bytes, origins: list[str]) ->
     if origin and not {"*", origin} & {*origins} and urlsplit(origin).netloc != request.headers.get("host"):
         raise RefusedError(403, f"a page of '{shown(origin)}' may not send forms; start the service with --cors and it")
 
+    if body.lstrip()[:1] == b"{":
+        raise RefusedError(415, f"the body looks like JSON, but its Content-Type is {kind}; send application/json")
+
     async def receive() -> Message:
         return {"type": "http.request", "body": body, "more_body": False}
 
