@@ -261,13 +261,17 @@ def test_200_multilingual_sentences(family, ckpt, theirs, cutter):
         for beam in (1, 4):
             translator.settings = SearchSettings(beam_size=beam)
             for row in rows:
-                ids, _ = generated(theirs, row, token(cutter, target), beam)
+                ids, score = generated(theirs, row, token(cutter, target), beam)
                 src = torch.tensor([row])
                 mask = torch.ones_like(src).bool()
                 how: dict[str, Any] = {"special": translator.special, "settings": translator.settings}
-                found = search(translator.model, src, mask, starts=start.tolist(), **how)[0][0].ids
-                # At the limit `generate` has no end, and a beam of it may rank an unfinished one
+                best = search(translator.model, src, mask, starts=start.tolist(), **how)[0][0]
                 count += 1
-                equal += found == ids
+                equal += best.ids == ids
+                if best.ids != ids:
+                    print(beam, len(row), len(ids), len(best.ids), best.score, score, ids, best.ids)
+                    # Two hypotheses of one score, or one that `generate` has not ended at the limit
+                    unfinished = len(ids) >= 2 * len(row) + 18
+                    assert unfinished or (beam > 1 and best.score == pytest.approx(score, abs=1e-4))
     print(f"{equal} of {count} equal")
-    assert equal == count
+    assert equal >= 0.99 * count
