@@ -80,7 +80,7 @@ def _sides(prefix: Path) -> tuple[Path, Path]:
 
 
 def _cleaned(corpora: Path) -> tuple[list[str], list[str]]:
-    clean, src, tgt = Cleaner(CleanSettings()), [], []
+    clean, src, tgt = Cleaner(CleanSettings(), languages=("de", "en")), [], []
     for place in TRAIN:
         for block in text_pairs(*_sides(corpora / place)):
             left, right = clean(block)
