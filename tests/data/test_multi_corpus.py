@@ -454,16 +454,16 @@ def test_from_training_to_translation_by_language(folder, tmp_path, monkeypatch,
     assert "does not translate to 'cs'; it translates to en, fr" in texts["cs"].err
     assert len(texts["fr"].out.split("\n")) == 4
     model = translator.Translator.load(best, device="cpu", tgt_lang="fr")
-    assert model.tags == [model.tokenizer.src.piece_to_id("<2fr>")]
-    assert translator.Translator.load(best, device="cpu").tags == [model.tokenizer.src.piece_to_id("<2en>")]
+    assert model.tags.source == [model.tokenizer.src.piece_to_id("<2fr>")]
+    assert translator.Translator.load(best, device="cpu").tags.source == [model.tokenizer.src.piece_to_id("<2en>")]
     notes: list[Note] = []
-    rest: dict[str, Any] = {"tags": model.tags, "note": notes.append, "position": 3}
+    rest: dict[str, Any] = {"tags": model.tags.source, "note": notes.append, "position": 3}
     whole, blank = (encode_line(model.tokenizer, line, max_len=model.max_len, **rest) for line in lines[:2])
-    assert whole == [*model.tags, *model.tokenizer.encode_src(lines[:1])[0]]
+    assert whole == [*model.tags.source, *model.tokenizer.encode_src(lines[:1])[0]]
     assert blank == []
     cut = encode_line(model.tokenizer, "der Hund und die Katze", max_len=5, **rest)
     assert len(cut) == 5
-    assert cut[:1] == model.tags
+    assert cut[:1] == model.tags.source
     assert [(each.position, each.kind) for each in notes] == [(3, "cut")]
 
 
