@@ -6,15 +6,17 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from seq2seq.data.languages import Tags, language_tag, tags_between
-from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.settings.data import SPLITS, CleanSettings, CorpusSettings, DataSettings
 from seq2seq.settings.declare import keys, plain, read_section
 from seq2seq.settings.values import is_number
+
+if TYPE_CHECKING:
+    from seq2seq.data.tokenizer import Tokenizer
 
 # Settings of an entry that locate its text. An entry with `train` inherits none of them.
 _PLACE = ("train", "valid", "test", "path", "config", "data_dir", "revision", "languages", "columns", "format")
