@@ -191,7 +191,7 @@ def _run_document(options: argparse.Namespace) -> int:
     source, output = Path(options.document), Path(options.output)
     translate_format = DOCUMENTS.get(source.suffix.lower())
     if translate_format is None:
-        raise UsageError(f"--document {source} is none of {', '.join(DOCUMENTS)}; --input translates plain text")
+        raise UsageError(f"--document {source}: known are {', '.join(DOCUMENTS)}; --input translates plain text")
     for ckpt in (options.ckpt, *options.ensemble):
         require_text_output(output, "--output", ckpt=ckpt)
     require_output(output, "--output", inputs=[each for each in (source, options.shortlist, options.glossary) if each])

@@ -21,7 +21,7 @@ SEPARATOR = "\ufdd0"
 class ContextWindow:
     """Puts the last `size` sources of the document before each source; a blank line ends a document.
 
-    Only sources are joined, and a translation is that of the last sentence: x_(n-2) <sep> x_(n-1) <sep> x_n -> y_n.
+    Only sources are joined; the target translates the last sentence alone: x_(n-2) <sep> x_(n-1) <sep> x_n -> y_n.
     Translations of a document are therefore independent of each other, and can be searched in one batch.
     """
 

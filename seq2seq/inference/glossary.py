@@ -180,7 +180,7 @@ def _fold(text: str) -> str:
 
 
 def _stands_for(term: str, text: str) -> bool:
-    """Return True if each letter of a term is that of the text, or its lower case."""
+    """Return True if each letter of a term equals the text's letter or its lower case."""
     return all(own in (given, given.lower()) for own, given in zip(term, text, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""How the process uses its memory."""
+"""Memory of the process: freed blocks stay, and the heap has large pages."""
 
 from __future__ import annotations
 

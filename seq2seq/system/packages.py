@@ -74,7 +74,7 @@ def require_training(purpose: str) -> None:
     for module in _OF_TRAINING:
         require_installed(module, purpose, extra="train")
     hydra = importlib.metadata.version("hydra-core")
-    # Since Python 3.14 argparse checks the texts of options, and refuses those of Hydra 1.3
+    # From Python 3.14 on, argparse checks the help texts of options; it refuses the ones of Hydra 1.3
     if sys.version_info >= (3, 14) and hydra.startswith(("1.0", "1.1", "1.2", "1.3")):
         raise ValueError(
             f"{purpose} does not run on Python {sys.version.split()[0]} with Hydra {hydra}: use Python 3.11 to 3.13, "

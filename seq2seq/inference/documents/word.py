@@ -51,7 +51,7 @@ def translate_docx(data: bytes, translate: Translate, language: str) -> bytes:
 
 
 def _translate_part(content: str, translate: Translate) -> str:
-    """Translate the paragraphs of a part, those of text boxes first: they are inside other paragraphs."""
+    """Translate the paragraphs of a part, first the ones in text boxes, which lie inside other paragraphs."""
     content = checked(content)
     boxes = []
     for event in joined(events(content, 0, len(content)), lambda event: event.name == "w:txbxcontent"):

@@ -9,7 +9,7 @@ from seq2seq.inference.service.messages import RefusedError
 
 
 def read_keys(path: str | None) -> list[bytes]:
-    """Read a key a line, without blank lines and lines that begin with #; raise ValueError if there is none."""
+    """Read one key from each line, except blank lines and comments (#); raise ValueError for a file without keys."""
     if path is None:
         return []
     try:

@@ -249,7 +249,7 @@ class Service:
         return [{"code": code, "name": language_name(code), "targets": [*own]} for code, own in targets.items()]
 
     def health(self) -> dict[str, Any]:
-        """Describe the service: state, languages, defaults and limits; those of the first model come first."""
+        """Describe the service: its state, defaults, limits and models; top-level languages are the first model's."""
         settings = self.translator.settings
         limits = self.limits
         return {
@@ -543,7 +543,7 @@ def _page(text: str, *, style: str, script: str = "") -> Response:
 
 
 def _origins(limits: ServiceSettings) -> list[str]:
-    """Read the origins of --cors; raise ValueError if an entry is none."""
+    """Read the origins of --cors; raise ValueError for an entry that is not an origin."""
     origins = [each.rstrip("/") for each in (limits.cors or "").replace(",", " ").split()]
     for origin in origins:
         if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+", origin):
