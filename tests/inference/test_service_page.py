@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -165,9 +165,15 @@ def translate(page: Any, text: str) -> None:
             page.keyboard.press("Shift+Enter")
         page.keyboard.insert_text(line)
     # Not wait_for_function: the page's policy allows no eval
-    with page.expect_response("**/translate"):
-        page.keyboard.press("Enter")
+    answered(page, lambda: page.keyboard.press("Enter"))
+
+
+def answered(page: Any, ask: Callable[[], None]) -> int:
+    """Ask for a translation, wait until the page shows the answer, and return the answer's status."""
+    with page.expect_response("**/translate") as response:
+        ask()
     page.locator("#best:not(.waiting)").wait_for()
+    return response.value.status
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -262,14 +268,11 @@ def test_the_services_own_length_penalty_may_be_negative(visit, address, monkeyp
     page = visit()
     assert page.input_value("#length_penalty") == "-1.25"
     page.fill("#text", "abc")
-    with page.expect_response("**/translate") as answered:
-        page.click("#go")
-    assert answered.value.status == 200
+    assert answered(page, lambda: page.click("#go")) == 200
     assert page.inner_text("#best") == "cba/0/5/"
     page.locator("summary").first.click()
     page.fill("#length_penalty", "-2")
-    with page.expect_response("**/translate"):
-        page.click("#go")
+    page.click("#go")
     page.locator("#error").wait_for()
     assert page.inner_text("#error") == "Length_penalty: input should be greater than or equal to 0, not -2."
 
@@ -605,8 +608,7 @@ def test_both_directions(visit, pictures):
     asked = {name: sent[-1][name] for name in ("source", "tgt_lang", "text", "alignment")}
     assert asked == {"source": "de", "tgt_lang": "en", "text": ["Guten Morgen."], "alignment": False}
     page.screenshot(path=pictures / "pairs.png", full_page=True)
-    with page.expect_response("**/translate"):
-        page.click("#swap")
+    answered(page, lambda: page.click("#swap"))
     asked = {name: sent[-1][name] for name in ("source", "tgt_lang", "text", "alignment")}
     assert asked == {"source": "en", "tgt_lang": "de", "text": ["Good morning."], "alignment": True}
     assert page.input_value("#text") == "Good morning."
