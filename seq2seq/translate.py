@@ -176,6 +176,8 @@ def _run(options: argparse.Namespace) -> int:
             progress=_progress(source, done),
             partial=partial,
         )
+        if options.input is None and sys.stdin is not None and sys.stdin.isatty():
+            print_error("type a line and press Enter; Ctrl-D ends")
         # Opened only now, since this waits for the first bytes
         session.run(open_text(source), sink)
     if options.glossary:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -30,12 +31,15 @@ OUTPUT = "output.npz"
 FORMAT = 1
 # Caches grow by this number of slots: fewer are copied more often, and more are read in vain.
 _SLOTS = 8
+# Fusions that make a graph slower: the sum and the normalization take half the time apart, and a product with a factor
+# has no fast path for one row.
+_SLOWER = ("SkipLayerNormFusion", "MatMulScaleFusion")
 # Fewest bytes of a layer in a graph: a node takes some hundred, without its weights.
 _LAYER_BYTES = 256
 
 
 class _Graph:
-    """A session of ONNX Runtime as a function of tensors on the CPU."""
+    """A session of ONNX Runtime as a function of arrays."""
 
     def __init__(self, session: Any) -> None:
         self.session = session
@@ -45,15 +49,80 @@ class _Graph:
         """Return True if an input's axis has a number as its size; a free axis has a name."""
         return name not in self.shapes or isinstance(self.shapes[name][axis], int)
 
-    def run(self, feeds: dict[str, Tensor]) -> list[Any]:
+    def run(self, feeds: dict[str, np.ndarray]) -> list[Any]:
         """Compute the outputs; inputs that the graph does not have, since nothing depends on them, are left out."""
-        arrays = {name: part.contiguous().numpy() for name, part in feeds.items() if name in self.shapes}
+        arrays = {name: array for name, array in feeds.items() if name in self.shapes}
         try:
-            return [torch.from_numpy(array) for array in self.session.run(None, arrays)]
+            return self.session.run(None, arrays)
         except Exception as error:  # errors of the runtime have a dozen types
             sizes = ", ".join(f"{name} {tuple(array.shape)}" for name, array in arrays.items())
             reason = " ".join(str(error).split())[:200]
             raise RuntimeError(f"ONNX Runtime cannot run the graph on {sizes}: {reason}") from None
+
+
+class _Memory:
+    """What a search gives to each of its steps: a context and a state as arrays, which share the tensors' memory.
+
+    Args:
+        graph: The step's.
+        context: Written in place between steps.
+        state: Its caches are written in place, here and between steps.
+    """
+
+    def __init__(self, graph: _Graph, context: Any, state: Any) -> None:
+        self.context = context
+        given: Any = leaves(context)
+        parts = leaves(state)
+        self.sentences = len(given[0])
+        self.arrays = {f"context.{i}": part.numpy() for i, part in enumerate(given)}
+        tensors = {f"state.{i}": part for i, part in enumerate(parts) if isinstance(part, Tensor)}
+        self.arrays |= {name: self.by_sentence(part) for name, part in tensors.items()}
+        self.caches = {i: part for i, part in enumerate(parts) if isinstance(part, Cache)}
+        self.rows = {i: self._share(i) for i in self.caches}
+        # A ring buffer has a table of fixed size, and so have its values
+        self.free = [i for i, cache in self.caches.items() if not graph.is_fixed(f"values.{i}", cache.slot_axis)]
+        found = list(dict.fromkeys(cache.ancestry for cache in self.caches.values()))
+        self.owners = [(f"owner.{i}", each, graph.is_fixed(f"owner.{i}", 2)) for i, each in enumerate(found)]
+
+    def by_sentence(self, tensor: Tensor) -> np.ndarray:
+        """Return a tensor of hypotheses (N, ...) as an array (B, beam, ...)."""
+        array = tensor.numpy()
+        return array.reshape(self.sentences, -1, *array.shape[1:])
+
+    def _share(self, number: int) -> np.ndarray:
+        """Let the arrays have a cache's memory, and return its rows (slots of all hypotheses and heads, width)."""
+        array = self.arrays[f"values.{number}"] = self.caches[number].values.numpy()
+        return array.reshape(-1, array.shape[-1])
+
+    def begin(self, position: Tensor) -> dict[str, np.ndarray]:
+        """Begin the step of position (N,), and return what the graph reads of the context and the state."""
+        for name, ancestry, fixed in self.owners:
+            ancestry.begin(position)
+            owner = self.by_sentence(ancestry.owner)
+            self.arrays[name] = owner if fixed else owner[..., : _slots(ancestry)]
+        for number in self.free:
+            cache = self.caches[number]
+            if _fit(cache, _slots(cache.ancestry)):
+                self.rows[number] = self._share(number)
+        return self.arrays
+
+    def append(self, number: int, value: np.ndarray, position: Tensor) -> None:
+        """Write value (N, width) at position (N,) of a cache, as `Cache.append` does."""
+        cache = self.caches[number]
+        rows = self.rows[number]
+        values = value.reshape(-1, rows.shape[1])
+        slots = cache.values.shape[cache.slot_axis]
+        # NumPy takes half of torch's time for few rows
+        rows[cache.ancestry.places(slots, position, len(values) // len(value)).numpy()] = values
+        cache.steps = cache.ancestry.steps
+
+
+class _Stepped(list[Any]):
+    """A state of caches alone after a step; whatever changes more than their contents returns a plain list."""
+
+    def __init__(self, state: Sequence[Any], memory: _Memory) -> None:
+        super().__init__(state)
+        self.memory = memory
 
 
 class OnnxModel(nn.Module):
@@ -84,7 +153,8 @@ class OnnxModel(nn.Module):
 
     def context(self, src: Tensor, src_mask: Tensor) -> Any:
         """Compute the context of each decoder layer from the source src (B, S)."""
-        return rebuild(self.context_form, self.graphs[0].run({"src": src, "mask": src_mask}))
+        arrays = self.graphs[0].run({"src": src.numpy(), "mask": src_mask.numpy()})
+        return rebuild(self.context_form, [torch.from_numpy(array) for array in arrays])
 
     def init_state(self, context: Any, *, beam_size: int, max_len: int) -> Any:
         """Return the state before the first position."""
@@ -106,34 +176,25 @@ class OnnxModel(nn.Module):
         self, token: Tensor, context: Any, state: Any, position: Tensor, output: NarrowOutput | None = None
     ) -> tuple[Tensor, Any]:
         """Return log p of the token after `token` (N,), (N, V) or (N, U) with a narrow output, and the next state."""
-        parts = leaves(state)
-        given: Any = leaves(context)
-        sentences = len(given[0])
-        caches = {i: part for i, part in enumerate(parts) if isinstance(part, Cache)}
-        ancestries = list(dict.fromkeys(cache.ancestry for cache in caches.values()))
-        for ancestry in ancestries:
-            ancestry.begin(position)
-        feeds = {"token": token, "position": position, **{f"state.{i}": part for i, part in enumerate(parts)}}
-        for i, ancestry in enumerate(ancestries):
-            # Only the slots in use, unless a ring buffer has a table of fixed size
-            fixed = self.graphs[1].is_fixed(f"owner.{i}", 2)
-            feeds[f"owner.{i}"] = ancestry.owner if fixed else ancestry.owner[:, : _slots(ancestry)]
-        feeds = {name: part.unflatten(0, (sentences, -1)) for name, part in feeds.items() if isinstance(part, Tensor)}
+        memory = state.memory if isinstance(state, _Stepped) else None
+        if memory is None or memory.context is not context:
+            memory = _Memory(self.graphs[1], context, state)
+        feeds = memory.begin(position)
+        feeds |= {"token": memory.by_sentence(token), "position": memory.by_sentence(position)}
         # The graph scores no hypothesis if the narrow output does
-        feeds["scored"] = torch.arange(len(token) if output is None else 0)
-        feeds |= {f"context.{i}": part for i, part in enumerate(given)}
-        for i, cache in caches.items():
-            if not self.graphs[1].is_fixed(f"values.{i}", cache.slot_axis):
-                _fit(cache, _slots(cache.ancestry))
-            feeds[f"values.{i}"] = cache.values
-        log_probs, features, *following = self.graphs[1].run(feeds)
-        log_probs = log_probs if output is None else output(features).log_softmax(-1)
-        for i, cache in caches.items():
-            # Written in place, as by our own layers
-            cache.append(following[i], position)
-            following[i] = cache
-        # A state of caches alone is the same object
-        return log_probs, state if len(caches) == len(parts) else rebuild(state, following)
+        feeds["scored"] = np.arange(len(token) if output is None else 0)
+        scores, features, *following = self.graphs[1].run(feeds)
+        log_probs = torch.from_numpy(scores) if output is None else output(torch.from_numpy(features)).log_softmax(-1)
+        parts: list[Any] = []
+        for i, part in enumerate(following):
+            cache = memory.caches.get(i)
+            if cache is not None:
+                memory.append(i, part, position)
+            parts.append(torch.from_numpy(part) if cache is None else cache)
+        if len(memory.caches) < len(parts):
+            return log_probs, rebuild(state, parts)
+        # A state of caches alone has the same memory at the next step
+        return log_probs, _Stepped(state, memory)
 
 
 def _slots(ancestry: Ancestry) -> int:
@@ -142,15 +203,17 @@ def _slots(ancestry: Ancestry) -> int:
     return min(-(-used // _SLOTS) * _SLOTS, ancestry.slots)
 
 
-def _fit(cache: Cache, slots: int) -> None:
-    """Resize a cache to the slots in use: a graph reads all of its memory in one piece."""
+def _fit(cache: Cache, slots: int) -> bool:
+    """Resize a cache to the slots in use, since a graph reads all of its memory in one piece; return True if so."""
     axis, old = cache.slot_axis, cache.values
-    if old.shape[axis] != slots:
-        kept = min(slots, old.shape[axis]) if cache.steps else 0
-        cache.values = old.new_empty(*old.shape[:axis], slots, *old.shape[axis + 1 :])
-        cache.values.narrow(axis, 0, kept).copy_(old.narrow(axis, 0, kept))
-        # Zeros, since slots that a hypothesis does not see have the weight 0
-        cache.values.narrow(axis, kept, slots - kept).zero_()
+    if old.shape[axis] == slots:
+        return False
+    kept = min(slots, old.shape[axis]) if cache.steps else 0
+    cache.values = old.new_empty(*old.shape[:axis], slots, *old.shape[axis + 1 :])
+    cache.values.narrow(axis, 0, kept).copy_(old.narrow(axis, 0, kept))
+    # Zeros, since slots that a hypothesis does not see have the weight 0
+    cache.values.narrow(axis, kept, slots - kept).zero_()
+    return True
 
 
 def load_onnx(folder: Path, *, trust: Sequence[str] = ()) -> Loaded:
@@ -223,9 +286,8 @@ def _session(path: Path, inputs: list[str], outputs: list[str]) -> Any:
     # Errors only: warnings are about constants that the runtime folds
     options.log_severity_level = 3
     try:
-        # The fused sum and normalization takes twice as long as the two alone
         session = runtime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=["SkipLayerNormFusion"]
+            str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=list(_SLOWER)
         )
     except Exception as error:  # errors of the runtime have a dozen types
         raise CheckpointError(f"{path}: does not load ({' '.join(str(error).split())[:200]})") from None

@@ -65,9 +65,13 @@ class Ancestry:
         """Begin the step of position (N,), at which each hypothesis is its own ancestor."""
         self.steps += 1
         self.length += 1
-        slot = position // self.stride % self.slots
+        slot = self._time(position) % self.slots
         self.owner.scatter_(1, slot[:, None], self.row[:, None])
         self.forget()
+
+    def _time(self, position: Tensor) -> Tensor:
+        """Return the slot of each position in a cache without an end."""
+        return position // self.stride if self.stride > 1 else position
 
     def forget(self) -> None:
         """Drop the masks and indices of the last step."""
@@ -77,7 +81,7 @@ class Ancestry:
     def places(self, slots: int, position: Tensor, parts: int = 1) -> Tensor:
         """Return where each hypothesis writes into the flat memory of a cache of `slots` slots, (N * parts,)."""
         if (slots, parts) not in self._places:
-            block, slot, row = self.sentence, position // self.stride % slots, self.row
+            block, slot, row = self.sentence, self._time(position) % slots, self.row
             if parts > 1:  # each head has its own slots
                 block = block[:, None] * parts + torch.arange(parts, device=position.device)
                 slot, row = slot[:, None], row[:, None]
@@ -90,7 +94,7 @@ class Ancestry:
             limit = self.limit
             time = torch.arange(limit, device=position.device)
             own = self.owner[:, :limit, None] == torch.arange(self.beam, device=position.device)  # (N, limit, beam)
-            seen = own & (time <= (position // self.stride)[:, None])[:, :, None]  # (N, limit, beam)
+            seen = own & (time <= self._time(position)[:, None])[:, :, None]  # (N, limit, beam)
             self._visible = seen.view(-1, self.beam, limit * self.beam)
         return self._visible
 
@@ -264,9 +268,10 @@ def expand(state: Tree, beam: int) -> Tree:
 
 def reorder(state: Tree, index: Tensor) -> Tree:
     """Let hypothesis n continue hypothesis index[n] (N,) of the same sentence; the old state must not be used again."""
-    for ancestry in ancestries(state):
+    parts = leaves(state)
+    for ancestry in ancestries(parts):
         ancestry.reorder(index)
-    if not _tensors(state):
+    if not _tensors(parts):
         return state
     return _map(state, lambda tensor: tensor.index_select(0, index), lambda cache: cache)
 

@@ -126,7 +126,7 @@ class Rows:
         return torch.cat([part.view(torch.int32) if part.is_floating_point() else part.int() for part in parts], 1)
 
     def _scores(self, rows: OpenHypotheses) -> Scores:
-        position = rows.position.repeat_interleave(self.beam)  # (N,)
+        position = rows.position[:, None].expand(-1, self.beam).reshape(-1)  # (N,)
         # Before rules apply: a hypothesis keeps the model's own log p
         log_probs, self.state = step_log_probs(
             self.model, rows.last.flatten(), self.context, self.state, position, self._output
@@ -137,10 +137,10 @@ class Rows:
         only = only.expand(-1, self.beam).reshape(-1)  # (N,)
         if self._columns is not None:
             only = torch.where(only < 0, only, self._columns.place[only.clamp(min=0)])
-        only_log_prob = log_probs.gather(1, only.clamp(min=0)[:, None]).squeeze(1)
-        starts = (rows.position < rows.start).repeat_interleave(self.beam)  # (N,)
-        # NaN stays, since it tells that the model is damaged
-        only_log_prob = torch.where(starts, 0.0 * only_log_prob, only_log_prob)
+        only_log_prob = log_probs.gather(1, only.clamp(min=0)[:, None])  # (N, 1)
+        # 0 for tokens of the start, but NaN stays, since it tells that the model is damaged
+        counts = rows.position >= rows.start  # (B,)
+        only_log_prob = (only_log_prob.view(-1, self.beam) * counts[:, None]).flatten()
         for rule in self.rules:
             rule(log_probs, rows)
         ids = None if self._columns is None else self._columns.ids

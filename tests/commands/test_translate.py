@@ -6,6 +6,8 @@ import dataclasses
 import importlib.util
 import io
 import json
+import os
+import pty
 import random
 import re
 import signal
@@ -500,6 +502,23 @@ def test_one_line_at_a_time_and_ctrl_c(ckpt):
     assert process.wait(PATIENCE) == 130
     assert error.endswith(b"error: interrupted\n")
     watchdog.cancel()
+
+
+@pytest.mark.slow
+def test_a_terminal_is_told_that_lines_are_awaited(ckpt):
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "seq2seq.translate", "--ckpt", str(ckpt), "--beam-size", "1"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        watchdog = threading.Timer(PATIENCE, process.kill)
+        watchdog.start()
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert b"Ctrl-D" in process.stderr.readline()
+        os.write(ours, b"der Hund geht\n")
+        assert process.stdout.readline().endswith(b"\n")
+        os.write(ours, b"\x04")
+        assert process.wait(PATIENCE) == 0
+        watchdog.cancel()
 
 
 def test_a_reader_that_leaves_early(ckpt):
