@@ -22,7 +22,11 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
         *({"slot": "cross", "weights": weights} for weights in SPARSE),
     ],
     "qk_norm": [{"num_kv_heads": 2}],
-    "relu_attention": [{"slot": "decoder", "num_kv_heads": 1, "rotary": True}],
+    "relu_attention": [
+        {"slot": "decoder", "num_kv_heads": 1, "rotary": True},
+        {"weights": "plain_relu"},
+        {"slot": "cross", "weights": "plain_relu"},
+    ],
     # Names of a self mixer and of a cross mixer
     "lightconv": [
         {"softmax": False},

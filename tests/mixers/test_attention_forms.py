@@ -97,12 +97,16 @@ def test_pairwise_by_hand(pairwise, causal):
     mixer = make(NonLocal, causal, pairwise=pairwise)
     for x, y, seen in sentences(mixer):
         rows = torch.cat([x, x], -1) if mixer.qk is None else mixer.qk(x)
+        if pairwise == "tanh_concatenation":  # any queries, and any weights w_q of them, cancel
+            rows, w_q = torch.cat([wide(*x.shape), rows], -1), wide(HEADS, HEAD_DIM)
         q, k = (heads(part) for part in rows.chunk(2, -1))
         f = torch.zeros(HEADS, len(x), len(x), dtype=torch.float64)
         for h, i, j in torch.nonzero(seen.expand_as(f)).tolist():
             a, b = q[h, i], k[h, j]
             if pairwise == "additive":
                 f[h, i, j] = torch.exp(mixer.score[h] @ torch.tanh(a + b))
+            elif pairwise == "tanh_concatenation":
+                f[h, i, j] = torch.exp(torch.cat([w_q[h], mixer.score[h]]) @ torch.tanh(torch.cat([a, b])))
             elif pairwise == "concatenation":
                 f[h, i, j] = F.relu(mixer.score[h] @ torch.cat([a, b]))
             else:
