@@ -70,27 +70,44 @@ def relative_score(mixer: Relative, x: np.ndarray) -> Any:
 
     def score(h: int, q: int, k: int) -> float:
         r = places[h] @ encoding(q, k)
-        total = array(mixer.v)[h] @ r
-        if mixer.u is not None:
+        total = 0.0 if mixer.v is None else array(mixer.v)[h] @ r
+        if mixer.content:
             queries, keys = content(mixer, x)
-            total += queries[q, h] @ keys[k, h] + queries[q, h] @ r + array(mixer.u)[h] @ keys[k, h]
+            total += queries[q, h] @ keys[k, h] + queries[q, h] @ r
+            total += 0.0 if mixer.u is None else array(mixer.u)[h] @ keys[k, h]
         return total / math.sqrt(mixer.head_dim)
 
     return score
 
 
-@pytest.mark.parametrize("with_content", [True, False])
+@pytest.mark.parametrize(("with_content", "biases"), [(True, True), (False, True), (True, False)])
 @pytest.mark.parametrize("encoding", ["learned", "sinusoidal"])
 @pytest.mark.parametrize(("causal", "grid_width"), [(True, None), (False, None), (False, 3)])
-def test_relative_by_hand(causal, grid_width, encoding, with_content):
+def test_relative_by_hand(causal, grid_width, encoding, with_content, biases):
     mixer = Relative(dim=8, causal=causal, num_heads=2, encoding=encoding, max_offset=3, content=with_content,
-                     grid_width=grid_width)  # fmt: skip
+                     biases=biases, grid_width=grid_width)  # fmt: skip
     mixer, x, lengths = jiggle(mixer).double(), wide(2, 7, 8), [7, 4]
     y = mixer(x, lengths_mask(lengths))
     for row, length in enumerate(lengths):
         sentence = array(x[row, :length])
         expected = by_hand(mixer, sentence, relative_score(mixer, sentence))
         np.testing.assert_allclose(array(y[row, :length]), expected, atol=1e-11)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_relative_without_biases_is_theta_d_plus_theta(causal):
+    """w = (Theta_d + Theta) x_i of Han et al. 2022: rows of P_k'P_q by content, and a static row for each offset."""
+    mixer = jiggle(Relative(dim=8, causal=causal, num_heads=1, max_offset=9, biases=False)).double()
+    x = wide(6, 8)
+    p_q, p_k, p_v = mixer.inner.weight.split(8)
+    expected = torch.zeros_like(x)
+    for i in range(6):
+        seen = list(range(i + 1 if causal else 6))
+        theta_d = torch.stack([x[j] @ p_k.T @ p_q for j in seen])
+        theta = torch.stack([mixer.r[0, j - i + 9] @ mixer.place.weight.T @ p_q for j in seen])
+        w = ((theta_d + theta) @ x[i] / math.sqrt(8)).softmax(0)
+        expected[i] = mixer.out(w @ x[seen] @ p_v.T)
+    torch.testing.assert_close(mixer(x[None], lengths_mask([6]))[0], expected, atol=1e-12, rtol=1e-12)
 
 
 def quadratic_score(mixer: Quadratic, x: np.ndarray) -> Any:
