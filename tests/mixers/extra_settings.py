@@ -88,6 +88,8 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
     "relative_bias": [{"max_offset": 3}],
     "quadratic": [
         {"center_std": None},
+        {"center_std": None, "dilation": 2, "padding": "zeros"},
+        {"slot": "encoder", "grid_width": 4, "padding": "zeros"},
         {"content": True},
         {"head_dim": 3},
         {"slot": "encoder", "grid_width": 4, "content": True},

@@ -21,6 +21,7 @@ from seq2seq.mixers.relative import Relative
 from seq2seq.mixers.relative_bias import RelativeBias
 from seq2seq.network.introspection import freeze_mixing
 from seq2seq.network.mixer import SelfMixer
+from seq2seq.network.pooling import Halving
 
 
 def place(p: int, grid_width: int | None) -> list[int]:
@@ -203,6 +204,95 @@ def test_zero_padding_is_met_inside_and_on_a_framed_input():
     torch.testing.assert_close(attend(image)[inside], expected[inside], atol=1e-13, rtol=1e-12)
     assert not torch.allclose(attend(image), expected)
     torch.testing.assert_close(attend(F.pad(image, (1, 1, 1, 1)))[inside], expected, atol=1e-13, rtol=1e-12)
+
+
+def as_convolution(conv: nn.Conv1d | nn.Conv2d, *, causal: bool = False, grid_width: int | None = None) -> Quadratic:
+    """Attention by its settings: heads at the taps of `conv`, zeros outside, and the paper's sharpness of 46."""
+    dim = conv.in_channels
+    taps = [*np.ndindex(*conv.kernel_size)]
+    sizes = {"dim": dim, "num_heads": len(taps), "head_dim": dim, "dilation": conv.dilation[0]}
+    mixer = Quadratic(**sizes, causal=causal, center_std=None, padding="zeros", grid_width=grid_width).double()
+    with torch.no_grad():
+        mixer.log_sharpness.fill_(math.log(46.0))
+        mixer.inner.weight.copy_(torch.eye(dim).repeat(len(taps), 1))
+        mixer.out.weight.copy_(torch.cat([conv.weight[:, :, *tap] for tap in taps], 1))
+    return mixer
+
+
+@pytest.mark.parametrize("dilation", [1, 2, 5])
+@pytest.mark.parametrize("taps", [1, 3, 5])
+def test_with_zeros_outside_it_is_a_convolution_at_the_borders_too(taps, dilation):
+    """SAME padding, of each sentence of a padded batch."""
+    conv = nn.Conv1d(5, 5, taps, dilation=dilation, padding="same", bias=False).double()
+    x, lengths, mixer = wide(3, 9, 5), [9, 4, 1], as_convolution(conv)
+    y = mixer(x, lengths_mask(lengths))
+    for row, length in enumerate(lengths):
+        expected = conv(x[row, :length].t()[None])[0].t()
+        torch.testing.assert_close(y[row, :length], expected, atol=1e-13, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dilation", [1, 3])
+def test_causal_heads_with_zeros_outside_are_a_causal_convolution(dilation):
+    conv = nn.Conv1d(5, 5, 3, dilation=dilation, bias=False).double()
+    x = wide(2, 9, 5)
+    expected = conv(F.pad(x.transpose(1, 2), (2 * dilation, 0))).transpose(1, 2)
+    y = as_convolution(conv, causal=True)(x, lengths_mask([9, 9]))
+    torch.testing.assert_close(y, expected, atol=1e-13, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("size", "dilation"), [(3, 1), (3, 2), (5, 1)])
+def test_the_whole_theorem_on_a_grid(size, dilation):
+    """SAME padding, any dilation, and a stride: pooling of one position, or of means, after attention."""
+    conv = nn.Conv2d(3, 3, size, dilation=dilation, padding="same", bias=False).double()
+    image = wide(2, 3, 6, 8)
+    x, mask = image.flatten(2).transpose(1, 2), lengths_mask([48, 48])
+    y = as_convolution(conv, grid_width=8)(x, mask)
+    grid = y.transpose(1, 2).unflatten(2, (6, 8))
+    torch.testing.assert_close(grid, conv(image), atol=1e-13, rtol=1e-12)
+    half = dilation * (size // 2)
+    strided = F.conv2d(image, conv.weight, stride=2, padding=half, dilation=dilation)
+    torch.testing.assert_close(F.max_pool2d(grid, 1, stride=2), strided, atol=1e-13, rtol=1e-12)
+    # Means of 2 x 2, as between stages: a convolution of stride 2 whose kernel is wider by one
+    wider = (
+        F.conv2d(conv.weight, torch.full((3, 1, 2, 2), 0.25).double(), padding=1, groups=3) if dilation == 1 else None
+    )
+    if wider is not None:
+        pooled, _ = Halving((6, 8))(y, mask)
+        expected = F.conv2d(F.pad(image, (half, half, half, half)), wider, stride=2)
+        torch.testing.assert_close(pooled.transpose(1, 2).unflatten(2, (3, 4)), expected, atol=1e-13, rtol=1e-12)
+
+
+@pytest.mark.parametrize("sharpness", [0.004, 0.5, 3.1, 3.2, 46.0])
+@pytest.mark.parametrize(("causal", "grid_width"), [(True, None), (False, None), (False, 3)])
+def test_zeros_outside_by_hand(causal, grid_width, sharpness):
+    """Weights of a softmax over far more offsets than there are positions, whose values outside are zero."""
+    mixer = jiggle(Quadratic(dim=4, causal=causal, num_heads=2, padding="zeros", grid_width=grid_width)).double()
+    with torch.no_grad():
+        mixer.log_sharpness.fill_(math.log(sharpness))
+    x, far = wide(7, 4), torch.arange(-150, 151)
+    values = mixer.inner(x).unflatten(-1, (2, 2))
+    expected = torch.zeros(7, 2, 2).double()
+    for h, c in enumerate(mixer.centers):
+        totals = [(-sharpness * (far - center).square()).exp().sum() for center in c]
+        for q in range(7):
+            for k in range(q + 1 if causal else 7):
+                d = torch.tensor(place(k, grid_width)) - torch.tensor(place(q, grid_width))
+                weight = (-sharpness * (d - c).square().sum()).exp() / math.prod(totals)
+                expected[q, h] += weight * values[k, h]
+    y = mixer(x[None], lengths_mask([7]))[0]
+    torch.testing.assert_close(y, mixer.out(expected.flatten(1)), atol=1e-12, rtol=1e-11)
+
+
+def test_settings_of_the_theorem_are_checked():
+    sizes = {"dim": 4, "causal": False, "num_heads": 2}
+    for wrong, message in (
+        ({"dilation": 2}, "dilation 2 .*center_std"),
+        ({"dilation": 0, "center_std": None}, "dilation is 0"),
+        ({"padding": "same"}, "padding is 'same'"),
+        ({"padding": "zeros", "content": True}, "padding=zeros.*content"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Quadratic(**sizes, **wrong)
 
 
 def test_a_wide_head_is_a_mean():
