@@ -381,9 +381,11 @@ VARIANTS: list[tuple[type[SelfMixer], dict[str, Any]]] = [
     (Relative, {"encoding": "sinusoidal", "dropout": 0.3}),
     (Relative, {"content": False, "max_offset": 4, "dropout": 0.3}),
     (Relative, {"content": False, "encoding": "sinusoidal"}),
+    (Relative, {"biases": False}),
     (RelativeBias, {"max_offset": 3, "dropout": 0.3}),
     (Quadratic, {"content": True, "dropout": 0.3}),
     (Quadratic, {"head_dim": 3, "dropout": 0.3}),
+    (Quadratic, {"padding": "zeros", "dropout": 0.3}),
 ]
 
 
