@@ -30,7 +30,7 @@ class NonLocal(SelfMixer[Past]):
     With num_heads=1, embedded_gaussian is O = V softmax(K'Q), the unscaled attention of one head that lectures begin
     with. Lectures also write additive scores with a concatenation, f = exp(w . tanh([q_i; k_j])), which is
     tanh_concatenation. There w . tanh([q_i; k_j]) = w_q . tanh(q_i) + w_k . tanh(k_j), and the first term is the same
-    for all j, so that it cancels in f / C: all positions weigh the sentence alike, and the mixer has no queries. The
+    for all j, so that it cancels in f / C: the mixer has no queries, and all positions read one weighted mean. The
     published additive form adds q_i and k_j before the tanh.
 
     Products are not scaled, as published; instead W_q and W_k start smaller by (D / H)^(1/4) each
@@ -75,6 +75,9 @@ class NonLocal(SelfMixer[Past]):
         if self.qk is not None and pairwise in ("embedded_gaussian", "dot_product"):
             with torch.no_grad():
                 self.qk.weight.mul_(head_dim**-0.25)
+        if sides == 1:
+            # The weight of x_j, up to the factor C of a row, belongs to v(x_j)
+            self.properties = MixingProperties(shares_positions=True, shares_channels=True, linear=True)
         self.value = attention_inputs(dim, dim)
         self.out = projection(dim, dim)
         # w, for the functions that have one
