@@ -30,8 +30,8 @@ class NonLocal(SelfMixer[Past]):
     With num_heads=1, embedded_gaussian is O = V softmax(K'Q), the unscaled attention of one head that lectures begin
     with. Lectures also write additive scores with a concatenation, f = exp(w . tanh([q_i; k_j])), which is
     tanh_concatenation. There w . tanh([q_i; k_j]) = w_q . tanh(q_i) + w_k . tanh(k_j), and the first term is the same
-    for all j, so that it cancels in f / C: the mixer has no queries, and all positions read one weighted mean. The
-    published additive form adds q_i and k_j before the tanh.
+    for all j, so that it cancels in f / C: the mixer has no queries, and all positions read one weighted mean.
+    Therefore additive adds q_i and k_j before the tanh.
 
     Products are not scaled, as published; instead W_q and W_k start smaller by (D / H)^(1/4) each
     where q . k is taken, so that no weight starts near 1 (the published block starts as the

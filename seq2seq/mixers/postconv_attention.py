@@ -39,7 +39,8 @@ class PostconvAttention(SelfMixer[WindowedPast]):
 
     Reference:
         Han et al. 2022, 'On the Connection between Local Attention and Dynamic Depth-wise Convolution', appendix C (of
-        scores, in windows); Golovneva et al. 2025, 'Multi-Token Attention', who convolve along queries and heads too.
+        scores, in windows); Golovneva et al. 2025, 'Multi-Token Attention', who convolve along queries and heads too,
+        by default before the softmax.
     """
 
     properties = MixingProperties(shares_channels=True, dynamic=True, linear=True)
