@@ -240,26 +240,28 @@ def test_causal_heads_with_zeros_outside_are_a_causal_convolution(dilation):
     torch.testing.assert_close(y, expected, atol=1e-13, rtol=1e-12)
 
 
+@pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize(("size", "dilation"), [(3, 1), (3, 2), (5, 1)])
-def test_the_whole_theorem_on_a_grid(size, dilation):
-    """SAME padding, any dilation, and a stride: pooling of one position, or of means, after attention."""
+def test_the_whole_theorem_on_a_grid(size, dilation, stride):
+    """SAME padding, any dilation, and any stride by pooling after attention, which picks one position of a pool."""
     conv = nn.Conv2d(3, 3, size, dilation=dilation, padding="same", bias=False).double()
-    image = wide(2, 3, 6, 8)
-    x, mask = image.flatten(2).transpose(1, 2), lengths_mask([48, 48])
-    y = as_convolution(conv, grid_width=8)(x, mask)
-    grid = y.transpose(1, 2).unflatten(2, (6, 8))
-    torch.testing.assert_close(grid, conv(image), atol=1e-13, rtol=1e-12)
+    image = wide(2, 3, 6, 12)
+    x = image.flatten(2).transpose(1, 2)
+    y = as_convolution(conv, grid_width=12)(x, lengths_mask([72, 72])).transpose(1, 2).unflatten(2, (6, 12))
     half = dilation * (size // 2)
-    strided = F.conv2d(image, conv.weight, stride=2, padding=half, dilation=dilation)
-    torch.testing.assert_close(F.max_pool2d(grid, 1, stride=2), strided, atol=1e-13, rtol=1e-12)
-    # Means of 2 x 2, as between stages: a convolution of stride 2 whose kernel is wider by one
-    wider = (
-        F.conv2d(conv.weight, torch.full((3, 1, 2, 2), 0.25).double(), padding=1, groups=3) if dilation == 1 else None
-    )
-    if wider is not None:
-        pooled, _ = Halving((6, 8))(y, mask)
-        expected = F.conv2d(F.pad(image, (half, half, half, half)), wider, stride=2)
-        torch.testing.assert_close(pooled.transpose(1, 2).unflatten(2, (3, 4)), expected, atol=1e-13, rtol=1e-12)
+    expected = F.conv2d(image, conv.weight, stride=stride, padding=half, dilation=dilation)
+    torch.testing.assert_close(F.max_pool2d(y, 1, stride=stride), expected, atol=1e-13, rtol=1e-12)
+
+
+def test_means_after_attention_are_a_stride_of_a_wider_kernel():
+    """Means of 2 x 2, as between the stages of an encoder: the kernel is wider by one."""
+    conv = nn.Conv2d(3, 3, 3, padding="same", bias=False).double()
+    image = wide(2, 3, 6, 12)
+    x, mask = image.flatten(2).transpose(1, 2), lengths_mask([72, 72])
+    pooled, _ = Halving((6, 12))(as_convolution(conv, grid_width=12)(x, mask), mask)
+    wider = F.conv2d(conv.weight, torch.full((3, 1, 2, 2), 0.25).double(), padding=1, groups=3)
+    expected = F.conv2d(F.pad(image, (1, 1, 1, 1)), wider, stride=2)
+    torch.testing.assert_close(pooled.transpose(1, 2).unflatten(2, (3, 6)), expected, atol=1e-13, rtol=1e-12)
 
 
 @pytest.mark.parametrize("sharpness", [0.004, 0.5, 3.1, 3.2, 46.0])
